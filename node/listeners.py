@@ -38,7 +38,8 @@ MOST = 1_048_576
 _SPARE = 256  # for the store, the log, the mesh, and what libraries open
 _LISTENERS = 2
 _PER_CALLER = 2  # its own connection, and that to the worker or node which answers it
-_PLENTY = 1_024  # connections: fewer surprise even an operator who set no number
+PLENTY = 1_024
+"""Connections to a listener; fewer surprise even an operator who set no number."""
 
 
 def raise_limit() -> int:
@@ -55,14 +56,19 @@ def raise_limit() -> int:
     return wanted
 
 
+def room_for(limit: int) -> int:
+    """Return how many connections to each listener fit into `limit` open files."""
+    return max(1, (limit - _SPARE) // (_LISTENERS * _PER_CALLER))
+
+
 def fitted(settings: Settings, limit: int) -> Settings:
     """Return settings whose connections fit into `limit` open files, and say so where that takes fewer than were set."""
-    most = max(1, (limit - _SPARE) // (_LISTENERS * _PER_CALLER))
+    most = room_for(limit)
     if settings.web.connections <= most:
         return settings
     wanted = "connections" in settings.web.model_fields_set
     log.log(
-        logging.WARNING if wanted or most < _PLENTY else logging.DEBUG,
+        logging.WARNING if wanted or most < PLENTY else logging.DEBUG,
         "%d open files are allowed, which is enough for %d connections to each listener, not %d (web.connections); "
         "raise the limit (LimitNOFILE, ulimit -n)",
         limit,

@@ -35,6 +35,7 @@ from node.listeners import (
     serve,
     welcome,
 )
+from node.observe import logs
 from node.observe.aggregate import Whole
 from node.observe.host import Host, host_name
 from node.observe.loop_lag import Lateness
@@ -211,7 +212,7 @@ def _reach(registry: Registry, certificate: bytes, link: HostPort) -> Reach:
 
 def _context(given: Given, parts: Parts, listening: Listening) -> Context:
     lateness = Lateness()
-    whole = Whole(parts.router, parts.metrics, lateness)
+    whole = Whole(parts.router, parts.metrics, lateness, logs.recent())
     return Context(
         peer=given.identity.peer,
         settings=given.settings,

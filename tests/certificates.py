@@ -11,9 +11,9 @@ from cryptography.x509.oid import NameOID
 
 
 def write(
-    folder: Path, name: str = "models.example", *, password: bytes = b""
+    folder: Path, name: str = "models.example", *, password: bytes = b"", days: float = 1
 ) -> tuple[Path, Path]:
-    """Write a certificate for a name and 127.0.0.1, and its key; return the files."""
+    """Write a certificate for a name and 127.0.0.1 that ends in so many days, and its key; return the files."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = dt.datetime.now(dt.UTC)
@@ -24,8 +24,8 @@ def write(
         .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
+        .not_valid_before(now - dt.timedelta(days=30))
+        .not_valid_after(now + dt.timedelta(days=days))
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .sign(key, hashes.SHA256())

@@ -28,6 +28,7 @@ from node.listeners import serve, welcome
 from node.observe.aggregate import Whole
 from node.observe.host import Host
 from node.observe.loop_lag import Lateness
+from node.observe.recent_lines import RecentLines
 from registry.errors import StoreUnavailable
 from registry.mesh import Pipe
 from registry.records import PeerId, Reach, Standing
@@ -206,7 +207,7 @@ class SeedMachine:
 
     def _context(self, parts: Parts, listening: Listening) -> Context:
         lateness, now = Lateness(), self.wires.time
-        whole = Whole(parts.router, parts.metrics, lateness)
+        whole = Whole(parts.router, parts.metrics, lateness, RecentLines())
         return Context(
             peer=self.peer,
             settings=self.settings,

@@ -10,6 +10,7 @@ from node.connection_limits import Crowd
 from node.observe.counters import Counts, summed
 from node.observe.loop_lag import Lateness
 from node.observe.metrics import Metrics
+from node.observe.recent_lines import LogLine, RecentLines
 from registry.records import Load, Service
 from router.dispatch import Router
 from router.workers import Worker
@@ -49,14 +50,20 @@ class Sibling(Protocol):
     async def ask(self) -> HelperState:
         """Ask it how it is now; raise `TimeoutError`."""
 
+    async def lines_since(self, time: float) -> tuple[LogLine, ...]:
+        """Ask it for the last lines of its log; raise `TimeoutError`."""
+
 
 class Whole:
     """Sums over the processes of a node."""
 
-    def __init__(self, router: Router, metrics: Metrics, lateness: Lateness) -> None:
+    def __init__(
+        self, router: Router, metrics: Metrics, lateness: Lateness, lines: RecentLines
+    ) -> None:
         self._router = router
         self._metrics = metrics
         self._lateness = lateness
+        self._lines = lines
         self._siblings: dict[Sibling, None] = {}
         self._past = Counts()
 
@@ -78,6 +85,13 @@ class Whole:
         """Ask all how they are; one that does not say so keeps what it said last."""
         asked = (sibling.ask() for sibling in self._siblings)
         await asyncio.gather(*asked, return_exceptions=True)
+
+    async def lines_since(self, time: float) -> list[LogLine]:
+        """Return the last lines of all logs that are no older than `time`, in order; who does not answer is left out."""
+        asked = (sibling.lines_since(time) for sibling in self._siblings)
+        told = await asyncio.gather(*asked, return_exceptions=True)
+        others = [line for lines in told if isinstance(lines, tuple) for line in lines]
+        return sorted((*self._lines.since(time), *others), key=lambda line: line.time)
 
     async def at_work(self) -> int:
         """Ask all, and return how many attempts are under way."""

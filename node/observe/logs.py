@@ -21,6 +21,7 @@ from typing import Literal, TextIO
 
 from node.errors import NodeError
 from node.observe.log_writer import Lines, writing_to
+from node.observe.recent_lines import RecentLines
 from registry.clock import Clock
 from registry.errors import RegistryError
 from router.errors import RouterError
@@ -75,6 +76,12 @@ def configure(
     for chatty in ("asyncio", "libp2p", "multiaddr", "trio"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, root.level))
     return handler
+
+
+def recent() -> RecentLines:
+    """Return the last lines of the handler of `configure`; none before it was called."""
+    found = (handler for handler in logging.getLogger().handlers if isinstance(handler, Log))
+    return next((handler.recent for handler in found), RecentLines())
 
 
 def adopt(name: str) -> None:
@@ -139,19 +146,14 @@ class ConsoleLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of one record."""
-        extra = "".join(
-            [f"  {key}={_escaped(quoted(str(value)))}" for key, value in _extra(record).items()]
-        )
-        error = _error(record)
-        cause = f"  [{error}]" if error else ""
         line = self.line(record.created, record.levelname, record.name, record.getMessage())
-        return f"{line}{extra}{cause}"
+        return f"{line}{_beside(record)}"
 
     def line(self, created: float, level: str, name: str, message: str) -> str:
         """Return the line of a message with nothing beside it."""
         milliseconds = int(created * 1000)
         clock = f"{_local(milliseconds // 1000)}.{milliseconds % 1000:03d}"
-        return f"{clock} {self._levels.get(level, level)} {name}  {_escaped(message)}"
+        return f"{clock} {self._levels.get(level, level)} {name}  {escaped(message)}"
 
 
 class JsonLine(logging.Formatter):
@@ -176,7 +178,7 @@ class JsonLine(logging.Formatter):
             "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": level.lower(),
             "logger": name,
-            "message": _escaped(message),
+            "message": escaped(message),
         }
 
 
@@ -191,6 +193,8 @@ class Log(logging.Handler):
         self._form = form
         self.addFilter(repeats)
         self._repeats = repeats
+        self.recent = RecentLines()
+        """What was taken in last."""
         self._lines = Lines(write, due=self._due, lost=self._lost)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -200,11 +204,15 @@ class Log(logging.Handler):
         except (TypeError, ValueError):  # arguments that are not what the template wants
             self.handleError(record)
             return
+        said = f"{record.getMessage()}{_beside(record)}"
+        self.recent.add(record.created, record.levelname, record.name, said)
         self._lines.add(line, hurry=record.levelno >= logging.WARNING)
 
     def add(self, name: str, message: str) -> None:
         """Take what a logger says at INFO, without a record."""
-        self._lines.add(self._form.line(time.time(), "INFO", name, message))
+        now = time.time()
+        self.recent.add(now, "INFO", name, message)
+        self._lines.add(self._form.line(now, "INFO", name, message))
 
     def flush(self) -> None:
         """Wait until all lines are written, for as long as `Lines` waits."""
@@ -302,11 +310,21 @@ def _local(second: int) -> str:
     return time.strftime("%H:%M:%S", time.localtime(second))
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Return a text as lines show it: cut, and every character that is not seen escaped."""
     cut = text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}… ({len(text)} characters)"
     if cut.isprintable():
         return cut
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+
+
+def _beside(record: logging.LogRecord) -> str:
+    """Return what a record says beside its message: its fields, and its exception."""
+    extra = "".join(
+        [f"  {key}={escaped(quoted(str(value)))}" for key, value in _extra(record).items()]
+    )
+    error = _error(record)
+    return f"{extra}  [{error}]" if error else extra
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:
@@ -321,7 +339,7 @@ def _error(record: logging.LogRecord) -> str:
     error = record.exc_info[1] if record.exc_info else None
     if error is None:
         return ""
-    said = _escaped(f"{type(error).__name__}: {error}")
+    said = escaped(f"{type(error).__name__}: {error}")
     if isinstance(error, _EXPECTED):
         return said
     frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]

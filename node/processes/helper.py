@@ -30,6 +30,8 @@ from node.processes.protocol import (
     Forgotten,
     KeysHeld,
     Leave,
+    LinesAsked,
+    LinesTold,
     LoadHeard,
     QuotaSpent,
     QuotaStandings,
@@ -183,6 +185,8 @@ class _Helper:
                 parts.beside.clear()
                 parts.beside.update(beside)
                 self._channel.tell(parts.report(number))
+            case LinesAsked(number, since):
+                self._channel.tell(LinesTold(number, logs.recent().since(since)))
             case Leave():
                 self._leaves.set()
 

@@ -18,6 +18,7 @@ from node.auth.usage import UsageRow
 from node.config.settings import Settings
 from node.errors import NodeError
 from node.observe.counters import Counts
+from node.observe.recent_lines import LogLine
 from registry.members.liveness import Evidence, Presence
 from registry.records import Load, PeerId, Service
 from router.workers import Worker
@@ -149,6 +150,15 @@ class Relayed:
 
 
 @dataclass(frozen=True, slots=True)
+class LinesAsked:
+    """Say the last lines of your log that are no older than a time, in `LinesTold`."""
+
+    number: int
+    since: float
+    kind: Literal["lines?"] = "lines?"
+
+
+@dataclass(frozen=True, slots=True)
 class Leave:
     """Take nothing new, let go of who is connected, and end."""
 
@@ -168,6 +178,7 @@ Told = (
     | SlotGranted
     | SlotRefused
     | Relayed
+    | LinesAsked
     | Leave
 )
 """What the first tells a helper."""
@@ -294,6 +305,15 @@ class ReachAsked:
     kind: Literal["reach"] = "reach"
 
 
+@dataclass(frozen=True, slots=True)
+class LinesTold:
+    """The answer to `LinesAsked`."""
+
+    number: int
+    lines: tuple[LogLine, ...]
+    kind: Literal["lines"] = "lines"
+
+
 Said = (
     Ready
     | LoadReport
@@ -308,6 +328,7 @@ Said = (
     | UsageCounted
     | ReceiptsMade
     | ReachAsked
+    | LinesTold
 )
 """What a helper says to the first."""
 

@@ -10,12 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
+from typing import Any, cast
 
 from node.auth.quota_sync import QuotaSync
 from node.auth.receipts import ReceiptBook
 from node.auth.usage import UsageBook
 from node.listeners import Listener
 from node.observe.counters import Counts
+from node.observe.recent_lines import LogLine
 from node.processes.channel import Channel
 from node.processes.forward import Door, Doorway, lend
 from node.processes.protocol import (
@@ -24,6 +26,8 @@ from node.processes.protocol import (
     EvidenceShown,
     Freed,
     Leave,
+    LinesAsked,
+    LinesTold,
     LoadReport,
     Look,
     QuotaSpent,
@@ -168,7 +172,7 @@ class HelperSession:
         self._offices = offices
         self._crew = BackgroundTasks()
         self._numbers = count(1)
-        self._asked: dict[int, asyncio.Future[LoadReport]] = {}
+        self._asked: dict[int, asyncio.Future[Any]] = {}
         self._loans = Loans(offices.lending, self._crew, self.tell)
         self._doorway: Doorway | None = None
         self._channel = Channel(said, self._take)
@@ -209,17 +213,14 @@ class HelperSession:
 
         Raise `TimeoutError` when it does not `within` so many seconds, and `ConnectionError` when it has ended.
         """
-        if self._channel.closed.is_set():
-            raise ConnectionResetError("a helper has ended")
         number = next(self._numbers)
-        asked: asyncio.Future[LoadReport] = asyncio.get_running_loop().create_future()
-        self._asked[number] = asked
-        self.tell(Ask(number, tuple(self.beside.items())))
-        try:
-            async with asyncio.timeout(within):
-                return await asked
-        finally:
-            del self._asked[number]
+        question = Ask(number, tuple(self.beside.items()))
+        return cast("LoadReport", await self._answer(question, within=within))
+
+    async def lines_since(self, time: float) -> tuple[LogLine, ...]:
+        """Ask the helper for the last lines of its log; raise `TimeoutError`, or `ConnectionError` when it has ended."""
+        question = LinesAsked(next(self._numbers), time)
+        return cast("tuple[LogLine, ...]", await self._answer(question, within=FROZEN))
 
     def part_of(self, service: Service) -> int:
         """Return how many requests at a worker are this helper's, as far as it is known."""
@@ -230,28 +231,50 @@ class HelperSession:
         """Have the helper end."""
         self.tell(Leave())
 
+    async def _answer(self, question: Ask | LinesAsked, *, within: float) -> object:
+        if self._channel.closed.is_set():
+            raise ConnectionResetError("a helper has ended")
+        asked = self._asked[question.number] = asyncio.get_running_loop().create_future()
+        self.tell(question)
+        try:
+            async with asyncio.timeout(within):
+                return await asked
+        finally:
+            del self._asked[question.number]
+
+    def _answered(self, number: int, answer: object) -> None:
+        asked = self._asked.get(number)
+        if asked is not None and not asked.done():
+            asked.set_result(answer)
+
     def _take(self, word: Said) -> None:
         match word:
             case Take() | Cancel() | Freed() | Took():
                 self._loans.hear(word)
             case LoadReport():
                 self.state = word
-                asked = self._asked.get(word.number)
-                if asked is not None and not asked.done():
-                    asked.set_result(word)
+                self._answered(word.number, word)
+            case LinesTold(number, lines):
+                self._answered(number, lines)
             case QuotaSpent() | UsageCounted() | ReceiptsMade():
                 self._offices.hear(word)
-            case EvidenceShown(node, evidence):
-                self._offices.registry.observe(node, evidence)
-            case Stale(node):
-                self._offices.registry.refresh(node)
-            case Look(node):
-                self._offices.registry.look(node)
-                self.tell(Silent(node, self._offices.registry.silent(node)))
+            case EvidenceShown() | Stale() | Look():
+                self._note(word)
             case ReachAsked(number, node):
                 self._crew.spawn(self._reach(number, node))
             case Ready():
                 self.ready.set()
+
+    def _note(self, word: EvidenceShown | Stale | Look) -> None:
+        registry = self._offices.registry
+        match word:
+            case EvidenceShown(node, evidence):
+                registry.observe(node, evidence)
+            case Stale(node):
+                registry.refresh(node)
+            case Look(node):
+                registry.look(node)
+                self.tell(Silent(node, registry.silent(node)))
 
     async def _reach(self, number: int, node: PeerId) -> None:
         self.tell(Relayed(number, await self._offices.peers.relayed(node)))

@@ -81,7 +81,7 @@ def client_and_node(arguments: argparse.Namespace) -> tuple[Client, str]:
     url = url.rstrip("/")
     _check(url, origin)
     # The token goes to this machine's own node only, a key where it is meant for.
-    token = (_token(data_dir) if url == running or _here(url) else "") or sources.key_shown()
+    token = (_token(data_dir) if url == running or is_here(url) else "") or sources.key_shown()
     shown = certificate if url == running else ""
     return Client(Target(url, origin, token, shown)), name
 
@@ -103,14 +103,24 @@ def remove_trace(data_dir: Path) -> None:
     (data_dir / NODE_FILE).unlink(missing_ok=True)
 
 
-def _running(data_dir: Path) -> tuple[str, str]:
-    """Return the URL in `node.json`, and the file of its certificate; empty where there is none that can be read."""
+def left_trace(data_dir: Path) -> int | None:
+    """Return the process that `node.json` names, `None` where there is none that can be read."""
+    pid = _trace(data_dir).get("pid")
+    return pid if isinstance(pid, int) and pid > 0 else None
+
+
+def _trace(data_dir: Path) -> Mapping[str, Any]:
     try:
         with (data_dir / NODE_FILE).open("rb") as file:
             found = json.loads(file.read(_MAX_FILE_BYTES))
     except (OSError, ValueError):
-        return "", ""
-    said = found if isinstance(found, dict) else {}
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _running(data_dir: Path) -> tuple[str, str]:
+    """Return the URL in `node.json`, and the file of its certificate; empty where there is none that can be read."""
+    said = _trace(data_dir)
     url, certificate = said.get("http"), said.get("certificate")
     return (
         url.rstrip("/") if isinstance(url, str) else "",
@@ -130,8 +140,8 @@ def _check(url: str, origin: str) -> None:
         )
 
 
-def _here(url: str) -> bool:
-    """Whether a URL means this machine. The token goes nowhere else: whoever gets it could change our node."""
+def is_here(url: str) -> bool:
+    """Say whether a URL means this machine. The token goes nowhere else: whoever gets it could change our node."""
     return HostPort(urlsplit(url).hostname or "", 0).loopback
 
 

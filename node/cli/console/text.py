@@ -53,21 +53,30 @@ def say_table(
 
     What is `beneath` a row follows it on a line of its own. Unless it may be `wide`, it fits into the terminal, if this is one.
     """
+    lines = table_lines(heads, rows, beneath=beneath, room=0 if wide else terminal_columns())
+    print("\n".join(lines) if len(lines) > 1 else none)
+
+
+def table_lines(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    beneath: Sequence[str] = (),
+    room: int = 0,
+) -> list[str]:
+    """Return the lines of a table, its heads first, that fit into so many columns; 0 for any number."""
     cells = [[plain(str(cell)) for cell in row] for row in rows]
-    if not cells:
-        print(none)
-        return
     widths = [max(map(_width, column)) for column in zip(heads, *cells, strict=True)]
-    room = 0 if wide else terminal_columns()
     if room:
         widths = narrowed(widths, heads, room)
     left_out = f"{_GAP}…" if len(widths) < len(heads) else ""
-    print(_line(heads, widths) + left_out)
+    lines = [_line(heads, widths) + left_out]
     for row, more in zip_longest(cells, beneath, fillvalue=""):
-        print(_line(row, widths))
+        lines.append(_line(row, widths))
         if more:
             said = f"{_GAP * 2}{plain(more)}"
-            print(cut(said, room) if room else said)
+            lines.append(cut(said, room) if room else said)
+    return lines
 
 
 def terminal_columns() -> int:

@@ -3,15 +3,29 @@
 from aiohttp import web
 
 from node.faces import Context, Serving
-from node.faces.v1 import audit, grants, keys, network, receipts, recognise, replica, route, usage
+from node.faces.v1 import (
+    audit,
+    examination,
+    grants,
+    keys,
+    logs,
+    network,
+    receipts,
+    recognise,
+    replica,
+    route,
+    usage,
+)
 
 
 def routes(context: Context) -> list[web.RouteDef]:
     """Return what operators may ask of this process."""
     return [
         *audit.routes(context),
+        *examination.routes(context),
         *grants.routes(context),
         *keys.routes(context),
+        *logs.routes(context),
         *network.routes(context),
         *receipts.routes(context),
         *recognise.routes(context),
@@ -22,4 +36,4 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 def link_routes(context: Serving) -> list[web.RouteDef]:
     """Return what other nodes may ask."""
-    return replica.link_routes(context)
+    return [*examination.link_routes(context), *replica.link_routes(context)]

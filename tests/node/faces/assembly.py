@@ -29,6 +29,7 @@ from node.faces.app import link_app, public_app
 from node.faces.v1.receipts import own_link_routes
 from node.inspection import Learning
 from node.listeners import serve
+from node.observe import logs
 from node.observe.aggregate import Whole
 from node.observe.host import Host
 from node.observe.loop_lag import Lateness
@@ -201,7 +202,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         receipt_log=receipts,
         metrics=metrics,
         lateness=lateness,
-        whole=Whole(router, metrics, lateness),
+        whole=Whole(router, metrics, lateness, logs.recent()),
         load_of=router.load_of,
         links=links,
         bootstrap=Bootstrap(store, registry.saving, configured=(), keep=registry.pin),

@@ -7,6 +7,7 @@ from node.observe.aggregate import Whole, together
 from node.observe.counters import Counts, Times
 from node.observe.loop_lag import Lateness
 from node.observe.metrics import Metrics
+from node.observe.recent_lines import LogLine, RecentLines
 from node.processes.protocol import LoadReport
 from registry.records import Load, Service
 from router.workers import Worker
@@ -28,6 +29,14 @@ class Sibling:
             raise TimeoutError
         return self.state
 
+    async def lines_since(self, time: float) -> tuple[LogLine, ...]:
+        if not self.answers:
+            raise TimeoutError
+        return tuple(line for line in LINES if line.time >= time)
+
+
+LINES = (LogLine(1.5, "INFO", "x", "older", 7, 1), LogLine(3.5, "INFO", "x", "newer", 7, 2))
+
 
 def report(served: int, in_flight: int, lag: float = 0.0, busy: float = 0.0) -> LoadReport:
     requests, routed = (Times("chat", "200", served),), (("held", in_flight + 1),)
@@ -38,14 +47,14 @@ def report(served: int, in_flight: int, lag: float = 0.0, busy: float = 0.0) -> 
 
 async def test_a_node_of_one_process_is_what_that_one_does() -> None:
     async with links() as ours:
-        whole = Whole(World(ours).router, Metrics(), Lateness())
+        whole = Whole(World(ours).router, Metrics(), Lateness(), RecentLines())
         assert (whole.processes, await whole.at_work(), whole.busy()) == (1, 0, {})
         assert whole.loop_lag(0.0) == 0.0
 
 
 async def test_several_processes_are_added_up_and_one_that_ended_still_counts() -> None:
     async with links() as ours:
-        whole = Whole(World(ours).router, Metrics(), Lateness())
+        whole = Whole(World(ours).router, Metrics(), Lateness(), RecentLines())
         one, two = Sibling(report(3, 1)), Sibling(report(4, 2, lag=0.5, busy=0.25), answers=False)
         whole.join(one)
         whole.join(two)
@@ -64,6 +73,22 @@ async def test_several_processes_are_added_up_and_one_that_ended_still_counts() 
         assert whole.in_flight() == 1
         assert whole.connections() == Crowd(2, Counter(evicted_by_all=7))
         assert whole.routed()["held"] == 5
+
+
+async def test_lines_of_all_processes_are_in_order_and_who_does_not_answer_is_left_out() -> None:
+    own = RecentLines()
+    own.add(
+        2.0,
+        "INFO",
+        "x",
+        "mine",
+    )
+    async with links() as ours:
+        whole = Whole(World(ours).router, Metrics(), Lateness(), own)
+        whole.join(Sibling(report(0, 0)))
+        whole.join(Sibling(report(0, 0), answers=False))
+        assert [line.message for line in await whole.lines_since(0.0)] == ["older", "mine", "newer"]
+        assert [line.message for line in await whole.lines_since(3.0)] == ["newer"]
 
 
 def test_loads_of_one_worker_are_added_and_the_newest_first_byte_counts() -> None:

@@ -1,0 +1,260 @@
+"""View of `modelvine top`: what two looks at a node say of requests, nodes and models, as lines that fit a terminal.
+
+Pure: looks, numbers of columns and lines in, lines out. Rates are what was counted between two looks.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from node.cli.console.text import cut, plain, seconds, table_lines
+
+_Row = Mapping[str, Any]
+
+CALLER_LEFT = "499"
+"""The status by which a node counts requests whose caller hung up: nobody failed."""
+
+_SHORT_ID = 14
+_FEWEST_ROWS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a node has counted since its start."""
+
+    requests: Mapping[str, float] = field(default_factory=dict)
+    """By HTTP status."""
+    read: float = 0.0
+    written: float = 0.0
+    """Tokens of its workers."""
+    lag: float = 0.0
+    """Seconds by which its event loop woke too late, the worst of the last minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a node showed at one moment; `at` is seconds on any one clock."""
+
+    at: float
+    status: _Row
+    nodes: Sequence[_Row]
+    catalog: Sequence[_Row]
+    counters: Counters
+    expected: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Seconds that a request would take at each replica of a model, by PROJECT/MODEL, the soonest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What happened in a second."""
+
+    requests: float
+    failed: float
+    refused: float
+    left: float
+    read: float
+    written: float
+
+
+def counters_in(samples: Iterable[tuple[str, Mapping[str, str], float]]) -> Counters:
+    """Sum up the samples of a node's metrics: names, labels, values."""
+    requests: dict[str, float] = {}
+    tokens = {"prompt": 0.0, "completion": 0.0}
+    lag = 0.0
+    for name, labels, value in samples:
+        if name == "modelvine_requests_total":
+            requests[labels["status"]] = requests.get(labels["status"], 0.0) + value
+        elif name == "modelvine_tokens_total" and labels["part"] in tokens:
+            tokens[labels["part"]] += value
+        elif name == "modelvine_loop_lag_seconds":
+            lag = value
+    return Counters(requests, tokens["prompt"], tokens["completion"], lag)
+
+
+def rates(before: Look, look: Look) -> Rates:
+    """Return what happened in a second between two looks; a node that began anew meanwhile has counted from nothing."""
+    took = max(look.at - before.at, 1e-9)
+    old, new = before.counters, look.counters
+    anew = sum(new.requests.values()) < sum(old.requests.values())
+    old = Counters() if anew else old
+
+    def of(holds: Callable[[str], bool]) -> float:
+        now = sum(count for status, count in new.requests.items() if holds(status))
+        then = sum(count for status, count in old.requests.items() if holds(status))
+        return max(0.0, now - then) / took
+
+    return Rates(
+        requests=of(bool),
+        failed=of(lambda status: status >= "500"),
+        refused=of(lambda status: "400" <= status < "500" and status != CALLER_LEFT),
+        left=of(lambda status: status == CALLER_LEFT),
+        read=max(0.0, new.read - old.read) / took,
+        written=max(0.0, new.written - old.written) / took,
+    )
+
+
+def as_json(before: Look, look: Look) -> dict[str, Any]:
+    """Return the view for machines."""
+    found = rates(before, look)
+    return {
+        "node": look.status["name"],
+        "peer": look.status["peer"],
+        "seconds": round(look.at - before.at, 3),
+        "requests": {
+            "per_second": round(found.requests, 3),
+            "failed_per_second": round(found.failed, 3),
+            "refused_per_second": round(found.refused, 3),
+            "left_per_second": round(found.left, 3),
+            "in_flight": look.status["in_flight"],
+        },
+        "tokens": {
+            "read_per_second": round(found.read, 3),
+            "written_per_second": round(found.written, 3),
+        },
+        "loop_lag": look.counters.lag,
+        "nodes": [
+            {
+                "node": row["node"],
+                "name": row.get("name", ""),
+                "state": row["state"],
+                "standing": row["standing"],
+                "round_trip": row["round_trip"],
+                "connection": row["connection"],
+                **_busy(row["load"]),
+            }
+            for row in _nodes(look)
+        ],
+        "models": list(models(look)),
+    }
+
+
+def frame(before: Look, look: Look, *, columns: int, lines: int = 0, clock: str = "") -> list[str]:
+    """Return the lines of one picture, that fit into so many columns and lines; 0 for any number of lines."""
+    heads = [cut(plain(line), columns) for line in _heads(before, look, clock)]
+    nodes = table_lines(
+        ("NODE", "STATE", "MODELS", "IN FLIGHT", "QUEUED", "RATE", "ROUND TRIP", "WAY"),
+        map(_node_row, _nodes(look)),
+        room=columns,
+    )
+    served = table_lines(
+        ("MODEL", "REPLICAS", "IN FLIGHT", "QUEUED", "RATE", "EXPECTED", "HEALTH"),
+        map(_model_row, models(look)),
+        room=columns,
+    )
+    if lines:
+        room = lines - len(heads) - 2
+        share = max(_FEWEST_ROWS, room // 2, room - len(served))
+        nodes = _first(nodes, share)
+        served = _first(served, max(_FEWEST_ROWS, room - len(nodes)))
+    picture = [*heads, "", *nodes, "", *served]
+    return picture[:lines] if lines else picture
+
+
+def models(look: Look) -> Iterable[dict[str, Any]]:
+    """Yield a row for each model, the busiest first."""
+    found: dict[tuple[str, str, int], list[_Row]] = {}
+    for node in look.catalog:
+        for service in node["services"]:
+            key = service["project"], service["model"], service["type"]
+            found.setdefault(key, []).append(service)
+    loads: dict[tuple[str, str, int], list[_Row]] = {}
+    for node in look.nodes:
+        for row in node["load"]:
+            loads.setdefault((row["project"], row["model"], row["type"]), []).append(row)
+    rows = [
+        {
+            "model": f"{key[0]}/{key[1]}",
+            "type": key[2],
+            "replicas": len(services),
+            **_busy(loads.get(key, ())),
+            "expected": list(look.expected.get(f"{key[0]}/{key[1]}", ())) if not key[2] else [],
+            "health": list(dict.fromkeys(s["health"] for s in services if "health" in s)),
+        }
+        for key, services in found.items()
+    ]
+    return sorted(rows, key=lambda row: (-row["in_flight"], -row["queued"], row["model"]))
+
+
+def _busy(load: Iterable[_Row]) -> dict[str, Any]:
+    rows = list(load)
+    slots = [row["slots"] for row in rows]
+    return {
+        "in_flight": sum(row["in_flight"] for row in rows),
+        "queued": sum(row["queued"] for row in rows),
+        # Known for all or for none: a part of them says nothing.
+        "slots": sum(slots) if slots and all(slots) else None,
+        "rate": round(sum(row["rate"] for row in rows), 1),
+    }
+
+
+def _heads(before: Look, look: Look, clock: str) -> Iterable[str]:
+    status, found = look.status, rates(before, look)
+    unwell = [part for part, state in status["ready"].items() if state != "ok"]
+    state = f"degraded ({', '.join(unwell)})" if unwell else "ok"
+    alive, known = status["nodes_alive"], len(look.nodes)
+    name = status["name"] or status["peer"][:_SHORT_ID]
+    yield (
+        f"{name}  {state}  up {seconds(status['uptime'])}  {alive} of {known} nodes alive"
+        f"  {status['version']}  {clock}".rstrip()
+    )
+    yield (
+        f"requests here: {found.requests:,.1f}/s, {status['in_flight']} in flight, {found.failed:,.1f}/s failed, "
+        f"{found.refused:,.1f}/s refused"
+    )
+    processes = status["processes"]
+    also = f", {processes} processes" if processes > 1 else ""
+    yield (
+        f"tokens of its workers: {found.read:,.0f}/s read, {found.written:,.0f}/s written; "
+        f"lag {seconds(look.counters.lag)}{also}"
+    )
+
+
+def _nodes(look: Look) -> Sequence[_Row]:
+    """Return the nodes, the one that was asked first."""
+    return sorted(look.nodes, key=lambda row: (not row["self"], row.get("name", ""), row["node"]))
+
+
+def _node_row(row: _Row) -> Sequence[object]:
+    busy = _busy(row["load"])
+    standing = row["standing"]
+    drains = standing != "serving" and standing != row["state"]
+    return (
+        row.get("name") or f"{row['node'][:_SHORT_ID]}…",
+        f"{row['state']}, {standing}" if drains else row["state"],
+        row["models"],
+        _of(busy),
+        busy["queued"] or "-",
+        f"{busy['rate']:.0f}/s" if busy["rate"] else "-",
+        seconds(row["round_trip"]) if row["round_trip"] else "-",
+        row["connection"],
+    )
+
+
+def _model_row(row: _Row) -> Sequence[object]:
+    return (
+        row["model"],
+        row["replicas"],
+        _of(row),
+        row["queued"] or "-",
+        f"{row['rate']:.0f}/s" if row["rate"] else "-",
+        _expected(row["expected"]),
+        "; ".join(row["health"]) or "-",
+    )
+
+
+def _of(busy: _Row) -> str:
+    return f"{busy['in_flight']} of {busy['slots']}" if busy["slots"] else str(busy["in_flight"])
+
+
+def _expected(each: Sequence[float]) -> str:
+    if not each:
+        return "-"
+    soonest, latest = min(each), max(each)
+    return f"{soonest:.2f} s" if len(each) == 1 else f"{soonest:.2f} to {latest:.2f} s"
+
+
+def _first(table: Sequence[str], most: int) -> list[str]:
+    """Return so many lines of a table; the last says how many rows are left out."""
+    if len(table) <= most:
+        return list(table)
+    return [*table[: most - 1], f"… {len(table) - most + 1} more"]

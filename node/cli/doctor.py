@@ -1,0 +1,272 @@
+"""Find out what is wrong with the local node, or why none runs, and say what to do.
+
+Checked are settings, files and disk, ports, clocks, open files, certificate, who gets in without a key, store, workers, addresses
+to join, ways to and from other nodes, relays and versions. Nothing is changed. Exit code 1 says that something does not work.
+With --bundle everything that was seen goes into an archive for whoever helps; it holds no key, password, prompt or answer.
+
+Give it the settings of `modelvine up` where they are not in a file or in the environment.
+
+Examples:
+  modelvine doctor
+  modelvine doctor --json
+  modelvine doctor --config /etc/modelvine.toml
+  modelvine doctor --node http://192.0.2.10:6100
+  modelvine doctor --bundle support.tar.gz
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from node.cli.console.options import add_json, add_settings, settings_given
+
+if TYPE_CHECKING:
+    from node.cli.console.client import Client
+    from node.config.settings import Settings
+    from node.diagnosis import Finding
+
+LOG_LINES = 10_000
+_LEFT = 12
+"""Columns of a finding's first two words."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add = parser.add_argument
+    add(
+        "--node",
+        metavar="URL",
+        default="",
+        help="URL of the node to look at (default: MODELVINE_NODE, then the one that runs with this data directory)",
+    )
+    add("--bundle", metavar="FILE", default="", help="write all that was seen to FILE (.tar.gz)")
+    add_settings(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look, and say what was found."""
+    from node.cli.console.text import say_json  # noqa: PLC0415
+    from node.diagnosis import failures  # noqa: PLC0415
+
+    seen = examine(arguments)
+    if arguments.bundle:
+        _write(Path(arguments.bundle), seen)
+    rows = [asdict(finding) for finding in seen.findings]
+    if arguments.json:
+        say_json({"findings": rows, "fails": failures(seen.findings)})
+    else:
+        _say(seen.findings)
+        if arguments.bundle:
+            print(f"wrote {arguments.bundle}: look through it before you send it")
+    return 1 if failures(seen.findings) else 0
+
+
+@dataclass(slots=True)
+class Seen:
+    """All that a look has shown."""
+
+    settings: "Settings"
+    data_dir: Path
+    rows: Mapping[str, object]
+    """Settings with their origins, as they may be shown."""
+    findings: "list[Finding]" = field(default_factory=list)
+    answers: dict[str, Any] = field(default_factory=dict)
+    """What the node said, by the name of the file that it goes into."""
+
+
+def examine(arguments: argparse.Namespace) -> Seen:
+    """Look at this machine and at the node, whichever of the two there is."""
+    from node.cli.console.client import Client  # noqa: PLC0415
+    from node.cli.console.node_lookup import client, is_here  # noqa: PLC0415
+    from node.diagnosis import warn  # noqa: PLC0415
+    from node.errors import CommandFailed, NoNode, WrongSetting  # noqa: PLC0415
+
+    seen, complaints = _configured(arguments)
+    vars(arguments)["node.data_dir"] = str(seen.data_dir)
+    node: Client | None = None
+    why = ""
+    try:
+        node = client(arguments)
+        _ask(node, seen)
+    except NoNode as error:
+        why = str(error).partition(". ")[0]
+    except WrongSetting:
+        do = "correct the settings first"
+        seen.findings.append(warn("node", "it was not asked: settings cannot be used", do))
+    except CommandFailed as error:
+        do = "show an operator's key (MODELVINE_KEY), or run this as the node's own user"
+        seen.findings.append(warn("node", str(error), do))
+    if node is None or is_here(node.target.url):
+        runs = bool(seen.answers) or (node is not None and not why)
+        seen.findings[:0] = [*_here(seen, complaints, runs=runs), *_absent(seen, why)]
+    elif why:
+        seen.findings[:0] = _absent(seen, why)
+    return seen
+
+
+def _configured(arguments: argparse.Namespace) -> tuple[Seen, Sequence[str]]:
+    """Return the settings, and what is wrong with them; then the defaults stand in, for all else that can be looked at."""
+    from node.config import sources  # noqa: PLC0415
+    from node.config.paths import user_data_dir  # noqa: PLC0415
+    from node.config.settings import Settings  # noqa: PLC0415
+    from node.errors import WrongSetting  # noqa: PLC0415
+
+    given = settings_given(arguments)
+    try:
+        found = sources.load(given, file=arguments.config)
+    except WrongSetting as error:
+        said = given.get("node.data_dir") or os.environ.get("MODELVINE_DATA_DIR", "")
+        data_dir = Path(str(said)) if said else user_data_dir(os.environ)
+        return Seen(Settings(), data_dir, {}), str(error).splitlines()
+    rows = {key: {"value": value, "origin": origin} for key, value, origin in found.rows()}
+    return Seen(found.settings, Path(found.settings.node.data_dir), rows), ()
+
+
+def _here(seen: Seen, complaints: Sequence[str], *, runs: bool) -> "Iterator[Finding]":
+    """Check this machine; a node that runs has told of its ports, store and open files itself."""
+    import time  # noqa: PLC0415
+
+    from node import __version__  # noqa: PLC0415
+    from node.config.paths import CONTROL_TOKEN, IDENTITY_KEY  # noqa: PLC0415
+    from node.diagnosis import facts, machine, running  # noqa: PLC0415
+
+    settings, data_dir = seen.settings, seen.data_dir
+    if status := seen.answers.get("status.json"):
+        yield from running.upgraded(status, __version__)
+    yield from machine.settings(complaints)
+    yield from machine.data_dir(facts.directory(data_dir))
+    key = facts.identity_problem(data_dir)
+    yield machine.secret("identity", key, there=facts.kept(data_dir / IDENTITY_KEY))
+    token = facts.token_problem(data_dir)
+    yield machine.secret("token", token, there=facts.kept(data_dir / CONTROL_TOKEN))
+    if settings.node.swarm_key:
+        swarm = facts.swarm_key_problem(settings.node.swarm_key)
+        there = f"{settings.node.swarm_key} is well formed; only nodes with the same key connect"
+        yield machine.secret("swarm key", swarm, there=there)
+    if settings.node.tls_cert:
+        shown = facts.certificate(settings.node.tls_cert, settings.node.tls_key)
+        yield machine.tls(shown, now=time.time(), wanted=facts.own_names(settings))
+    yield machine.exposure(_open_ways(seen))
+    examined = seen.answers.get("examination.json", {})
+    if not any(row["clock"] is not None for row in examined.get("peers", ())):
+        yield machine.clock(facts.kernel_clock())
+    if not runs and not complaints:
+        yield from machine.ports(facts.ports(settings))
+        kind = settings.node.store.partition(":")[0]
+        yield machine.store(kind, facts.store_error(settings, data_dir))
+        yield from machine.bootstrap_dials(facts.bootstrap_dials(settings))
+        limit = facts.open_files_limit()
+        yield machine.open_files(limit, wanted=settings.web.connections)
+
+
+def _open_ways(seen: Seen) -> str:
+    from node.exposure import surfaces, warned  # noqa: PLC0415
+    from node.faces import Listening  # noqa: PLC0415
+
+    status = seen.answers.get("status.json", {})
+    settings = seen.settings
+    http = status.get("http", "").rpartition("/")[2] or settings.node.http
+    link = status.get("link", "") or settings.node.link or "127.0.0.1:0"
+    listening = Listening(http, link, secured=bool(settings.node.tls_cert))
+    return warned(surfaces(settings, listening, status.get("p2p", ())))
+
+
+def _absent(seen: Seen, why: str) -> "list[Finding]":
+    from node.cli.console.node_lookup import left_trace  # noqa: PLC0415
+    from node.diagnosis import facts, machine  # noqa: PLC0415
+
+    if not why:
+        return []
+    left = left_trace(seen.data_dir)
+    return [machine.absent(facts.absence(seen.data_dir, why, left))]
+
+
+def _ask(node: "Client", seen: Seen) -> None:
+    """Ask a node for all that it tells, and add what that shows."""
+    from node.diagnosis import running  # noqa: PLC0415
+    from node.errors import Refused  # noqa: PLC0415
+
+    answers = seen.answers
+    answers["status.json"] = status = node.get("/api/v1/status", holds="ready")
+    answers["nodes.json"] = nodes = node.get("/api/v1/nodes", holds="nodes")
+    answers["catalog.json"] = node.get("/api/v1/catalog", holds="nodes")
+    with node.request("GET", "/metrics") as answer:
+        answers["metrics.txt"] = text = answer.read().decode(errors="replace")
+    errors: Sequence[Mapping[str, Any]] = ()
+    examined: Mapping[str, Any] = {}
+    try:
+        answers["examination.json"] = examined = node.get("/api/v1/examination", holds="process")
+        found = node.get("/api/v1/logs", holds="logs", number=str(LOG_LINES))["logs"]
+        answers["logs.json"] = found
+        errors = [line for line in found if line["level"] in ("error", "critical")]
+    except Refused:
+        # Not for whoever asks; the findings say so.
+        pass
+    seen.findings += running.findings(status, nodes["nodes"], examined, _values(text))
+    seen.findings += running.log(errors)
+
+
+def _values(text: str) -> Mapping[str, float]:
+    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
+
+    families = text_string_to_metric_families(text)
+    return {s.name: s.value for family in families for s in family.samples if not s.labels}
+
+
+def _say(findings: "Sequence[Finding]") -> None:
+    import textwrap  # noqa: PLC0415
+
+    from node.cli.console.text import plain, terminal_columns  # noqa: PLC0415
+    from node.diagnosis import State  # noqa: PLC0415
+
+    width = max((len(finding.check) for finding in findings), default=0) + 2
+    columns = max(terminal_columns(), 60) if sys.stdout.isatty() else 10_000
+    for finding in findings:
+        word = finding.state.upper() if finding.state is State.FAIL else finding.state
+        head = f"{word:<6}{finding.check:<{width}}"
+        indent = " " * len(head)
+        for said, first in ((finding.what, head), (finding.do, f"{indent}→ ")):
+            if said:
+                under = indent if first == head else f"{indent}  "
+                wrapped = textwrap.fill(plain(said), columns, initial_indent=first, subsequent_indent=under)  # fmt: skip
+                print(wrapped)
+    counts = [(sum(f.state is state for f in findings), state) for state in (State.FAIL, State.WARN, State.OK)]  # fmt: skip
+    print(", ".join(f"{count} {state}" for count, state in counts))
+
+
+def _write(path: Path, seen: Seen) -> None:
+    import platform  # noqa: PLC0415
+    import time  # noqa: PLC0415
+    from importlib.metadata import distributions  # noqa: PLC0415
+    from urllib.parse import unquote, urlsplit  # noqa: PLC0415
+
+    from node import __version__  # noqa: PLC0415
+    from node.config import sources  # noqa: PLC0415
+    from node.diagnosis import bundle, facts  # noqa: PLC0415
+
+    password = urlsplit(seen.settings.node.store).password or ""
+    secrets = [
+        *facts.secrets_of(seen.settings, seen.data_dir),
+        password,
+        unquote(password),
+        sources.key_shown(),
+    ]
+    versions = {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "modelvine": __version__,
+        "libraries": {d.name: d.version for d in sorted(distributions(), key=lambda d: d.name)},
+    }
+    parts = {
+        "doctor.json": [asdict(finding) for finding in seen.findings],
+        "settings.json": seen.rows,
+        "versions.json": versions,
+        **seen.answers,
+    }
+    home = os.environ.get("HOME", "")
+    bundle.write(path, parts, bundle.Redactor(secrets, home=home), now=time.time())

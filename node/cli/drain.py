@@ -1,0 +1,93 @@
+"""Take the local node out of service: other nodes send nothing new here, and what is in flight finishes.
+
+The node lives on, and its workers stay registered; `modelvine undrain` ends it. With --wait the command returns once nothing is
+in flight, so that the machine can be stopped: 0 then, 1 where --timeout is over first.
+
+Examples:
+  modelvine drain
+  modelvine drain --wait
+  # then the machine can be stopped
+  modelvine drain --wait --timeout 600
+"""
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from node.cli.console.options import add_json, add_node_options
+
+if TYPE_CHECKING:
+    from node.cli.console.client import Client
+
+EVERY = 0.5
+"""Seconds between two looks at what is in flight."""
+
+MOST_SHOWN = 5
+"""Models that are named."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add = parser.add_argument
+    add("--wait", action="store_true", help="return once nothing is in flight")
+    add(
+        "--timeout",
+        metavar="S",
+        type=float,
+        default=0.0,
+        help="seconds to wait at most (default: as long as it takes)",
+    )
+    add_node_options(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Drain, and wait where that is asked for."""
+    from node.cli.console.node_lookup import client  # noqa: PLC0415
+    from node.cli.console.text import plain, say_json  # noqa: PLC0415
+    from node.errors import WrongUsage  # noqa: PLC0415
+
+    if arguments.timeout < 0 or (arguments.timeout and not arguments.wait):
+        raise WrongUsage("--timeout is seconds from 0, and stands with --wait")
+    node = client(arguments)
+    node.post("/api/v1/drain", {})
+    status = node.get("/api/v1/status", holds="ready")
+    if not arguments.json:
+        print(plain(f"{status['name'] or 'the node'} drains; {in_flight(status)}"), flush=True)
+    left = _wait(node, status, float(arguments.timeout)) if arguments.wait else status["in_flight"]
+    if arguments.json:
+        say_json({"standing": "draining", "in_flight": left})
+    elif arguments.wait and not left:
+        print("nothing is in flight any more")
+    return 1 if arguments.wait and left else 0
+
+
+def in_flight(status: Mapping[str, Any]) -> str:
+    """Say how many requests are in flight, and at which models of this machine."""
+    count = status["in_flight"]
+    if not count:
+        return "nothing is in flight"
+    rows = sorted(status["load"], key=lambda row: -row["in_flight"])
+    named = [f"{r['project']}/{r['model']} {r['in_flight']}" for r in rows if r["in_flight"]]
+    more = ", …" if named[MOST_SHOWN:] else ""
+    at = f" ({', '.join(named[:MOST_SHOWN])}{more})" if named else ""
+    return f"{count} request{'' if count == 1 else 's'} in flight{at}"
+
+
+def _wait(node: "Client", status: Mapping[str, Any], timeout: float) -> int:
+    """Wait until nothing is in flight, or the time is over; return what is left."""
+    import time  # noqa: PLC0415
+
+    from node.cli.console.progress import Progress  # noqa: PLC0415
+
+    progress, began = Progress(time.monotonic), time.monotonic()
+    try:
+        while status["in_flight"]:
+            progress.waits(in_flight(status))
+            if timeout and time.monotonic() - began >= timeout:
+                break
+            time.sleep(EVERY)
+            status = node.get("/api/v1/status", holds="ready")
+    finally:
+        progress.end()
+    return int(status["in_flight"])

@@ -1,0 +1,156 @@
+"""Show nodes, models and requests as they are now, again and again, until Ctrl-C.
+
+Where output is no terminal, with --once or with --json it is shown once, after two looks --every seconds apart. Requests and
+tokens are those of the node that is asked; RATE and IN FLIGHT of others are what they said of themselves. EXPECTED are the
+seconds that a request would take at the soonest and the latest replica, as `modelvine route` explains.
+
+Examples:
+  modelvine top
+  modelvine top --every 5
+  modelvine top --json
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from node.cli.console.options import add_json, add_node_options
+
+if TYPE_CHECKING:
+    from node.cli.console.client import Client
+    from node.cli.console.top_view import Counters, Look
+
+EVERY = 2.0
+"""Seconds between two looks."""
+
+MOST_ASKED = 20
+"""Models whose expected seconds are asked for at each look; the busiest ones."""
+
+# The other screen of a terminal, without a cursor; then back to what was there. ECMA-48 and xterm's private modes.
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_HOME, _LINE_END, _REST = "\x1b[H", "\x1b[K\n", "\x1b[J"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add = parser.add_argument
+    add(
+        "--every",
+        metavar="S",
+        type=float,
+        default=EVERY,
+        help=f"seconds between two looks (default: {EVERY:g})",
+    )
+    add("--once", action="store_true", help="show it once, and end")
+    add_node_options(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show it."""
+    import time  # noqa: PLC0415
+
+    from node.cli.console import top_view  # noqa: PLC0415
+    from node.cli.console.node_lookup import client  # noqa: PLC0415
+    from node.cli.console.text import say_json, terminal_columns  # noqa: PLC0415
+    from node.errors import WrongUsage  # noqa: PLC0415
+
+    if not 0.01 <= arguments.every <= 3600:
+        raise WrongUsage("--every is seconds, from 0.01 to 3600")
+    node, every = client(arguments), float(arguments.every)
+    before = look(node)
+    if sys.stdout.isatty() and not (arguments.once or arguments.json):
+        _live(node, before, every)
+    time.sleep(every)
+    found = look(node)
+    if arguments.json:
+        say_json(top_view.as_json(before, found))
+    else:
+        print("\n".join(top_view.frame(before, found, columns=terminal_columns() or 1000)))
+    return 0
+
+
+def look(node: "Client") -> "Look":
+    """Ask a node for all that is shown."""
+    import time  # noqa: PLC0415
+
+    from node.cli.console.top_view import Look, models  # noqa: PLC0415
+
+    status = node.get("/api/v1/status", holds="ready")
+    nodes = node.get("/api/v1/nodes", holds="nodes")["nodes"]
+    catalog = node.get("/api/v1/catalog", holds="nodes")["nodes"]
+    bare = Look(time.monotonic(), status, nodes, catalog, _counters(node))
+    asked = [row["model"] for row in models(bare) if not row["type"]][:MOST_ASKED]
+    expected = {name: _expected(node, name) for name in asked}
+    return Look(bare.at, status, nodes, catalog, bare.counters, expected)
+
+
+def _live(node: "Client", before: "Look", every: float) -> None:
+    """Draw for ever; the terminal is as it was afterwards, however it ends."""
+    import shutil  # noqa: PLC0415
+    import time  # noqa: PLC0415
+
+    from node.cli.console.text import cut, plain  # noqa: PLC0415
+    from node.cli.console.top_view import frame  # noqa: PLC0415
+    from node.errors import CommandFailed  # noqa: PLC0415
+
+    found, complaint = before, ""
+    with _other_screen():
+        while True:
+            size = shutil.get_terminal_size()
+            lines = frame(
+                before,
+                found,
+                columns=size.columns,
+                lines=size.lines - 1,
+                clock=time.strftime("%H:%M:%S"),
+            )
+            if complaint:
+                lines[0] = cut(plain(complaint), size.columns)
+            sys.stdout.write(_HOME + "".join(f"{line}{_LINE_END}" for line in lines) + _REST)
+            sys.stdout.flush()
+            time.sleep(every)
+            try:
+                before, found, complaint = found, look(node), ""
+            except CommandFailed as error:
+                # It may be back in a moment.
+                complaint = str(error)
+
+
+@contextmanager
+def _other_screen() -> Iterator[None]:
+    import signal  # noqa: PLC0415
+
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        sys.stdout.write(_ENTER)
+        yield
+    finally:
+        sys.stdout.write(_LEAVE)
+        sys.stdout.flush()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _counters(node: "Client") -> "Counters":
+    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
+
+    from node.cli.console.top_view import counters_in  # noqa: PLC0415
+
+    with node.request("GET", "/metrics") as answer:
+        text = answer.read().decode(errors="replace")
+    families = text_string_to_metric_families(text)
+    return counters_in((s.name, s.labels, s.value) for family in families for s in family.samples)
+
+
+def _expected(node: "Client", model: str) -> Sequence[float]:
+    """Return the expected seconds at each replica, as far as they are known; a model may be gone meanwhile."""
+    from node.errors import Refused  # noqa: PLC0415
+
+    try:
+        found = node.get("/api/v1/route", holds="candidates", model=model)
+    except Refused:
+        return ()
+    figures: list[Mapping[str, Any]] = [c.get("figures", {}) for c in found["candidates"]]
+    return [f["expected_seconds"] for f in figures if "expected_seconds" in f]

@@ -1,0 +1,53 @@
+"""Diagnosis of a node: what was found, what it means, and what to do. `modelvine doctor` shows it.
+
+`machine` and `running` decide, from values; `facts` gathers what this machine tells; `bundle` writes it all down for support.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARN = "warn"
+    """It works, but not as it should, or not for long."""
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found. `what` names the cause, `do` says what helps; both end without a full stop."""
+
+    check: str
+    state: State
+    what: str
+    do: str = ""
+
+
+def ok(check: str, what: str) -> Finding:
+    """Return that all is well."""
+    return Finding(check, State.OK, what)
+
+
+def warn(check: str, what: str, do: str) -> Finding:
+    """Return what should be better."""
+    return Finding(check, State.WARN, what, do)
+
+
+def fail(check: str, what: str, do: str) -> Finding:
+    """Return what does not work."""
+    return Finding(check, State.FAIL, what, do)
+
+
+def said(check: str, sentence: str, do: str) -> Finding:
+    """Return a failure in the words of an error of ours, whose advice stands behind a colon; `do` where it has none."""
+    what, _, advice = sentence.partition(": ")
+    return fail(check, what, advice) if advice else fail(check, sentence, do)
+
+
+def failures(found: Iterable[Finding]) -> int:
+    """Count what does not work."""
+    return sum(finding.state is State.FAIL for finding in found)

@@ -1,0 +1,101 @@
+"""Support file: all that a diagnosis saw, in one archive that holds no secret.
+
+What goes in is chosen, so that no key, token, header, prompt or name of a key's holder is among it. This machine's secrets are
+struck out besides, in every spelling, in case something quoted one.
+"""
+
+import base64
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from node.errors import CommandFailed, WrongUsage
+
+STRUCK = "***"
+SHORTEST = 6
+"""Characters of a secret that is struck out; a shorter one would strike out words that mean something else."""
+
+ABOUT = """\
+Support file of modelvine, made by `modelvine doctor --bundle`.
+
+doctor.json      what was found, and what to do
+settings.json    every setting with where it comes from; passwords are struck out
+versions.json    of Python, modelvine and its libraries
+status.json      the node's answers (absent where none runs): status, nodes, catalog, examination
+metrics.txt      its metrics
+logs.json        the last lines of its log that it keeps in memory, up to a thousand of each process. What it wrote
+                 before its last start is where standard error went: journalctl -u modelvine, docker logs, a file
+
+There is no key, token, header, password, prompt or answer in it, and no name of a key's holder. Look through it before
+you send it: it names this machine's models, nodes and addresses.
+"""
+
+
+class Redactor:
+    """Strikes secrets out of texts: as they are, in base64, in hexadecimal, percent-encoded."""
+
+    def __init__(self, secrets: Iterable[str], *, home: str = "") -> None:
+        """`home` is the folder of this user, which is written `~`: its name is nobody's business."""
+        spelt = {
+            word for secret in secrets if len(secret) >= SHORTEST for word in spellings(secret)
+        }
+        # The longest first: one may be a part of another.
+        self._words = sorted(spelt, key=len, reverse=True)
+        self._home = home if len(home) > 1 else ""
+
+    def clean(self, text: str) -> str:
+        """Return a text without them."""
+        for word in self._words:
+            text = text.replace(word, STRUCK)
+        return text.replace(self._home, "~") if self._home else text
+
+
+def spellings(secret: str) -> Iterator[str]:
+    """Yield the ways in which a secret may be written, wherever it stands in what is encoded."""
+    raw = secret.encode()
+    yield secret
+    yield json.dumps(secret)[1:-1]
+    yield quote(secret, safe="")
+    yield raw.hex()
+    yield raw.hex().upper()
+    for before in range(3):
+        # The characters at both ends depend on what stands beside it.
+        encoded = base64.b64encode(bytes(before) + raw).decode()
+        first = -(-before * 8 // 6)
+        last = (before + len(raw)) * 8 // 6
+        inner = encoded[first:last]
+        if len(inner) >= SHORTEST:
+            yield inner
+            yield inner.replace("+", "-").replace("/", "_")
+
+
+def write(path: Path, parts: Mapping[str, object], redactor: Redactor, *, now: float) -> None:
+    """Write the archive, for its owner's eyes; raise `WrongUsage` rather than replace a file.
+
+    Texts go in as they are, everything else as JSON.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise WrongUsage(f"{path} exists already: name another file") from None
+    except OSError as error:
+        raise CommandFailed(f"{path} cannot be written: {error.strerror}") from error
+    folder = path.name.partition(".")[0] or "modelvine"
+    try:
+        with (
+            os.fdopen(descriptor, "wb") as file,
+            tarfile.open(fileobj=file, mode="w:gz") as archive,
+        ):
+            for name, part in {"README.txt": ABOUT, **parts}.items():
+                text = part if isinstance(part, str) else json.dumps(part, indent=2, default=str)
+                content = redactor.clean(text).encode(errors="replace")
+                entry = tarfile.TarInfo(f"{folder}/{name}")
+                entry.size, entry.mode, entry.mtime = len(content), 0o600, now
+                archive.addfile(entry, io.BytesIO(content))
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise CommandFailed(f"{path} cannot be written: {error.strerror}") from error

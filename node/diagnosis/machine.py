@@ -1,0 +1,310 @@
+"""Checks of the machine that a node runs on, or should: settings, files, disk, ports, clock, certificate, keys.
+
+Pure: values in, findings out. `node.diagnosis.facts` gathers the values.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from node.diagnosis import Finding, fail, ok, said, warn
+from node.listeners import PLENTY, room_for
+
+_GB, _MB = 1_000_000_000, 1_000_000
+
+LITTLE_DISK, NO_DISK = 1 * _GB, 50 * _MB
+"""Bytes that are free on the disk of the data directory: fewer are soon none, and none."""
+
+FEW_CONNECTIONS = 64
+"""Connections to a listener below which a node is of no use."""
+
+FULL = 0.8
+"""Share of the open files that are allowed, above which the rest is soon gone."""
+
+SOON = 14 * 86_400.0
+"""Seconds before a certificate ends, from which on it is time to renew it."""
+
+_DATA = "name another with --data-dir DIR"
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """The data directory. `owner` and `user` are uids; `free` is in bytes, `None` where that is not known."""
+
+    path: str
+    exists: bool = True
+    is_directory: bool = True
+    readable: bool = True
+    writable: bool = True
+    owner: int = 0
+    user: int = 0
+    mode: int = 0o700
+    free: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One place to listen at. `problem` says why nobody can, and what to do; `holder` who listens there already."""
+
+    setting: str
+    place: str
+    problem: str = ""
+    holder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelClock:
+    """What the kernel says of its clock: whether somebody keeps it in step, and by how much it may be off, in seconds."""
+
+    synchronised: bool | None
+    error: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFacts:
+    """The certificate of the HTTP face; times are Unix times. `problem` says why it cannot be used."""
+
+    path: str
+    begins: float = 0.0
+    ends: float = 0.0
+    names: Sequence[str] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Why no node may answer. `lock` is the pid that holds the data directory, `left` the one that `node.json` names."""
+
+    said: str
+    lock: int | None = None
+    left: int | None = None
+    left_lives: bool = False
+
+
+def settings(complaints: Sequence[str]) -> list[Finding]:
+    """Say which settings cannot be used, and where they come from."""
+    if not complaints:
+        return [ok("settings", "all can be used")]
+    found = []
+    for line in complaints:
+        what, _, advice = line.partition(": it ")
+        do = f"it {advice}" if advice else "`modelvine config show` lists what holds"
+        found.append(fail("settings", what, do))
+    return found
+
+
+def absent(facts: Absence) -> Finding:
+    """Say that no node answers, and why that may be."""
+    if facts.lock is not None:
+        return fail(
+            "node",
+            f"process {facts.lock} has the data directory, but no node answers: {facts.said}",
+            "it may be starting, or hang: look at its log, then stop it and start it anew",
+        )
+    if facts.left is not None and not facts.left_lives:
+        return fail(
+            "node",
+            f"none runs: process {facts.left} ended without a farewell (killed, out of memory, a power cut)",
+            "look at what it wrote last (journalctl -u modelvine) and start it: modelvine up",
+        )
+    return fail(
+        "node", f"none runs here: {facts.said}", "start it: modelvine up (or name it with --node)"
+    )
+
+
+def data_dir(facts: Directory) -> list[Finding]:
+    """Check who may do what in the data directory, and what is free on its disk."""
+    path = facts.path
+    if not facts.exists:
+        if facts.writable:
+            return [ok("data", f"{path} is made when a node starts")]
+        return [fail("data", f"{path} is not there and this user cannot make it", _DATA)]
+    if not facts.is_directory:
+        return [fail("data", f"a file is in the place of the data directory {path}", _DATA)]
+    if not (facts.readable and facts.writable):
+        return [fail("data", _unusable(facts), f"run as user {facts.owner}, or {_DATA}")]
+    if facts.owner != facts.user:
+        found = warn(
+            "data",
+            f"{path} belongs to user {facts.owner}, and this is user {facts.user}",
+            "run modelvine as the user of the directory, or what is written there is not the node's",
+        )
+    elif facts.mode & 0o022:
+        found = warn(
+            "data", f"other users may write in {path} (mode {facts.mode:o})", f"chmod 700 {path}"
+        )
+    else:
+        found = ok("data", f"{path} is this user's")
+    return [found, *_disk(facts)]
+
+
+def _unusable(facts: Directory) -> str:
+    cannot = "write" if facts.readable else "read"
+    whose = f", which belongs to user {facts.owner}" if facts.owner != facts.user else ""
+    return f"user {facts.user} cannot {cannot} in {facts.path}{whose} (mode {facts.mode:o}, or a read-only disk)"
+
+
+def _disk(facts: Directory) -> Iterator[Finding]:
+    if facts.free is None:
+        return
+    free = f"{facts.free / _GB:,.1f} GB" if facts.free >= _GB else f"{facts.free / _MB:,.0f} MB"
+    do = f"make room on the disk of {facts.path}; registrations, keys and usage are written there"
+    if facts.free < NO_DISK:
+        yield fail("disk", f"it is full: {free} are free", do)
+    elif facts.free < LITTLE_DISK:
+        yield warn("disk", f"it is nearly full: {free} are free", do)
+    else:
+        yield ok("disk", f"{free} are free")
+
+
+def secret(check: str, problem: str, *, there: str) -> Finding:
+    """Check a file that holds a secret: `problem` is what is wrong with it, `there` what is well otherwise."""
+    if not problem:
+        return ok(check, there)
+    return said(check, problem, "see who may read it, and what it holds")
+
+
+def open_files(limit: int, *, wanted: int, used: int = 0) -> Finding:
+    """Check how many connections fit into the open files that are allowed."""
+    do = "raise the limit: LimitNOFILE of the service, ulimit -n, --ulimit of the container"
+    fits = room_for(limit)
+    text = f"{limit:,} are allowed, enough for {fits:,} connections to each listener"
+    if used > FULL * limit:
+        return fail("open files", f"{used:,} of the {limit:,} that are allowed are in use", do)
+    if fits < FEW_CONNECTIONS:
+        return fail("open files", f"only {text}", do)
+    if fits < min(wanted, PLENTY):
+        return warn("open files", f"only {text}, and {wanted:,} are set (web.connections)", do)
+    return ok("open files", f"{text}{f'; {used:,} are in use' if used else ''}")
+
+
+def ports(facts: Iterable[Port]) -> list[Finding]:
+    """Check that a node can listen where it should."""
+    found = []
+    for port in facts:
+        check = f"port {port.place.rpartition(':')[2]}"
+        if not port.problem:
+            found.append(ok(check, f"{port.place} is free ({port.setting})"))
+            continue
+        why, _, advice = port.problem.partition("; ")
+        held = f"; {port.holder} listens there" if port.holder else ""
+        found.append(fail(check, f"{why}{held}", advice or f"see {port.setting}"))
+    return found
+
+
+def clock(kernel: KernelClock) -> Finding:
+    """Check what the kernel says, where no other node tells the time."""
+    if kernel.synchronised is None:
+        return ok("clock", "the kernel does not say whether it is in step, and no other node tells")
+    if not kernel.synchronised:
+        return warn(
+            "clock",
+            "nobody keeps it in step, says the kernel; keys that expire and certificates go by it",
+            "run chrony or systemd-timesyncd (in a container: on its host)",
+        )
+    return ok("clock", f"it is kept in step, within {max(kernel.error, 0.001):.3f} s")
+
+
+def tls(facts: TlsFacts, *, now: float, wanted: Sequence[str]) -> Finding:
+    """Check the certificate of the HTTP face: whether it can be used, until when, and for which of the names `wanted`."""
+    if facts.problem:
+        return said("tls", facts.problem, "give --tls-cert and --tls-key files that fit")
+    renew = f"renew it and put it to {facts.path}: the node shows it without a restart"
+    if now >= facts.ends:
+        days = (now - facts.ends) / 86_400
+        return fail("tls", f"the certificate {facts.path} expired {days:.0f} days ago", renew)
+    if now < facts.begins:
+        return fail(
+            "tls",
+            f"the certificate {facts.path} holds only from a time that is still to come",
+            "see that this machine's clock is right, or wait",
+        )
+    days = (facts.ends - now) / 86_400
+    if facts.ends - now < SOON:
+        return warn("tls", f"the certificate {facts.path} expires in {days:.0f} days", renew)
+    names = ", ".join(facts.names[:5]) or "no name"
+    if wanted and not any(_covers(name, one) for name in facts.names for one in wanted):
+        return warn(
+            "tls",
+            f"the certificate {facts.path} is for {names}, none of which is a name of this node ({', '.join(wanted[:5])})",
+            "get one for the name by which callers ask, or put that name into web.names",
+        )
+    return ok("tls", f"the certificate for {names} holds for {days:.0f} days more")
+
+
+def _covers(name: str, wanted: str) -> bool:
+    name, wanted = name.lower(), wanted.lower().rstrip(".")
+    if name.startswith("*."):
+        return wanted.partition(".")[2] == name[2:]
+    return name == wanted
+
+
+def exposure(warning: str) -> Finding:
+    """Check what anybody may use without a key: `warning` is `node.exposure`'s, empty where nothing is so."""
+    if not warning:
+        return ok("access", "nobody on another machine gets in without a key")
+    what, _, advice = warning.partition("; ")
+    return warn("access", what, advice or "see `modelvine up --help`, --open")
+
+
+def bootstrap_dials(found: Iterable[tuple[str, str]]) -> list[Finding]:
+    """Check the addresses to join, as far as TCP alone tells: each with why it cannot be connected to, empty where it can."""
+    return [
+        fail("join", f"{address} does not answer: {why}", dial_advice(why))
+        if why
+        else ok("join", f"somebody listens at {address}")
+        for address, why in found
+    ]
+
+
+_ADVICE = (
+    ("own address", "name another node's address: this node cannot join itself"),
+    (
+        "peer id",
+        _OTHER_ID
+        := "take the address that `modelvine status` shows there (p2p): its end must be that node's own id",
+    ),
+    ("names another", _OTHER_ID),
+    (
+        "does not answer as a node",
+        "give both nodes the same file (--swarm-key FILE), or see what else listens at that port",
+    ),
+    (
+        "refused",
+        "start the node there, or correct the address; `modelvine status` shows it there (p2p)",
+    ),
+    (
+        "timed out",
+        _NO_WAY := "see that TCP gets there: a firewall, a wrong address, or a machine that is off",
+    ),
+    ("unreachable", _NO_WAY),
+    ("no route", _NO_WAY),
+    ("name", "correct the name, or its DNS"),
+)
+
+
+def dial_advice(why: str) -> str:
+    """Say what helps where an address does not answer, by why it does not."""
+    text = why.lower()
+    usual = "wait some seconds; then see that the node there runs and that TCP gets there"
+    return next((advice for words, advice in _ADVICE if words in text), usual)
+
+
+def store(kind: str, error: str, *, seconds: float = 0.0) -> Finding:
+    """Check what keeps registrations and keys: `error` is why it does not work, `seconds` what one write and one read took."""
+    if error:
+        do = (
+            "start it, or correct node.store (--store); a node that runs serves on meanwhile and saves nothing"
+            if kind == "redis"
+            else "see that the disk has room and the file belongs to this user, or name another with node.store (--store)"
+        )
+        what, _, advice = error.partition(": ")
+        own_words = any(word in advice for word in ("upgrade this one", "stop the node", "choose "))
+        return fail("store", what, advice) if own_words else fail("store", error, do)
+    if seconds > 1.0:
+        return warn(
+            "store",
+            f"{kind} is slow: a write and a read took {seconds:.1f} s",
+            "see what else its disk or server does",
+        )
+    took = f": a write and a read took {1000 * seconds:.1f} ms" if seconds else ""
+    return ok("store", f"{kind} works{took}")

@@ -1,0 +1,283 @@
+"""Checks of a node that runs: what it says of itself, its workers, its store and its neighbours.
+
+Pure: answers of its interface in, findings out. Names in them come from other machines; whoever prints them cleans them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from node.diagnosis import Finding, State, fail, machine, ok, warn
+from registry.mesh.discovered import only_loopback
+
+_Row = Mapping[str, Any]
+
+CLOCK_WARN, CLOCK_FAIL = 5.0, 60.0
+"""Seconds between two machines' clocks: above them logs are hard to compare, and keys expire at another time."""
+
+LAG = 0.5
+"""Seconds by which the event loop woke too late, from which on callers notice."""
+
+CPU_SHARE = 0.5
+"""Part of that lag which the loop computed itself; with less the machine was busy with something else."""
+
+_MB = 1_000_000
+_GONE = frozenset({"lost", "left"})
+_OPEN = "open"
+
+
+def findings(
+    status: _Row, nodes: Sequence[_Row], examined: _Row, metrics: Mapping[str, float]
+) -> list[Finding]:
+    """Return what a node's answers show; `examined` is empty where the caller may not have it looked at."""
+    found = [
+        *parts(status),
+        *bootstrap(status),
+        reached(status, nodes),
+        *neighbours(nodes, examined.get("peers", ())),
+        *versions(status, nodes, examined.get("process", {})),
+        *process(status, metrics),
+    ]
+    if not examined:
+        do = "run this as the node's own user, or show an operator's key (MODELVINE_KEY)"
+        return [*found, warn("node", "workers, store and clocks were not looked at", do)]
+    own, kept = examined["process"], examined["store"]
+    return [
+        *found,
+        *workers(examined["workers"]),
+        machine.store(kept["kind"], kept["error"], seconds=kept["seconds"]),
+        *clocks(examined["peers"]),
+        machine.open_files(
+            own["open_files_limit"], wanted=own["connections"], used=own["open_files"]
+        ),
+        *relay(examined["relay"]),
+    ]
+
+
+def parts(status: _Row) -> Iterator[Finding]:
+    """Check the parts of a node that it says do not work; store and addresses to join have checks of their own."""
+    name = status["name"] or status["peer"]
+    ready = status["ready"]
+    if "draining" in ready["http"]:
+        yield warn("node", f"{name} drains: other nodes send nothing new here", "modelvine undrain")
+    else:
+        yield ok("node", f"{name} serves at {status['http']}")
+    if ready["mesh"] != "ok":
+        do = "look at the log: modelvine logs --level warning; if it stays so, start the node anew"
+        yield fail("mesh", ready["mesh"], do)
+    if "identity" in ready:
+        do = "stop the other one, or give it an identity.key of its own (another --data-dir)"
+        yield fail("identity", ready["identity"], do)
+
+
+def bootstrap(status: _Row) -> list[Finding]:
+    """Check the addresses to join, as the node itself has dialled them."""
+    rows = status["bootstrap"]["addresses"]
+    alone = status["ready"].get("bootstrap", "ok") != "ok"
+    found = []
+    for row in rows:
+        if row["answers"]:
+            found.append(ok("join", f"{row['address']} answers"))
+            continue
+        why = row["why"] or "no answer yet"
+        # With others connected it is one way less, no more.
+        make = fail if alone else warn
+        found.append(
+            make(
+                "join",
+                f"{row['address']} does not answer: {why}",
+                machine.dial_advice(row["why"]),
+            )
+        )
+    return found
+
+
+def reached(status: _Row, nodes: Sequence[_Row]) -> Finding:
+    """Check whether other nodes can dial this one."""
+    addresses = status["p2p"]
+    others = [row for row in nodes if not row["self"] and row["state"] not in _GONE]
+    came = sum(row["origin"] == "inbound" and row["connection"] == "direct" for row in others)
+    if any("/p2p-circuit" in address for address in addresses):
+        return warn(
+            "reach",
+            "other nodes cannot dial this one: they come through a relay",
+            "open the ports of mesh.listen and --link to them, or say where they are with --announce",
+        )
+    if came:
+        return ok("reach", f"{came} of {len(others)} other nodes dialled this one")
+    if not addresses:
+        return fail("reach", "this node can be dialled nowhere", "see `mesh` above")
+    if only_loopback(addresses):
+        elsewhere = [r for r in status["bootstrap"]["addresses"] if not only_loopback([r["address"]])]  # fmt: skip
+        if elsewhere or any(not only_loopback(row["addresses"]) for row in others):
+            return warn(
+                "reach",
+                "this node listens on this machine only, and others are elsewhere",
+                "start it with --profile lan, or name an address with --listen",
+            )
+        return ok("reach", "it listens on this machine only (profile local)")
+    return ok("reach", f"others dial {addresses[0]}; none has yet")
+
+
+def neighbours(nodes: Sequence[_Row], asked: Sequence[_Row]) -> Iterator[Finding]:
+    """Check the ways to other nodes: those that were asked just now, and what is believed of the rest."""
+    known = {row["node"] for row in asked}
+    well = 0
+    for row in asked:
+        name = row["name"] or row["node"]
+        if not row["answers"]:
+            do = "see that its link port (`modelvine status` there: link) and its libp2p port are open from here"
+            yield fail("peers", f"{name} does not answer requests: {row['why']}", do)
+        elif row["route"] == "relay":
+            do = "open its HTTPS port (--link fixes it) or its libp2p port to this machine"
+            yield warn("peers", f"requests to {name} go through a relay or a libp2p stream", do)
+        else:
+            well += 1
+    for row in nodes:
+        if row["node"] not in known and row["state"] in ("unreachable", "suspect"):
+            name = row.get("name") or row["node"]
+            do = "see the network between the two machines; others may reach it"
+            yield warn("peers", f"{name} is {row['state']}: {row['why']}", do)
+    if well:
+        yield ok("peers", f"{well} other node{'' if well == 1 else 's'} answered directly")
+    if all(row["self"] for row in nodes):
+        yield ok("peers", "no other node is known: it serves its own models")
+
+
+def clocks(asked: Sequence[_Row]) -> list[Finding]:
+    """Compare clocks: with several others, whose is off is what most of them say."""
+    told = {row["name"] or row["node"]: row["clock"] for row in asked if row["clock"] is not None}
+    if not told:
+        return []
+    middle = median(told.values())
+    if len(told) > 1 and abs(middle) >= CLOCK_WARN:
+        return [_off("this machine's clock", -middle, "all others'")]
+    off = [
+        _off(f"the clock of {name}", ahead, "this machine's")
+        for name, ahead in told.items()
+        if abs(ahead) >= CLOCK_WARN
+    ]
+    most = max(map(abs, told.values()))
+    others = "another node's" if len(told) == 1 else f"those of {len(told)} other nodes"
+    return off or [ok("clock", f"it is within {max(most, 0.001):.3f} s of {others}")]
+
+
+def _off(whose: str, ahead: float, than: str) -> Finding:
+    where = "ahead of" if ahead > 0 else "behind"
+    what = f"{whose} is {abs(ahead):.0f} s {where} {than}"
+    do = "run chrony or systemd-timesyncd there: keys and certificates expire by it"
+    return (fail if abs(ahead) >= CLOCK_FAIL else warn)("clock", what, do)
+
+
+def workers(rows: Sequence[_Row]) -> list[Finding]:
+    """Check each worker: whether it answers, speaks what it was registered with, and how much it takes."""
+    if not rows:
+        return [ok("workers", "none is registered here")]
+    found = [*map(_worker, rows)]
+    bad = [finding for finding in found if finding.state is not State.OK]
+    if bad:
+        return bad
+    return [ok("workers", f"all {len(rows)} answer" if len(rows) > 1 else found[0].what)]
+
+
+def _worker(row: _Row) -> Finding:
+    cid = f" ({row['cid']})" if row["cid"] else ""
+    name = f"{row['project']}/{row['model']}{cid}"
+    withdraw = f"modelvine unregister {row['project']} {row['model']}"
+    if not row["answers"]:
+        health = "" if row["health"] == "ok" else f" ({row['health']})"
+        do = f"start it, or withdraw it: {withdraw}"
+        return fail("workers", f"{name}: nobody answers at {row['api']}{health}", do)
+    if row["speaks"] and row["speaks"] != row["dialect"]:
+        what = f"{name}: {row['api']} speaks {row['speaks']}, and is registered as {row['dialect']}"
+        do = f"register it anew with --dialect {row['speaks']}, or let `modelvine attach` find out"
+        return fail("workers", what, do)
+    if row["health"].startswith("silent"):
+        do = "look at the worker's own log; it may hang, and a restart helps"
+        return fail("workers", f"{name}: {row['health']}", do)
+    if row["circuit"] == _OPEN:
+        what = f"{name}: its circuit is open after {row['failures']} failures in a row, for {row['retry_in']:.1f} s more"
+        do = "see why it fails: modelvine logs --level warning"
+        return fail("workers", what, do)
+    return _answering(row, name)
+
+
+def _answering(row: _Row, name: str) -> Finding:
+    """Check a worker that answers as it should, as far as can be told."""
+    if row["loads"]:
+        return warn("workers", f"{name}: it loads its model", "wait until it has")
+    if not row["speaks"] and row["tries"] and not row["in_flight"]:
+        what = f"{name}: {row['api']} does not answer as {row['dialect']} ({row['tries'][0]})"
+        do = "see that the URL is right, and that it needs no key (--header 'authorization: Bearer …')"
+        return warn("workers", what, do)
+    slots = f"{row['slots']} at one time" if row["slots"] else "no bound is known"
+    learned = ", learned" if row["slots"] and row["learned"] else ""
+    return ok("workers", f"{name} answers as {row['dialect']} ({slots}{learned})")
+
+
+def upgraded(status: _Row, command: str) -> list[Finding]:
+    """Compare the version of a node with that of the command: of one machine, they are installed together."""
+    if status["version"] == command:
+        return []
+    what = f"modelvine {command} is installed, and the node that runs is {status['version']}"
+    do = "start it anew: modelvine drain --wait, then systemctl restart modelvine"
+    return [warn("versions", what, do)]
+
+
+def versions(status: _Row, nodes: Sequence[_Row], own_process: _Row) -> Iterator[Finding]:
+    """Compare the versions of all nodes that live."""
+    own = f"modelvine/{status['version']}"
+    others: dict[str, list[str]] = {}
+    for row in nodes:
+        if not row["self"] and row["state"] not in _GONE and row["agent"] != own:
+            others.setdefault(row["agent"] or "no version", []).append(row["name"] or row["node"])
+    for agent, names in others.items():
+        more = ", …" if names[5:] else ""
+        what = f"this node is {own}, {', '.join(names[:5])}{more} {agent}"
+        do = "bring all nodes to one version, one after the other (docs/operations.md, Upgrade)"
+        yield warn("versions", what, do)
+    if not others:
+        made_of = [f"{what} {own_process[what]}" for what in ("python", "libp2p") if own_process]
+        loop = [own_process["loop"]] if own_process else []
+        yield ok("versions", ", ".join((f"every node is {own}", *made_of, *loop)))
+
+
+def process(status: _Row, metrics: Mapping[str, float]) -> Iterator[Finding]:
+    """Check how the process is: for how long it runs, its memory, how late its event loop wakes."""
+    memory = metrics.get("process_resident_memory_bytes", 0.0) / _MB
+    lag, busy = metrics.get("modelvine_loop_lag_seconds", 0.0), metrics.get("modelvine_loop_busy_seconds", 0.0)  # fmt: skip
+    up = status["uptime"] / 60
+    yield ok("process", f"up for {up:,.0f} min, {memory:,.0f} MB, {status['in_flight']} in flight")
+    if lag >= LAG:
+        own = busy >= CPU_SHARE * lag
+        yield warn(
+            "load",
+            f"its event loop woke {lag:.1f} s too late within the last minute, "
+            + ("because it computed itself" if own else "because the machine gave it no processor"),
+            "serve with several processes: --workers N"
+            if own
+            else "see what else runs on this machine: top, or the container's limits",
+        )
+
+
+def relay(row: _Row) -> Iterator[Finding]:
+    """Say what others have at this node as a relay."""
+    if not row["serves"]:
+        return
+    held, refused = row.get("reservations", 0), row.get("refused", 0)
+    if refused:
+        do = "let another node be a relay, too, or raise mesh.relay_…"
+        yield warn("relay", f"{refused} wishes of other nodes were refused: it is full", do)
+    else:
+        yield ok("relay", f"it hands on for others: {held} places are taken")
+
+
+def log(errors: Sequence[_Row]) -> Iterable[Finding]:
+    """Say that the log has lines that want a person."""
+    if errors:
+        last = errors[-1]
+        yield warn(
+            "log",
+            f"{len(errors)} errors of late, the last: {last['logger']}  {last['message'][:200]}",
+            "modelvine logs --level error",
+        )

@@ -1,0 +1,242 @@
+"""`/api/v1/examination`: what a node finds when it looks at its own workers, store and neighbours, for operators.
+
+Everything is asked at once and within seconds; `modelvine doctor` says what it means. `/api/v1/clock` of the link listener tells
+other nodes this machine's time.
+"""
+
+import asyncio
+import os
+import platform
+import resource
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+from aiohttp import web
+
+from node import __version__
+from node.faces import Context, Serving
+from node.faces.errors import WrongParameter
+from node.faces.request_reader import ID, done, json_answer
+from node.faces.v1 import recognise
+from registry.errors import LimitReached, StoreUnavailable
+from registry.members.liveness import Presence
+from registry.records import PeerId
+from registry.store import Put, Space
+from router import recognition
+from router.errors import WorkerError
+from router.recognition import Sighting
+from router.select.candidates import Candidate
+from router.workers import Worker
+
+CLOCK = "/api/v1/clock"
+MAX_CLOCK_BYTES = 1024
+MAX_WORKERS, MAX_PEERS = 64, 32
+"""Workers and other nodes that are looked at; of more, the first ones."""
+
+MOST_AHEAD = 1e9
+"""Seconds that are told of a clock at most: another node may say any number."""
+
+AT_ONCE = 8
+WORKER_SECONDS, PEER_SECONDS = 8.0, 5.0
+"""How long the look at one worker, and at one other node, may take."""
+
+_EXAMINED = "examined"
+_LIVE = frozenset({Presence.ALIVE, Presence.UNREACHABLE, Presence.SUSPECT, Presence.DRAINING})
+
+One = TypeVar("One")
+
+
+def routes(context: Context) -> list[web.RouteDef]:
+    """Return the routes of this face."""
+    turn = asyncio.Lock()
+
+    async def examination(request: web.Request) -> web.Response:
+        context.access.change(request)
+        async with turn:
+            return await examined(request)
+
+    async def examined(request: web.Request) -> web.Response:
+        registry = context.registry
+        peers = [
+            peer
+            for peer in registry.catalog.held
+            if peer != context.peer and registry.presence(peer) in _LIVE
+        ]
+
+        async def peer(one: PeerId) -> dict[str, Any]:
+            return await _peer(context, one, request[ID])
+
+        store, workers, others = await asyncio.gather(
+            _store(context),
+            _each(lambda worker: _worker(context, worker), [*context.agent.workers][:MAX_WORKERS]),
+            _each(peer, peers[:MAX_PEERS]),
+        )
+        relay = {"serves": context.settings.mesh.relay, **registry.mesh.relaying()}
+        return done(
+            process=_process(context),
+            store=store,
+            workers=workers,
+            peers=others,
+            relay=relay,
+            keys=len(context.keys.keys),
+        )
+
+    return [web.get("/api/v1/examination", examination)]
+
+
+def link_routes(_: Serving) -> list[web.RouteDef]:
+    """Return what other nodes may ask."""
+
+    async def clock(_: web.Request) -> web.Response:
+        return json_answer({"time": time.time()})
+
+    return [web.get(CLOCK, clock)]
+
+
+async def _each(
+    look: Callable[[One], Awaitable[dict[str, Any]]], all_of: Iterable[One]
+) -> list[dict[str, Any]]:
+    turn = asyncio.Semaphore(AT_ONCE)
+
+    async def one(which: One) -> dict[str, Any]:
+        async with turn:
+            return await look(which)
+
+    return [*await asyncio.gather(*map(one, all_of))]
+
+
+def _process(context: Context) -> dict[str, Any]:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        used = len([*Path("/proc/self/fd").iterdir()])
+    except OSError:
+        used = 0
+    return {
+        "pid": os.getpid(),
+        "version": __version__,
+        "python": platform.python_version(),
+        "libp2p": version("libp2p"),
+        "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
+        "data_dir": str(Path(context.settings.node.data_dir).absolute()),
+        "open_files": used,
+        "open_files_limit": limit,
+        "connections": context.settings.web.connections,
+        "user": os.geteuid(),
+    }
+
+
+async def _store(context: Context) -> dict[str, Any]:
+    """Write a small value and read it: what can be read cannot always be written."""
+    saving, began = context.registry.saving, time.monotonic()
+    error = ""
+    try:
+        await saving.write([Put(Space.SELF, _EXAMINED, b"%d" % time.time())], undo=())
+        await saving.read(Space.MARKS)
+    except (StoreUnavailable, LimitReached) as failed:
+        error = str(failed)
+    seconds = round(time.monotonic() - began, 6)
+    return {
+        "kind": context.settings.node.store.partition(":")[0],
+        "seconds": seconds,
+        "error": error,
+    }
+
+
+async def _worker(context: Context, worker: Worker) -> dict[str, Any]:
+    service = worker.service
+    load = context.load_of(worker)
+    candidate = Candidate(context.peer, service, worker)
+    circuit = context.router.condition(candidate)
+    answers, tries = False, list[tuple[str, Sighting]]()
+    try:
+        async with asyncio.timeout(WORKER_SECONDS):
+            # One that works for this node may answer nothing else until that is done.
+            answers = await context.router.dialects[worker.dialect].alive(worker) or (
+                load.in_flight > 0 and await context.router.greet(worker)
+            )
+            if answers:
+                tries = await _tries(context, worker)
+    except (TimeoutError, WorkerError):
+        pass
+    return {
+        "project": service.project,
+        "model": service.model,
+        "cid": service.cid,
+        "type": int(service.type),
+        # A query may hold a key.
+        "api": worker.api.partition("?")[0],
+        "dialect": worker.dialect,
+        "answers": answers,
+        "speaks": next((name for name, sighting in tries if sighting.said is not None), ""),
+        "tries": [f"{sighting.asked}: {sighting.came}" for _, sighting in tries],
+        "loads": any(sighting.waits for _, sighting in tries),
+        "health": context.router.health_of(worker),
+        "circuit": circuit.circuit,
+        "failures": circuit.failures,
+        "retry_in": round(circuit.retry_in, 3),
+        "in_flight": load.in_flight,
+        "slots": load.slots or None,
+        "learned": context.router.bounded(service),
+    }
+
+
+async def _tries(context: Context, worker: Worker) -> list[tuple[str, Sighting]]:
+    """Have a worker's own dialect look first, and the others where that does not know it."""
+    spoken = context.router.dialects
+    tries = await recognition.recognise(spoken, [(worker.dialect, worker)])
+    if not tries or any(sighting.said or sighting.waits for _, sighting in tries):
+        return tries
+    _, _, rest = worker.api.partition("://")
+    try:
+        asked = recognise.candidates({"api": rest.partition("/")[0]}, context.links.premises)
+    except WrongParameter:
+        return tries
+    others = [(name, other) for name, other in asked if name != worker.dialect]
+    return [*tries, *await recognition.recognise(spoken, others)]
+
+
+async def _peer(context: Context, peer: PeerId, request_id: str) -> dict[str, Any]:
+    """Ask another node for its time, by the way that requests take."""
+    held = context.registry.catalog.held.get(peer)
+    row: dict[str, Any] = {
+        "node": peer,
+        "name": held.record.name if held else "",
+        "state": context.registry.presence(peer),
+        "answers": False,
+        "route": "",
+        "seconds": 0.0,
+        "clock": None,
+        "why": "",
+    }
+    headers = {**context.links.introduction, "x-request-id": request_id}
+    try:
+        async with asyncio.timeout(PEER_SECONDS), context.links.to(peer) as link:
+            # The first request of a connection shakes hands.
+            await link.ask(CLOCK, headers, at_most=MAX_CLOCK_BYTES)
+            asked, began = time.time(), time.monotonic()
+            _, said = await link.ask(CLOCK, headers, at_most=MAX_CLOCK_BYTES)
+            row["seconds"] = round(time.monotonic() - began, 6)
+            row |= {"answers": True, "route": link.route}
+            row["clock"] = offset(said, asked, row["seconds"])
+    except TimeoutError:
+        row["why"] = f"no answer within {PEER_SECONDS:g} s"
+    except (OSError, WorkerError) as error:
+        row["why"] = str(error) or type(error).__name__
+    return row
+
+
+def offset(said: bytes, asked: float, took: float) -> float | None:
+    """Return by how many seconds another clock is ahead of ours, `None` where it was not told."""
+    try:
+        theirs = orjson.loads(said)["time"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return None
+    if not isinstance(theirs, float):
+        return None
+    # Half of the way there and half of it back, as NTP takes it.
+    ahead = theirs - (asked + took / 2)
+    return round(max(-MOST_AHEAD, min(ahead, MOST_AHEAD)), 6)

@@ -1,0 +1,64 @@
+"""`/api/v1/logs`: the last lines of this node's log, for operators: they name models and nodes."""
+
+import logging
+import math
+
+from aiohttp import web
+
+from node.faces import Context
+from node.faces.errors import WrongParameter
+from node.faces.request_reader import count_in_query, done
+from node.observe.logs import escaped
+from node.observe.recent_lines import LogLine
+
+USUAL = 100
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def routes(context: Context) -> list[web.RouteDef]:
+    """Return the routes of this face."""
+
+    async def logs(request: web.Request) -> web.Response:
+        context.access.change(request)
+        least, since = _level(request), _since(request)
+        number = count_in_query(request, default=USUAL)
+        lines = await context.whole.lines_since(since)
+        found = [line for line in lines if _severity(line.level) >= least]
+        return done(logs=[shown(line) for line in found[-number:]])
+
+    return [web.get("/api/v1/logs", logs)]
+
+
+def shown(line: LogLine) -> dict[str, object]:
+    """Return a line as operators see it."""
+    return {
+        "time": round(line.time, 6),
+        "level": line.level.lower(),
+        "logger": line.logger,
+        "message": escaped(line.message),
+        "process": line.process,
+        "number": line.number,
+    }
+
+
+def _severity(level: str) -> int:
+    # Levels that a library made up count as what people want to see.
+    return logging.getLevelNamesMapping().get(level, logging.ERROR)
+
+
+def _level(request: web.Request) -> int:
+    said = request.query.get("level", LEVELS[0])
+    if said not in LEVELS:
+        raise WrongParameter(f"level must be one of {', '.join(LEVELS)}", param="level")
+    return _severity(said.upper())
+
+
+def _since(request: web.Request) -> float:
+    said = request.query.get("since", "0")
+    try:
+        since = float(said)
+    except ValueError:
+        since = math.nan
+    if not math.isfinite(since):
+        raise WrongParameter("since must be seconds since 1970, like 1764093600.5", param="since")
+    return since

@@ -1,0 +1,190 @@
+"""What a node's answers mean: each cause is named, with what to do."""
+
+import pytest
+
+from node.diagnosis import State, running
+
+PEER, OTHER, THIRD = "12D3KooWa", "12D3KooWb", "12D3KooWc"
+JOIN = "/ip4/192.0.2.1/tcp/6101/p2p/12D3KooWb"
+NEAR = "/ip4/127.0.0.1/tcp/6101/p2p/12D3KooWb"
+
+
+def status(**said):
+    return {
+        "name": "gpu1", "peer": PEER, "http": "http://127.0.0.1:6100", "version": "1.0", "uptime": 600.0, "in_flight": 0,
+        "ready": {"http": "ok", "mesh": "ok", "store": "ok"}, "bootstrap": {"summary": "", "addresses": []},
+        "p2p": ["/ip4/192.0.2.7/tcp/6101"],
+    } | said  # fmt: skip
+
+
+def row(node=OTHER, name="gpu2", **said):
+    return {
+        "node": node, "name": name, "self": node == PEER, "state": "alive", "why": "", "origin": "record",
+        "connection": "direct", "agent": "modelvine/1.0", "addresses": ["/ip4/192.0.2.1/tcp/6101"],
+    } | said  # fmt: skip
+
+
+def asked(name="gpu2", **said):
+    return {
+        "node": OTHER, "name": name, "answers": True, "route": "direct", "why": "", "clock": 0.01,
+    } | said  # fmt: skip
+
+
+def worker(**said):
+    return {
+        "project": "p", "model": "tiny", "cid": "", "api": "http://127.0.0.1:8080", "dialect": "openai_http",
+        "answers": True, "speaks": "openai_http", "tries": ["GET /v1/models: 200"], "loads": False, "health": "ok",
+        "circuit": "closed", "failures": 0, "retry_in": 0.0, "in_flight": 0, "slots": 4, "learned": False,
+    } | said  # fmt: skip
+
+
+def only(found):
+    (finding,) = found
+    return finding
+
+
+def test_a_node_that_drains_and_a_mesh_that_is_down_are_told() -> None:
+    ready = {"http": "draining: nothing new", "mesh": "restarted", "store": "ok", "identity": "two"}
+    drains, mesh, identity = running.parts(status(ready=ready))
+    assert (drains.state, drains.do) == (State.WARN, "modelvine undrain")
+    assert (mesh.state, identity.state) == (State.FAIL, State.FAIL)
+    assert only(running.parts(status())).state is State.OK
+
+
+@pytest.mark.parametrize(("alone", "state"), [(True, State.FAIL), (False, State.WARN)])
+def test_an_address_to_join_is_told_with_the_nodes_own_reason(alone, state) -> None:
+    why = "it listens, but does not answer as a node: the swarm keys differ, or it is no node"
+    rows = [{"address": JOIN, "answers": False, "why": why}]
+    ready = {"http": "ok", "mesh": "ok", "store": "ok", "bootstrap": "0 of 1" if alone else "ok"}
+    found = only(running.bootstrap(status(bootstrap={"addresses": rows}, ready=ready)))
+    assert (found.state, "swarm keys differ" in found.what) == (state, True)
+    assert "--swarm-key" in found.do
+    rows = [{"address": JOIN, "answers": True, "why": ""}]
+    assert only(running.bootstrap(status(bootstrap={"addresses": rows}))).state is State.OK
+
+
+@pytest.mark.parametrize(
+    ("said", "nodes", "state", "words"),
+    [
+        ({"p2p": ["/ip4/192.0.2.9/tcp/1/p2p/x/p2p-circuit"]}, [], State.WARN, "through a relay"),
+        ({}, [row(origin="inbound")], State.OK, "1 of 1 other nodes dialled"),
+        ({}, [row()], State.OK, "none has yet"),
+        ({"p2p": []}, [], State.FAIL, "dialled nowhere"),
+        ({"p2p": [NEAR]}, [], State.OK, "this machine only"),
+        ({"p2p": [NEAR]}, [row(addresses=[NEAR])], State.OK, "this machine only"),
+        ({"p2p": [NEAR]}, [row()], State.WARN, "others are elsewhere"),
+        ({"p2p": [NEAR]}, [row(state="lost")], State.OK, "this machine only"),
+        ({"p2p": [NEAR], "bootstrap": {"addresses": [{"address": JOIN}]}}, [], State.WARN, "elsewhere"),
+    ],
+)  # fmt: skip
+def test_whether_others_can_dial_this_node_is_told(said, nodes, state, words) -> None:
+    found = running.reached(status(**said), nodes)
+    assert (found.state, words in found.what) == (state, True)
+
+
+def test_other_nodes_are_told_by_how_they_answer() -> None:
+    rows = [
+        asked("a"),
+        asked("b", route="relay"),
+        asked("c", answers=False, why="no answer within 5 s"),
+    ]
+    relayed, silent, doubted, well = running.neighbours(
+        [row(), row(THIRD, "d", state="unreachable", why="it does not answer")], rows
+    )
+    assert (relayed.state, silent.state) == (State.WARN, State.FAIL)
+    assert "no answer within 5 s" in silent.what
+    assert doubted.what == "d is unreachable: it does not answer"
+    assert well.what == "1 other node answered directly"
+    assert "no other node" in only(running.neighbours([row(PEER)], ())).what
+
+
+@pytest.mark.parametrize(
+    ("offsets", "state", "words"),
+    [
+        ({"a": 0.02}, State.OK, "within 0.020 s of another node's"),
+        ({"a": 0.02, "b": -7.0}, State.WARN, "the clock of b is 7 s behind this machine's"),
+        ({"a": 300.0}, State.FAIL, "the clock of a is 300 s ahead of this machine's"),
+        ({"a": 299.0, "b": 301.0}, State.FAIL, "this machine's clock is 300 s behind all others'"),
+        ({"a": -10.0, "b": -10.0, "c": 0}, State.WARN, "this machine's clock is 10 s ahead"),
+    ],
+)
+def test_whose_clock_is_off_is_what_most_say(offsets, state, words) -> None:
+    found = only(running.clocks([asked(name, clock=off) for name, off in offsets.items()]))
+    assert (found.state, words in found.what) == (state, True)
+
+
+def test_nodes_that_tell_no_time_say_nothing_of_clocks() -> None:
+    assert running.clocks([asked(clock=None)]) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "words"),
+    [
+        ({"answers": False, "health": "never answered"}, State.FAIL, "nobody answers at http://127.0.0.1:8080 (never answered)"),
+        ({"speaks": "tgi_http"}, State.FAIL, "speaks tgi_http, and is registered as openai_http"),
+        ({"health": "silent: it has requests and answers nothing"}, State.FAIL, "silent"),
+        ({"circuit": "open", "failures": 3, "retry_in": 2.0}, State.FAIL, "open after 3 failures"),
+        ({"speaks": "", "loads": True}, State.WARN, "loads its model"),
+        ({"speaks": "", "tries": ["GET /v1/models: 401"]}, State.WARN, "does not answer as openai_http (GET /v1/models: 401)"),
+        ({"speaks": "", "tries": ["GET /v1/models: nothing"], "in_flight": 1}, State.OK, "answers"),
+        ({"cid": "b"}, State.OK, "p/tiny (b) answers as openai_http (4 at one time)"),
+        ({"learned": True}, State.OK, "(4 at one time, learned)"),
+        ({"slots": None}, State.OK, "no bound is known"),
+    ],
+)  # fmt: skip
+def test_each_way_in_which_a_worker_fails_is_named(said, state, words) -> None:
+    found = only(running.workers([worker(**said)]))
+    assert (found.state, words in found.what) == (state, True)
+    assert found.do or state is State.OK
+
+
+def test_workers_that_are_well_are_one_line() -> None:
+    assert only(running.workers([worker(), worker()])).what == "all 2 answer"
+    assert only(running.workers([worker(), worker(answers=False)])).state is State.FAIL
+    assert "none" in only(running.workers([])).what
+
+
+def test_mixed_versions_are_told_by_name() -> None:
+    rows = [row(agent="modelvine/0.9"), row(THIRD, "gone", agent="modelvine/0.8", state="lost")]
+    found = only(running.versions(status(), rows, {}))
+    assert (found.state, found.what) == (
+        State.WARN,
+        "this node is modelvine/1.0, gpu2 modelvine/0.9",
+    )
+    own = {"python": "3.11.7", "libp2p": "0.8.1", "loop": "uvloop"}
+    found = only(running.versions(status(), [row()], own))
+    assert found.what == "every node is modelvine/1.0, python 3.11.7, libp2p 0.8.1, uvloop"
+
+
+def test_a_node_that_was_not_started_anew_after_an_upgrade_is_told() -> None:
+    assert running.upgraded(status(), "1.0") == []
+    assert only(running.upgraded(status(), "1.1")).what == (
+        "modelvine 1.1 is installed, and the node that runs is 1.0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("busy", "words"), [(0.1, "gave it no processor"), (0.9, "computed itself")]
+)
+def test_a_late_event_loop_is_told_with_whose_fault_it_is(busy, words) -> None:
+    metrics = {"modelvine_loop_lag_seconds": 1.0, "modelvine_loop_busy_seconds": busy}
+    _, late = running.process(status(), metrics)
+    assert (late.state, words in late.what) == (State.WARN, True)
+
+
+def test_a_relay_that_is_full_is_told_and_who_is_none_says_nothing() -> None:
+    assert [*running.relay({"serves": False})] == []
+    assert only(running.relay({"serves": True, "reservations": 2, "refused": 0})).state is State.OK
+    assert only(running.relay({"serves": True, "refused": 3})).state is State.WARN
+
+
+def test_errors_of_the_log_are_told_with_the_last() -> None:
+    assert [*running.log([])] == []
+    lines = [{"logger": "x", "message": "old"}, {"logger": "x", "message": "new"}]
+    assert only(running.log(lines)).what == "2 errors of late, the last: x  new"
+
+
+def test_who_may_not_have_a_node_examined_is_told_so() -> None:
+    found = running.findings(status(), [row(PEER)], {}, {})
+    assert found[-1].what == "workers, store and clocks were not looked at"
+    assert not [finding for finding in found if finding.check in ("workers", "store")]

@@ -1,0 +1,85 @@
+"""`/api/v1/examination`: a node looks at its own workers, store and neighbours, for operators alone."""
+
+import time
+
+import pytest
+
+from node.auth.keys import Allowance
+from node.faces.v1.examination import MOST_AHEAD, offset
+from registry.errors import StoreUnavailable
+from tests.node.faces.assembly import told
+from tests.workers import openai_worker
+
+PATH = "/api/v1/examination"
+
+
+async def examined(running):
+    status, said = await told(running.http.get(PATH))
+    assert status == 200, said
+    return said
+
+
+async def test_workers_are_looked_at_and_known_by_what_they_speak(alone):
+    async with openai_worker.running() as one, openai_worker.running() as two:
+        await alone.register(one, model="well", capacity=3)
+        await alone.register(two, model="other", dialect="tgi_http")
+        dead = {
+            "project": "p",
+            "model": "dead",
+            "api": "http://127.0.0.1:1/v1?key=canary",
+            "headers": {"authorization": "canary"},
+        }
+        assert (await told(alone.http.post("/api/v0/ai/model/register", json=dead)))[0] == 200
+        said = await examined(alone)
+    rows = {row["model"]: row for row in said["workers"]}
+    assert (rows["well"]["answers"], rows["well"]["speaks"], rows["well"]["slots"]) == (
+        True,
+        "openai_http",
+        3,
+    )
+    assert (rows["other"]["dialect"], rows["other"]["speaks"]) == ("tgi_http", "openai_http")
+    assert (rows["dead"]["answers"], rows["dead"]["health"]) == (False, "never answered")
+    assert "canary" not in str(said)
+
+
+async def test_the_store_is_written_to_and_read(alone):
+    store = (await examined(alone))["store"]
+    assert (store["error"], store["seconds"] < 1) == ("", True)
+
+    async def full(*_):
+        raise StoreUnavailable("m.db: No space left on device")
+
+    alone.store.write = full
+    assert (await examined(alone))["store"]["error"] == "m.db: No space left on device"
+
+
+async def test_another_node_tells_its_time_and_how_it_is_reached(mesh):
+    (row,) = (await examined(mesh.one))["peers"]
+    assert (row["node"], row["answers"], row["why"]) == (mesh.two.context.peer, True, "")
+    assert abs(row["clock"]) < 1
+
+
+async def test_what_is_examined_is_of_this_process(alone):
+    said = await examined(alone)
+    assert said["process"]["open_files"] > 3
+    assert said["process"]["open_files_limit"] >= said["process"]["open_files"]
+    assert said["relay"]["serves"] is False
+    assert (said["keys"], said["peers"], said["workers"]) == (0, [], [])
+
+
+async def test_it_is_for_operators(alone):
+    made = await alone.context.keys.create({"v": Allowance(role="viewer"), "u": Allowance()})
+    for secret in made.values():
+        headers = {"Authorization": f"Bearer {secret}"}
+        assert (await told(alone.http.get(PATH, headers=headers)))[0] == 403
+    assert (await told(alone.http.get(PATH, headers={"X-Forwarded-For": "203.0.113.9"})))[0] == 403
+
+
+@pytest.mark.parametrize("said", [b"", b"[]", b"{}", b'{"time":"now"}', b'{"time":null}'])
+def test_a_time_that_is_none_is_passed_over(said):
+    assert offset(said, 0.0, 0.0) is None
+
+
+def test_half_of_the_way_there_and_back_is_taken_off():
+    assert offset(b'{"time":100.5}', 90.0, 1.0) == 10.0
+    assert offset(b'{"time":1e308}', time.time(), 0.0) == MOST_AHEAD

@@ -1,0 +1,112 @@
+"""What does `modelvine doctor` say of real nodes: why they do not join each other, and nothing that is secret?
+
+And does a node keep the lines of its helpers?
+"""
+
+import asyncio
+import base64
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.secrets.files import write_new_swarm_key
+from tests.swarm.client import Client
+from tests.swarm.nodes import Node, Start, Swarm
+from tests.swarm.processes import lines
+from tests.swarm.waiting import until
+from tests.workers.openai_worker import running
+
+pytestmark = pytest.mark.swarm
+
+ROOT = Path(__file__).parents[2]
+
+
+async def modelvine(node: Node, *words: str) -> Any:
+    """Run a command at a node; return the JSON that it prints."""
+    command = [sys.executable, "-m", "node", *words, "--data-dir", str(node.folder)]
+    ended = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, cwd=ROOT, check=False
+    )
+    return json.loads(ended.stdout)
+
+
+async def joining(node: Node, words: str) -> dict[str, Any]:
+    """Wait until a node has tried to join; return what the doctor says of that."""
+    found: dict[str, Any] = {}
+
+    async def told() -> bool:
+        seen = (await modelvine(node, "doctor", "--json"))["findings"]
+        found.update(next(row for row in seen if row["check"] == "join"))
+        return words in found["what"]
+
+    await until(told, within=20, otherwise=f"nothing is said of {words}")
+    return found
+
+
+async def test_why_nodes_do_not_join_is_told_with_what_to_do(
+    swarm: Swarm, tmp_path: Path, client: Client
+) -> None:
+    one = await asyncio.to_thread(swarm.start, "one")
+    two = await asyncio.to_thread(swarm.start, Start("two"), known=[one])
+    await client.met([one, two])
+    key = tmp_path / "swarm.key"
+    write_new_swarm_key(key)
+    private = Start("private", {"node": {"swarm_key": str(key)}, "mesh": {"bootstrap": [one.p2p]}})
+    # Its address is that of one node, and its id another's.
+    elsewhere = f"{one.p2p.rpartition('/')[0]}/{two.peer}"
+    wrong = Start("wrong", {"mesh": {"bootstrap": [elsewhere]}})
+    three, four = await asyncio.to_thread(
+        lambda: [swarm.start(private), swarm.start(wrong)],
+    )
+    differs = await joining(three, "the swarm keys differ")
+    assert (differs["state"], "--swarm-key" in differs["do"]) == ("fail", True)
+    other = await joining(four, "wrong peer id")
+    assert (other["state"], one.peer in other["what"]) == ("fail", True)
+
+
+async def test_a_support_file_of_a_node_at_work_holds_its_log_and_no_secret(
+    swarm: Swarm, tmp_path: Path, client: Client
+) -> None:
+    header, prompt, user = "canary-worker-header", "canary-prompt", "canary-user"
+    node = await asyncio.to_thread(swarm.start, "supported")
+    made = await client.post(node, "/api/v1/keys", {"keys": [{"name": user}]})
+    key = json.loads(made.body)["keys"][0]["key"]
+    async with running() as worker:
+        row = {"project": "p", "model": "tiny", "api": worker.url, "type": 0}
+        headers = {"authorization": f"Bearer {header}"}
+        await client.post(node, "/api/v0/ai/model/register", {**row, "headers": headers})
+        said = {"model": "tiny", "messages": [{"role": "user", "content": prompt}]}
+        shown = {"Authorization": f"Bearer {key}"}
+        seen = await client.post(node, "/v1/chat/completions", said, headers=shown)
+        assert seen.status == 200
+        file = tmp_path / "support.tar.gz"
+        found = await modelvine(node, "doctor", "--json", "--bundle", str(file))
+    assert found["fails"] == 0
+    with tarfile.open(file) as archive:
+        archive.extractall(tmp_path, filter="data")
+    texts = {path.name: path.read_text() for path in (tmp_path / "support").iterdir()}
+    assert "kind=chat/completions" in texts["logs.json"]
+    files = [node.folder / name for name in ("control.token", "identity.key")]
+    secrets = [header, prompt, user, key, *(path.read_text().strip() for path in files)]
+    for secret in secrets:
+        forms = (secret, secret.encode().hex(), base64.b64encode(secret.encode()).decode()[:-4])
+        assert [n for n, text in texts.items() if any(form in text for form in forms)] == []
+
+
+async def test_the_log_of_a_node_holds_the_lines_of_its_helpers(
+    swarm: Swarm, client: Client
+) -> None:
+    node = await asyncio.to_thread(swarm.start, Start("helped", {"node": {"workers": 2}}))
+    async with running() as worker, lines(node, 1) as held:
+        await client.register(node, "p", ["tiny"], worker.url)
+        for (line,) in held.values():
+            assert (await line.chat("tiny"))[0] == 200
+    found = (await client.get(node, "/api/v1/logs"))["logs"]
+    asked = {line["process"] for line in found if line["logger"] == "modelvine.requests"}
+    assert asked == held.keys()
+    assert [line["time"] for line in found] == sorted(line["time"] for line in found)
