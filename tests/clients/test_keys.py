@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from secrets import token_hex
 
 import orjson
 import pytest
@@ -20,13 +21,13 @@ MODEL, OTHER = "opened", "closed"
 OK = ""
 Cases = dict[str, tuple[str, str]]
 
-# TGI's clients know no classes for 401 and 403, but pass on the words.
+# TGI's clients have no class for 401, and one of them takes 403 for a shard that is not ready; all pass on the words.
 RAISED = {
     ("openai", "clients"): ("AuthenticationError", "PermissionDeniedError", "RateLimitError"),
     ("openai", "clients-new"): ("AuthenticationError", "PermissionDeniedError", "RateLimitError"),
     ("anthropic", "clients"): ("AuthenticationError", "PermissionDeniedError", "RateLimitError"),
-    ("text-generation", "clients"): ("UnknownError", "UnknownError", "OverloadedError"),
-    ("huggingface-hub", "clients-new"): ("HfHubHTTPError", "HfHubHTTPError", "OverloadedError"),
+    ("text-generation", "clients"): ("UnknownError", "ShardNotReadyError", "OverloadedError"),
+    ("huggingface-hub", "clients-new"): ("UnknownError", "UnknownError", "OverloadedError"),
 }
 """Classes for a key that opens nothing, a model that it is not for, and one request too many."""
 
@@ -87,6 +88,8 @@ def _run(node: Node, client: tuple[str, str], cases: Cases) -> dict[str, dict[st
 
 
 async def _keys(node: Node) -> Cases:
+    # What was used of a name's limits is remembered.
+    of_client = token_hex(4)
     wanted = {
         "good": {},
         "ended": {"expires": 1.0},
@@ -94,15 +97,15 @@ async def _keys(node: Node) -> Cases:
         "limited": {"rpm": 1},
     }
     async with connected() as client:
-        for name in wanted:
-            # Of the client before.
-            await _changed(client, node, f"/api/v1/keys/{name}/revoke", {}, strict=False)
-        keys = [{"name": name, "models": [MODEL], **said} for name, said in wanted.items()]
+        keys = [
+            {"name": f"{name}-{of_client}", "models": [MODEL], **said}
+            for name, said in wanted.items()
+        ]
         made = await _changed(client, node, "/api/v1/keys", {"keys": keys})
-        await _changed(client, node, "/api/v1/keys/out/revoke", {})
+        await _changed(client, node, f"/api/v1/keys/out-{of_client}/revoke", {})
         invited = await _changed(client, node, "/api/v1/grants", {"models": [MODEL]})
     assert isinstance(made["keys"], list)
-    of = {one["name"]: str(one["key"]) for one in made["keys"]}
+    of = {one["name"].partition("-")[0]: str(one["key"]) for one in made["keys"]}
     grant = str(invited["invitation"])
     return {
         "good": (of["good"], MODEL),
@@ -125,11 +128,9 @@ async def _register(node: Node, url: str) -> None:
         await _changed(client, node, "/api/v0/ai/project/register", body)
 
 
-async def _changed(
-    client: Client, node: Node, path: str, body: object, *, strict: bool = True
-) -> dict[str, object]:
+async def _changed(client: Client, node: Node, path: str, body: object) -> dict[str, object]:
     seen = await client.post(node, path, body, headers=_operator(node))
-    assert seen.status == 200 or not strict, seen.body
+    assert seen.status == 200, seen.body
     told = orjson.loads(seen.body)
     assert isinstance(told, dict)
     return told

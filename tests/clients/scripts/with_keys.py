@@ -39,7 +39,7 @@ def huggingface_hub(key: str, model: str) -> object:
     """Ask as Hugging Face's client does where a node speaks Text Generation Inference."""
     from huggingface_hub import InferenceClient
 
-    client = InferenceClient(f"{NODE}/tgi/keys/{model}", token=key or False, timeout=30)
+    client = InferenceClient(f"{NODE}/tgi/keys/{model}", token=key or None, timeout=30)
     return client.text_generation("hello", max_new_tokens=SHORT, details=True)
 
 
