@@ -17,7 +17,7 @@ import uvloop
 from aiohttp import web
 
 from node.auth.access import Access, is_own_address
-from node.auth.quotas import Quotas
+from node.auth.quotas import Quotas, of_addresses
 from node.auth.receipts import ReceiptBook
 from node.auth.usage import UsageBook
 from node.config.addresses import HostPort
@@ -206,7 +206,7 @@ class Bridge:
             metrics=Metrics(),
             host=Host(),
             access=Access(token="", settings=self._settings.web, keyless=Keyless.EVERYBODY),
-            quotas=Quotas(time.monotonic, time.time),
+            quotas=Quotas(time.monotonic, time.time, of_addresses(self._settings.web)),
             usage=self._usage,
             receipts=ReceiptBook(time.time),
             load_of=self._router.load_of,

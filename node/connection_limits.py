@@ -11,6 +11,8 @@ from math import inf
 from types import MappingProxyType
 from typing import Protocol
 
+from node.auth.forwarded import NO_PROXIES, TrustedProxies
+
 _SHARE = 64  # of the places, as many at once are made free: looking through all of them is done the more rarely
 
 
@@ -47,9 +49,12 @@ class Caller(Protocol):
 class ConnectionLimits:
     """Counts callers by address."""
 
-    def __init__(self, most: int, most_of_one: int, crowd: Crowd) -> None:
-        """`crowd` is counted in, and may be others' too."""
+    def __init__(
+        self, most: int, most_of_one: int, crowd: Crowd, *, proxies: TrustedProxies = NO_PROXIES
+    ) -> None:
+        """`crowd` is counted in, and may be others' too. Each of the `proxies` may have all places: it has them for many."""
         self._most, self._most_of_one = most, most_of_one
+        self._proxies = proxies
         self._crowd = crowd
         self._callers: dict[str, set[Caller]] = {}
         self._count = 0
@@ -57,7 +62,8 @@ class ConnectionLimits:
     def enter(self, caller: Caller, address: str) -> bool:
         """Take a caller in, making room where there is none; return whether there is."""
         own = self._callers.get(address, set())
-        if len(own) >= self._most_of_one and not self._clear("own", [(address, own)]):
+        full = len(own) >= self._most_of_one and address not in self._proxies
+        if full and not self._clear("own", [(address, own)]):
             return False
         if self._count >= self._most and not self._clear(
             "all", sorted(self._callers.items(), key=lambda held: -len(held[1]))

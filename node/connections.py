@@ -24,7 +24,6 @@ from node.faces.errors import (
     HeadTooSlow,
     TooManyConnections,
     Unparseable,
-    refusal,
 )
 from node.faces.request_reader import id_of
 from node.lane.request import LaneRequest
@@ -64,6 +63,7 @@ class Surroundings(Protocol):
     now: float
     closing: bool
     settings: WebSettings
+    fixed: heads.FixedHeaders
 
     def made(self, connection: "CallerConnection") -> bool:
         """Take in a connection that is open; return whether there is room for it."""
@@ -201,7 +201,7 @@ class CallerConnection(web.RequestHandler):
         # aiohttp would close it at once, and who still sends would lose the answer.
         self.transport = None
         self._head_due, self._due = inf, self._place.now + LINGER_SECONDS
-        wire.write(heads.spelt(refusal(error).response(), id_of(said)))
+        wire.write(heads.spelt(error, id_of(said), self._place.fixed))
         if wire.can_write_eof():
             wire.write_eof()
             wire.resume_reading()
@@ -214,7 +214,7 @@ class CallerConnection(web.RequestHandler):
         """Begin, where there is room."""
         wire = self._wire = cast("asyncio.Transport", transport)
         name = wire.get_extra_info("peername")
-        self.address = str(name[0]) if isinstance(name, tuple) else ""
+        self.address = self.address or (str(name[0]) if isinstance(name, tuple) else "")
         wire.set_write_buffer_limits(HELD_BYTES)  # TLS would hold eight times as much
         if not self._place.made(self):
             self.refuse(TooManyConnections("too many connections are open here"))

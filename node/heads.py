@@ -5,13 +5,24 @@ What is sent on from here is framed anew; what comes in is refused wherever read
 """
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from email.utils import formatdate
+from types import MappingProxyType
 from typing import cast
 
 from aiohttp import HttpVersion10, HttpVersion11, web
 from aiohttp.http_exceptions import LineTooLong
 
-from node.faces.errors import BadHead, FaceError, HeadTooLarge, UnsupportedExpectation, UrlTooLong
+from node.config.web import WebSettings
+from node.faces.errors import (
+    BadHead,
+    FaceError,
+    HeadTooLarge,
+    UnsupportedExpectation,
+    UrlTooLong,
+    refusal,
+)
 from node.lane.request import LaneRequest
 from router.http.connection import header_lines
 from router.peers.headers import HOP
@@ -31,12 +42,34 @@ MAX_FIELDS = 128
 MAX_HEAD_BYTES = 64 * 1024
 """All headers together."""
 
+_HSTS_SECONDS = 365 * 86_400
 _BESIDES = len(": \r\n")
 _PATH = re.compile(r"/[!-\"$-~]*")
 # Of these, two could mean two things. The parser itself refuses two of some others.
 _ONCE = frozenset({b"authorization", b"expect", b"origin", HOP.encode()})
 _CONTINUE = "100-continue"
 _TOO_MANY = "Too many headers"
+
+
+@dataclass(frozen=True, slots=True)
+class FixedHeaders:
+    """The headers that all answers of a listener have, and the same as they are sent."""
+
+    fields: Mapping[str, str]
+    lines: str
+
+
+def fixed_headers(settings: WebSettings, *, secured: bool, peers: bool) -> FixedHeaders:
+    """Return the headers of answers to callers or to peers; `secured` says that callers speak TLS."""
+    fields = {"Server": NAME}
+    if not peers:
+        fields |= {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+        if not settings.origins:
+            fields["Cross-Origin-Resource-Policy"] = "same-origin"
+        if secured:
+            # RFC 6797 8.1: browsers pass over it at addresses, and where they do not trust the certificate.
+            fields["Strict-Transport-Security"] = f"max-age={_HSTS_SECONDS}"
+    return FixedHeaders(MappingProxyType(fields), header_lines(fields))
 
 
 def check(request: web.BaseRequest) -> None:
@@ -91,13 +124,14 @@ def fault_of(error: BaseException | None) -> FaceError:
     return BadHead("these bytes are no HTTP request; send HTTP/1.1, without TLS on this port")
 
 
-def spelt(response: web.Response, id_: str) -> bytes:
-    """Return the bytes of an answer after which the connection ends."""
+def spelt(error: FaceError, id_: str, fixed: FixedHeaders) -> bytes:
+    """Return the bytes of a refusal after which the connection ends."""
+    response = refusal(error).response()
     body = cast("bytes", response.body)
     headers = {
         **response.headers,
         "x-request-id": id_,
-        "Server": NAME,
+        **fixed.fields,
         "Date": formatdate(usegmt=True),
         "Connection": "close",
         "Content-Length": str(len(body)),

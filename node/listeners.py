@@ -15,6 +15,8 @@ from typing import Any, cast
 
 from aiohttp import web
 
+from node.acceptor import HANDSHAKE_SECONDS, Acceptor, Preface
+from node.auth.forwarded import NO_PROXIES, TrustedProxies
 from node.config.addresses import HostPort
 from node.config.settings import Settings
 from node.config.web import WebSettings
@@ -22,11 +24,11 @@ from node.connection_limits import ConnectionLimits, Crowd
 from node.connections import CallerConnection
 from node.faces.errors import FaceError
 from node.faces.peer_access import KnownPeers
-from node.heads import NAME, check, is_spoken
+from node.heads import FixedHeaders, check, fixed_headers, is_spoken
 from node.lane.calls import LANE
 from node.lane.connection import LaneConnection
 from node.shared_connections import SharedConnections
-from node.tls import HANDSHAKE_SECONDS, Certificate, TlsServer
+from node.tls import Certificate
 from registry.errors import InvalidSignature, cannot_listen
 from registry.records import PeerId
 from router.peers.alpn import offer
@@ -141,29 +143,39 @@ class Listener:
         self.now = asyncio.get_running_loop().time()
         self.closing = False
         self._shared = SharedConnections()
-        self._certificate = certificate
+        # What proxies of callers say is nothing to nodes.
+        proxies = TrustedProxies(self.settings.trusted_proxies) if tls is None else NO_PROXIES
+        self._preface = Preface(
+            certificate.context if certificate else None,
+            proxies if self.settings.proxy_protocol else NO_PROXIES,
+            self.settings.head_timeout,
+        )
+        self.fixed = fixed_headers(
+            self.settings, secured=certificate is not None, peers=tls is not None
+        )
         self._tls = tls
         if tls is not None:
             offer(tls)
         self._runner = web.AppRunner(app)
         self._calls = app.get(LANE)
-        app.on_response_prepare.append(_name)
+        app.on_response_prepare.append(partial(_dress, self.fixed))
         self._server: web.Server | None = None
         self._connections: dict[CallerConnection, None] = {}
         self._doors = ConnectionLimits(
-            self.settings.connections, self.settings.connections_per_address, crowd or Crowd()
+            self.settings.connections,
+            self.settings.connections_per_address,
+            crowd or Crowd(),
+            proxies=proxies,
         )
-        self._sockets: dict[socket.socket, asyncio.Server | TlsServer] = {}
+        self._sockets: dict[socket.socket, asyncio.Server | Acceptor] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     async def on(self, listener: socket.socket) -> None:
         """Take in who comes at a bound socket."""
         alone = await self._prepared()
-
-        if self._certificate is not None:
+        if self._preface:
             listener.listen(_BACKLOG)
-            context = self._certificate.context
-            self._sockets[listener] = TlsServer(listener, context, alone, self._doors)
+            self._sockets[listener] = Acceptor(listener, self._preface, alone, self._doors)
             return
         self._sockets[listener] = await asyncio.get_running_loop().create_server(
             self._shared.through(alone) if self._tls else alone,
@@ -243,7 +255,7 @@ class Listener:
 
     async def _end_handshakes(self) -> None:
         for server in self._sockets.values():
-            if isinstance(server, TlsServer):
+            if isinstance(server, Acceptor):
                 await server.dismiss()
 
     def _busy(self) -> list[asyncio.Task[Any]]:
@@ -282,9 +294,9 @@ async def _answer(
         connection.answered()
 
 
-async def _name(request: web.BaseRequest, response: web.StreamResponse) -> None:
+async def _dress(fixed: FixedHeaders, request: web.Request, response: web.StreamResponse) -> None:
     """Write the headers that every answer has, and end the connection where nothing may follow."""
-    response.headers["Server"] = NAME
+    response.headers.update(fixed.fields)
     if cast("CallerConnection", request.protocol).is_last(request):
         response.force_close()
         response.headers["Connection"] = "close"

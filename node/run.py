@@ -17,7 +17,7 @@ from node.assembly import Given, Parts, assemble
 from node.auth.access import Access
 from node.auth.principal import KeyLookup
 from node.auth.quota_sync import OwnCounters, QuotaSync
-from node.auth.quotas import Quotas
+from node.auth.quotas import Quotas, of_addresses
 from node.config.addresses import HostPort, host_port
 from node.config.settings import Settings
 from node.exposure import surfaces, told, warned
@@ -224,7 +224,7 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
             parts.agent, parts.router.describe, time.monotonic, greet=parts.router.greet
         ),
         access=_judge(Access, given, parts.keys),
-        quotas=Quotas(given.outside.now, given.outside.wall),
+        quotas=Quotas(given.outside.now, given.outside.wall, of_addresses(given.settings.web)),
         usage=parts.usage.book,
         usage_log=parts.usage,
         audit=parts.audit,

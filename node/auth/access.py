@@ -26,7 +26,9 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from node.auth.errors import RoleNotAllowed
+from node.auth.forwarded import FORWARDED_FOR, TrustedProxies, network_of
 from node.auth.principal import ANYBODY, PRINCIPAL, KeyLookup, NoKeys, Principal, holder_of
+from node.auth.quotas import of_addresses
 from node.auth.socket_owner import UNASKED, Endpoint, KernelTable, SocketTable
 from node.config.settings import Keyless
 from node.config.web import WebSettings
@@ -42,7 +44,7 @@ _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_PAGE = frozenset({"none", "same-origin"})
 _HOST = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?")
 # A proxy of the node's own user or of root speaks for callers who are elsewhere; some say so in one of these.
-_FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+_FORWARDED = ("forwarded", "via", FORWARDED_FOR, "x-forwarded-host", "x-real-ip")
 _ROOT = 0
 _OWN = os.geteuid()
 _PEOPLE = range(1_000, 60_001)  # login.defs: UID_MIN to UID_MAX
@@ -57,6 +59,9 @@ PROBED = frozenset({"/healthz", "/readyz"})
 
 class OwnedConnection(Protocol):
     """The connection that a request came on."""
+
+    address: str
+    """Whom it is from, as its listener knows it."""
 
     owner: int | None
     """Uid of the caller's process, asked for once."""
@@ -91,6 +96,9 @@ class Access:
         self._own = _normal(own)
         self._names = self._own | _normal(settings.names)
         self._origins = frozenset(map(str.lower, settings.origins))
+        self._proxies = TrustedProxies(settings.trusted_proxies)
+        self.tells_addresses = bool(self._proxies) or of_addresses(settings).limits_anything
+        """Whether those who show no key are told apart by address."""
 
     def admit(self, request: HttpRequest) -> web.Response | None:
         """Refuse names that are not this node's, what pages of other origins send, unless they are allowed, and who needs a key.
@@ -126,8 +134,16 @@ class Access:
         keyless = not shown and self._keyless is Keyless.MACHINE and self.near(request)
         free, near = keyless or request.path in PROBED, partial(self.near, request)
         found = ANYBODY if free else self.holder(shown, near)
+        if self.tells_addresses and found is ANYBODY and not (free or near()):
+            caller: OwnedConnection = request.protocol  # type: ignore[assignment]  # ours, in both servers
+            told = request.headers.getall(FORWARDED_FOR, ())
+            found = self.stranger(self._proxies.caller_of(caller.address, told))
         request[PRINCIPAL] = found
         return found
+
+    def stranger(self, address: str) -> Principal:
+        """Return who asks without a key, and is no person on this machine."""
+        return Principal(address=network_of(address)) if address else ANYBODY
 
     def holder(self, shown: str, near: Callable[[], bool] | None) -> Principal:
         """Return who shows a key, or nothing; raise an `AuthError`.

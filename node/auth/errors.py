@@ -9,7 +9,7 @@ AuthError
 ├── RoleNotAllowed   its role is for something else
 ├── ModelNotAllowed  it is not for this model
 ├── Limited
-│   ├── RateExceeded   more in a minute than the key allows
+│   ├── RateExceeded   more in a minute than the key allows, or an address without one
 │   ├── TooManyAtOnce  more at one time
 │   └── DaySpent       more in a day
 ├── KeyExists        another key has this name
@@ -52,7 +52,7 @@ class ModelNotAllowed(AuthError):
 
 
 class Limited(AuthError):
-    """A key allows no more for now: until `retry_after` seconds have passed. `headers` say how its limits stand."""
+    """No more is allowed for now: until `retry_after` seconds have passed. `headers` say how the limits stand."""
 
     def __init__(self, message: str, retry_after: float, headers: Mapping[str, str]) -> None:
         super().__init__(message)
@@ -61,15 +61,15 @@ class Limited(AuthError):
 
 
 class RateExceeded(Limited):
-    """More requests or tokens in a minute than the key allows."""
+    """More requests or tokens in a minute than the key allows, for this model or at all, or an address without one."""
 
 
 class TooManyAtOnce(Limited):
-    """More requests at one time than the key allows."""
+    """More requests at one time than the key allows, for this model or at all, or an address without one."""
 
 
 class DaySpent(Limited):
-    """The tokens that the key allows in a day are spent."""
+    """The tokens that the key allows in a day, for this model or at all, are spent."""
 
 
 class KeyExists(AuthError):

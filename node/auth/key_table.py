@@ -83,7 +83,12 @@ class KeyTable:
         revoked = row.revoked if row and known else float(grant.id in self.rules.revoked)
         key: ApiKey | None = None
         for number, block in enumerate(grant.narrowing):
-            said = block.terms.allowance().model_copy(update={"expires": float(grant.expires)})
+            said = block.terms.allowance().model_copy(
+                update={
+                    "expires": float(grant.expires),
+                    "background": block.terms.background or bool(key and key.background),
+                }
+            )
             part = hash_of(block.body.decode())
             key = ApiKey(
                 **said.model_dump(),

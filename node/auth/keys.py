@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 PREFIX = "mv_"
 """What every key begins with: whatever does not is no key of ours."""
@@ -28,6 +28,7 @@ MAX_KEYS = 20_000
 """Keys of one site."""
 
 MAX_PATTERNS = 64
+MAX_MODEL_LIMITS = 16
 MAX_RATE = 1_000_000_000
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
@@ -49,23 +50,55 @@ class Role(StrEnum):
     """All of it, and change the node: register, drain, make keys."""
 
 
-class Allowance(BaseModel):
-    """What a key allows; 0 and empty stand for no limit.
-
-    `models` are patterns as shells have them, over `MODEL` and `PROJECT/MODEL`. `rpm` and `tpm` are requests and tokens a
-    minute, `expires` is Unix time. `background` says that all its requests come after those of others.
-    """
+class Limits(BaseModel):
+    """How much may be asked: requests and tokens a minute, tokens a day, requests at one time; 0 for no limit."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    role: Role = Role.USER
-    models: Annotated[tuple[Pattern, ...], Field(max_length=MAX_PATTERNS)] = ()
     rpm: Rate = 0
     tpm: Rate = 0
     tokens_per_day: Rate = 0
     concurrency: Rate = 0
+
+    @property
+    def limits_anything(self) -> bool:
+        """Whether anything is limited."""
+        return bool(self.rpm or self.tpm or self.tokens_per_day or self.concurrency)
+
+
+UNLIMITED = Limits()
+
+
+class ModelLimit(Limits):
+    """Limits of the models that a pattern means, all of them together."""
+
+    model: Pattern
+
+    def counts(self, model: str, project: str = "") -> bool:
+        """Whether a request for a model counts, by the name that it has; `project` is set where it asks one project only."""
+        return _is_meant(self.model, model, project)
+
+
+class Allowance(Limits):
+    """What a key allows; 0 and empty stand for no limit.
+
+    `models` are patterns as shells have them, over `MODEL` and `PROJECT/MODEL`. `expires` is Unix time. `background` says that
+    all its requests come after those of others.
+    """
+
+    role: Role = Role.USER
+    models: Annotated[tuple[Pattern, ...], Field(max_length=MAX_PATTERNS)] = ()
+    model_limits: Annotated[tuple[ModelLimit, ...], Field(max_length=MAX_MODEL_LIMITS)] = ()
     background: bool = False
     expires: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+    @field_validator("model_limits")
+    @classmethod
+    def _each_once(cls, given: tuple[ModelLimit, ...]) -> tuple[ModelLimit, ...]:
+        # Limits of one pattern have one book.
+        if len({limit.model for limit in given}) < len(given):
+            raise ValueError("a pattern stands there twice")
+        return given
 
 
 class ApiKey(Allowance):
@@ -118,3 +151,11 @@ def _matches(patterns: tuple[str, ...], model: str) -> bool:
     # With its project or without; a model's own name may hold slashes.
     names = (model, model.partition("/")[2])
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in names if name)
+
+
+@lru_cache(maxsize=4096)
+def _is_meant(pattern: str, model: str, project: str) -> bool:
+    if project:
+        return _matches((pattern,), f"{project}/{model}") or fnmatchcase(model, pattern)
+    # Who names no project may get any project's: a limit of one of them counts too.
+    return _matches((pattern,), model) or fnmatchcase(model, pattern.partition("/")[2])

@@ -46,9 +46,10 @@ class NoKeys:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Holder of a key, or somebody who may ask without one."""
+    """Holder of a key, or somebody who may ask without one: `address` is set where callers from one have limits together."""
 
     key: ApiKey | None = None
+    address: str = ""
 
     @property
     def name(self) -> str:

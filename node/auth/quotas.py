@@ -1,4 +1,4 @@
-"""Quotas of keys: how much each may ask, and how many requests at one time.
+"""Quotas of keys, of models for a key, and of addresses without one: how much each may ask, and how many at one time.
 
 A request takes its part before it is routed, and settles it at its end.
 
@@ -8,13 +8,14 @@ Tokens are reserved by estimate, and settled by what the answer tells. The books
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from node.auth.errors import DaySpent, Limited, RateExceeded, TooManyAtOnce
-from node.auth.keys import ApiKey
+from node.auth.keys import UNLIMITED, ApiKey, Limits
 from node.auth.principal import Principal
 from node.auth.rate_limit import DayBudget, Gcra, Rate, requests_a_minute, tokens_a_minute
+from node.config.web import WebSettings
 from registry.clock import Clock
 from router.openai.usage import TEXT
 from router.requests import Request
@@ -27,6 +28,11 @@ BYTES_PER_TOKEN = 4
 QUIET_SECONDS = 120.0
 """How long a key's books are kept in step with others' after its last request."""
 
+MAX_ADDRESSES = 16_384
+"""Addresses whose books are kept; beyond, the one that asked longest ago is forgotten, and begins anew."""
+
+_OF_KEY = "this key allows"
+_OF_ADDRESS = "without a key one address may have"
 _LIMIT = re.compile(rb'"max_(?:completion_|output_)?tokens"\s{0,8}:\s{0,8}(\d{1,7})')
 
 
@@ -51,7 +57,7 @@ class QuotaStanding:
 
 
 class Books:
-    """What one key has used."""
+    """What was used of one set of limits."""
 
     __slots__ = ("day", "last", "requests", "tokens", "under_way")
 
@@ -63,64 +69,106 @@ class Books:
         self.last = -math.inf
 
 
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Limits, and what was used of them; `whose` begins the sentence that says what they allow."""
+
+    limits: Limits
+    books: Books
+    whose: str
+
+    def objection(self, now: float, wall: float, estimate: int) -> Limited | None:
+        """Return why a request of so many tokens has to wait, `None` where it has not."""
+        limits, books = self.limits, self.books
+        kind: type[Limited] = RateExceeded
+        wait, words = 0.0, ""
+        if limits.concurrency and books.under_way >= limits.concurrency:
+            kind, wait = TooManyAtOnce, 1.0
+            words = f"{limits.concurrency} requests under way at one time"
+        elif limits.rpm and (wait := books.requests.wait(now, requests_a_minute(limits.rpm), 1)):
+            words = f"{limits.rpm:,} requests a minute, evenly spread"
+        elif limits.tpm and (wait := books.tokens.wait(now, tokens_a_minute(limits.tpm), estimate)):
+            words = f"{limits.tpm:,} tokens a minute"
+        elif limits.tokens_per_day and (wait := books.day.wait(wall, limits.tokens_per_day)):
+            kind, words = DaySpent, f"{limits.tokens_per_day:,} tokens a day, and they are spent"
+        return kind(f"{self.whose} {words}", wait, {}) if wait else None
+
+    def begin(self, now: float, wall: float, estimate: int) -> None:
+        """Take a request's part."""
+        limits, books = self.limits, self.books
+        if limits.rpm:
+            books.requests.spend(now, requests_a_minute(limits.rpm), 1)
+        self._spend(now, wall, estimate)
+        books.under_way += 1
+
+    def end(self, now: float, wall: float, more: int) -> None:
+        """A request has ended, and took so many tokens more than was estimated."""
+        self.books.under_way -= 1
+        self._spend(now, wall, more)
+
+    def _spend(self, now: float, wall: float, tokens: int) -> None:
+        if self.limits.tpm:
+            self.books.tokens.spend(now, tokens_a_minute(self.limits.tpm), tokens)
+        if self.limits.tokens_per_day:
+            self.books.day.spend(wall, tokens)
+
+
 class QuotaTicket:
-    """One request's part of a quota."""
+    """One request's part of all quotas that it counts for."""
 
-    __slots__ = ("_books", "_key", "_now", "_reserved", "_wall")
+    __slots__ = ("_now", "_quotas", "_reserved", "_wall")
 
-    def __init__(self, key: ApiKey, books: Books, reserved: int, now: Clock, wall: Clock) -> None:
-        self._key = key
-        self._books: Books | None = books
+    def __init__(self, quotas: Sequence[Quota], reserved: int, now: Clock, wall: Clock) -> None:
+        self._quotas = quotas
         self._reserved = reserved
         self._now = now
         self._wall = wall
 
     def settle(self, tokens: int | None) -> None:
         """The request has ended, and took so many tokens; `None` where nobody tells: then the estimate counts. Once."""
-        books, self._books = self._books, None
-        if books is None:
-            return
-        books.under_way -= 1
-        if tokens is None or not (self._key.tpm or self._key.tokens_per_day):
-            return
-        more = tokens - self._reserved
-        if self._key.tpm:
-            books.tokens.spend(self._now(), tokens_a_minute(self._key.tpm), more)
-        if self._key.tokens_per_day:
-            books.day.spend(self._wall(), more)
+        quotas, self._quotas = self._quotas, ()
+        more = 0 if tokens is None else tokens - self._reserved
+        for quota in quotas:
+            quota.end(self._now(), self._wall(), more)
 
     def headers(self) -> dict[str, str]:
         """Return what OpenAI's clients read of their limits."""
-        return headers_of(self._key, self._books, self._now()) if self._books else {}
+        return headers_of(self._quotas, self._now())
 
 
 class Quotas:
-    """The books of all keys. Lives on one event loop."""
+    """The books of all keys, and of addresses. Lives on one event loop."""
 
-    def __init__(self, now: Clock, wall: Clock) -> None:
-        """`now` is monotonic, `wall` Unix time."""
+    def __init__(self, now: Clock, wall: Clock, per_address: Limits = UNLIMITED) -> None:
+        """`now` is monotonic, `wall` Unix time. `per_address` limits those who show no key."""
         self._now = now
         self._wall = wall
+        self._per_address = per_address
         self._books: dict[str, Books] = {}
+        self._addresses: dict[str, Books] = {}
+        """Of this process alone, who asked last at the end."""
 
     def admit(self, principal: Principal, request: Request) -> QuotaTicket | None:
         """Take a request's part, `None` where nothing limits who asks; raise a `Limited` error where there is none left."""
         key = principal.key
-        if key is None or not (key.rpm or key.tpm or key.tokens_per_day or key.concurrency):
+        if key is None:
+            if not principal.address or not self._per_address.limits_anything:
+                return None
+            quotas = [Quota(self._per_address, self._books_of(principal.address), _OF_ADDRESS)]
+        elif not (quotas := self._quotas_of(key, request)):
             return None
-        books = self._books.setdefault(key.name, Books())
-        now = books.last = self._now()
-        estimate = estimated(request) if key.tpm or key.tokens_per_day else 0
-        if (error := self._objection(key, books, now, estimate)) is not None:
+        now, wall = self._now(), self._wall()
+        counted = any(q.limits.tpm or q.limits.tokens_per_day for q in quotas)
+        estimate = estimated(request) if counted else 0
+        found = [o for quota in quotas if (o := quota.objection(now, wall, estimate)) is not None]
+        if found:
+            error = max(found, key=lambda objection: objection.retry_after)
+            error.headers = headers_of(quotas, now)
             raise error
-        if key.rpm:
-            books.requests.spend(now, requests_a_minute(key.rpm), 1)
-        if key.tpm:
-            books.tokens.spend(now, tokens_a_minute(key.tpm), estimate)
-        if key.tokens_per_day:
-            books.day.spend(self._wall(), estimate)
-        books.under_way += 1
-        return QuotaTicket(key, books, estimate, self._now, self._wall)
+        for quota in quotas:
+            quota.books.last = now
+            quota.begin(now, wall, estimate)
+        return QuotaTicket(quotas, estimate, self._now, self._wall)
 
     def spent(self) -> Iterator[QuotaSpending]:
         """Tell, once, what was spent here, by each key that was used lately; forget the others."""
@@ -150,21 +198,39 @@ class Quotas:
         books.tokens.learn(now, standing.tokens)
         books.day.learn(self._wall(), standing.day)
 
-    def _objection(self, key: ApiKey, books: Books, now: float, estimate: int) -> Limited | None:
-        kind: type[Limited] = RateExceeded
-        wait, words = 0.0, ""
-        if key.concurrency and books.under_way >= key.concurrency:
-            kind, wait = TooManyAtOnce, 1.0
-            words = f"{key.concurrency} requests under way at one time"
-        elif key.rpm and (wait := books.requests.wait(now, requests_a_minute(key.rpm), 1)):
-            words = f"{key.rpm:,} requests a minute, evenly spread"
-        elif key.tpm and (wait := books.tokens.wait(now, tokens_a_minute(key.tpm), estimate)):
-            words = f"{key.tpm:,} tokens a minute"
-        elif key.tokens_per_day and (wait := books.day.wait(self._wall(), key.tokens_per_day)):
-            kind, words = DaySpent, f"{key.tokens_per_day:,} tokens a day, and they are spent"
-        if not wait:
-            return None
-        return kind(f"this key allows {words}", wait, headers_of(key, books, now))
+    def _quotas_of(self, key: ApiKey, request: Request) -> list[Quota]:
+        quotas = []
+        # What was passed on counts for what it was passed on from, too.
+        for one in key.line if key.within else (key,):
+            if one.limits_anything:
+                books = self._books.setdefault(one.name, Books())
+                quotas.append(Quota(one, books, _OF_KEY))
+            for limit in one.model_limits:
+                names, project = (request.model, *request.fallbacks), request.pin.project
+                # Who names several may be answered by any of them.
+                if limit.limits_anything and any(limit.counts(name, project) for name in names):
+                    # No key's name holds a blank.
+                    books = self._books.setdefault(f"{one.name} {limit.model}", Books())
+                    quotas.append(Quota(limit, books, f"for {limit.model} {_OF_KEY}"))
+        return quotas
+
+    def _books_of(self, address: str) -> Books:
+        books = self._addresses.pop(address, None)
+        if books is None:
+            if len(self._addresses) >= MAX_ADDRESSES:
+                del self._addresses[next(iter(self._addresses))]
+            books = Books()
+        self._addresses[address] = books
+        return books
+
+
+def of_addresses(settings: WebSettings) -> Limits:
+    """Return the limits of an address whose callers show no key."""
+    return Limits(
+        rpm=settings.rpm_per_address,
+        tpm=settings.tpm_per_address,
+        concurrency=settings.concurrency_per_address,
+    )
 
 
 def estimated(request: Request) -> int:
@@ -175,19 +241,22 @@ def estimated(request: Request) -> int:
     return len(request.body) // BYTES_PER_TOKEN + max(limits, default=USUAL_TOKENS)
 
 
-def headers_of(key: ApiKey, books: Books, now: float) -> dict[str, str]:
-    """Return a key's limits, what is left of them, and when all of it will be, as OpenAI's headers have it."""
-    headers: dict[str, str] = {}
-    for unit, limit, rate, gcra in (
-        ("requests", key.rpm, requests_a_minute, books.requests),
-        ("tokens", key.tpm, tokens_a_minute, books.tokens),
-    ):
-        if limit:
-            headers |= _shown(unit, rate(limit), gcra, now)
-    return headers
+def headers_of(quotas: Sequence[Quota], now: float) -> dict[str, str]:
+    """Return limits, what is left of them, and when all of it will be, as OpenAI's headers have it: the scarcest of each kind."""
+    shown: dict[str, str] = {}
+    if found := [
+        (requests_a_minute(q.limits.rpm), q.books.requests) for q in quotas if q.limits.rpm
+    ]:
+        shown |= _shown("requests", found, now)
+    if found := [(tokens_a_minute(q.limits.tpm), q.books.tokens) for q in quotas if q.limits.tpm]:
+        shown |= _shown("tokens", found, now)
+    return shown
 
 
-def _shown(unit: str, rate: Rate, gcra: Gcra, now: float) -> dict[str, str]:
+def _shown(unit: str, limits: Sequence[tuple[Rate, Gcra]], now: float) -> dict[str, str]:
+    rate, gcra = limits[0]
+    if len(limits) > 1:
+        rate, gcra = min(limits, key=lambda one: (one[1].left(now, one[0]), -one[1].due))
     return {
         f"x-ratelimit-limit-{unit}": str(rate.limit),
         f"x-ratelimit-remaining-{unit}": str(gcra.left(now, rate)),

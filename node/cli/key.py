@@ -7,6 +7,7 @@ one swarm key connect only to each other; copy it to each of them by a safe way.
 
 Examples:
   modelvine key create ann --models 'llama*' --rpm 60 --tokens-per-day 2000000 --expires 30d
+  modelvine key create bob --model-limit 'llama*:rpm=60,tpm=10000' --model-limit 'big:concurrency=1'
   modelvine key create --csv class.csv > keys.csv
   modelvine key list
   modelvine key show ann
@@ -80,6 +81,13 @@ def _configure_create(parser: argparse.ArgumentParser) -> None:
         ("--concurrency", "requests at one time"),
     ):
         add(flag, metavar="N", type=int, default=0, help=f"{text} (default: no limit)")
+    add(
+        "--model-limit",
+        metavar="LIMIT",
+        action="append",
+        default=[],
+        help="limits of some models, repeatable: 'llama*:rpm=60,tpm=10000'",
+    )
     add("--background", action="store_true", help="its requests come after all others")
     add(
         "--expires", metavar="TIME", default="", help="after so long: 12h, 30d, 1y (default: never)"

@@ -227,6 +227,22 @@ def _check_origins(settings: Settings) -> None:
         )
 
 
+def _check_trusted_proxies(settings: Settings) -> None:
+    try:
+        proxies = networks_of(settings.web.trusted_proxies)
+    except ValueError as error:
+        raise ValueError(
+            f"must list addresses and networks, like 192.0.2.7 or 10.0.0.0/24: {error}"
+        ) from error
+    if not all(network.prefixlen for network in proxies):
+        raise ValueError("must not be everybody: any caller could pretend to be any address")
+
+
+def _check_proxy_protocol(settings: Settings) -> None:
+    if settings.web.proxy_protocol and not settings.web.trusted_proxies:
+        raise ValueError("needs web.trusted_proxies: nobody else may say whose a connection is")
+
+
 def _check_bodies(settings: Settings) -> None:
     if settings.web.max_bodies_bytes < settings.router.max_body_bytes:
         raise ValueError(
@@ -270,6 +286,8 @@ _CHECKS: Mapping[str, Callable[[Settings], None]] = {
     "node.prices": _check_prices,
     "web.names": _check_names,
     "web.origins": _check_origins,
+    "web.trusted_proxies": _check_trusted_proxies,
+    "web.proxy_protocol": _check_proxy_protocol,
     "web.max_bodies_bytes": _check_bodies,
     "faces.localai": _check_localai,
     "faces.localai_keys": _check_localai_keys,

@@ -19,6 +19,37 @@ class WebSettings(BaseModel):
         description="Origins, like `https://chat.example`, whose pages may use this node from a browser (CORS); `*`: all; empty: "
         "none but its own. What changes the node they may do with the control token alone.",
     )
+    trusted_proxies: tuple[str, ...] = Field(
+        (),
+        description="Proxies in front, by address or network (`192.0.2.7`, `10.0.0.0/24`), whose `X-Forwarded-For` is believed: "
+        "limits of addresses then hold for each caller behind them. Empty: nobody's. Whoever can call from there can pretend to "
+        "be any address, so name machines, not the networks of callers.",
+    )
+    proxy_protocol: bool = Field(
+        False,  # noqa: FBT003
+        description="Whether connections of `web.trusted_proxies` begin with the PROXY protocol (version 1 or 2, before TLS); "
+        "those that do not are closed. For proxies that pass on connections, not requests. Commands on this machine need another "
+        "address than the proxy's.",
+    )
+    rpm_per_address: int = Field(
+        0,
+        ge=0,
+        le=1_000_000_000,
+        description="Requests a minute for models that one address may send without a key, evenly spread; then 429. 0: no limit. "
+        "An IPv6 address counts by its /64. People on this machine are exempt. Counted by each process of each node.",
+    )
+    tpm_per_address: int = Field(
+        0,
+        ge=0,
+        le=1_000_000_000,
+        description="Tokens a minute, read and written, likewise.",
+    )
+    concurrency_per_address: int = Field(
+        0,
+        ge=0,
+        le=1_000_000_000,
+        description="Requests under way at one time, likewise.",
+    )
     connections: int = Field(
         16_384,
         ge=1,
@@ -31,8 +62,9 @@ class WebSettings(BaseModel):
         4_096,
         ge=1,
         le=1_000_000,
-        description="Connections from one IP address, likewise. All callers behind a proxy share one, and so do those on this "
-        "machine: behind a proxy, as many as `connections`; in the open, fewer keep one caller from taking many places.",
+        description="Connections from one IP address, likewise. Those on this machine share one, and so do all callers behind a "
+        "proxy that is none of `web.trusted_proxies`, which may have as many as `connections`. In the open, fewer keep one "
+        "caller from taking many places.",
     )
     max_bodies_bytes: int = Field(
         512 * 1024 * 1024,

@@ -239,12 +239,13 @@ def _seconds(text: str) -> float:
 
 def caller_of(http: HttpRequest) -> str:
     """Tell callers apart: by node, by key (its hash differs from run to run and says nothing of it), or by address."""
-    if (key := http.get(PRINCIPAL, ANYBODY).key) is not None:
-        return key.hash
+    asking = http.get(PRINCIPAL, ANYBODY)
+    if asking.key is not None:
+        return asking.key.hash
     said = http.headers.get(HOP) or http.headers.get("authorization")
     # Anthropic's clients have their key in a header of its own.
     said = said or http.headers.get("x-api-key")
-    return str(hash(said)) if said else http.remote or ""
+    return str(hash(said)) if said else asking.address or http.remote or ""
 
 
 def session_of(http: HttpRequest, fields: Mapping[str, object] = _NO_FIELDS) -> str:

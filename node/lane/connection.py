@@ -96,7 +96,7 @@ class LaneConnection(CallerConnection):
         self._last = self._last or self._place.closing or self._calls.leaving()
         if self._last:
             headers["Connection"] = "close"
-        return head_of(status, headers, length)
+        return head_of(status, headers, length, self._place.fixed.lines)
 
     def send_now(self, *parts: bytes) -> None:
         """Send bytes; raise `ConnectionError` when nobody takes them."""

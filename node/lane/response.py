@@ -9,7 +9,6 @@ from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
 
-from node.heads import NAME
 from node.lane.request import LaneWire
 from router.http.connection import header_lines
 
@@ -21,12 +20,12 @@ def _date(second: int) -> str:
     return formatdate(second, usegmt=True)
 
 
-def head_of(status: int, headers: Mapping[str, str], length: int | None) -> bytes:
-    """Return the bytes of an answer's head; raise `ValueError` for a header that would be two."""
+def head_of(status: int, headers: Mapping[str, str], length: int | None, fixed: str) -> bytes:
+    """Return the bytes of an answer's head, with the lines that all have; raise `ValueError` for a header that would be two."""
     framed = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
     return (
         f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\n{header_lines(headers)}{framed}\r\n"
-        f"Date: {_date(int(time.time()))}\r\nServer: {NAME}\r\n\r\n"
+        f"Date: {_date(int(time.time()))}\r\n{fixed}\r\n"
     ).encode()
 
 

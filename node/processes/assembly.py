@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from node.auth.access import Access, is_own_address
 from node.auth.key_table import KeyTable
 from node.auth.keys import ApiKey
-from node.auth.quotas import Quotas
+from node.auth.quotas import Quotas, of_addresses
 from node.auth.receipts import ReceiptBook
 from node.auth.usage import UsageBook
 from node.config.settings import Settings
@@ -248,7 +248,7 @@ def assemble(
         lateness=Lateness(),
         keys=keys,
         access=access,
-        quotas=Quotas(time.monotonic, time.time),
+        quotas=Quotas(time.monotonic, time.time, of_addresses(settings.web)),
         usage=UsageBook(time.time),
         receipts=ReceiptBook(time.time),
         listeners=listeners,

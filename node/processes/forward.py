@@ -25,11 +25,13 @@ from aiohttp import web
 
 from node.auth.access import Access
 from node.config.settings import Settings
+from node.config.web import WebSettings
 from node.faces import Asks
 from node.faces.peer_access import asking_peer
 from node.faces.request_reader import ID, read_raw
 from node.faces.response_writer import Streaming, cut
 from node.faces.v1.receipts import OF_ASKER, PATH
+from node.heads import fixed_headers
 from node.lane.request import HttpRequest
 from registry.errors import PeerUnreachable, RegistryError
 from registry.mesh import Pipe
@@ -209,12 +211,13 @@ _OF_A_CONNECTION = frozenset(
 )
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _NOT_PASSED = _OF_A_CONNECTION | {"content-length", "expect", CALLER, "x-request-id"}
+# Each process writes those that all its answers have.
 _NOT_SHOWN = _OF_A_CONNECTION | {
+    *map(str.lower, fixed_headers(WebSettings(), secured=True, peers=False).fields),
     "access-control-allow-origin",
     "access-control-expose-headers",
     "content-length",
     "date",
-    "server",
     "vary",
     "x-accel-buffering",
 }

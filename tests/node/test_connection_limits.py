@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from math import inf
 
+from node.auth.forwarded import TrustedProxies
 from node.connection_limits import EVENTS, ConnectionLimits, Crowd
 
 
@@ -46,6 +47,11 @@ def test_one_address_has_its_own_bound():
     assert doors.enter(Caller(), "a")
     assert not doors.enter(Caller(), "a")
     assert doors.enter(Caller(), "b")
+
+
+def test_a_trusted_proxy_has_all_places():
+    doors = ConnectionLimits(3, 1, Crowd(), proxies=TrustedProxies(["10.0.0.1"]))
+    assert [doors.enter(Caller(), "10.0.0.1") for _ in range(4)] == [True, True, True, False]
 
 
 def test_whoever_was_closed_to_make_room_is_not_counted_twice_when_it_leaves():

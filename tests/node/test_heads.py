@@ -6,8 +6,17 @@ from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
 from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
+from node.config.web import WebSettings
 from node.faces.errors import BadHead, HeadTooLarge, UnsupportedExpectation, UrlTooLong
-from node.heads import MAX_FIELD_BYTES, MAX_FIELDS, MAX_URL_BYTES, check, fault_of, is_spoken
+from node.heads import (
+    MAX_FIELD_BYTES,
+    MAX_FIELDS,
+    MAX_URL_BYTES,
+    check,
+    fault_of,
+    fixed_headers,
+    is_spoken,
+)
 
 
 def head(*fields: tuple[str, str], url="/", method="GET", version=HttpVersion11) -> web.Request:
@@ -72,3 +81,27 @@ def test_what_the_parser_finds_wrong_has_our_names():
     assert isinstance(fault_of(LineTooLong(b"x", MAX_FIELD_BYTES)), HeadTooLarge)
     assert str(MAX_FIELDS) in str(fault_of(BadHttpMessage("Too many headers received")))
     assert isinstance(fault_of(BadHttpMessage("x")), BadHead)
+
+
+@pytest.mark.parametrize(
+    ("origins", "secured", "more"),
+    [
+        ((), False, {"Cross-Origin-Resource-Policy": "same-origin"}),
+        (("https://chat.example",), False, {}),
+        (("*",), True, {"Strict-Transport-Security": "max-age=31536000"}),
+    ],
+)
+def test_every_answer_to_callers_has_headers_for_browsers(origins, secured, more):
+    found = fixed_headers(WebSettings(origins=origins), secured=secured, peers=False)
+    every = {
+        "Server": "modelvine",
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+    }
+    assert found.fields == every | more
+    assert found.lines == "".join(f"{name}: {value}\r\n" for name, value in found.fields.items())
+
+
+def test_peers_are_no_browsers():
+    found = fixed_headers(WebSettings(), secured=True, peers=True)
+    assert found.lines == "Server: modelvine\r\n"

@@ -19,7 +19,7 @@ MAX_CSV_BYTES = 2 * 1024 * 1024
 NUMBERS = ("rpm", "tpm", "tokens_per_day", "concurrency")
 """Options that are whole numbers, 0 for no limit."""
 
-COLUMNS = ("name", "models", "role", *NUMBERS, "background", "expires")
+COLUMNS = ("name", "models", "role", *NUMBERS, "model_limit", "background", "expires")
 _YES, _NO = ("yes", "true", "1"), ("", "no", "false", "0")
 _TIME = re.compile(r"(\d{1,6})(m|h|d|w|y)")
 _SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800, "y": 31_536_000}
@@ -92,6 +92,26 @@ def seconds_of(text: str) -> float:
     return float(int(found[1]) * _SECONDS[found[2]])
 
 
+def model_limit(text: str) -> dict[str, object]:
+    """Return what `llama*:rpm=60,tpm=10000` limits; raise `WrongUsage`."""
+    # A model's name may hold a colon itself.
+    pattern, _, said = text.rpartition(":")
+    limits = [part.partition("=") for part in said.split(",")]
+    names = [name.strip().replace("-", "_") for name, _, _ in limits]
+    good = all(name in NUMBERS for name in names) and len(set(names)) == len(names)
+    if not (pattern and good and all(_is_number(value) for _, _, value in limits)):
+        raise WrongUsage(
+            f"--model-limit is {text!r}: write a pattern and its limits, like 'llama*:rpm=60,tpm=10000' "
+            f"({', '.join(NUMBERS)})"
+        )
+    values = (int(value) for _, _, value in limits)
+    return {"model": pattern, **dict(zip(names, values, strict=True))}
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
 def _say_key(made: Mapping[str, str]) -> None:
     print(plain(made["key"]), flush=True)
     # Not among what a script reads.
@@ -136,14 +156,19 @@ def _fields(key: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def _limits(key: Mapping[str, Any]) -> str:
+    said = [*_numbers(key), *(["after all others"] if key.get("background") else [])]
+    apart = [f"{one['model']}: {', '.join(_numbers(one))}" for one in key.get("model_limits", ())]
+    return "; ".join([", ".join(said), *apart] if said else apart)
+
+
+def _numbers(limits: Mapping[str, Any]) -> list[str]:
     words = {
         "rpm": "{:,} requests a minute",
         "tpm": "{:,} tokens a minute",
         "tokens_per_day": "{:,} tokens a day",
         "concurrency": "{:,} at one time",
     }
-    said = [text.format(key[name]) for name, text in words.items() if key.get(name)]
-    return ", ".join([*said, *(["after all others"] if key.get("background") else [])])
+    return [text.format(limits[name]) for name, text in words.items() if limits.get(name)]
 
 
 def _state(key: Mapping[str, Any]) -> str:
@@ -205,9 +230,11 @@ def _wanted(row: Mapping[str, str], arguments: argparse.Namespace) -> dict[str, 
     if after not in _YES + _NO:
         raise WrongUsage(f"{row['name']}: background is {after!r}, not yes or no")
     said["background"] = after in _YES or arguments.background
+    apart = row.get("model_limit", "").split() or arguments.model_limit
+    said["model_limits"] = [model_limit(text) for text in apart]
     for option in NUMBERS:
         text = row.get(option, "").strip()
-        if text and not (text.isascii() and text.isdigit()):
+        if text and not _is_number(text):
             raise WrongUsage(f"{row['name']}: {option} is {text!r}, not a whole number")
         said[option] = int(text) if text else getattr(arguments, option)
     return said

@@ -111,9 +111,14 @@ class RpcDoor:
 
     def holder(self, key: str, call: Any) -> Principal:
         """Return who shows a key, or an empty text; raise an `AuthError`."""
-        if not self._held.known:
-            return self._access.holder(key, partial(self._is_near, call))
-        return ANYBODY if self._held.open_to(key) else self._access.holder(key, None)
+        if self._held.known:
+            return ANYBODY if self._held.open_to(key) else self._access.holder(key, None)
+        near = partial(self._is_near, call)
+        found = self._access.holder(key, near)
+        if found is ANYBODY and self._access.tells_addresses and not near():
+            there = _PEER.fullmatch(unquote(call.peer()))
+            return self._access.stranger((there[1] or there[2]) if there else "")
+        return found
 
     def _is_near(self, call: Any) -> bool:
         there = _PEER.fullmatch(unquote(call.peer()))

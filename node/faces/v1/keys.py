@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from node.auth.keys import NAME, Allowance, ApiKey
+from node.auth.keys import MAX_MODEL_LIMITS, NAME, Allowance, ApiKey, ModelLimit
 from node.faces import Context
 from node.faces.errors import WrongParameter
 from node.faces.request_reader import done, read_object
@@ -19,12 +19,19 @@ MAX_AT_ONCE = 5_000
 MAX_DAYS = 36_500
 
 
+class WantedLimit(ModelLimit):
+    """A limit that is wanted of some models."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
 class Wanted(Allowance):
     """A key that is wanted. `expires_in` is in seconds; it or `expires` may be given."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
+    model_limits: Annotated[tuple[WantedLimit, ...], Field(max_length=MAX_MODEL_LIMITS)] = ()
     expires_in: Annotated[float, Field(ge=0, le=MAX_DAYS * 86_400, allow_inf_nan=False)] = 0.0
 
 

@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from node.auth.access import Access, is_own_address, same_machine
+from node.auth.principal import PRINCIPAL
 from node.config.settings import Keyless
 from node.config.web import WebSettings
 from node.faces.app import application
@@ -234,6 +235,52 @@ async def test_a_caller_behind_a_proxy_on_this_machine_is_not_on_this_machine(no
 async def test_the_token_opens_the_door_from_elsewhere(node, given, expected):
     headers = {"X-Forwarded-For": "203.0.113.9", "Authorization": given}
     assert await status(node.post("/change", json={}, headers=headers)) == expected
+
+
+@pytest.mark.parametrize("told", ["127.0.0.1", "::1", "192.0.2.7", "nonsense", ""])
+async def test_whom_a_trusted_proxy_passes_on_is_no_person_on_this_machine(told):
+    web_ = WebSettings(trusted_proxies=("127.0.0.1",))
+    async with guarded(Access(token=TOKEN, settings=web_, sockets=Table(0))) as node:
+        assert await status(node.get("/", headers={"X-Forwarded-For": told})) == 401
+        assert await status(node.post("/change", json={}, headers={"X-Forwarded-For": told})) == 401
+        # Who speaks for nobody is whom the kernel says.
+        assert await status(node.get("/")) == 200
+
+
+@pytest.mark.parametrize(
+    ("uid", "trusted", "told", "address"),
+    [
+        (33, "127.0.0.1", "192.0.2.7", "192.0.2.7"),
+        (33, "127.0.0.1", "2001:db8::7", "2001:db8::/64"),
+        (33, "127.0.0.1", "nonsense", "127.0.0.1"),
+        (33, "10.0.0.1", "192.0.2.7", "127.0.0.1"),
+        (33, "127.0.0.1", None, "127.0.0.1"),
+        (0, "127.0.0.1", "192.0.2.7", "192.0.2.7"),
+        # A person on this machine.
+        (0, "127.0.0.1", None, ""),
+    ],
+)
+async def test_who_shows_no_key_is_told_apart_by_address(uid, trusted, told, address):
+    seen = []
+
+    async def read(request):
+        seen.append(request[PRINCIPAL].address)
+        return web.Response()
+
+    access = Access(
+        token=TOKEN,
+        keyless=Keyless.EVERYBODY,
+        settings=WebSettings(trusted_proxies=(trusted,)),
+        sockets=Table(uid),
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    async with AsyncExitStack() as closing:
+        await serve(application([web.get("/", read)], access.admit), listener, closing)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        headers = {"X-Forwarded-For": told} if told is not None else {}
+        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
+            assert answer.status == 200
+    assert seen == [address]
 
 
 async def test_an_empty_token_opens_nothing():

@@ -81,6 +81,13 @@ def test_what_was_passed_on_is_bound_by_all_that_it_was_passed_on_from() -> None
     assert len({key.name for key in found.line}) == 2
 
 
+def test_what_comes_of_the_background_stays_there() -> None:
+    grant = issue(THERE, TERMS.model_copy(update={"background": True}))
+    found = KeyTable(rules=TRUSTING).find(written(narrow(grant, TERMS)))
+    assert found is not None
+    assert found.background
+
+
 def test_a_revoked_one_ends_with_all_that_was_passed_on_of_it() -> None:
     grant = issue(THERE, TERMS)
     rules = GrantRules(HERE.peer, TRUSTING.trusted, frozenset({grant.id}))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from node.auth.keys import PREFIX, ApiKey, hash_of, new_secret
+from node.auth.keys import MAX_MODEL_LIMITS, PREFIX, ApiKey, hash_of, new_secret
 
 HASH = hash_of("mv_x")
 
@@ -86,3 +86,32 @@ def test_a_newer_version_may_say_more_of_a_key():
 @given(st.text(max_size=200))
 def test_any_text_has_a_hash(text):
     assert len(hash_of(text)) == 64
+
+
+def test_keys_of_older_versions_have_no_limits_of_models():
+    stored = '{"role":"user","models":[],"rpm":5,"tpm":0,"tokens_per_day":0,"concurrency":0,"background":false,"expires":0.0,'
+    found = ApiKey.model_validate_json(f'{stored}"name":"ann","hash":"{HASH}","hint":"mv_"}}')
+    assert (found.rpm, found.model_limits) == (5, ())
+
+
+def test_limits_of_models_are_kept_and_those_of_later_versions_read():
+    made = key(model_limits=[{"model": "llama*", "rpm": 60, "concurrency": 2}])
+    assert ApiKey.model_validate_json(made.model_dump_json()) == made
+    later = made.model_dump_json().replace('"rpm":60', '"rpm":60,"colour":"red"')
+    assert ApiKey.model_validate_json(later) == made
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        [{"model": "", "rpm": 1}],
+        [{"rpm": 1}],
+        [{"model": "x" * 257, "rpm": 1}],
+        [{"model": "a", "rpm": -1}],
+        [{"model": "a", "rpm": 1}, {"model": "a", "tpm": 1}],
+        [{"model": str(at), "rpm": 1} for at in range(MAX_MODEL_LIMITS + 1)],
+    ],
+)
+def test_limits_of_models_are_few_and_each_pattern_stands_once(limits):
+    with pytest.raises(ValidationError):
+        key(model_limits=limits)

@@ -3,9 +3,10 @@
 import pytest
 
 from node.auth.errors import DaySpent, RateExceeded, TooManyAtOnce
-from node.auth.keys import ApiKey, hash_of
+from node.auth.keys import ApiKey, Limits, ModelLimit, hash_of
 from node.auth.principal import ANYBODY, Principal
 from node.auth.quotas import (
+    MAX_ADDRESSES,
     QUIET_SECONDS,
     USUAL_TOKENS,
     Quotas,
@@ -14,7 +15,7 @@ from node.auth.quotas import (
     estimated,
 )
 from node.auth.rate_limit import DAY
-from router.requests import Kind, Request
+from router.requests import Kind, Pin, Request
 
 
 class Clock:
@@ -44,8 +45,8 @@ def by(name="ann", **limits):
     return Principal(ApiKey(name=name, hash=hash_of(name), **limits))
 
 
-def asked(body=b'{"model":"m"}', kind=Kind.CHAT):
-    return Request("r", kind, "m", body, "application/json")
+def asked(body=b'{"model":"m"}', kind=Kind.CHAT, model="m", **said):
+    return Request("r", kind, model, body, "application/json", **said)
 
 
 def test_whoever_has_no_limits_has_no_ticket(quotas):
@@ -168,3 +169,152 @@ def test_who_asks_no_more_is_forgotten(quotas, now):
     now.now = QUIET_SECONDS + 1
     assert [*quotas.spent()] == []
     assert quotas._books == {}
+
+
+def test_a_model_has_limits_of_its_own_within_those_of_its_key(quotas):
+    ann = by(rpm=90, model_limits=(ModelLimit(model="big*", rpm=24),))
+    ticket = quotas.admit(ann, asked(model="big-1"))
+    with pytest.raises(RateExceeded, match=r"for big\* this key allows 24 requests") as over:
+        quotas.admit(ann, asked(model="big-2"))
+    assert over.value.headers["x-ratelimit-limit-requests"] == "24"
+    # What was refused cost the key nothing: three may come at once.
+    for _ in range(2):
+        quotas.admit(ann, asked(model="small"))
+    with pytest.raises(RateExceeded, match="this key allows 90 requests"):
+        quotas.admit(ann, asked(model="small"))
+    assert ticket.headers()["x-ratelimit-limit-requests"] == "24"
+
+
+def test_what_was_passed_on_counts_for_what_it_was_passed_on_from_too(quotas):
+    given = ApiKey(name="g", hash=hash_of("g"), rpm=60)
+    passed_on = [
+        Principal(ApiKey(name=f"g.{n}", hash=hash_of(f"g.{n}"), rpm=600, within=given))
+        for n in range(3)
+    ]
+    tickets = [quotas.admit(one, asked()) for one in passed_on[:2]]
+    # Each may ask ten times as much, and all together what they have it from.
+    with pytest.raises(RateExceeded, match="60 requests a minute"):
+        quotas.admit(passed_on[2], asked())
+    assert tickets[0].headers()["x-ratelimit-limit-requests"] == "60"
+    assert {one.name for one in quotas.spent()} >= {"g", "g.0", "g.1"}
+
+
+def test_the_scarcest_limit_of_each_kind_is_told(quotas):
+    limits = (ModelLimit(model="big", rpm=600, tpm=500), ModelLimit(model="b*", tpm=100_000))
+    ticket = quotas.admit(by(rpm=60, tpm=10_000, model_limits=limits), asked(model="big"))
+    told = ticket.headers()
+    assert told["x-ratelimit-limit-requests"] == "60"
+    assert told["x-ratelimit-remaining-requests"] == "1"
+    assert told["x-ratelimit-limit-tokens"] == "500"
+    assert told["x-ratelimit-remaining-tokens"] == str(500 - estimated(asked()))
+
+
+def test_who_is_over_several_limits_waits_for_the_longest(quotas):
+    ann = by(rpm=60, model_limits=(ModelLimit(model="m", rpm=1),))
+    quotas.admit(ann, asked())
+    quotas.admit(ann, asked(model="n"))
+    with pytest.raises(RateExceeded, match="for m") as over:
+        quotas.admit(ann, asked())
+    assert over.value.retry_after == pytest.approx(60.0)
+
+
+def test_a_models_tokens_and_places_are_settled_too(quotas):
+    ann = by(model_limits=(ModelLimit(model="m", concurrency=1, tokens_per_day=1_000),))
+    first = quotas.admit(ann, asked())
+    with pytest.raises(TooManyAtOnce, match="for m"):
+        quotas.admit(ann, asked())
+    first.settle(1_000)
+    with pytest.raises(DaySpent, match="for m"):
+        quotas.admit(ann, asked())
+    assert quotas.admit(ann, asked(model="other")) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("big", {"model": "big"}),
+        ("big", {"model": "lab/big"}),
+        ("big*", {"model": "small", "fallbacks": ("tiny", "big-1")}),
+        ("lab/big", {"model": "lab/big"}),
+        # It may be answered by lab's.
+        ("lab/big", {"model": "big"}),
+        ("lab/big", {"model": "big", "pin": Pin(project="lab")}),
+        ("*", {"model": ""}),
+    ],
+)
+def test_no_other_way_to_name_a_model_gets_around_its_limit(quotas, pattern, said):
+    ann = by(model_limits=(ModelLimit(model=pattern, rpm=1),))
+    assert quotas.admit(ann, asked(**said)) is not None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("big", {"model": "bigger"}),
+        ("big", {"model": "BIG"}),
+        ("lab/big", {"model": "other/big"}),
+        ("lab/big", {"model": "big", "pin": Pin(project="other")}),
+    ],
+)
+def test_a_limit_of_other_models_does_not_count(quotas, pattern, said):
+    assert quotas.admit(by(model_limits=(ModelLimit(model=pattern, rpm=1),)), asked(**said)) is None
+
+
+def test_what_is_spent_of_models_is_told_to_others_apart(quotas):
+    quotas.admit(by(rpm=60, model_limits=(ModelLimit(model="m*", rpm=60),)), asked())
+    assert {told.name for told in quotas.spent()} == {"ann", "ann m*"}
+    quotas.learn(QuotaStanding("ann m*", 50.0, 0.0, 0.0))
+    with pytest.raises(RateExceeded, match=r"for m\*"):
+        quotas.admit(by(model_limits=(ModelLimit(model="m*", rpm=60),)), asked())
+
+
+@pytest.fixture
+def open_(now, wall):
+    return Quotas(now, wall, Limits(rpm=60, concurrency=3))
+
+
+def test_without_a_key_an_address_has_limits(open_, now):
+    one, other = Principal(address="192.0.2.7"), Principal(address="192.0.2.8")
+    ticket = open_.admit(one, asked())
+    open_.admit(one, asked())
+    with pytest.raises(RateExceeded, match="without a key one address may have 60") as over:
+        open_.admit(one, asked())
+    assert over.value.retry_after == pytest.approx(1.0)
+    assert "192.0.2.7" not in str(over.value)
+    assert open_.admit(other, asked()) is not None
+    assert ticket.headers()["x-ratelimit-remaining-requests"] == "0"
+    now.now = 60.0
+    open_.admit(one, asked())
+    with pytest.raises(TooManyAtOnce):
+        open_.admit(one, asked())
+    ticket.settle(None)
+    assert open_.admit(one, asked()) is not None
+
+
+def test_limits_are_of_keys_instead_where_there_is_one(open_):
+    for _ in range(10):
+        assert open_.admit(by(), asked()) is None
+        assert open_.admit(ANYBODY, asked()) is None
+
+
+def test_addresses_are_told_to_nobody(open_):
+    open_.admit(Principal(address="192.0.2.7"), asked())
+    assert [*open_.spent()] == []
+
+
+def test_of_too_many_addresses_the_one_that_asked_longest_ago_begins_anew(open_):
+    def spend(address):
+        open_.admit(Principal(address=address), asked())
+        open_.admit(Principal(address=address), asked())
+
+    spend("first")
+    spend("second")
+    for at in range(MAX_ADDRESSES - 2):
+        open_.admit(Principal(address=str(at)), asked())
+    with pytest.raises(RateExceeded):
+        open_.admit(Principal(address="first"), asked())
+    open_.admit(Principal(address="one more"), asked())
+    assert len(open_._addresses) == MAX_ADDRESSES
+    spend("second")
+    with pytest.raises(RateExceeded):
+        open_.admit(Principal(address="first"), asked())

@@ -189,6 +189,6 @@ def test_sums_are_by_what_is_asked():
 
 def test_nothing_of_what_was_said_can_be_in_a_row():
     assert set(orjson.loads(orjson.dumps(row()))) == {
-        "day", "key", "model", "node", "requests", "failed", "prompt_tokens", "completion_tokens", "cached_tokens",
+        "day", "key", "model", "node", "requests", "failed", "prompt_tokens", "completion_tokens", "cached_tokens", "cost",
         "estimated", "seconds", "first_seconds",
     }  # fmt: skip

@@ -14,6 +14,7 @@ KEY = {
     "rpm": 60, "tpm": 0, "tokens_per_day": 5_000, "concurrency": 0,
     "expires": 0.0, "revoked": 0.0, "state": "active",
 }  # fmt: skip
+LIMITED = {**KEY, "model_limits": [{"model": "llama*", "rpm": 9, "tpm": 0}]}
 
 
 def made(*names):
@@ -59,6 +60,7 @@ def test_a_table_makes_many_keys_and_a_table(modelvine, node, tmp_path):
         ("name,expires\nann,soon\n", "'soon'"),
         ("name,tpm\nann,-1\n", "tpm is '-1'"),
         ("name,background\nann,perhaps\n", "background is 'perhaps'"),
+        ("name,model_limit\nann,llama\n", "--model-limit is 'llama'"),
     ],
 )
 def test_a_table_that_cannot_be_meant_makes_no_key(modelvine, node, tmp_path, text, words):
@@ -97,6 +99,38 @@ def test_keys_are_listed_for_people_and_for_machines(modelvine, node):
     assert json.loads(modelvine("key", "list", "--json").out) == [KEY, ended]
     assert "role    user" in modelvine("key", "show", "ann").out
     assert json.loads(modelvine("key", "show", "ann", "--json").out) == KEY
+
+
+def test_limits_of_models_are_said_and_shown(modelvine, node, tmp_path):
+    server = node(**{CREATE: made("ann"), LIST: Said({"keys": [LIMITED]})})
+    modelvine(
+        "key", "create", "ann", "--model-limit", "llama*:rpm=60,tpm=10000", "--model-limit", "x:8b:tokens-per-day=7"
+    )  # fmt: skip
+    table = tmp_path / "class.csv"
+    table.write_text('name,model_limit\nann,"a:rpm=1,tpm=2 b:rpm=3"\nbob,\n')
+    modelvine("key", "create", "--csv", str(table), "--model-limit", "c:concurrency=1")
+    ((one,), (ann, bob)) = (heard.body["keys"] for heard in server.heard)
+    assert one["model_limits"] == [
+        {"model": "llama*", "rpm": 60, "tpm": 10_000},
+        {"model": "x:8b", "tokens_per_day": 7},
+    ]
+    assert ann["model_limits"] == [
+        {"model": "a", "rpm": 1, "tpm": 2},
+        {"model": "b", "rpm": 3},
+    ]
+    assert bob["model_limits"] == [{"model": "c", "concurrency": 1}]
+    shown = modelvine("key", "show", "ann").out
+    assert "60 requests a minute, 5,000 tokens a day; llama*: 9 requests a minute" in shown
+
+
+@pytest.mark.parametrize(
+    "text", ["llama*", "llama*:", ":rpm=1", "a:rpm", "a:rpm=x", "a:colour=1", "a:rpm=1,rpm=2", "a:rpm=-1", "", "a:rpm=1,"]
+)  # fmt: skip
+def test_what_limits_no_model_is_refused(modelvine, node, text):
+    server = node(**{CREATE: made("ann")})
+    ended = modelvine("key", "create", "ann", f"--model-limit={text}")
+    assert (ended.code, server.heard) == (2, [])
+    assert "'llama*:rpm=60,tpm=10000'" in ended.err
 
 
 def test_nobody_has_a_key_at_first(modelvine, node):

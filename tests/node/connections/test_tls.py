@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from node import tls as module
+from node import acceptor as module
 from node.config.web import WebSettings
 from node.connection_limits import Crowd
 from node.listeners import Listener
@@ -60,6 +60,7 @@ async def test_clients_that_trust_it_ask_as_over_plain_http(tmp_path):
         async with aiohttp.ClientSession(f"https://{host}:{port}", connector=connector) as http:
             for body in ("hi", "x" * 300_000):
                 async with http.post("/a", data=body) as response:
+                    assert response.headers["Strict-Transport-Security"] == "max-age=31536000"
                     assert await response.json() == {
                         "scheme": "https",
                         "body": body,

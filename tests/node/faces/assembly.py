@@ -19,7 +19,7 @@ from node.assembly import NodeWorld, exchange_load
 from node.auth.access import Access, is_own_address
 from node.auth.audit import AuditLog
 from node.auth.key_ring import KeyRing
-from node.auth.quotas import Quotas
+from node.auth.quotas import Quotas, of_addresses
 from node.auth.receipts import ReceiptBook, ReceiptLog
 from node.auth.usage import UsageBook, UsageLog
 from node.config.settings import Keyless, NodeSettings, Settings
@@ -192,9 +192,9 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         router=router,
         agent=agent,
         learning=Learning(agent, router.describe, time.monotonic, greet=router.greet),
-        access=Access(token=TOKEN, keys=keys, keyless=settings.node.open),
+        access=Access(token=TOKEN, keys=keys, keyless=settings.node.open, settings=settings.web),
         keys=keys,
-        quotas=Quotas(time.monotonic, time.time),
+        quotas=Quotas(time.monotonic, time.time, of_addresses(settings.web)),
         usage=usage.book,
         usage_log=usage,
         audit=AuditLog(store, identity.peer, time.time),

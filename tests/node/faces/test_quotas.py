@@ -5,8 +5,11 @@ import asyncio
 import orjson
 import pytest
 
-from node.auth.keys import Allowance
-from tests.node.faces.assembly import until
+from node.auth.keys import Allowance, ModelLimit
+from node.auth.rate_limit import tokens_a_minute
+from node.config.web import WebSettings
+from registry.mesh.memory.network import MemoryNet
+from tests.node.faces.assembly import Pair, World, node, settings_of, until
 
 CHAT = "/v1/chat/completions"
 ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
@@ -146,3 +149,100 @@ async def test_a_stream_that_does_not_tell_its_tokens_costs_what_was_reserved(se
     await until(lambda: books(served).under_way == 0)
     # Its events alone would leave out all that was read.
     assert books(served).day.used > 100
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_models_limit_is_told_by_every_face(served, path):
+    headers = await key_for(served, rpm=600, model_limits=[ModelLimit(model="t*", rpm=1)])
+    for status in (200, 429):
+        async with served.http.post(path, json=BODIES[path], headers=headers) as response:
+            assert response.status == status, await response.text()
+            assert response.headers["x-ratelimit-limit-requests"] == "1"
+            said = await response.text()
+    assert 50 < int(response.headers["retry-after"]) <= 60
+    assert "for t* this key allows 1 requests a minute" in said
+
+
+@pytest.fixture
+async def proxied(worker):
+    """A node behind a proxy on this machine, which serves strangers too."""
+    web = WebSettings(trusted_proxies=("127.0.0.1",), rpm_per_address=1)
+    async with node(World(MemoryNet()), settings_of(web=web)) as one:
+        await one.register(worker)
+        yield one
+
+
+def told(*hops):
+    return {"X-Forwarded-For": ", ".join(hops)}
+
+
+async def ask(running, path, headers):
+    async with running.http.post(path, json=BODIES[path], headers=headers) as response:
+        await response.read()
+        return response
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_callers_behind_one_proxy_are_limited_apart(proxied, path):
+    for caller in ("192.0.2.7", "192.0.2.8", "2001:db8::1"):
+        assert (await ask(proxied, path, told(caller))).status == 200
+        # What stands left of it the caller may have written, a new one each time.
+        refused = await ask(proxied, path, told("198.51.100.1", caller))
+        assert refused.status == 429
+        assert 50 < int(refused.headers["retry-after"]) <= 60
+    assert (await ask(proxied, path, told("2001:db8::ffff"))).status == 429
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"Connection": "close"}, {"TE": "trailers"}], ids=["lane", "anew", "aiohttp"]
+)
+async def test_both_servers_know_whose_a_request_is(proxied, more):
+    for caller in ("192.0.2.7", "192.0.2.8"):
+        assert (await ask(proxied, CHAT, {**told(caller), **more})).status == 200
+        assert (await ask(proxied, CHAT, {**told(caller), **more})).status == 429
+
+
+async def test_who_shows_a_key_has_its_limits_and_no_others(proxied):
+    headers = await key_for(proxied)
+    for _ in range(3):
+        assert (await ask(proxied, CHAT, {**told("192.0.2.7"), **headers})).status == 200
+    # What is no key of ours counts as none.
+    unused = {"Authorization": "Bearer sk-unused", **told("192.0.2.7")}
+    assert [(await ask(proxied, CHAT, unused)).status for _ in "ab"] == [200, 429]
+
+
+async def test_people_on_the_machine_are_not_limited_by_address(proxied):
+    for _ in range(3):
+        assert (await ask(proxied, CHAT, {})).status == 200
+
+
+async def test_who_is_no_trusted_proxy_is_one_address_whatever_it_tells(worker):
+    web = WebSettings(trusted_proxies=("10.0.0.1",), rpm_per_address=1)
+    async with node(World(MemoryNet()), settings_of(web=web)) as one:
+        await one.register(worker)
+        # It says that it speaks for others, so it is nobody on this machine.
+        statuses = [(await ask(one, CHAT, told(f"192.0.2.{at}"))).status for at in range(3)]
+    assert statuses == [200, 429, 429]
+
+
+@pytest.mark.parametrize("goes_on", ["0", "1"])
+async def test_tokens_of_an_address_are_settled_over_a_hop(worker, goes_on):
+    tell(worker)
+    world = World(MemoryNet())
+    web = WebSettings(trusted_proxies=("127.0.0.1",), tpm_per_address=1_000)
+    async with node(world) as there, node(world, settings_of(web=web)) as here:
+        tell(worker)
+        await there.register(worker)
+        await Pair(there, here).knows(here, "tiny")
+        streamed = {**ASKED, "stream": True}
+        headers = {**told("192.0.2.7"), "x-modelvine-continue": goes_on}
+        for body in (ASKED, streamed, {**streamed, "stream_options": {"include_usage": True}}):
+            async with here.http.post(CHAT, json=body, headers=headers) as response:
+                assert response.status == 200
+                await response.read()
+        books = here.context.quotas._addresses["192.0.2.7"]
+        await until(lambda: books.under_way == 0)
+        now = here.context.quotas._now()
+        assert books.tokens.left(now, tokens_a_minute(1_000)) in range(
+            1_000 - 3 * 42, 1_000 - 2 * 42
+        )

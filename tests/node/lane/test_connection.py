@@ -276,3 +276,26 @@ async def test_a_caller_who_reads_nothing_is_not_answered_again() -> None:
 
 def test_more_pieces_than_clients_send_are_aiohttps() -> None:
     assert len(WAYS["body in pieces"]) <= PIECES < len(WAYS["body in too many pieces"])
+
+
+ANSWERED = {
+    "whole": call(b"x"),
+    "stream": call(b"stream"),
+    "failed": call(b"fail"),
+    "elsewhere": b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "no request": b"GET / HTTP/9\r\n\r\n",
+    "two hosts": b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: b\r\nAuthorization: b\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("lane", [True, False], ids=["lane", "aiohttp"])
+@pytest.mark.parametrize("asked", ANSWERED.values(), ids=ANSWERED)
+async def test_every_answer_has_the_fixed_headers_once(asked, lane):
+    async with served(lane=lane) as app:
+        head, _, _ = (await answers(app.port, asked)).partition(b"\r\n\r\n")
+    for line in (
+        b"server: modelvine", b"x-content-type-options: nosniff", b"referrer-policy: no-referrer",
+        b"cross-origin-resource-policy: same-origin",
+    ):  # fmt: skip
+        assert head.lower().count(line) == 1, head
+    assert b"strict-transport-security" not in head.lower()

@@ -81,7 +81,8 @@ async def asked() -> AsyncIterator[aiohttp.ClientSession]:
         place = PooledPlace(DescriptorChannel(theirs).dial(), settings.router)
         closing.callback(place.close)
         access = Access(token="", settings=SHARED, keyless=Keyless.EVERYBODY)
-        helper = Listener(application(forward.routes(place, access, settings), access.admit))
+        made = application(forward.routes(place, access, settings), access.admit)
+        helper = Listener(made, SHARED)
         closing.push_async_callback(helper.close)
         (listener,) = bind(HostPort("127.0.0.1", 0), "node.http")
         await helper.on(listener)
@@ -132,6 +133,17 @@ async def test_a_page_that_may_read_is_told_so_once(asked: aiohttp.ClientSession
             assert answer.headers.getall("Access-Control-Allow-Origin") == ["https://chat.example"]
             assert answer.headers.getall("Vary") == ["Origin"]
             assert len(answer.headers.getall("X-Accel-Buffering", [])) == (path == "/events")
+
+
+async def test_the_headers_of_all_answers_are_the_helpers_own(
+    asked: aiohttp.ClientSession,
+) -> None:
+    for path in ("/api", "/events"):
+        async with asked.get(path) as answer:
+            assert answer.headers.getall("Server") == ["modelvine"]
+            assert answer.headers.getall("X-Content-Type-Options") == ["nosniff"]
+            # Pages of other origins may use this node.
+            assert "Cross-Origin-Resource-Policy" not in answer.headers
 
 
 async def test_a_head_is_answered_without_a_body(asked: aiohttp.ClientSession) -> None:

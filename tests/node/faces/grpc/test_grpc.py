@@ -14,6 +14,7 @@ from node.auth.access import Access
 from node.auth.keys import Allowance
 from node.config.addresses import HostPort
 from node.config.settings import FacesSettings, Keyless, Settings
+from node.config.web import WebSettings
 from node.faces import grpc
 from registry.errors import RegistryError
 from registry.mesh.memory.network import MemoryNet
@@ -126,3 +127,30 @@ class TestKeysOfTheSite:
     async def test_are_not_needed_by_people_on_this_machine(self, closed, opened, uid):
         client = await opened("remotellm", REMOTELLM, self.by(closed, uid))
         await self.asked("remotellm", client, "any")
+
+
+@pytest.mark.parametrize(("name", "service"), [("remotellm", REMOTELLM), ("localai", LOCALAI)])
+@pytest.mark.parametrize(("uid", "limited"), [(33, True), (0, False)])
+async def test_without_a_key_an_address_has_limits_over_grpc_too(
+    worker, opened, name, service, uid, limited
+):
+    web = WebSettings(rpm_per_address=1)
+    async with node(World(MemoryNet()), settings_of(web=web)) as one:
+        await one.register(worker)
+        table = SimpleNamespace(owner=lambda here, there: uid)
+        access = Access(token=TOKEN, settings=web, keyless=Keyless.EVERYBODY, sockets=table)
+        client = await opened(name, service, replace(one.context, access=access))
+
+        async def ask():
+            if name == "remotellm":
+                return await client.ask("Generate", api_key="any@tiny", prompts=["hi"])
+            client.said = {"x-model": "tiny"}
+            return await client.ask("Predict", Prompt="hi")
+
+        await ask()
+        if limited:
+            with pytest.raises(RpcFailed) as failed:
+                await ask()
+            assert failed.value.code == "RESOURCE_EXHAUSTED"
+        else:
+            await ask()

@@ -118,7 +118,9 @@ async def test_load_balancers_need_no_key(closed):
 
 async def test_keys_are_made_listed_replaced_and_ended(closed):
     closed.http.headers.update(bearer(TOKEN))
-    rows = [{"name": "ann", "models": ["tiny"], "expires_in": 3600}, {"name": "bob"}]
+    limits = [{"model": "t*", "rpm": 60, "tpm": 0, "tokens_per_day": 0, "concurrency": 0}]
+    ann = {"name": "ann", "models": ["tiny"], "expires_in": 3600, "model_limits": limits}
+    rows = [ann, {"name": "bob"}]
     status, made = await said(closed.http.post(KEYS, json={"keys": rows}))
     assert status == 200, made
     ann, bob = (row["key"] for row in made["keys"])
@@ -127,6 +129,7 @@ async def test_keys_are_made_listed_replaced_and_ended(closed):
         ("ann", "active", ["tiny"]),
         ("bob", "active", []),
     ]
+    assert [k["model_limits"] for k in listed["keys"]] == [limits, []]
     assert not any(word in str(listed) for word in (ann, bob, "hash", TOKEN))
     _, again = await said(closed.http.post(f"{KEYS}/ann/rotate"))
     assert (await said(closed.http.post(f"{KEYS}/bob/revoke")))[0] == 200
@@ -138,6 +141,8 @@ async def test_keys_are_made_listed_replaced_and_ended(closed):
     ):
         status, body = await said(closed.http.post(chat, json=ASKED, headers=bearer(shown)))
         assert (status == 200) if code is None else (code_of(body) == code)
+    # What a new key allows is what the old one did.
+    assert closed.context.keys.table.by_name["ann"].model_limits[0].rpm == 60
 
 
 @pytest.mark.parametrize(
@@ -152,6 +157,11 @@ async def test_keys_are_made_listed_replaced_and_ended(closed):
         ({"keys": [{"name": "a"}, {"name": "a"}]}, "named twice"),
         ({"keys": [{"name": "a", "expires": 9e9, "expires_in": 5}]}, "not both"),
         ({"keys": [{"name": "a", "expires_in": -1}]}, "keys.0.expires_in"),
+        (
+            {"keys": [{"name": "a", "model_limits": [{"model": "m", "rmp": 1}]}]},
+            "keys.0.model_limits.0.rmp",
+        ),
+        ({"keys": [{"name": "a", "model_limits": [{"rpm": 1}]}]}, "keys.0.model_limits.0.model"),
     ],
 )
 async def test_what_is_no_key_is_refused_with_its_place(closed, body, words):

@@ -1,0 +1,168 @@
+"""Acceptor of connections that begin with something else than a request: a proxy's preamble, a TLS handshake, or both.
+
+A connection takes its place before either, so whoever opens many and says nothing loses his own first, as with plain ones.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, cast
+
+from node.auth.forwarded import NO_PROXIES, TrustedProxies
+from node.connection_limits import ConnectionLimits
+from node.proxy_protocol import NoPreamble, told_address
+from registry.task_group import BackgroundTasks
+
+log = logging.getLogger("modelvine.http")
+
+HANDSHAKE_SECONDS = 10.0
+"""Seconds that a handshake may take."""
+
+ACCEPT_PAUSE = 0.5
+"""Seconds without accepting anybody where the system has no room for another connection."""
+
+
+class AcceptedProtocol(Protocol):
+    """What speaks on a connection that was accepted."""
+
+    address: str
+    """Its caller's IP address, where a proxy has told it."""
+
+    owner: int | None
+    """Uid of its caller's process; nobody's where a proxy passes it on."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preface:
+    """What connections begin with: `tls` shakes hands, and `proxies` say first whose each of theirs is, in `seconds`."""
+
+    tls: ssl.SSLContext | None = None
+    proxies: TrustedProxies = NO_PROXIES
+    seconds: float = HANDSHAKE_SECONDS
+
+    def __bool__(self) -> bool:
+        return self.tls is not None or bool(self.proxies)
+
+
+class Newcomer(asyncio.Protocol):
+    """Protocol of a connection until it has begun, and its caller as limits see it; then what `make` returns follows."""
+
+    def __init__(
+        self,
+        address: str,
+        make: Callable[[], AcceptedProtocol],
+        limits: ConnectionLimits,
+        seconds: float,
+    ) -> None:
+        self.address = address
+        self.told: str | None = None
+        """The address that a proxy tells, its own where it speaks for itself."""
+        self._make = make
+        self._limits = limits
+        self.task: asyncio.Task[None] | None = None
+        """What has it begin."""
+        self.ends = asyncio.get_running_loop().time() + seconds
+        """When the connection is closed unless it has begun."""
+
+    def enter(self) -> bool:
+        """Take a place; return whether there is one."""
+        return self._limits.enter(self, self.address)
+
+    def leave(self) -> None:
+        """Give the place back."""
+        self._limits.leave(self, self.address)
+
+    def end(self) -> None:
+        """Close the connection."""
+        if self.task is not None:
+            self.task.cancel()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Hand over: whoever takes it has a place of its own."""
+        self.task = None
+        self.leave()
+        protocol = self._make()
+        if self.told is not None:
+            protocol.address, protocol.owner = self.told, None
+        cast("asyncio.Transport", transport).set_protocol(cast("asyncio.Protocol", protocol))
+        protocol.connection_made(transport)
+
+
+class Acceptor:
+    """Accepts connections at one listener, and hands over those that begin as they have to."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        preface: Preface,
+        make: Callable[[], AcceptedProtocol],
+        limits: ConnectionLimits,
+    ) -> None:
+        """`make` makes the protocol of a connection that has begun."""
+        listener.setblocking(False)  # noqa: FBT003 (the standard library's)
+        self._listener = listener
+        self._preface = preface
+        self._make = make
+        self._limits = limits
+        self._tasks = BackgroundTasks()
+        self._accepting = self._tasks.spawn(self._accept())
+        self._accepting.add_done_callback(lambda _: listener.close())
+
+    def close(self) -> None:
+        """Accept nobody any more."""
+        self._accepting.cancel()
+
+    async def dismiss(self) -> None:
+        """End the connections that have not begun."""
+        await self._tasks.dismiss()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, name = await loop.sock_accept(self._listener)
+            except OSError as error:
+                log.warning("no connection can be accepted now: %s", error.strerror)
+                await asyncio.sleep(ACCEPT_PAUSE)
+                continue
+            newcomer = Newcomer(str(name[0]), self._make, self._limits, self._preface.seconds)
+            if newcomer.enter():
+                newcomer.task = self._tasks.spawn(self._begin(newcomer, connection))
+            else:
+                connection.close()
+
+    async def _begin(self, newcomer: Newcomer, connection: socket.socket) -> None:
+        heard = False
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._hear_proxy(newcomer, connection)
+            heard = True
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: newcomer,
+                connection,
+                ssl=self._preface.tls,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS if self._preface.tls else None,
+            )
+        except (OSError, NoPreamble) as error:
+            # Scanners, and clients that speak plain HTTP or do not trust the certificate.
+            log.debug("a connection did not begin: %s", type(error).__name__)
+        finally:
+            if not heard:
+                connection.close()
+            if newcomer.task is not None:
+                newcomer.leave()
+
+    async def _hear_proxy(self, newcomer: Newcomer, connection: socket.socket) -> None:
+        """Read whose connection it is, where a trusted proxy opened it; raise what makes it end."""
+        if newcomer.address not in self._preface.proxies:
+            return
+        receive = partial(asyncio.get_running_loop().sock_recv, connection)
+        async with asyncio.timeout(self._preface.seconds):
+            newcomer.told = await told_address(receive) or newcomer.address

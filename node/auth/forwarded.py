@@ -1,0 +1,86 @@
+"""Forwarded callers: whose address a proxy tells that the operator trusts, by X-Forwarded-For. What others tell has no effect.
+
+The right-most address that is no trusted proxy's counts: what stands left of it anybody may have written.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+from router.ssrf_guard import Network
+
+FORWARDED_FOR = "x-forwarded-for"
+
+MAX_HOPS = 32
+"""Proxies in a row that are believed; of more only the last is."""
+
+_SITE_BITS = 64  # whoever has one address of such a network has them all (RFC 6177)
+# A zone says nothing outside of the machine that wrote it (RFC 4007 11.2).
+_IPV6 = r"([0-9A-Fa-f.]*:[0-9A-Fa-f:.]{1,44})(?:%[A-Za-z0-9._~-]{1,32})?"
+_PORT = r"(?::[0-9]{1,5})?"
+_HOP = re.compile(rf"([0-9.]{{7,15}}){_PORT}|\[{_IPV6}\]{_PORT}|{_IPV6}")
+
+
+class TrustedProxies:
+    """Proxies whose word is taken for whom they speak."""
+
+    def __init__(self, networks: Iterable[str] = ()) -> None:
+        """Take addresses and networks; raise `ValueError`."""
+        self._networks: tuple[Network, ...] = tuple(map(ip_network, networks))
+
+    def __bool__(self) -> bool:
+        return bool(self._networks)
+
+    def __contains__(self, address: str) -> bool:
+        return bool(self._networks) and _is_within(address, self._networks)
+
+    def caller_of(self, address: str, told: Iterable[str]) -> str:
+        """Return the address of who asks; `address` is whom the connection is from, `told` what the lines of the header tell."""
+        if address not in self:
+            return address
+        hops = ",".join(told).rsplit(",", MAX_HOPS)
+        caller = ""
+        for hop in reversed(hops[-MAX_HOPS:]):
+            caller = _read(hop)
+            # Whoever writes what nobody understands is not believed at all.
+            if not caller:
+                return address
+            if caller not in self:
+                return caller
+        return caller if len(hops) <= MAX_HOPS else address
+
+
+NO_PROXIES = TrustedProxies()
+
+
+@lru_cache(maxsize=4096)
+def network_of(address: str) -> str:
+    """Return what counts as one address: an IPv4 address, or the /64 of an IPv6 one."""
+    read = _address(address)
+    if not isinstance(read, IPv6Address):
+        return address if read is None else str(read)
+    return str(ip_network((int(read), _SITE_BITS), strict=False))
+
+
+def _read(hop: str) -> str:
+    """Return the address of one hop; empty for what is none."""
+    found = _HOP.fullmatch(hop.strip(" \t"))
+    read = _address(found[1] or found[2] or found[3]) if found else None
+    return "" if read is None else str(read)
+
+
+@lru_cache(maxsize=4096)
+def _is_within(address: str, networks: tuple[Network, ...]) -> bool:
+    read = _address(address)
+    return read is not None and any(read in network for network in networks)
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    """Read an IP literal, without its zone; an IPv4 address in IPv6's clothes counts as what it is."""
+    try:
+        read = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = read.ipv4_mapped if isinstance(read, IPv6Address) else None
+    return mapped or read
