@@ -34,7 +34,7 @@ APART := not swarm and not lab and not clients and not images and not real
 WHOLLY_APART := bench clients lab real swarm
 SIDE_BY_SIDE := -n $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN)))) --dist worksteal
 
-test: $(MADE)/dev ## the test suite but for what is slow, Redis included; ARGS="-k name" chooses
+test: $(MADE)/dev ## the test suite but for what is slow, Redis and PostgreSQL included; ARGS="-k name" chooses
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(WHOLLY_APART:%=--ignore=tests/%) -m "not slow and $(APART)" $(ARGS)
 
 test-all: $(MADE)/dev ## the same with real libp2p hosts, processes, copies of the tree and floods

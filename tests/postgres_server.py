@@ -8,7 +8,11 @@ import signal
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import psycopg
 
 from tests.redis_server import free_port
 
@@ -84,6 +88,12 @@ class PostgresServer:
         self._process.wait(START_SECONDS)
         self._process = None
 
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        """Have a statement done over a connection of its own, and return what it finds."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
     def freeze(self) -> None:
         """Stop all of its processes from running; their sockets stay open and nobody answers."""
         self._signal(signal.SIGSTOP)
@@ -98,7 +108,9 @@ class PostgresServer:
         # The server forks a process for each connection.
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         for one in (pid, *map(int, children)):
-            os.kill(one, number)
+            # That of a connection which was just closed may be gone.
+            with suppress(ProcessLookupError):
+                os.kill(one, number)
 
     def _takes_connections(self) -> bool:
         asked = [self._programs / "bin/pg_isready", "-h", "127.0.0.1", "-p", str(self.port)]

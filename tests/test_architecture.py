@@ -36,7 +36,7 @@ CORE = {
     if contract["name"].startswith("the core of ")
     for name in contract["source_modules"]
 }
-OUTSIDE = {"aiohttp", "asyncio", "grpc", "libp2p", "redis", "socket", "sqlite3", "time", "trio", "random"}  # fmt: skip
+OUTSIDE = {"aiohttp", "asyncio", "grpc", "libp2p", "psycopg", "redis", "socket", "sqlite3", "time", "trio", "random"}  # fmt: skip
 
 # Why each may catch whatever there is. Anywhere else, catch what you can name.
 CATCH_ALL = {

@@ -20,14 +20,15 @@ from router import policies
 from router.ssrf_guard import networks_of
 
 _STORE_FORMS = (
-    "must be memory, sqlite, sqlite:PATH, redis://HOST:PORT/N, rediss://… or unix://SOCKET"
+    "must be memory, sqlite, sqlite:PATH, redis://HOST:PORT/N, rediss://…, unix://SOCKET "
+    "or postgresql://HOST:PORT/DATABASE"
 )
-_QUERY_PASSWORD = re.compile(r"([?&]password=)[^&]*", re.IGNORECASE)
+_QUERY_PASSWORD = re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}")
 _ORIGIN = re.compile(
     r"[A-Za-z][A-Za-z0-9+.-]*://[A-Za-z0-9._-]+(?::[0-9]{1,5})?|[a-z]+://\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?"
 )
-_STORE_SPELLINGS = {"rediss", "unix"}
+_STORE_SPELLINGS = {"rediss", "unix", "postgresql"}
 
 
 def complaints(settings: Settings, origins: Mapping[str, str]) -> Mapping[str, str]:
@@ -50,7 +51,7 @@ def masked(key: str, value: object) -> object:
     """Return what may be shown of a setting: the password of a store is not."""
     if key != "node.store" or not isinstance(value, str):
         return value
-    # redis-py takes a password in the query as well.
+    # redis-py and libpq take a password in the query as well.
     shown = _QUERY_PASSWORD.sub(r"\1***", value)
     head, at, place = shown.rpartition("@")
     if not at:
@@ -132,11 +133,12 @@ def _check_link(settings: Settings) -> None:
 
 def _check_store(settings: Settings) -> None:
     scheme, colon, rest = settings.node.store.partition(":")
-    remote = scheme not in names() or scheme == "redis"
+    remote = scheme not in names() or scheme in {"redis", "postgres"}
     known = scheme in names() | _STORE_SPELLINGS
     if not known or (remote and not rest.startswith("//")) or (colon and not rest):
         raise ValueError(_STORE_FORMS)
-    if remote:
+    # A URL of PostgreSQL may name several hosts.
+    if remote and "," not in rest:
         try:
             _ = urlsplit(settings.node.store).port
         except ValueError as error:

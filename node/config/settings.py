@@ -97,7 +97,10 @@ class NodeSettings(BaseModel):
     )
     store: str = Field(
         "sqlite",
-        description="`memory`, `sqlite`, or `redis://HOST:PORT/N`: where registrations survive a restart.",
+        description=(
+            "`memory`, `sqlite`, `redis://HOST:PORT/N` or `postgresql://HOST:PORT/DATABASE`: where registrations survive a "
+            "restart. Nodes that use one Redis or PostgreSQL are one site, and share keys, limits, usage and the audit log."
+        ),
     )
     swarm_key: str = Field(
         "",

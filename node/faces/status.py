@@ -97,7 +97,7 @@ def _status(context: Context) -> dict[str, Any]:
             for worker in context.agent.workers
         ],
         "digest": registry.catalog.digest,
-        # A Redis URL may carry a password.
+        # A URL of a shared store may carry a password.
         "store": settings.store.partition(":")[0],
         "profile": settings.profile,
     }

@@ -1,6 +1,6 @@
 """What must survive a restart, as the rest of the node sees it: small named values in spaces.
 
-`memory`, `sqlite` and `redis` keep them; one contract suite runs over all three.
+`memory`, `sqlite`, `redis` and `postgres` keep them; one contract suite runs over all four.
 
 Choice of a store by its setting: the word before the first colon names a module of this package.
 
@@ -25,8 +25,8 @@ from registry.records import PeerId
 
 _NO_STORES = {"opening", "limits"}
 
-# Redis has three spellings for one protocol: plain, under TLS, and through a unix socket.
-_ALIASES = {"rediss": "redis", "unix": "redis"}
+# Redis has three spellings for one protocol: plain, under TLS, and through a unix socket; libpq knows two.
+_ALIASES = {"rediss": "redis", "unix": "redis", "postgresql": "postgres"}
 
 
 def names() -> frozenset[str]:
@@ -38,18 +38,26 @@ def names() -> frozenset[str]:
 def open_store(url: str, *, data_dir: Path, node: PeerId, timeout: float = 1.0) -> "Store":
     """Return the store that `url` means, without touching disk or network yet.
 
-    `url` is `memory`, `sqlite` (in `data_dir`), `sqlite:PATH`, `redis://…`, `rediss://…` or
-    `unix://SOCKET?db=N`. `timeout` is seconds for each round trip. Raise `ValueError` with a
-    sentence that never repeats a password.
+    `url` is `memory`, `sqlite` (in `data_dir`), `sqlite:PATH`, `redis://…`, `rediss://…`,
+    `unix://SOCKET?db=N`, `postgresql://…` or `postgres://…`. `timeout` is seconds for each round
+    trip. Raise `ValueError` with a sentence that never repeats a password.
     """
     scheme = url.partition(":")[0]
     name = _ALIASES.get(scheme, scheme)
     if name not in names():
         raise ValueError(
-            f"no store is called {scheme!r}: write memory, sqlite, sqlite:PATH, "
-            "redis://HOST:PORT/N, rediss://HOST:PORT/N or unix://SOCKET"
+            f"no store is called {scheme!r}: write memory, sqlite, sqlite:PATH, redis://HOST:PORT/N, "
+            "rediss://HOST:PORT/N, unix://SOCKET or postgresql://HOST:PORT/DATABASE"
         )
-    module = importlib.import_module(f"registry.store.{name}")
+    try:
+        module = importlib.import_module(f"registry.store.{name}")
+    except ImportError as missing:
+        # Without a name where the library is there and what it is made of is not.
+        if missing.name not in {None, "psycopg"}:
+            raise
+        raise ValueError(
+            'PostgreSQL as a store needs more: pip install "modelvine[postgres]"'
+        ) from missing
     opened = module.open_url(url, data_dir=data_dir, node=node, timeout=timeout)
     return cast("Store", opened)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from tests.postgres_server import PostgresServer
 from tests.redis_server import RedisServer
 from tests.swarm.client import PROMPT, Client, Seen
 from tests.swarm.nodes import Node, Start, Swarm
@@ -26,21 +27,29 @@ WINDOW = float(os.environ.get("LIMIT_SECONDS", "20"))
 """Seconds in which it is counted what a limit lets through."""
 
 
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+SharedStore = RedisServer | PostgresServer
+OF_REDIS = pytest.mark.parametrize("store", ["redis"], indirect=True)
+"""What the store does not matter to is tried with one of them."""
+
+
+@pytest.fixture(scope="module", params=["redis", "postgres"])
+def store(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SharedStore]:
     """The store of the site."""
-    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+    folder = tmp_path_factory.mktemp("store")
+    with RedisServer(folder) if request.param == "redis" else PostgresServer() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def nodes(
-    tmp_path_factory: pytest.TempPathFactory, redis: RedisServer
+    tmp_path_factory: pytest.TempPathFactory, store: SharedStore
 ) -> Iterator[tuple[Node, Node, Node]]:
     """Two nodes of one site, of which the second has a helper, and one of another site; nobody asks them without a key."""
     with Swarm(tmp_path_factory.mktemp("nodes")) as swarm:
         closed = {"open": "nobody", "log_level": "debug"}
-        site = {**closed, "store": redis.url}
+        site = {**closed, "store": store.url}
         first, second, other = swarm.start_all(
             Start("first", {"node": site}),
             Start("second", {"node": {**site, "workers": 2}}),
@@ -84,7 +93,7 @@ async def changed(client: Client, node: Node, path: str, body: object = None) ->
 
 
 async def test_a_key_opens_and_stops_opening_every_node_of_its_site_within_a_second(
-    nodes: tuple[Node, Node, Node], client: Client, worker: OpenAIWorker, redis: RedisServer
+    nodes: tuple[Node, Node, Node], client: Client, worker: OpenAIWorker, store: SharedStore
 ) -> None:
     first, second, other = nodes
     key = await changed(client, first, "", {"keys": [{"name": USER, "models": [MODEL]}]})
@@ -119,7 +128,16 @@ async def test_a_key_opens_and_stops_opening_every_node_of_its_site_within_a_sec
     heard = b"".join(repr(one).encode() for one in worker.received)
     assert key.encode() not in heard
     assert USER.encode() not in heard
-    assert key.encode() not in redis.command("HGETALL", "modelvine:keys")
+    kept = _keys_in(store)
+    assert USER.encode() in kept
+    assert key.encode() not in kept
+
+
+def _keys_in(store: SharedStore) -> bytes:
+    if isinstance(store, RedisServer):
+        return store.command("HGETALL", "modelvine:keys")
+    rows = store.rows("SELECT key, value FROM modelvine.entry WHERE space = 'keys'")
+    return b" ".join(part for row in rows for part in row)
 
 
 def _files(folder: Path) -> bytes:
@@ -127,12 +145,12 @@ def _files(folder: Path) -> bytes:
 
 
 async def test_while_the_store_stands_still_known_keys_hold_and_nobody_waits(
-    nodes: tuple[Node, Node, Node], client: Client, worker: OpenAIWorker, redis: RedisServer
+    nodes: tuple[Node, Node, Node], client: Client, worker: OpenAIWorker, store: SharedStore
 ) -> None:
     first = nodes[0]
     key = await changed(client, first, "", {"keys": [{"name": "steady"}]})
     before = sorted([(await ask(client, first, key)).seconds for _ in range(30)])
-    redis.freeze()
+    store.freeze()
     try:
         seen = [await ask(client, first, key) for _ in range(60)]
         assert {one.status for one in seen} == {200}
@@ -145,13 +163,23 @@ async def test_while_the_store_stands_still_known_keys_hold_and_nobody_waits(
         assert refused.status == 500
         assert b"not_saved" in refused.body
     finally:
-        redis.thaw()
+        store.thaw()
 
 
-@pytest.mark.parametrize("rpm", [60, 300])
 async def test_a_limit_holds_over_all_nodes_and_processes_of_a_site(
-    nodes: tuple[Node, Node, Node], client: Client, worker: OpenAIWorker, rpm: int
+    nodes: tuple[Node, Node, Node], client: Client, worker: OpenAIWorker
 ) -> None:
+    await _limit_holds(nodes, client, rpm=300)
+
+
+@OF_REDIS
+async def test_a_low_limit_holds_over_all_nodes_and_processes_of_a_site(
+    nodes: tuple[Node, Node, Node], client: Client, worker: OpenAIWorker
+) -> None:
+    await _limit_holds(nodes, client, rpm=60)
+
+
+async def _limit_holds(nodes: tuple[Node, Node, Node], client: Client, *, rpm: int) -> None:
     """Twenty callers ask all the time, ten at each node, of which one has two processes."""
     first, second, _ = nodes
     name = f"limited-{rpm}"
@@ -182,6 +210,7 @@ async def test_a_limit_holds_over_all_nodes_and_processes_of_a_site(
     assert all(int(one.headers["Retry-After"]) >= 1 for one in refused)
 
 
+@OF_REDIS
 async def test_every_node_of_a_site_shows_what_all_processes_have_counted(
     nodes: tuple[Node, Node, Node], client: Client, worker: OpenAIWorker
 ) -> None:

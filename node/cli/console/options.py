@@ -161,7 +161,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
     _add_listening(parser)
     _add_meeting(parser)
-    add("--store", dest="node.store", metavar="STORE", help="memory, sqlite or redis://HOST:PORT/N")
+    add(
+        "--store",
+        dest="node.store",
+        metavar="STORE",
+        help="memory, sqlite, redis://HOST:PORT/N or postgresql://HOST:PORT/DATABASE",
+    )
     add(
         "--swarm-key",
         dest="node.swarm_key",

@@ -21,6 +21,7 @@ HEAVY = (
     "cryptography",
     "libp2p",
     "orjson",
+    "psycopg",
     "pydantic",
     "redis",
     "trio",

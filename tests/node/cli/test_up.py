@@ -1,6 +1,7 @@
 """What a node that cannot start says, and the first words of one that can: real processes."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -76,12 +77,15 @@ def test_an_address_of_another_machine_is_said_to_be_one(tmp_path: Path) -> None
     )
 
 
-def test_a_redis_that_is_down_is_named_with_the_setting(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("scheme", "name"), [("redis", "Redis"), ("postgresql", "PostgreSQL")])
+def test_a_shared_store_that_is_down_is_named_with_the_setting(
+    tmp_path: Path, scheme: str, name: str
+) -> None:
     for host in ("127.0.0.1", "localhost"):
         with taken() as port:
             pass
-        line = refused(tmp_path, store=f"redis://{host}:{port}/0")
-        assert f"Redis at {host}:{port}: Connection refused; " in line
+        line = refused(tmp_path, store=f"{scheme}://{host}:{port}/0")
+        assert re.search(rf"{name} at {host}:{port}(/0)?: Connection refused; ", line)
         assert "node.store (--store)" in line
 
 

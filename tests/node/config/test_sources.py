@@ -235,6 +235,10 @@ def test_bootstrap_addresses_name_the_peer_that_must_answer(tmp_path: Path, addr
         "redis://:hush@db:6379/0",
         "redis://ada:hush@db/0",
         "redis://db/0?password=hush",
+        "postgresql://ada:hush@db:5432/vine?sslmode=require",
+        "postgres://ada:hush@one:5432,two:5432/vine",
+        "postgresql://db/vine?user=ada&password=hush",
+        "postgresql://db/vine?sslkey=k&sslpassword=hush",
         "mysql://a:hush@b",
     ],
 )
@@ -248,8 +252,9 @@ def test_a_password_is_never_shown(tmp_path: Path, store: str) -> None:
     assert "***" in shown
 
 
-def test_a_password_on_the_command_line_is_refused(tmp_path: Path) -> None:
-    complaint = refused(tmp_path, flags={"node.store": "redis://:hush@db/0"})
+@pytest.mark.parametrize("store", ["redis://:hush@db/0", "postgresql://ada:hush@db/vine"])
+def test_a_password_on_the_command_line_is_refused(tmp_path: Path, store: str) -> None:
+    complaint = refused(tmp_path, flags={"node.store": store})
     assert "put it into MODELVINE_STORE" in complaint
     assert "hush" not in complaint
 

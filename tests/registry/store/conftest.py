@@ -1,4 +1,4 @@
-"""One Redis server for all tests of this folder, and a way to open every store that exists."""
+"""One Redis server and one PostgreSQL for all tests of this folder, and a way to open every store that exists."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest_asyncio
 
 from registry.records import PeerId
 from registry.store import Store, open_store
+from tests.postgres_server import PostgresServer
 from tests.redis_server import RedisServer
 
 ALICE = PeerId("12D3KooWAlice")
@@ -26,6 +27,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 def redis(server: RedisServer) -> RedisServer:
     server.command("FLUSHALL")
     return server
+
+
+@pytest.fixture(scope="session")
+def database() -> Iterator[PostgresServer]:
+    with PostgresServer() as running:
+        yield running
+
+
+@pytest.fixture
+def postgres(database: PostgresServer) -> PostgresServer:
+    database.rows("DROP SCHEMA IF EXISTS modelvine CASCADE")
+    return database
 
 
 @pytest_asyncio.fixture

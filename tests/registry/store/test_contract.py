@@ -20,6 +20,7 @@ from registry.store import (
     names,
     open_store,
 )
+from tests.postgres_server import PostgresServer
 from tests.redis_server import RedisServer
 from tests.registry.store.conftest import ALICE, Opening
 
@@ -31,6 +32,9 @@ def url(request: pytest.FixtureRequest) -> str:
     if request.param == "redis":
         server: RedisServer = request.getfixturevalue("redis")
         return server.url
+    if request.param == "postgres":
+        database: PostgresServer = request.getfixturevalue("postgres")
+        return database.url
     return str(request.param)
 
 
@@ -39,8 +43,8 @@ def store(url: str, opened: Opening) -> Store:
     return opened(url)
 
 
-def test_the_three_stores_are_found_by_their_names() -> None:
-    assert KINDS == ["memory", "redis", "sqlite"]
+def test_the_four_stores_are_found_by_their_names() -> None:
+    assert KINDS == ["memory", "postgres", "redis", "sqlite"]
 
 
 async def test_a_new_store_is_empty_in_every_space(store: Store) -> None:

@@ -1,0 +1,257 @@
+"""Client of one PostgreSQL database: one connection, one round trip at a time, each bounded and tried once.
+
+It lays out the tables of the store, and says in few words what went wrong, none of them the server's or the library's.
+"""
+
+import asyncio
+import errno
+import os
+import secrets
+import select
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import errors, waiting
+from psycopg.abc import PQGen
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from registry.errors import StoreUnavailable
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+_LOCK = 0x6D6F64656C76
+"""Whoever lays out tables holds this, so that nodes that start together do not make them twice."""
+
+# Keys and names are bytes, since text of PostgreSQL holds no zero byte, and some databases no Unicode.
+_STEPS = (
+    """
+    CREATE TABLE modelvine.entry (
+        owner text NOT NULL, space text NOT NULL, key bytea NOT NULL, value bytea NOT NULL, PRIMARY KEY (owner, space, key)
+    );
+    CREATE TABLE modelvine.counter (
+        name bytea PRIMARY KEY, amount float8 NOT NULL, due boolean NOT NULL, expires float8 NOT NULL
+    ) WITH (fillfactor = 50)
+    """,
+)
+SCHEMA = len(_STEPS)
+"""The layout that this version writes: how many steps were taken to it, which are only ever added."""
+
+_USAGE = (
+    "write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, special characters in a password percent-encoded; the only "
+    "options are host, port, user, password, dbname, passfile, target_session_attrs, channel_binding, require_auth and ssl…"
+)
+_OPTIONS = frozenset(
+    {"host", "port", "user", "password", "dbname", "passfile"}
+    | {"target_session_attrs", "channel_binding", "require_auth"}
+)
+
+_SYSTEM = (
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.EHOSTUNREACH,
+    errno.ENETUNREACH,
+    errno.ETIMEDOUT,
+    errno.ENOENT,
+    errno.EACCES,
+)
+# Where no connection comes about, libpq tells no code, only sentences of its own and of the server.
+_REFUSALS = {os.strerror(number): os.strerror(number) for number in _SYSTEM} | {
+    "failed to resolve host": "no such host",
+    "password authentication failed": "wrong user or password",
+    "no password supplied": "the server wants a password",
+    "pg_hba.conf": "the server does not let this user in from here (pg_hba.conf)",
+    "certificate": "TLS does not come about",
+    "private key": "TLS does not come about",
+    "does not exist": "no such database or user",
+    "too many": "the server has no connection left",
+    "connection slots": "the server has no connection left",
+    "starting up": "the server is starting",
+    "shutting down": "the server is stopping",
+    "SSL": "TLS does not come about",
+    "closed the connection": "the server closed the connection",
+}
+
+
+class _Connection(psycopg.AsyncConnection[Row]):
+    """Connection that is given up at once, with what it was asked, when nobody waits for its answer any more."""
+
+    async def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
+        """Wait as psycopg does, which spends ten seconds more to have a silent server stop what it was asked."""
+        try:
+            return await waiting.wait_async(gen, self.pgconn.socket, interval, timeout)
+        except asyncio.CancelledError:
+            self.pgconn.finish()
+            raise
+
+    def stirs(self) -> bool:
+        """Say whether something came that nobody asked for: an idle connection's end, as a rule."""
+        poll = select.poll()
+        poll.register(self.pgconn.socket, select.POLLIN)
+        return bool(poll.poll(0))
+
+
+class PostgresClient:
+    """Makes round trips to a database. The connection is opened at the first, and anew where it was lost."""
+
+    def __init__(self, url: str, *, timeout: float) -> None:
+        """`timeout` is seconds for a round trip; raise `ValueError`, which never repeats a password."""
+        self.place, given = _check(url)
+        """Where the database is, without user and password."""
+        self._timeout = timeout
+        # By this name a server finds what is left of connections that were given up.
+        self._name = f"modelvine {secrets.token_hex(8)}"
+        # One host of several that does not answer must not be in the way of the others for ever.
+        several = {"load_balance_hosts": "random"} if "," in given["host"] else {}
+        self._conninfo = make_conninfo(
+            **given | several,
+            gssencmode="disable",
+            application_name=self._name,
+            client_encoding="UTF8",
+            # The server is the first to give up: what nobody waits for any more must not be done later.
+            options=f"-c statement_timeout={timeout * 900:.0f}ms",
+        )
+        self._connection: _Connection | None = None
+        self._gave_up = False
+        self._closed = False
+        # One round trip at a time, so that writes arrive in the order they were made.
+        self._turn = asyncio.Lock()
+
+    async def rows(self, statement: str, values: Sequence[object] = ()) -> Sequence[Row]:
+        """Make one round trip, and return what a statement finds; raise `StoreUnavailable`."""
+
+        async def answered(connection: _Connection) -> Sequence[Row]:
+            cursor = await connection.execute(statement.encode(), values, binary=True)
+            return await cursor.fetchall() if cursor.description else []
+
+        return await self._bounded(answered)
+
+    async def close(self) -> None:
+        """Close the connection, after what is under way; harmless when called twice."""
+        self._closed = True
+        async with self._turn:
+            self._give_up()
+
+    async def _bounded(self, call: Callable[[_Connection], Awaitable[T]]) -> T:
+        """Make one round trip, waiting for our turn and for a connection included.
+
+        What the server or the library says may repeat a password, so only its kind is passed on, and the chain of
+        causes is cut.
+        """
+        try:
+            async with asyncio.timeout(self._timeout), self._turn:
+                connection = await self._opened()
+                try:
+                    return await call(connection)
+                except psycopg.Error:
+                    # Whatever it was, the next call looks anew at what is there: the tables may be gone.
+                    self._give_up()
+                    raise
+        except (TimeoutError, errors.QueryCanceled):
+            reason = f"no answer within {self._timeout:g} s"
+        except (psycopg.Error, OSError, ValueError) as error:
+            reason = _reason(error)
+        raise StoreUnavailable(
+            f"PostgreSQL at {self.place}: {reason}", told=f"PostgreSQL: {reason}"
+        )
+
+    async def _opened(self) -> _Connection:
+        """Return the connection, opened anew where the last one has ended."""
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        held = self._connection
+        if held is not None and not held.closed and not held.stirs():
+            return held
+        self._give_up()
+        made = await _Connection.connect(self._conninfo, autocommit=True, prepare_threshold=None)
+        with ExitStack() as failed:
+            failed.callback(made.pgconn.finish)
+            await self._prepare(made)
+            failed.pop_all()
+        self._connection = made
+        return made
+
+    async def _prepare(self, connection: _Connection) -> None:
+        """See that nothing of ours is under way elsewhere, and that the tables are there."""
+        if self._gave_up:
+            cursor = await connection.execute(
+                "SELECT coalesce(bool_and(pg_terminate_backend(pid, %s)), true) FROM pg_stat_activity "
+                "WHERE application_name = %s AND usename = current_user AND pid <> pg_backend_pid()",
+                (max(1, int(self._timeout * 1000)), self._name),
+            )
+            if await cursor.fetchone() != (True,):
+                raise StoreUnavailable(
+                    f"PostgreSQL at {self.place}: what was asked before is still under way"
+                )
+            self._gave_up = False
+        try:
+            version = await _version(connection)
+        except errors.UndefinedTable:
+            version = 0
+        if version < SCHEMA:
+            version = await _lay_out(connection)
+        if version > SCHEMA:
+            raise StoreUnavailable(
+                f"PostgreSQL at {self.place} was written by a newer modelvine (layout {version}, this one knows {SCHEMA}): "
+                "upgrade this one, or choose another database with `store`"
+            )
+
+    def _give_up(self) -> None:
+        """Close the connection; what was asked over it may be done yet."""
+        if self._connection is not None:
+            self._connection.pgconn.finish()
+            self._connection, self._gave_up = None, True
+
+
+async def _version(connection: _Connection) -> int:
+    cursor = await connection.execute("SELECT coalesce(max(version), 0)::int FROM modelvine.layout")
+    row = await cursor.fetchone()
+    return int(row[0]) if row else 0
+
+
+async def _lay_out(connection: _Connection) -> int:
+    """Take the steps that this database has not seen, one node at a time, and return its layout."""
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        # Who may not make schemas may have been given one.
+        cursor = await connection.execute("SELECT to_regnamespace('modelvine') IS NULL")
+        if (await cursor.fetchone()) == (True,):
+            await connection.execute("CREATE SCHEMA modelvine")
+        await connection.execute(
+            "CREATE TABLE IF NOT EXISTS modelvine.layout (version int NOT NULL)"
+        )
+        taken = await _version(connection)
+        for step in _STEPS[taken:]:
+            await connection.execute(step)
+        if taken < SCHEMA:
+            await connection.execute("INSERT INTO modelvine.layout VALUES (%s)", (SCHEMA,))
+    return max(taken, SCHEMA)
+
+
+def _reason(error: Exception) -> str:
+    """Say what went wrong without the words of library and server."""
+    if isinstance(error, errors.InsufficientPrivilege):
+        return (
+            "this user may not do that: let the database's owner run CREATE SCHEMA modelvine AUTHORIZATION with this "
+            f"user's name ({type(error).__name__})"
+        )
+    if isinstance(error, psycopg.Error) and error.sqlstate:
+        return f"{type(error).__name__} {error.sqlstate}"
+    said = str(error)
+    return next((r for words, r in _REFUSALS.items() if words in said), type(error).__name__)
+
+
+def _check(url: str) -> tuple[str, dict[str, Any]]:
+    """Return where the server is, without user and password, and what the URL says; raise `ValueError`."""
+    try:
+        said = dict(conninfo_to_dict(url))
+    except psycopg.Error:
+        raise ValueError(_USAGE) from None
+    # Other options of the library would lift our bounds.
+    if not all(option in _OPTIONS or option.startswith("ssl") for option in said):
+        raise ValueError(_USAGE)
+    if not said.get("host") or "//" not in url:
+        raise ValueError(_USAGE)
+    return f"{said['host']}:{said.get('port', 5432)}/{said.get('dbname', '')}", said
