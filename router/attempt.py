@@ -150,7 +150,13 @@ class Attempt:
         if answer is not None or error is not None:
             broken = error if answer is None else answer.broken
             early = left is not None and error is None
-            desk.observe(Outcome(self.candidate, broken, seconds, left=early))
+            desk.observe(self._outcome(broken, seconds, left=early))
+
+    def _outcome(self, error: WorkerError | None, seconds: float, *, left: bool) -> Outcome:
+        if error is None:
+            return Outcome(self.candidate, None, seconds, left=left, request=self.request.id)
+        circuit = self._desk.ledger.condition(self.candidate).circuit
+        return Outcome(self.candidate, error, seconds, request=self.request.id, circuit=circuit)
 
     def _log(self, error: WorkerError) -> None:
         """Write down who failed and why, for the operator."""

@@ -24,6 +24,10 @@ class Outcome:
     seconds: float
     left: bool = False
     """Whether its caller left in the middle of the answer: maybe because nothing came any more."""
+    request: str = ""
+    """What the request is called."""
+    circuit: str = ""
+    """How the candidate's circuit is after a failure; nothing where it answered."""
 
     @property
     def shows(self) -> Evidence | None:

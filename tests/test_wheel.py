@@ -42,6 +42,13 @@ def test_the_wheel_holds_every_module_and_nothing_but_the_packages(names: set[st
     }
 
 
+def test_the_wheel_holds_the_page_and_the_licences_of_what_it_loads(names: set[str]) -> None:
+    static = ROOT / "node/faces/console/static"
+    files = {str(path.relative_to(ROOT)) for path in static.rglob("*") if path.is_file()}
+    assert any(name.endswith("uplot/LICENSE") for name in files)
+    assert files <= names
+
+
 def test_one_range_of_pythons_is_promised_everywhere() -> None:
     promised = pythons.promised()
     first, last = promised[0], promised[-1]

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from node.auth.errors import RoleNotAllowed
+from node.auth.errors import AuthError, RoleNotAllowed
 from node.auth.forwarded import FORWARDED_FOR, TrustedProxies, network_of
 from node.auth.principal import ANYBODY, PRINCIPAL, KeyLookup, NoKeys, Principal, holder_of
 from node.auth.quotas import of_addresses
@@ -53,8 +53,8 @@ _NO_KEYS = NoKeys()
 _AS_IT_COMES = WebSettings()
 
 
-PROBED = frozenset({"/healthz", "/readyz"})
-"""What load balancers ask, of whom nobody wants a key."""
+is_open = re.compile(r"/(?:healthz|readyz|console/.*)?").fullmatch
+"""Finds the paths for which nobody wants a key: what load balancers ask, and the console's page, which holds no secret."""
 
 
 class OwnedConnection(Protocol):
@@ -132,7 +132,7 @@ class Access:
         shown = shown_key(request.headers)
         # On the path of every request: the common case first.
         keyless = not shown and self._keyless is Keyless.MACHINE and self.near(request)
-        free, near = keyless or request.path in PROBED, partial(self.near, request)
+        free, near = keyless or is_open(request.path), partial(self.near, request)
         found = ANYBODY if free else self.holder(shown, near)
         if self.tells_addresses and found is ANYBODY and not (free or near()):
             caller: OwnedConnection = request.protocol  # type: ignore[assignment]  # ours, in both servers
@@ -154,6 +154,14 @@ class Access:
         everybody = self._keyless is Keyless.EVERYBODY
         keyless = near is not None and (near() if by_place else everybody)
         return holder_of(shown, self._keys, self._wall(), keyless=keyless)
+
+    def looks(self, request: web.Request) -> bool:
+        """Whether the caller may look at this node now: a key may have ended since the request came."""
+        try:
+            self.holder(shown_key(request.headers), partial(self.near, request)).look()
+        except AuthError:
+            return False
+        return True
 
     def change(self, request: web.Request) -> None:
         """Admit only who may change this node: its own user or root on this machine, an operator's key, or the control token."""

@@ -14,6 +14,7 @@ from zlib import crc32
 
 from pydantic import TypeAdapter, ValidationError
 
+from node.auth.usage_history import UsageHistory
 from registry.clock import Clock
 from registry.errors import StoreUnavailable
 from registry.records import PeerId
@@ -133,10 +134,20 @@ class UsageBook:
 class UsageLog:
     """The usage of a site: written for this node, read for all."""
 
-    def __init__(self, book: UsageBook, store: Store, node: PeerId, *, days: int) -> None:
+    def __init__(
+        self,
+        book: UsageBook,
+        store: Store,
+        node: PeerId,
+        *,
+        days: int,
+        now: Clock = time.monotonic,
+    ) -> None:
         """Rows are kept for so many `days`."""
         self.book = book
         """What this process counts."""
+        self.history = UsageHistory(now)
+        """The last hour of this node."""
         self._store = store
         self._node = node
         self._days = days
@@ -191,6 +202,7 @@ class UsageLog:
 
     def _count(self, row: UsageRow) -> None:
         row = replace(row, model=row.model[:MAX_NAME])
+        self.history.add(row)
         part = crc32(f"{row.key} {row.model}".encode()) % PARTS
         name = f"{row.day}:{self._node}:{part}"
         rows = self._parts.setdefault(name, {})

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from node.observe.loop_lag import Lateness
     from node.observe.metrics import Metrics
     from node.peers.bootstrap import Bootstrap
+    from node.peers.node_events import NodeEvents
     from registry.service import Registry
     from router.dispatch import Router
     from router.peers.links import Links
@@ -97,6 +98,7 @@ class Context(Serving):
     usage_log: "UsageLog"
     audit: "AuditLog"
     receipt_log: "ReceiptLog"
+    node_events: "NodeEvents"
     learning: "Learning"
     lateness: "Lateness"
     whole: "Whole"

@@ -11,7 +11,9 @@ from node.auth.receipts import Side
 from node.auth.usage import NOBODY
 from node.faces import Serving
 from node.faces.errors import KNOWN, refusal
+from node.lane.request import HttpRequest
 from node.observe.logs import RequestLog, quoted
+from node.observe.recent import Recent
 from router.attempt import Routed
 from router.errors import NobodyServes, NoCapacity, RouterError, WorkerError
 from router.openai.usage import Tokens, Usage, told_at_end
@@ -67,11 +69,12 @@ class Account:
     """The same of the parts of a stream that several workers wrote."""
     hops: list[tuple[str, Usage]] = field(default_factory=list)
     """What other nodes tell of their parts of such a stream, by peer id."""
-
-    @property
-    def to_peer(self) -> bool:
-        """Whether another node asks."""
-        return bool(self.asker)
+    seconds: float = -1.0
+    """How long it took; negative until it has ended."""
+    http: HttpRequest | None = None
+    """The request of a caller who can be cut off, as long as it is under way."""
+    used: Usage | None = None
+    """The tokens that it took, once it has ended, as far as anybody told."""
 
     def asks(self, request: Request) -> None:
         """Take in what is asked."""
@@ -125,7 +128,9 @@ class Account:
 def opened(context: Serving, id_: str, kind: Kind, asker: str = "") -> Account:
     """Open the account of one request, of the node `asker` where it is no client's; whoever does so concludes it."""
     context.metrics.begun()
-    return Account(id_, kind, asker=asker)
+    account = Account(id_, kind, asker=asker)
+    context.metrics.recent.under_way[id(account)] = account
+    return account
 
 
 def accounting(
@@ -174,6 +179,7 @@ def conclude(context: Serving, account: Account) -> None:
         _count(context, account, used, seconds)
     if account.status < _REFUSED and (account.asker or not account.served):
         _write_down(context, account, used, seconds)
+    _remember(context.metrics.recent, account, used, seconds)
     log.info(
         "request=%s model=%s kind=%s node=%s route=%s attempts=%d status=%d seconds=%.3f tokens=%s%s",
         account.id,
@@ -202,6 +208,15 @@ def _write_down(context: Serving, account: Account, used: Usage | None, seconds:
     for node, usage in account.hops or ((account.node, told),):
         tokens = None if usage is None else (usage.prompt, usage.completion)
         add(Side.ASKED, node, account.id, account.model, tokens, seconds)
+
+
+def _remember(recent: Recent, account: Account, used: Usage | None, seconds: float) -> None:
+    """Have an account looked at after its end, without what is large or others' own."""
+    account.seconds, account.used = seconds, used
+    account.ticket = account.tokens = account.http = None
+    recent.under_way.pop(id(account), None)
+    recent.ended.append(account)
+    recent.count += 1
 
 
 def _used(account: Account, spent: list[tuple[str, Usage]]) -> Usage | None:

@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from node import faces
-from node.auth.access import PROBED
+from node.auth.access import is_open
 from node.auth.errors import AuthError
 from node.auth.principal import ANYBODY, PRINCIPAL, GrantLookup
 from node.config.web import WebSettings
@@ -171,7 +171,7 @@ def _authorize(request: HttpRequest, asks: Asks | None) -> None:
     if asks is not None:
         if not asks.elsewhere:
             principal.ask()
-    elif request.path not in PROBED:
+    elif not is_open(request.path):
         principal.look()
 
 

@@ -105,6 +105,10 @@ class UnknownNode(FaceError):
     """The registry knows no such node."""
 
 
+class UnknownRequest(FaceError):
+    """No request of this id is under way here, or none that can be cut off."""
+
+
 class BodyTooLarge(FaceError):
     """The body has more than `limit` bytes."""
 
@@ -154,6 +158,7 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         UnknownPath: Row(404, 1011, _BAD, "unknown_path"),
         WrongMethod: Row(405, 1011, _BAD, "method_not_allowed"),
         UnknownNode: Row(404, 1001, _BAD, "node_not_found"),
+        UnknownRequest: Row(404, 1001, _BAD, "request_not_found"),
         BodyTooLarge: Row(413, 1001, _BAD, "body_too_large"),
         BodyTooSlow: Row(408, 1005, _BAD, "body_too_slow"),
         UnsupportedMediaType: Row(415, 1011, _BAD, "unsupported_media_type"),

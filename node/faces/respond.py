@@ -62,6 +62,7 @@ async def answer(
     `refuse` says an error before the first byte in the caller's protocol.
     """
     with accounting(context, http[ID], kind, asker) as account:
+        account.http = http
         try:
             spoken = await ask()
             principal = http.get(PRINCIPAL, ANYBODY)
@@ -106,10 +107,10 @@ async def _pass_on(
 ) -> web.StreamResponse:
     settings = context.settings.router
     request, voice = spoken.request, spoken.voice
-    account.keeps_usage = account.to_peer and USAGE in http.headers
+    account.keeps_usage = bool(account.asker) and USAGE in http.headers
     out = Outgoing(http, patience=settings.stall_timeout)
     # Another node tells its own callers that it waits.
-    audible = request.stream and account.kind in TEXT and not account.to_peer
+    audible = request.stream and account.kind in TEXT and not account.asker
     with KeepAlive(out, settings.keep_alive if audible else 0, {"x-request-id": account.id}):
         try:
             async with put(context, request, account, first) as routed:
@@ -225,7 +226,7 @@ async def _streamed(routed: Routed, out: Outgoing, account: Account) -> None:
         del chunk
         await out.send(ready)
     rest = done.seen(passage.rest())
-    plain_ = account.kind in TEXT and not answer.verbatim and not account.to_peer
+    plain_ = account.kind in TEXT and not answer.verbatim and not account.asker
     await out.end(rest + done.lacking if plain_ else rest)
 
 
@@ -320,6 +321,6 @@ def _refused(
     account.sent = response.content_length or 0
     if isinstance(error, RouterError):
         response.headers[ATTEMPTS] = str(error.attempts)
-        if account.to_peer and error.hopeful:
+        if account.asker and error.hopeful:
             response.headers[WAIT] = READY
     return response

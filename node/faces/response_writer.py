@@ -299,20 +299,20 @@ def headers_of(
         ROUTE: account.route,
         ATTEMPTS: str(account.attempts),
     }
-    heard = headers.get(HEARD, "") if account.to_peer else headers.pop(HEARD, "")
+    heard = headers.get(HEARD, "") if account.asker else headers.pop(HEARD, "")
     dropped = [name for name in spoken.dropped if name not in heard.split(", ")]
     lost = [] if answer.verbatim else dropped
     # What the worker has no word for comes after what the face has none for.
     lost += _named(headers.pop(DROPPED, ""), spoken.names)
     if lost:
         headers[DROPPED] = ", ".join(lost)
-    if account.to_peer and worker:
+    if account.asker and worker:
         headers[LOAD] = remote_load.written(context.load_of(worker))
         if learnt := context.router.service_time(worker, account.kind):
             headers[SERVICE_TIME] = service_time.written(learnt)
     if account.ticket is not None:
         headers |= account.ticket.headers()
-    if account.to_peer and answer.verbatim:
+    if account.asker and answer.verbatim:
         headers[VERBATIM] = answer.verbatim
     return headers
 

@@ -51,7 +51,7 @@ def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "CallHandl
         return call.handler
     asker = http.headers.get(HOP, "") if call.to_peer else ""
     account = opened(context, spoken.request.id, call.kind, asker)
-    account.key, account.ticket = principal.name, ticket
+    account.key, account.ticket, account.http = principal.name, ticket, http
     account.asks(spoken.request)
     try:
         attempt = context.router.start(spoken.request)

@@ -1,5 +1,6 @@
 """Metrics of a node: numbers that cost a request nothing, as Prometheus series on demand."""
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from prometheus_client.utils import floatToGoString
 
 from node.connection_limits import EVENTS, Crowd
 from node.observe.counters import SECONDS, Counts, Histogram, Spent, Spread, Times, summed
+from node.observe.recent import Recent
 from registry.records import Service
 from router.worker_metrics import Told
 
@@ -88,6 +90,8 @@ class Metrics:
         self._in_flight = self._taken = self._sent = 0
         self.crowd = Crowd()
         """Who is connected; counted by the servers."""
+        self.recent = Recent(time.time)
+        """Requests, those under way and the last that ended."""
 
     def begun(self) -> None:
         """Count a request that came in."""
@@ -120,6 +124,8 @@ class Metrics:
         """Count one attempt at one worker or peer."""
         ended = "ok" if outcome.error is None else type(outcome.error).__name__
         self._attempts[outcome.candidate.dialect, ended] += 1
+        if outcome.error is not None:
+            self.recent.failed_attempt(outcome, outcome.error)
 
     def counts(self) -> Counts:
         """Return what was counted until now."""

@@ -66,7 +66,7 @@ async def test_an_answer_is_reported_at_its_end_with_its_time(office: Office) ->
         assert (routed.candidate, routed.attempts) == (OURS, 2)
         assert not office.outcomes
         office.time = 3.0
-    assert office.outcomes == [Outcome(OURS, None, 3.0)]
+    assert office.outcomes == [Outcome(OURS, None, 3.0, request="r-1")]
 
 
 async def test_a_failure_before_the_first_byte_is_reported_with_its_number(office: Office) -> None:

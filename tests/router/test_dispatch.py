@@ -223,7 +223,7 @@ async def test_in_flight_lasts_from_the_first_try_to_the_last_byte(world: World)
         async with world.router.answer(chat()):
             assert world.router.in_flight == {candidate.key: 1}
         assert not world.router.in_flight
-    assert world.outcomes == [Outcome(candidate, None, 0.0)]
+    assert world.outcomes == [Outcome(candidate, None, 0.0, request=chat().id)]
 
 
 @pytest.mark.parametrize("faults", [{"hang": True}, {"delay_between": 60}])

@@ -28,7 +28,7 @@ def routes(context: Context) -> list[web.RouteDef]:
 
     async def nodes(_: web.Request) -> web.Response:
         found = contacts(context.bootstrap.addresses, context.registry.mesh)
-        return json_answer({"nodes": _nodes(context), "bootstrap": shown(found)})
+        return json_answer({"nodes": node_rows(context), "bootstrap": shown(found)})
 
     return [
         web.get("/api/v1/catalog", catalog),
@@ -121,7 +121,8 @@ def _reason(context: Context, node: PeerId) -> dict[str, Any]:
     return {"since": since, "evidence": pulse.why, "why": REASONS[pulse.why]}
 
 
-def _nodes(context: Context) -> list[dict[str, Any]]:
+def node_rows(context: Context) -> list[dict[str, Any]]:
+    """Show every node that is known, by its id."""
     connections = {c.peer: c for c in context.registry.mesh.connections()}
     return [
         {

@@ -29,7 +29,7 @@ async def guarded(access):
         access.change(request)
         return web.Response()
 
-    routes = [web.get("/", read), web.post("/", read), web.post("/change", change)]
+    routes = [web.get("/read", read), web.post("/read", read), web.post("/change", change)]
     listener = socket.create_server(("127.0.0.1", 0))
     async with AsyncExitStack() as closing:
         await serve(application(routes, access.admit), listener, closing)
@@ -62,21 +62,21 @@ async def status(call):
     ],
 )
 async def test_a_node_is_addressed_by_its_addresses_and_its_own_names(node, host):
-    assert await status(node.get("/", headers={"Host": host})) == 200
+    assert await status(node.get("/read", headers={"Host": host})) == 200
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example:6100", "localhost.evil.example", "127.0.0.1.evil.example", "[::1"]
 )
 async def test_a_name_that_somebody_else_points_here_is_refused(node, host):
-    assert await status(node.get("/", headers={"Host": host})) == 403
+    assert await status(node.get("/read", headers={"Host": host})) == 403
 
 
 @pytest.mark.parametrize(
     "origin", ["https://evil.example", "null", "http://localhost:1", "http://[", "file://"]
 )
 async def test_what_a_page_of_another_origin_sends_is_refused(node, origin):
-    assert await status(node.post("/", headers={"Origin": origin}, json={})) == 403
+    assert await status(node.post("/read", headers={"Origin": origin}, json={})) == 403
 
 
 async def test_a_page_of_our_own_may_send(node):
@@ -106,7 +106,7 @@ class Table:
 async def test_who_comes_over_loopback_is_judged_by_whose_process_it_is(uid, expected):
     async with guarded(Access(token=TOKEN, keyless=Keyless.EVERYBODY, sockets=Table(uid))) as node:
         assert await status(node.post("/change", json={})) == expected
-        assert await status(node.get("/")) == 200
+        assert await status(node.get("/read")) == 200
         shown = {"Authorization": f"Bearer {TOKEN}"}
         assert await status(node.post("/change", json={}, headers=shown)) == 200
 
@@ -128,18 +128,18 @@ async def test_who_comes_over_loopback_is_judged_by_whose_process_it_is(uid, exp
 )
 async def test_people_of_this_machine_ask_without_a_key_and_services_do_not(uid, status_):
     async with guarded(Access(token=TOKEN, sockets=Table(uid))) as node:
-        assert await status(node.get("/")) == status_
-        assert await status(node.get("/", headers={"X-Forwarded-For": "192.0.2.1"})) == 401
+        assert await status(node.get("/read")) == status_
+        assert await status(node.get("/read", headers={"X-Forwarded-For": "192.0.2.1"})) == 401
         shown = {"Authorization": f"Bearer {TOKEN}"}
         # Without keys nobody knows the token here; `KeyRing` counts it among them.
-        assert await status(node.get("/", headers=shown)) == status_
+        assert await status(node.get("/read", headers=shown)) == status_
 
 
 async def test_whose_process_calls_is_asked_of_the_kernel_once_for_a_connection():
     table = Table(0)
     async with guarded(Access(token=TOKEN, sockets=table)) as node:
         for _ in range(5):
-            assert await status(node.get("/")) == 200
+            assert await status(node.get("/read")) == 200
     assert table.asked == 1
 
 
@@ -147,7 +147,7 @@ async def test_whose_process_calls_is_asked_of_the_kernel_once_for_a_connection(
 async def test_the_operator_decides_who_needs_no_key(keyless, status_):
     access = Access(token=TOKEN, sockets=Table(33), keyless=Keyless(keyless))
     async with guarded(access) as node:
-        assert await status(node.get("/")) == status_
+        assert await status(node.get("/read")) == status_
 
 
 async def test_who_is_refused_is_told_what_to_show():
@@ -339,7 +339,10 @@ def settings(**given):
 async def test_the_operator_says_by_which_other_names_a_node_may_be_addressed(
     names, host, expected
 ):
-    async with guarded(settings(names=names)) as node, node.get("/", headers={"Host": host}) as got:
+    async with (
+        guarded(settings(names=names)) as node,
+        node.get("/read", headers={"Host": host}) as got,
+    ):
         assert got.status == expected
         assert expected == 200 or "web.names" in (await got.json())["message"]
 
@@ -349,7 +352,7 @@ async def test_whoever_uses_a_proxys_name_changes_nothing_without_the_token(name
     """A browser of the node's own user may be led here by such a name."""
     headers = {"Host": "proxy.example", "Origin": "http://proxy.example"}
     async with guarded(settings(names=names)) as node:
-        assert await status(node.post("/", json={}, headers=headers)) == 200
+        assert await status(node.post("/read", json={}, headers=headers)) == 200
         assert await status(node.post("/change", json={}, headers=headers)) == 403
         headers["Authorization"] = f"Bearer {TOKEN}"
         assert await status(node.post("/change", json={}, headers=headers)) == 200
@@ -366,7 +369,7 @@ async def test_whoever_uses_a_proxys_name_changes_nothing_without_the_token(name
 )
 async def test_pages_of_origins_that_the_operator_names_may_ask_and_read(origins, origin, allowed):
     async with guarded(settings(origins=origins)) as node:
-        for method, path in (("GET", "/"), ("POST", "/"), ("GET", "/nothing")):
+        for method, path in (("GET", "/read"), ("POST", "/read"), ("GET", "/nothing")):
             async with node.request(method, path, headers={"Origin": origin}) as answer:
                 assert answer.status == (404 if path == "/nothing" else 200)
                 assert answer.headers.getall("Access-Control-Allow-Origin") == [allowed]
@@ -381,14 +384,14 @@ async def test_a_browser_that_asks_first_is_told_what_a_page_may_send():
         "Access-Control-Request-Headers": "authorization, content-type,x-modelvine-project",
     }
     async with guarded(settings(origins=("https://chat.example",))) as node:
-        async with node.options("/", headers=asked) as answer:
+        async with node.options("/read", headers=asked) as answer:
             assert answer.status == 200
             assert "POST" in answer.headers["Access-Control-Allow-Methods"]
             names = answer.headers["Access-Control-Allow-Headers"]
             assert names == asked["Access-Control-Request-Headers"]
             assert "Access-Control-Allow-Credentials" not in answer.headers
         asked["Origin"] = "https://evil.example"
-        async with node.options("/", headers=asked) as answer:
+        async with node.options("/read", headers=asked) as answer:
             assert answer.status == 405
             assert "Access-Control-Allow-Origin" not in answer.headers
 
@@ -397,10 +400,10 @@ async def test_a_browser_that_asks_first_is_told_what_a_page_may_send():
 async def test_pages_of_other_origins_are_refused_and_cannot_read(origins):
     headers = {"Origin": "https://evil.example"}
     async with guarded(settings(origins=origins)) as node:
-        async with node.post("/", json={}, headers=headers) as answer:
+        async with node.post("/read", json={}, headers=headers) as answer:
             assert answer.status == 403
             assert "web.origins" in (await answer.json())["message"]
-        async with node.get("/", headers=headers) as answer:
+        async with node.get("/read", headers=headers) as answer:
             assert "Access-Control-Allow-Origin" not in answer.headers
 
 

@@ -36,6 +36,7 @@ from node.observe.loop_lag import Lateness
 from node.observe.metrics import Metrics
 from node.peers.bootstrap import Bootstrap
 from node.peers.followers import follow_revoked
+from node.peers.node_events import NodeEvents
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet, address_of
 from registry.persistence import next_epoch
@@ -184,6 +185,8 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         questions=ReplicaQuestions(links, time.monotonic),
     )
     exchange_load(registry, router)
+    node_events = NodeEvents(registry, time.time)
+    registry.on_change(node_events.changed)
     lateness = Lateness()
     return Context(
         peer=identity.peer,
@@ -200,6 +203,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         audit=AuditLog(store, identity.peer, time.time),
         receipts=receipts.book,
         receipt_log=receipts,
+        node_events=node_events,
         metrics=metrics,
         lateness=lateness,
         whole=Whole(router, metrics, lateness, logs.recent()),

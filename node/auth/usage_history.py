@@ -1,0 +1,102 @@
+"""Usage of the last hour, by model and by the node that answered: ring buffers in memory, of fixed size.
+
+It takes the rows that the log of usage takes every few seconds, so that a request pays nothing for it. Those of other processes
+of this node are among them.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from registry.clock import Clock
+
+if TYPE_CHECKING:
+    from node.auth.usage import UsageRow
+
+BUCKET = 30.0
+"""Seconds of one bucket."""
+
+BUCKETS = 120
+"""Buckets of a ring: an hour."""
+
+MAX_RINGS = 300
+"""Pairs of a model and a node; while so many were used within the hour, what others use is left out."""
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Sums of one bucket: counts, tokens, and seconds. `number` counts buckets from the start of the clock."""
+
+    number: int
+    requests: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    seconds: float = 0.0
+    first_seconds: float = 0.0
+
+    def add(self, row: "UsageRow | Bucket") -> None:
+        """Take in what was counted in a while."""
+        self.requests += row.requests
+        self.failed += row.failed
+        self.prompt_tokens += row.prompt_tokens
+        self.completion_tokens += row.completion_tokens
+        self.cached_tokens += row.cached_tokens
+        self.seconds += row.seconds
+        self.first_seconds += row.first_seconds
+
+
+class UsageHistory:
+    """The rings of all models and nodes."""
+
+    def __init__(self, now: Clock, *, most: int = MAX_RINGS) -> None:
+        self._now = now
+        self._most = most
+        self._rings: dict[tuple[str, str], deque[Bucket]] = {}
+        """Buckets in which there was anything, the newest last."""
+
+    def add(self, row: "UsageRow") -> None:
+        """Take in what was counted just now."""
+        number = self._number()
+        ring = self._ring((row.model, row.node), number)
+        if ring is None:
+            return
+        if not ring or ring[-1].number != number:
+            ring.append(Bucket(number))
+        ring[-1].add(row)
+
+    def pairs(self) -> Sequence[tuple[str, str]]:
+        """Return the models and nodes of which there is something from the last hour, in order."""
+        oldest = self._number() - BUCKETS + 1
+        return sorted(pair for pair, ring in self._rings.items() if ring[-1].number >= oldest)
+
+    def buckets(self, model: str, node: str) -> Sequence[Bucket]:
+        """Return the last hour of one pair, the oldest bucket first; the last one is not over yet."""
+        last = self._number()
+        found = {bucket.number: bucket for bucket in self._rings.get((model, node), ())}
+        wanted = range(last - BUCKETS + 1, last + 1)
+        return [found.get(number) or Bucket(number) for number in wanted]
+
+    def total(self, model: str, node: str) -> Bucket:
+        """Return the sums of the last hour of one pair."""
+        total, oldest = Bucket(self._number()), self._number() - BUCKETS + 1
+        for bucket in self._rings.get((model, node), ()):
+            if bucket.number >= oldest:
+                total.add(bucket)
+        return total
+
+    def _number(self) -> int:
+        return int(self._now() / BUCKET)
+
+    def _ring(self, pair: tuple[str, str], number: int) -> deque[Bucket] | None:
+        if pair not in self._rings and len(self._rings) >= self._most:
+            old = [
+                name for name, ring in self._rings.items() if ring[-1].number <= number - BUCKETS
+            ]
+            for name in old:
+                del self._rings[name]
+            if not old:
+                return None
+        return self._rings.setdefault(pair, deque(maxlen=BUCKETS))

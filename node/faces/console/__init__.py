@@ -1,0 +1,61 @@
+"""Console: the page at `/` by which people see their mesh and work with it, and the files that it loads.
+
+The page holds no secret, so nobody needs a key for it. What it shows it asks of the API, with the rights of whoever looks.
+Without JavaScript it shows tables of nodes and models to those who may see them.
+"""
+
+from aiohttp import web
+
+from node.faces import Context
+from node.faces.console.assets import Asset, assets
+from node.faces.console.plain import tables
+from node.faces.errors import UnknownPath
+
+PLACE = b"<!-- tables -->"
+"""Where the tables stand in the page."""
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""Headers of each of the console's answers."""
+
+
+def routes(context: Context) -> list[web.RouteDef]:
+    """Return the routes of this face."""
+
+    async def page(request: web.Request) -> web.Response:
+        shown = tables(context) if context.access.looks(request) else b""
+        body = assets()["page.html"].content.replace(PLACE, shown)
+        headers = {**HEADERS, "Content-Type": "text/html; charset=utf-8"}
+        return web.Response(body=body, headers={**headers, "Cache-Control": "no-store"})
+
+    async def file(request: web.Request) -> web.Response:
+        asset = assets().get(request.match_info["name"])
+        if asset is None:
+            raise UnknownPath("the console has no such file")
+        return _sent(asset, request)
+
+    return [web.get("/", page), web.get("/console/{name:.+}", file)]
+
+
+def _sent(asset: Asset, request: web.Request) -> web.Response:
+    headers = {
+        **HEADERS,
+        "Content-Type": asset.content_type,
+        "ETag": asset.etag,
+        # Another version of the node has other files under the same names.
+        "Cache-Control": "no-cache",
+        "Vary": "Accept-Encoding",
+    }
+    if asset.etag in request.headers.get("if-none-match", ""):
+        return web.Response(status=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return web.Response(body=asset.packed, headers={**headers, "Content-Encoding": "gzip"})
+    return web.Response(body=asset.content, headers=headers)

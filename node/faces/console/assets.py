@@ -1,0 +1,44 @@
+"""Assets of the console: the files that its page loads, read and packed when the first of them is asked for."""
+
+import gzip
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "static"
+
+TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+"""Content types of what is served; other files, as licences, only lie beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file, as it is and packed by gzip."""
+
+    content: bytes
+    packed: bytes
+    content_type: str
+    etag: str
+
+
+@cache
+def assets() -> Mapping[str, Asset]:
+    """Return all files by their names below the folder: what is asked for is looked up here, and never on the disk."""
+    return {
+        path.relative_to(FOLDER).as_posix(): _read(path)
+        for path in sorted(FOLDER.rglob("*"))
+        if path.suffix in TYPES
+    }
+
+
+def _read(path: Path) -> Asset:
+    content = path.read_bytes()
+    etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    return Asset(content, gzip.compress(content, mtime=0), TYPES[path.suffix], etag)

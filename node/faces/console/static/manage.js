@@ -1,0 +1,202 @@
+// Forms that change this node. Each shows the command that does the same.
+
+import { get, post } from "./api.js";
+import { badge, command, field, h, name, note, number, put, table, TYPES } from "./dom.js";
+import { state, watch } from "./live.js";
+
+const TYPE_WORDS = TYPES.map((words, at) => [String(at), words]);
+const ROLES = [["user", "user: asks models"], ["viewer", "viewer: looks"], ["operator", "operator: changes the node"]];
+
+export function show(place, me) {
+  const registered = unregister(me);
+  const parts = [register(registered.look), attach(registered.look), registered, draining(me)];
+  const keys = keysOf();
+  put(place, h("div", { class: "cards pane" }, parts.map((part) => part.card)), keys.card);
+  return () => [...parts, keys].forEach((part) => part.away?.());
+}
+
+// A form: what it asks, the command as it stands, and what the node said.
+function form(title, words, fields, { button, danger, line, send }) {
+  const said = h("p", { class: "said", role: "status" });
+  const shown = h("div", {});
+  const ready = h("button", { class: danger && "danger" }, button);
+  const read = () => Object.fromEntries(new FormData(element));
+  const show = () => put(shown, command(line(read())));
+  const element = h("form", {
+    oninput: show, onchange: show,
+    onsubmit: async (event) => {
+      event.preventDefault();
+      ready.disabled = true;
+      put(said, "…");
+      try { put(said, await send(read())); }
+      catch (error) { put(said, h("span", { class: "bad" }, error.message)); }
+      ready.disabled = false;
+    },
+  }, h("div", { class: "fields" }, fields), h("div", { class: "row" }, ready), said, shown);
+  show();
+  return { element, card: h("section", { class: "card" }, h("h2", {}, title), words && h("p", { class: "muted pane" }, words), element), show };
+}
+
+const flag = (name_, value) => (value ? [name_, value] : []);
+
+function register(done) {
+  return form("Register a model", "A worker beside this node. Registered models outlive restarts.", [
+    field("Project", { name: "project", required: true }),
+    field("Model", { name: "model", required: true }, { hint: "as clients call it" }),
+    field("Worker", { name: "api", required: true, full: true, placeholder: "http://127.0.0.1:8080/v1/chat/completions", inputmode: "url" }),
+    field("Type", { name: "type" }, { options: TYPE_WORDS }),
+    field("Requests at one time", { name: "capacity", inputmode: "numeric", pattern: "[0-9]*" }, { hint: "else learnt" }),
+    field("Its own name", { name: "worker_model" }, { hint: "where it differs" }),
+    field("Replica", { name: "cid" }, { hint: "to tell several apart" }),
+  ], {
+    button: "Register",
+    line: (said) => ["modelvine", "register", said.project || "PROJECT", said.model || "MODEL", said.api || "URL",
+      ...(said.type !== "0" ? flag("--type", TYPES[said.type].replace(" ", "-")) : []), ...flag("--capacity", said.capacity), ...flag("--worker-model", said.worker_model), ...flag("--cid", said.cid)],
+    send: async (said) => {
+      const body = { project: said.project, model: said.model, api: said.api, type: Number(said.type), cid: said.cid, worker_model: said.worker_model };
+      if (said.capacity) body.capacity = Number(said.capacity);
+      const answer = await post("/api/v0/ai/model/register", body);
+      done();
+      return [`Registered ${said.project}/${said.model}. `, ...(answer.warnings || [])];
+    },
+  });
+}
+
+function attach(done) {
+  return form("Attach a worker", "Finds out what runs at an address, and registers all of its models. The command also watches it.", [
+    field("Worker", { name: "api", required: true, full: true, placeholder: "http://127.0.0.1:8080", inputmode: "url" }),
+    field("Project", { name: "project", value: "local" }),
+  ], {
+    button: "Look and register",
+    line: (said) => ["modelvine", "attach", said.api || "URL", ...flag("--project", said.project)],
+    send: async (said) => {
+      const { found, tried } = await post("/api/v1/recognise", { api: said.api });
+      if (!found) return h("span", { class: "bad" }, `Nobody was recognised there. ${(tried || []).map((one) => `${one.dialect}: ${one.came}`).join("; ")}`);
+      if (!found.models.length) return `It speaks ${found.dialect}, but names no models: register them one by one.`;
+      for (const model of found.models) {
+        await post("/api/v0/ai/model/register", { project: model.project || said.project, model: model.name, api: model.api || found.api, dialect: found.dialect, type: model.type ?? 0, cid: new URL(said.api).port });
+      }
+      done();
+      return `It speaks ${found.dialect}. Registered: ${found.models.map((one) => one.name).join(", ")}`;
+    },
+  });
+}
+
+function unregister(me) {
+  const choice = field("Model", { name: "what", required: true, full: true }, { options: [] });
+  const select = choice.querySelector("select");
+  let rows = [];
+  async function look() {
+    const { nodes } = await get("/api/v1/catalog").catch(() => ({ nodes: [] }));
+    const own = nodes.find((one) => one.node === me.node);
+    rows = own?.services || [];
+    const before = select.value;
+    select.replaceChildren(...rows.map((one, at) => h("option", { value: String(at) }, `${one.project}/${one.model}${one.cid ? ` (${one.cid})` : ""}`)));
+    if (rows[before]) select.value = before;
+    if (!rows.length) select.append(h("option", { value: "" }, "nothing is registered here"));
+    made.show();
+  }
+  const made = form("Unregister a model", "Others stop sending requests for it at once; what is under way is answered.", [choice], {
+    button: "Unregister",
+    danger: true,
+    line: (said) => { const one = rows[said.what]; return ["modelvine", "unregister", one?.project || "PROJECT", one?.model || "MODEL", ...flag("--cid", one?.cid)]; },
+    send: async (said) => {
+      const one = rows[said.what];
+      if (!one) return "There is nothing to unregister.";
+      await post("/api/v0/ai/model/unregister", { project: one.project, model: one.model, cid: one.cid, type: one.type });
+      look();
+      return `Unregistered ${one.project}/${one.model}.`;
+    },
+  });
+  look();
+  return { ...made, look };
+}
+
+function draining(me) {
+  const card = h("section", { class: "card" });
+  const said = h("p", { class: "said", role: "status" });
+  let before = "";
+  async function change(what) {
+    try { put(said, `This node is ${(await post(`/api/v1/${what}`)).standing} now.`); }
+    catch (error) { put(said, h("span", { class: "bad" }, error.message)); }
+  }
+  function render() {
+    const own = state.nodes.find((one) => one.node === me.node);
+    if (own?.standing === before) return;
+    before = own?.standing;
+    const drained = before === "draining";
+    put(card, h("h2", {}, "Take this node out of service"),
+      h("p", { class: "muted" }, "Other nodes send nothing new to a draining node; it answers what it has, and stays in the mesh."),
+      h("div", { class: "row" },
+        badge(drained ? "draining" : "alive", drained ? "draining" : "serving"),
+        h("button", { type: "button", class: "danger", "data-key": "drain", disabled: drained, onclick: () => change("drain") }, "Drain"),
+        h("button", { type: "button", class: "quiet", "data-key": "undrain", disabled: !drained, onclick: () => change("undrain") }, "Serve again")),
+      said, command(["curl", "-X", "POST", `${location.origin}/api/v1/${drained ? "undrain" : "drain"}`]));
+  }
+  render();
+  return { card, away: watch((what) => what === "nodes" && render()) };
+}
+
+function keysOf() {
+  const rows = h("div", {});
+  const said = h("p", { class: "said", role: "status" });
+
+  async function look() {
+    try {
+      const { keys } = await get("/api/v1/keys");
+      put(rows, table("Keys", [
+        { title: "Name", cell: (one) => name(one.name) },
+        { title: "State", cell: (one) => badge(one.state === "active" ? "ok" : "failed", one.state) },
+        { title: "Role", cell: (one) => one.role },
+        { title: "Models", cell: (one) => name((one.models || []).join(", ") || "all") },
+        { title: "Requests a minute", number: true, cell: (one) => (one.rpm ? number(one.rpm) : "–") },
+        { title: "Tokens a minute", number: true, cell: (one) => (one.tpm ? number(one.tpm) : "–") },
+        { title: "Expires", cell: (one) => (one.expires ? new Date(one.expires * 1000).toLocaleDateString("en-CA") : "never") },
+        { title: "Change", cell: (one) => one.state === "active" && h("span", {},
+          h("button", { type: "button", class: "quiet small", "data-key": `rotate:${one.name}`, "aria-label": `Replace the key of ${one.name}`, onclick: () => change(one.name, "rotate") }, "Replace"), " ",
+          h("button", { type: "button", class: "danger small", "data-key": `revoke:${one.name}`, "aria-label": `Revoke the key of ${one.name}`, onclick: () => change(one.name, "revoke") }, "Revoke")) },
+      ], keys, { empty: "There are no keys yet." }));
+    } catch (error) {
+      put(rows, note(error.message, "bad"));
+    }
+  }
+
+  async function change(who, what) {
+    if (what === "revoke" && !confirm(`Revoke the key of ${who}? It opens nothing any more, and that cannot be undone.`)) return;
+    try {
+      const answer = await post(`/api/v1/keys/${encodeURIComponent(who)}/${what}`);
+      put(said, answer.keys ? secret(answer.keys[0]) : `The key of ${who} is revoked.`, command(["modelvine", "key", what, who]));
+    } catch (error) {
+      put(said, h("span", { class: "bad" }, error.message));
+    }
+    look();
+  }
+
+  const secret = (made) => ["The key of ", made.name, ", which is shown this once: ", h("code", {}, made.key)];
+
+  const made = form("Make a key", "", [
+    field("Name", { name: "name", required: true }, { hint: "whose it is" }),
+    field("Role", { name: "role" }, { options: ROLES }),
+    field("Models", { name: "models", placeholder: "llama*, lab/*" }, { hint: "else all" }),
+    field("Days", { name: "days", inputmode: "numeric", pattern: "[0-9]*" }, { hint: "else for ever" }),
+    field("Requests a minute", { name: "rpm", inputmode: "numeric", pattern: "[0-9]*" }, { hint: "else no limit" }),
+    field("Tokens a day", { name: "tokens_per_day", inputmode: "numeric", pattern: "[0-9]*" }, { hint: "else no limit" }),
+  ], {
+    button: "Make",
+    line: (one) => ["modelvine", "key", "create", one.name || "NAME", ...(one.role !== "user" ? flag("--role", one.role) : []), ...patterns(one.models).flatMap((model) => ["--models", model]), ...flag("--expires", one.days && `${one.days}d`), ...flag("--rpm", one.rpm), ...flag("--tokens-per-day", one.tokens_per_day)],
+    send: async (one) => {
+      const wanted = { name: one.name, role: one.role };
+      if (one.models.trim()) wanted.models = patterns(one.models);
+      if (one.days) wanted.expires_in = Number(one.days) * 86400;
+      if (one.rpm) wanted.rpm = Number(one.rpm);
+      if (one.tokens_per_day) wanted.tokens_per_day = Number(one.tokens_per_day);
+      const answer = await post("/api/v1/keys", { keys: [wanted] });
+      look();
+      return secret(answer.keys[0]);
+    },
+  });
+  look();
+  return { card: h("section", { class: "pane" }, h("h2", {}, "Keys"), rows, said, h("div", { class: "cards" }, made.card)) };
+}
+
+const patterns = (text) => text.split(",").map((one) => one.trim()).filter(Boolean);

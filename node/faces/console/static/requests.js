@@ -1,0 +1,113 @@
+// Requests: those in flight and the last thousand. A row opens what became of it and how it was decided.
+
+import { post } from "./api.js";
+import { badge, bytes, clock, facts, field, h, name, note, number, put, seconds, table } from "./dom.js";
+import { called, state, watch } from "./live.js";
+import { KINDS, explain } from "./route.js";
+
+const SHOWN = 200;
+
+const outcome = (row) => {
+  if (!row.status) return badge("ok", "in flight");
+  if (row.status === 499) return badge("warn", "caller left");
+  return badge(row.status < 400 ? "alive" : "failed", String(row.status));
+};
+
+const tokens = (row) => (row.tokens && row.node !== "-" ? `${row.tokens.estimated ? "~" : ""}${number(row.tokens.prompt)} + ${number(row.tokens.completion)}` : "–");
+
+const columns = (keys) => [
+  { title: "Began", cell: (row) => clock(row.at) },
+  { title: "Model", cell: (row) => name(row.model) },
+  { title: "Outcome", cell: outcome },
+  { title: "Answered by", cell: (row) => name(row.node === "-" ? "–" : called(row.node)) },
+  { title: "Way", cell: (row) => (row.route === "-" ? "–" : row.route) },
+  { title: "Attempts", number: true, cell: (row) => number(row.attempts) },
+  { title: "First byte", number: true, cell: (row) => seconds(row.first) },
+  { title: "Took", number: true, cell: (row) => seconds(row.seconds) },
+  { title: "Tokens", number: true, cell: tokens },
+  { title: "Kind", cell: (row) => row.kind },
+  ...(keys ? [{ title: "Key", cell: (row) => name(row.key || (row.for_node ? "another node" : "–")) }] : []),
+];
+
+export function show(place, me) {
+  const filter = field("Find", { type: "search", placeholder: "model, node, id or status", oninput: () => render() });
+  const only = field("Show", { onchange: () => render() }, { options: [["", "all"], ["failed", "failed ones"], ["slow", "the slowest"]] });
+  const running = h("section", { class: "pane" });
+  const detail = h("section", { class: "pane", "aria-live": "polite" });
+  const ended = h("section", { class: "pane" });
+  let chosen = "";
+
+  function matches(row) {
+    const wanted = filter.querySelector("input").value.trim().toLowerCase();
+    const kind = only.querySelector("select").value;
+    if (kind === "failed" && row.status < 400) return false;
+    return !wanted || [row.model, row.id, called(row.node), String(row.status), row.key || "", row.kind].some((text) => text.toLowerCase().includes(wanted));
+  }
+
+  function open(row) {
+    chosen = row.id;
+    const route = h("div", { class: "beside" });
+    put(detail, about(row, route, me.may.change, () => { chosen = ""; put(detail); render(); }));
+    render();
+    detail.scrollIntoView({ block: "nearest" });
+  }
+
+  function render() {
+    const options = { open, selected: chosen, key: (row) => row.id };
+    put(running, h("h2", {}, `In flight: ${state.underWay.length}`), state.underWay.length > 0 && table("In flight", columns(me.may.change), state.underWay.filter(matches), options));
+    let rows = state.ended.filter(matches);
+    if (only.querySelector("select").value === "slow") rows = [...rows].sort((one, two) => two.seconds - one.seconds);
+    const more = rows.length > SHOWN ? `, of which ${SHOWN} are shown` : "";
+    put(ended,
+      h("div", { class: "head" }, h("h2", {}, "Ended"), h("span", { class: "muted" }, `${number(rows.length)} of the last ${number(state.ended.length)}${more}; ${number(state.count)} since the start`)),
+      state.processes > 1 && note(`This node has ${state.processes} processes; those of the first one are shown.`),
+      table("Ended", columns(me.may.change), rows.slice(0, SHOWN), { ...options, empty: "Nobody has asked this node for anything yet." }));
+  }
+
+  put(place, h("div", { class: "filters pane" }, filter, only), running, detail, ended);
+  render();
+  return watch((what) => what === "requests" && render());
+}
+
+const FAILED = [
+  { title: "At", cell: (one) => clock(one.at) },
+  { title: "Node", cell: (one) => name(`${called(one.node)}${one.cid ? ` (${one.cid})` : ""}`) },
+  { title: "Error", cell: (one) => one.error },
+  { title: "Why", wide: true, cell: (one) => one.why },
+  { title: "After", number: true, cell: (one) => seconds(one.seconds) },
+  { title: "Circuit then", cell: (one) => badge(one.circuit === "open" ? "failed" : "ok", one.circuit || "–") },
+];
+
+async function cancel(row, said) {
+  try {
+    await post(`/api/v1/requests/${encodeURIComponent(row.id)}/cancel`);
+    put(said, "Its caller was cut off, and its worker stops.");
+  } catch (error) {
+    put(said, h("span", { class: "bad" }, error.message));
+  }
+}
+
+function about(row, route, mayChange, close) {
+  const said = h("p", { class: "said", role: "status" });
+  const hops = row.route === "direct" || row.route === "relay" ? `one hop, ${row.route === "relay" ? "through a relay" : "direct"}` : row.route === "local" ? "none: a worker of this machine" : "";
+  return h("div", { class: "card" },
+    h("div", { class: "head" }, h("h2", {}, name(row.model)), outcome(row), h("button", { type: "button", class: "quiet small end", onclick: close }, "Close")),
+    facts([
+      ["Id", h("span", { class: "mono" }, row.id)],
+      ["Began", clock(row.at)],
+      ["Kind", row.kind],
+      ["For", row.for_node ? "another node" : row.key || ""],
+      ["Answered by", row.node === "-" ? "nobody" : `${called(row.node)} (${row.node})`],
+      ["Hops", hops],
+      ["Attempts", number(row.attempts)],
+      ["First byte", row.first ? `after ${seconds(row.first)}` : ""],
+      ["Took", seconds(row.seconds)],
+      ["Tokens", row.tokens ? `${number(row.tokens.prompt)} read, ${number(row.tokens.cached)} of them from a cache; ${number(row.tokens.completion)} written${row.tokens.estimated ? " (estimated)" : ""}` : ""],
+      ["Bytes", `${bytes(row.taken)} in, ${bytes(row.sent)} out`],
+      ["Failed", row.failure],
+    ]),
+    row.failed.length > 0 && h("div", {}, h("h3", { class: "row" }, "Attempts that failed"), table("Attempts that failed", FAILED, row.failed)),
+    h("div", { class: "row" }, h("button", { type: "button", class: "quiet", onclick: () => explain(route, row.model, KINDS.includes(row.kind) ? row.kind : KINDS[0]) }, "How would it be decided now?"),
+      mayChange && !row.status && !row.for_node && h("button", { type: "button", class: "danger", onclick: () => cancel(row, said) }, "Cancel it")),
+    said, route);
+}

@@ -1,0 +1,275 @@
+"""Live view of a node: who looks and what they may, requests now and lately, the last hour, and all of it again each second.
+
+`/api/v1/events` is one stream of server-sent events. What all readers see in a second is made once; a reader has no queue, and
+whoever reads too slowly is cut off. Names of keys are for those who may change the node. Nobody is shown what was said.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from node import __version__
+from node.auth.errors import AuthError, RoleNotAllowed
+from node.auth.principal import ANYBODY, PRINCIPAL
+from node.auth.usage_history import BUCKET
+from node.faces import Asks, Context
+from node.faces.access_log import Account
+from node.faces.errors import NotAllowed, TooManyConnections, UnknownRequest
+from node.faces.request_reader import count_in_query, done
+from node.faces.response_writer import Streaming
+from node.faces.v1.network import node_rows
+from node.observe.recent import MOST, FailedAttempt, Recent
+
+PERIOD = 1.0
+"""Seconds between two events."""
+
+NODES_EVERY = 5
+"""Events after which the nodes are shown again though nothing was heard of them: their loads change all the time."""
+
+MAX_READERS = 32
+"""Streams at one time; each is a connection and some kilobytes a second."""
+
+MAX_SHOWN = 200
+"""Requests of each sort in one event; whoever sees that some are missing asks for the list."""
+
+SLOW_SECONDS = 10.0
+"""How long a reader may take for one event."""
+
+MAX_MODEL = 100
+"""Characters of a model's name that are shown: what nobody serves can be called anything."""
+
+
+def routes(context: Context) -> list[web.RouteDef]:
+    """Return the routes of this face."""
+    feed = Feed(context)
+
+    async def me(request: web.Request) -> web.Response:
+        return done(**_me(context, request))
+
+    async def requests(request: web.Request) -> web.Response:
+        number = count_in_query(request, default=MOST, at_most=MOST)
+        return done(**_requests(context, number, keys=_may_change(context, request)))
+
+    async def cancel(request: web.Request) -> web.Response:
+        context.access.change(request)
+        id_ = request.match_info["id"]
+        cut = _cut(context, id_)
+        await context.audited(request, "cancel request", id_)
+        return done(cut=cut)
+
+    async def history(request: web.Request) -> web.Response:
+        return done(**_history(context, request.query.get("model", "")))
+
+    async def node_events(_: web.Request) -> web.Response:
+        found = context.node_events
+        return done(count=found.count, events=[asdict(one) for one in reversed(found.events)])
+
+    async def events(request: web.Request) -> web.StreamResponse:
+        return await feed.serve(request)
+
+    return [
+        web.get("/api/v1/me", me, asks=Asks(elsewhere=True)),
+        web.get("/api/v1/requests", requests),
+        web.post("/api/v1/requests/{id}/cancel", cancel),
+        web.get("/api/v1/history", history),
+        web.get("/api/v1/node-events", node_events),
+        web.get("/api/v1/events", events),
+    ]
+
+
+class Feed:
+    """What readers of the stream see, made once a second for all of them."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._readers = 0
+        self._tick = -1
+        self._events: dict[bool, bytes] = {}
+        self._requests = self._node_events = 0
+        """What earlier events have shown."""
+        self._changes, self._nodes_at = -1, -NODES_EVERY
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Send one reader an event a second for as long as it may look; raise `TooManyConnections`."""
+        if self._readers >= MAX_READERS:
+            raise TooManyConnections(f"{MAX_READERS} look already; close another console")
+        keys = _may_change(self._context, request)
+        headers = {"content-type": "text/event-stream", "cache-control": "no-store"}
+        response = Streaming(headers=headers)
+        self._readers += 1
+        try:
+            await response.prepare(request)
+            while self._context.access.looks(request):
+                async with asyncio.timeout(SLOW_SECONDS):
+                    await response.write(self.event(time.monotonic(), keys=keys))
+                await asyncio.sleep(PERIOD - time.monotonic() % PERIOD)
+            await response.write_eof()
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            self._readers -= 1
+        return response
+
+    def event(self, now: float, *, keys: bool) -> bytes:
+        """Return the event of this second, with names of keys or without."""
+        tick = int(now / PERIOD)
+        if tick != self._tick:
+            self._tick = tick
+            self._events = self._made(tick)
+        return self._events[keys]
+
+    def _made(self, tick: int) -> dict[bool, bytes]:
+        context, recent = self._context, self._context.metrics.recent
+        said: dict[str, Any] = {"at": time.time(), "count": recent.count}
+        found = context.node_events
+        if self._changes != found.changes or tick >= self._nodes_at + NODES_EVERY:
+            self._changes, self._nodes_at = found.changes, tick
+            said["nodes"] = node_rows(context)
+        if new := min(found.count - self._node_events, MAX_SHOWN):
+            said["events"] = [asdict(one) for one in list(found.events)[-new:]]
+            self._node_events = found.count
+        ended = list(recent.since(self._requests))[-MAX_SHOWN:]
+        self._requests = recent.count
+        under_way = list(recent.under_way.values())[:MAX_SHOWN]
+        failed = failed_by_request(recent)
+        return {
+            keys: _event(
+                {
+                    **said,
+                    "under_way": [request_row(one, failed, keys=keys) for one in under_way],
+                    "ended": [request_row(one, failed, keys=keys) for one in ended],
+                }
+            )
+            for keys in (False, True)
+        }
+
+
+def _event(said: Mapping[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(said) + b"\n\n"
+
+
+def _may_change(context: Context, request: web.Request) -> bool:
+    try:
+        context.access.change(request)
+    except (NotAllowed, RoleNotAllowed):
+        return False
+    return True
+
+
+def _me(context: Context, request: web.Request) -> dict[str, Any]:
+    """Say who asks and what they may, so that a page shows nothing else."""
+    principal = request.get(PRINCIPAL, ANYBODY)
+    may = {"ask": principal.ask, "look": principal.look}
+    allowed = {what: _passes(check) for what, check in may.items()}
+    return {
+        "name": principal.name,
+        "role": principal.key.role if principal.key else "",
+        "may": {**allowed, "change": _may_change(context, request)},
+        "node": context.peer,
+        "node_name": context.registry.own.name,
+        "version": __version__,
+    }
+
+
+def _passes(check: Callable[[], None]) -> bool:
+    try:
+        check()
+    except AuthError:
+        return False
+    return True
+
+
+def _requests(context: Context, number: int, *, keys: bool) -> dict[str, Any]:
+    recent = context.metrics.recent
+    ended = list(recent.since(recent.count - number))
+    failed = failed_by_request(recent)
+    return {
+        "count": recent.count,
+        # Each process remembers its own, and this is the first one's.
+        "processes": context.whole.processes,
+        "under_way": [request_row(one, failed, keys=keys) for one in recent.under_way.values()][
+            :MOST
+        ],
+        "ended": [request_row(one, failed, keys=keys) for one in reversed(ended)],
+    }
+
+
+def _cut(context: Context, id_: str) -> int:
+    """Cut off the callers of a request, as if they had hung up, and return how many there were; raise `UnknownRequest`.
+
+    What another node asks belongs to its own callers, and is cancelled there.
+    """
+    asked = [
+        one.http.transport
+        for one in context.metrics.recent.under_way.values()
+        if one.id == id_ and one.http is not None and not one.asker
+    ]
+    transports = [transport for transport in asked if transport is not None]
+    if not transports:
+        raise UnknownRequest("no such request of a caller over HTTP is under way in this process")
+    for transport in transports:
+        transport.abort()
+    return len(transports)
+
+
+def failed_by_request(recent: Recent) -> Mapping[str, list[FailedAttempt]]:
+    """Return the attempts that failed, by the ids of their requests."""
+    found: dict[str, list[FailedAttempt]] = {}
+    for attempt in recent.failed:
+        found.setdefault(attempt.request, []).append(attempt)
+    return found
+
+
+def request_row(
+    account: Account, failed: Mapping[str, Iterable[FailedAttempt]], *, keys: bool
+) -> dict[str, Any]:
+    """Show one request; times are Unix times and seconds."""
+    running = account.seconds < 0
+    age = time.monotonic() - account.began
+    used = account.used
+    return {
+        "id": account.id,
+        "at": round(time.time() - age, 3),
+        "kind": account.kind,
+        "model": account.model[:MAX_MODEL],
+        "node": account.node,
+        "route": account.route,
+        "attempts": account.attempts,
+        "status": 0 if running else account.status,
+        "first": round(account.first, 4) or None,
+        "seconds": round(age if running else account.seconds, 4),
+        "taken": account.taken,
+        "sent": account.sent,
+        "tokens": None
+        if used is None
+        else {
+            "prompt": used.prompt,
+            "completion": used.completion,
+            "cached": used.cached or 0,
+            "estimated": used.estimated,
+        },
+        "for_node": bool(account.asker),
+        "failure": account.failure.strip(),
+        "failed": [asdict(one) for one in failed.get(account.id, ())],
+        **({"key": account.key} if keys else {}),
+    }
+
+
+def _history(context: Context, model: str) -> dict[str, Any]:
+    """Show the last hour: of one model in buckets, of all of them in sums."""
+    history = context.usage_log.history
+    rows = []
+    for name, node in history.pairs():
+        if model not in ("", name):
+            continue
+        row = {"model": name, "node": node, **asdict(history.total(name, node))}
+        if model:
+            row["buckets"] = [asdict(bucket) for bucket in history.buckets(name, node)]
+        rows.append(row)
+    return {"bucket": BUCKET, "until": time.time(), "history": rows}

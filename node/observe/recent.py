@@ -1,0 +1,76 @@
+"""Recent requests: those under way, the last thousand that ended, and the attempts that failed. In memory; never what was said.
+
+A request costs two entries and no call: whoever opens and concludes its account writes them here. Each process has its own.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from registry.clock import Clock
+
+if TYPE_CHECKING:
+    from node.faces.access_log import Account
+    from router.errors import WorkerError
+    from router.world import Outcome
+
+MOST = 1_000
+"""Requests that are remembered after their end, and attempts that failed."""
+
+MAX_WORDS = 300
+"""Characters that are kept of why an attempt failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """One attempt that failed, of a request by its id; `at` is Unix time of its end, `seconds` is how long it took."""
+
+    request: str
+    at: float
+    node: str
+    model: str
+    cid: str
+    error: str
+    why: str
+    seconds: float
+    circuit: str
+    """How the circuit of the worker or node was after it: `open` says that nobody is sent there for a while."""
+
+
+class Recent:
+    """What one process of this node was asked lately."""
+
+    def __init__(self, wall: Clock, *, most: int = MOST) -> None:
+        """`wall` returns Unix time."""
+        self._wall = wall
+        self.under_way: dict[int, Account] = {}
+        """Requests that have not ended, by the identity of their accounts."""
+        self.ended: deque[Account] = deque(maxlen=most)
+        """Those that have, the newest last."""
+        self.count = 0
+        """How many have ended since the start."""
+        self.failed: deque[FailedAttempt] = deque(maxlen=most)
+        """Attempts that failed, the newest last."""
+
+    def failed_attempt(self, outcome: "Outcome", error: "WorkerError") -> None:
+        """Note an attempt that failed."""
+        candidate = outcome.candidate
+        self.failed.append(
+            FailedAttempt(
+                outcome.request,
+                self._wall(),
+                candidate.node,
+                candidate.service.model,
+                candidate.service.cid,
+                type(error).__name__,
+                str(error)[:MAX_WORDS],
+                outcome.seconds,
+                outcome.circuit,
+            )
+        )
+
+    def since(self, count: int) -> Iterable["Account"]:
+        """Return the requests that ended after the first `count`, the oldest first, as far as they are remembered."""
+        new = min(max(self.count - count, 0), len(self.ended))
+        return [self.ended[place] for place in range(len(self.ended) - new, len(self.ended))]

@@ -1,0 +1,138 @@
+"""The console's page and files: open to everybody, without anything that is not, and nothing in them runs that a peer wrote."""
+
+import gzip
+import json
+import re
+
+import pytest
+
+from node.auth.keys import Allowance, Role
+from node.config.settings import Keyless
+from node.faces.console.assets import FOLDER, TYPES, assets
+from registry.mesh.memory.network import MemoryNet
+from scripts import vendor
+from tests.node.faces.assembly import TOKEN, World, node, raw, settings_of
+
+BUDGET = 150_000
+"""Bytes that everything the page may load has when it is packed."""
+
+OURS = sorted(name for name in assets() if not name.startswith("vendor/"))
+
+
+def bearer(key):
+    return {"Authorization": f"Bearer {key}"}
+
+
+async def page(running, headers=None):
+    async with running.http.get("/", headers=headers or {}) as response:
+        return response.status, response.headers, await response.text()
+
+
+@pytest.fixture
+async def closed(worker):
+    """A node at which nobody asks without a key."""
+    async with node(World(MemoryNet()), settings_of(keyless=Keyless.NOBODY)) as one:
+        one.http.headers.update(bearer(TOKEN))
+        await one.register(worker)
+        del one.http.headers["Authorization"]
+        yield one
+
+
+async def test_the_page_needs_no_key_and_shows_whoever_has_none_nothing(closed):
+    status, headers, text = await page(closed)
+    assert status == 200
+    assert headers["content-type"] == "text/html; charset=utf-8"
+    assert headers["cache-control"] == "no-store"
+    assert "<table>" not in text
+    assert closed.context.peer[-8:] not in text
+
+
+@pytest.mark.parametrize(("role", "shown"), [(Role.USER, False), (Role.VIEWER, True)])
+async def test_tables_are_for_those_who_may_look(closed, role, shown):
+    key = (await closed.context.keys.create({"ann": Allowance(role=role)}))["ann"]
+    _, _, text = await page(closed, bearer(key))
+    assert ("<table>" in text) is shown
+
+
+async def test_a_key_that_is_wrong_shows_no_tables(closed):
+    status, _, text = await page(closed, bearer("mv_wrong"))
+    assert (status, "<table>" in text) == (200, False)
+
+
+async def test_people_on_the_machine_see_nodes_and_models_without_javascript(worker):
+    async with node(World(MemoryNet()), settings_of(keyless=Keyless.MACHINE)) as one:
+        await one.register(worker)
+        _, _, text = await page(one)
+    assert "<td>alive</td>" in text
+    assert "<td>tiny</td>" in text
+
+
+@pytest.mark.parametrize("path", ["/", "/console/main.js", "/console/style.css"])
+async def test_nothing_but_what_the_node_serves_may_run_or_be_loaded(alone, path):
+    async with alone.http.get(path) as response:
+        assert response.status == 200
+        policy = response.headers["content-security-policy"].split("; ")
+        assert {"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'"} <= {*policy}
+        assert "unsafe" not in "".join(policy)
+        assert response.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_files_are_packed_and_told_by_their_content(alone):
+    async with alone.http.get("/console/style.css") as response:
+        assert response.headers["content-encoding"] == "gzip"
+        etag, text = response.headers["etag"], await response.read()
+    assert text == (FOLDER / "style.css").read_bytes()
+    plain = {"Accept-Encoding": "identity"}
+    async with alone.http.get("/console/style.css", headers=plain) as response:
+        assert "content-encoding" not in response.headers
+        assert await response.read() == text
+    async with alone.http.get("/console/style.css", headers={"If-None-Match": etag}) as response:
+        assert (response.status, await response.read()) == (304, b"")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["no.js", "../plain.py", "%2e%2e/plain.py", "vendor/packages.json", "vendor/uplot/LICENSE", "/etc/passwd"],
+)  # fmt: skip
+async def test_what_is_no_file_of_the_page_is_not_found(alone, name):
+    # A client would take the dots out by itself.
+    answer = await raw(alone, f"GET /console/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 404 ")
+    assert b"the console has no such file" in answer
+
+
+def test_everything_together_is_small():
+    packed = sum(len(gzip.compress(asset.content)) for asset in assets().values())
+    assert packed <= BUDGET
+    assert {name.rpartition(".")[2] for name in assets()} == {s.removeprefix(".") for s in TYPES}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_files_name_no_other_host_and_write_no_markup(name):
+    text = assets()[name].content.decode()
+    namespace = "http://www.w3.org/2000/svg"
+    assert "://" not in text.replace(namespace, "").replace("http://127.0.0.1", "")
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text)
+    assert not re.search(r"\sstyle=|\son\w+=[\"']|<script>|<style", text)
+
+
+def test_the_libraries_are_those_that_are_pinned():
+    pins = json.loads(vendor.PINS.read_text())
+    assert vendor.faults(pins) == []
+    assert all("LICENSE" in pin["files"] for pin in pins.values())
+
+
+def test_a_library_that_was_changed_is_found():
+    pins = json.loads(vendor.PINS.read_text())
+    pins["uplot"]["files"]["LICENSE"] = "0" * 64
+    del pins["d3-timer"]
+    assert vendor.faults(pins) == [
+        "d3-timer/LICENSE",
+        "d3-timer/d3-timer.min.js",
+        "uplot/LICENSE",
+    ]
+
+
+def test_a_package_with_another_hash_is_refused():
+    with pytest.raises(ValueError, match="sha512-AAAA"):
+        vendor.checked(b"a package", "sha512-AAAA")

@@ -1,0 +1,40 @@
+"""Recent requests: the last ones in their order, and no more than that."""
+
+from node.faces.access_log import Account
+from node.observe.recent import MAX_WORDS, Recent
+from registry.records import Service
+from router.errors import WorkerFailed
+from router.requests import Kind
+from router.select.candidates import Candidate
+from router.world import Outcome
+
+
+def ended(recent, *names):
+    for name in names:
+        recent.ended.append(Account(name, Kind.CHAT))
+        recent.count += 1
+
+
+def test_the_last_are_remembered_and_counted_on():
+    recent = Recent(lambda: 5.0, most=3)
+    ended(recent, *"abcde")
+    assert [one.id for one in recent.ended] == ["c", "d", "e"]
+    assert [one.id for one in recent.since(4)] == ["e"]
+    assert [one.id for one in recent.since(0)] == ["c", "d", "e"]
+    assert not [*recent.since(5)]
+
+
+def test_a_failed_attempt_is_kept_with_its_request_and_cut():
+    recent = Recent(lambda: 5.0, most=1)
+    error = WorkerFailed("x" * 2 * MAX_WORDS)
+    for request in ("r-1", "r-2"):
+        candidate = Candidate("node", Service("p", "m", "c"))
+        recent.failed_attempt(
+            Outcome(candidate, error, 0.5, request=request, circuit="open"), error
+        )
+    [found] = recent.failed
+    assert (found.request, found.at, found.node, found.model, found.cid) == (
+        "r-2", 5.0, "node", "m", "c",
+    )  # fmt: skip
+    assert found.circuit == "open"
+    assert (found.error, found.seconds, len(found.why)) == ("WorkerFailed", 0.5, MAX_WORDS)

@@ -1,0 +1,94 @@
+"""Screenshots of the console for the documentation: five nodes, some models, some traffic. `make screenshots` runs it."""
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import orjson
+
+from tests.swarm.browser import Page, page
+from tests.swarm.client import Client, connected
+from tests.swarm.nodes import Node, Start, Swarm
+
+NODES = ("atlas", "gpu-1", "gpu-2", "workshop", "laptop")
+SERVED: Mapping[str, Sequence[str]] = {
+    "gpu-1": ("llama-3.3-70b", "qwen-2.5-coder"),
+    "gpu-2": ("llama-3.3-70b", "bge-m3"),
+    "workshop": ("smollm2",),
+}
+MODELS = ("llama-3.3-70b", "qwen-2.5-coder", "smollm2")
+QUESTION = "What grows on a vine?"
+
+
+async def _traffic(client: Client, node: Node, key: str) -> None:
+    for turn in range(60):
+        body = {
+            "model": MODELS[turn % len(MODELS)],
+            "stream": True,
+            "messages": [{"role": "user", "content": QUESTION}],
+        }
+        headers = {"Authorization": f"Bearer {key}"}
+        url = f"{node.http}/v1/chat/completions"
+        async with client.session.post(url, json=body, headers=headers) as response:
+            await response.read()
+    await client.chat(node, "llamas")
+
+
+async def _pictures(seen: Page, node: Node, folder: Path) -> None:
+    async def picture(name: str, pane: str) -> None:
+        await seen.run(f"location.hash = '{pane}'")
+        await seen.shows(f"document.querySelector('.pane-{pane}')")
+        match pane:
+            case "mesh":
+                await seen.shows(
+                    f"document.querySelectorAll('.picture g.node').length === {len(NODES)}"
+                )
+            case "models" | "requests":
+                await seen.click("td .open" if pane == "models" else "tr.opens td", MODELS[0])
+                await seen.shows("document.querySelector('main .card dl, main canvas')")
+        await asyncio.sleep(1.5)
+        await seen.run("scrollTo(0, 0); document.activeElement?.blur()")
+        await seen.picture(folder / f"console-{name}.png")
+
+    await seen.look()
+    await seen.open(f"{node.http}/")
+    await seen.says("nodes alive")
+    await picture("light", "mesh")
+    await picture("models", "models")
+    await seen.look(dark=True)
+    await picture("dark", "requests")
+    await seen.look(width=390, height=844)
+    await picture("phone", "mesh")
+
+
+async def _take(folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as made, Swarm(Path(made)) as swarm:
+        nodes = swarm.start_all(*(Start(name, {"node": {"name": name}}) for name in NODES))
+        by_name = dict(zip(NODES, nodes, strict=True))
+        async with connected() as client:
+            for name, models in SERVED.items():
+                worker = swarm.start_worker(
+                    f"worker-{name}", "--delay-first", "0.05", "--delay-between", "0.004"
+                )
+                await client.register(by_name[name], "lab", models, worker.fields["url"])
+            await client.met(nodes)
+            await client.listed(nodes, *MODELS)
+            keys = [{"name": "ann"}, {"name": "ben", "rpm": 60}]
+            made_keys = await client.post(by_name["atlas"], "/api/v1/keys", {"keys": keys})
+            await client.post(by_name["laptop"], "/api/v1/drain", {})
+            key = orjson.loads(made_keys.body)["keys"][0]["key"]
+            await _traffic(client, by_name["atlas"], key)
+            await client.get(by_name["atlas"], "/api/v1/usage")
+            browser = Path(made) / "browser"
+            browser.mkdir()
+            async with page(browser) as seen:
+                await _pictures(seen, by_name["atlas"], folder)
+            assert seen.complaints == []
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    target.mkdir(parents=True, exist_ok=True)
+    asyncio.run(_take(target))
