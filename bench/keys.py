@@ -1,5 +1,7 @@
 """Cost of keys: microseconds to look one up among many, to refuse one that is forged, and to count a request against its limits.
 
+Of grants: one that was shown before, and new ones that are forged, widened or expired.
+
 python -m bench.keys [--keys 10000]
 """
 
@@ -7,15 +9,22 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from node.auth.errors import KeyUnknown, RateExceeded
-from node.auth.key_ring import KeyTable
+from node.auth import grants
+from node.auth.errors import GrantRefused, KeyExpired, KeyUnknown, RateExceeded
+from node.auth.grants import Grant, Terms
+from node.auth.key_table import GrantRules, KeyTable
 from node.auth.keys import ApiKey, hash_of, new_secret
 from node.auth.principal import Principal, holder_of
 from node.auth.quotas import Quotas
+from registry import signing
+from registry.signing import Identity
 from router.requests import Kind, Request
 
 ROUNDS = 7
+GRANTS, NOW = 1_000, 1.0
+TERMS, WIDE, OVER = Terms(expires=2**31, models=("llama*",)), Terms(expires=2**31), Terms(expires=1)
 
 
 def microseconds(work: Callable[[str], object], secrets: Sequence[str]) -> float:
@@ -36,9 +45,13 @@ def main() -> None:
     count = parser.parse_args().keys
     secrets = [new_secret() for _ in range(count)]
     limits = {"models": ("llama*",), "rpm": 600_000, "tpm": 10**9, "tokens_per_day": 10**9}
+    issuer, forger = Identity(bytes(range(32))), Identity(bytes(range(1, 33)))
     table = KeyTable(
-        ApiKey(name=f"user-{at}", hash=hash_of(secret), **limits)
-        for at, secret in enumerate(secrets)
+        (
+            ApiKey(name=f"user-{at}", hash=hash_of(secret), **limits)
+            for at, secret in enumerate(secrets)
+        ),
+        GrantRules("here", frozenset({issuer.peer})),
     )
     body = b'{"model":"llama","max_tokens":9,"messages":[{"role":"user","content":"%b"}]}' % (
         b"x" * 900
@@ -58,6 +71,13 @@ def main() -> None:
             return
         raise AssertionError
 
+    def refused(text: str) -> None:
+        try:
+            holder_of(text, table, NOW, keyless=False)
+        except (GrantRefused, KeyExpired):
+            return
+        raise AssertionError
+
     def counted(secret: str) -> None:
         try:
             ticket = quotas.admit(known(secret), request)
@@ -69,6 +89,41 @@ def main() -> None:
     print(f"{count:,} keys, microseconds, medians of {ROUNDS} rounds")
     for name, work in (("known", known), ("forged", forged), ("known and counted", counted)):
         print(f"{name:<20}{microseconds(work, secrets):6.1f}")
+    _measure_grants(issuer, forger, known, refused)
+
+
+def _measure_grants(
+    issuer: Identity,
+    forger: Identity,
+    known: Callable[[str], object],
+    refused: Callable[[str], object],
+) -> None:
+    shown = [grants.written(grants.issue(issuer, TERMS)) for _ in range(GRANTS)]
+    print(f"{'grant':<20}{microseconds(known, shown):6.1f}")
+    body, signature = b"x" * 200, issuer.sign(b"bench\0", b"x" * 200)
+    print(
+        f"{'one signature':<20}"
+        f"{microseconds(lambda _: signing.verify(issuer.public, b'bench' + bytes(1), body, signature), shown):6.1f}"
+    )
+    for name, texts in (
+        ("grant, forged", [grants.written(_forged(issuer, forger)) for _ in range(GRANTS)]),
+        ("grant, widened", [grants.written(_widened(issuer)) for _ in range(GRANTS)]),
+        ("grant, expired", [grants.written(grants.issue(issuer, OVER)) for _ in range(GRANTS)]),
+    ):
+        print(f"{name:<20}{microseconds(refused, texts):6.1f}")
+
+
+def _forged(issuer: Identity, forger: Identity) -> Grant:
+    """A grant that names an issuer and is signed by somebody else."""
+    made = grants.issue(forger, TERMS)
+    return Grant(issuer.public, made.blocks, made.secret)
+
+
+def _widened(issuer: Identity) -> Grant:
+    """A grant whose first block was replaced by one for all models, under the signature of the other."""
+    made, wide = grants.issue(issuer, TERMS), grants.issue(issuer, WIDE)
+    block = replace(wide.blocks[0], signature=made.blocks[0].signature)
+    return Grant(issuer.public, (block,), wide.secret)
 
 
 if __name__ == "__main__":

@@ -199,13 +199,13 @@ def check(grant: Grant, *, holder: PeerId | None = None) -> None:
     if last.holder and last != Terms(expires=last.expires, holder=last.holder):
         raise forged
     try:
-        if not last.holder and _public(grant.secret).hex() != last.key:
-            raise forged
         signer = grant.issuer
         signing.peer_of(signer)
         for block in grant.blocks:
             _verify(signer, block.body, block.signature)
             signer = bytes.fromhex(block.terms.key)
+        if not last.holder and _public(grant.secret).hex() != last.key:
+            raise forged
     except InvalidSignature:
         raise forged from None
 
