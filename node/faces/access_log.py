@@ -18,6 +18,7 @@ from router.attempt import Routed
 from router.errors import NobodyServes, NoCapacity, RouterError, WorkerError
 from router.openai.usage import Tokens, Usage, told_at_end
 from router.requests import Kind, Request
+from router.select.candidates import Candidate
 
 log = RequestLog("modelvine.requests")
 
@@ -71,6 +72,8 @@ class Account:
     """What other nodes tell of their parts of such a stream, by peer id."""
     seconds: float = -1.0
     """How long it took; negative until it has ended."""
+    candidate: Candidate | None = None
+    """Who answers, as it looked when it was chosen."""
     http: HttpRequest | None = None
     """The request of a caller who can be cut off, as long as it is under way."""
     used: Usage | None = None
@@ -83,6 +86,7 @@ class Account:
     def routed(self, routed: Routed) -> None:
         """Take in who answers."""
         answer, worker = routed.answer, routed.candidate.worker
+        self.candidate = routed.candidate
         self.node, self.route = routed.candidate.node, str(answer.route)
         self.attempts, self.status = routed.attempts, answer.status
         self.verbatim = answer.verbatim

@@ -241,6 +241,7 @@ def request_row(
         "node": account.node,
         "route": account.route,
         "attempts": account.attempts,
+        **_chosen(account),
         "status": 0 if running else account.status,
         "first": round(account.first, 4) or None,
         "seconds": round(age if running else account.seconds, 4),
@@ -259,6 +260,15 @@ def request_row(
         "failed": [asdict(one) for one in failed.get(account.id, ())],
         **({"key": account.key} if keys else {}),
     }
+
+
+def _chosen(account: Account) -> dict[str, Any]:
+    """Say which replica answers, and how many requests were thought to be there when it was chosen."""
+    if (candidate := account.candidate) is None:
+        return {"project": "", "cid": "", "expected": None}
+    service = candidate.service
+    expected = round(candidate.expected, 2)
+    return {"project": service.project, "cid": service.cid, "expected": expected}
 
 
 def _history(context: Context, model: str) -> dict[str, Any]:

@@ -164,12 +164,13 @@ function drawing(nodes, placed, open, chosen, width, height) {
     const at = placed.get(one.node);
     const words = label(one);
     const cut = words.length > 20 ? `${words.slice(0, 19)}…` : words;
-    const count = one.models ? `${one.models} ${one.models === 1 ? "model" : "models"}` : "";
+    const models = one.models ? `${one.models} ${one.models === 1 ? "model" : "models"}` : "";
+    const count = [one.state === "alive" ? "" : one.state, models].filter(Boolean).join(", ");
     return svg("g", {
       class: `node ${one.state}${one.self ? " self" : ""}`, transform: `translate(${at.x} ${at.y})`, tabindex: "0", role: "button", "data-key": `picture:${one.node}`,
       "aria-pressed": one.node === chosen ? "true" : "false",
       // What is seen comes first, so that it can be said to a machine that listens.
-      "aria-label": `${[cut, count].filter(Boolean).join(" ")}, ${one.state}, ${LINKS[one.connection] || one.connection}${cut === words ? "" : `, ${words}`}`,
+      "aria-label": `${[cut, count].filter(Boolean).join(" ")}${one.state === "alive" ? ", alive" : ""}, ${LINKS[one.connection] || one.connection}${cut === words ? "" : `, ${words}`}`,
       onclick: () => open(one), onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); open(one); } },
     },
     svg("title", {}, `${words}: ${one.state}, ${one.why}`),
@@ -187,6 +188,6 @@ function legend() {
 }
 
 const matrix = (nodes, open) => h("div", { class: "matrix" }, nodes.map((one) => h("button", {
-  type: "button", class: one.state, "data-key": `picture:${one.node}`, title: `${label(one)}: ${one.state}, ${one.why}`, "aria-label": `${label(one)}: ${one.state}`, onclick: () => open(one),
-}, label(one))));
+  type: "button", class: one.state, "data-key": `picture:${one.node}`, title: `${label(one)}: ${one.state}, ${one.why}`, onclick: () => open(one),
+}, one.state === "alive" ? label(one) : `${label(one)} · ${one.state}`)));
 

@@ -98,6 +98,8 @@ function about(row, route, mayChange, close) {
       ["Kind", row.kind],
       ["For", row.for_node ? "another node" : row.key || ""],
       ["Answered by", row.node === "-" ? "nobody" : `${called(row.node)} (${row.node})`],
+      ["Replica", row.project && `${row.project}/${row.model}${row.cid ? ` (${row.cid})` : ""}`],
+      ["When chosen", row.expected === null ? "" : `thought to have ${number(row.expected)} in flight`],
       ["Hops", hops],
       ["Attempts", number(row.attempts)],
       ["First byte", row.first ? `after ${seconds(row.first)}` : ""],

@@ -95,6 +95,8 @@ async def test_a_request_is_shown_with_what_became_of_it_and_without_what_was_sa
     assert (newest["id"], newest["status"], newest["node"]) == (failed, 404, "-")
     assert (row["model"], row["kind"], row["status"]) == ("tiny", "chat/completions", 200)
     assert (row["node"], row["route"], row["attempts"]) == (closed.context.peer, "local", 1)
+    assert (row["project"], row["cid"], row["expected"]) == ("p", "", 0.0)
+    assert newest["expected"] is None
     assert row["tokens"] == {"prompt": 30, "completion": 12, "cached": 0, "estimated": False}
     assert 0 < row["first"] <= row["seconds"] < 10
     assert abs(row["at"] - time.time()) < 60
