@@ -121,6 +121,7 @@ async def test_a_request_under_way_is_shown_until_it_ends(alone, worker):
 async def test_a_request_under_way_is_cancelled_as_if_its_caller_had_left(closed, worker):
     worker.fail(hang=True)
     ann, operator = await key_for(closed, "ann"), bearer(TOKEN)
+    viewer = await key_for(closed, "viewer", role=Role.VIEWER)
     recent = closed.context.metrics.recent
     for stream in (False, True):
         async with asyncio.TaskGroup() as group:
@@ -128,8 +129,9 @@ async def test_a_request_under_way_is_cancelled_as_if_its_caller_had_left(closed
             await until(lambda: recent.under_way)
             [id_] = [one.id for one in recent.under_way.values()]
             path = f"/api/v1/requests/{id_}/cancel"
-            async with closed.http.post(path, headers=ann) as response:
-                assert response.status == 403
+            for other in (ann, viewer):
+                async with closed.http.post(path, headers=other) as response:
+                    assert response.status == 403
             async with closed.http.post(path, headers=operator) as response:
                 assert (await response.json())["cut"] == 1
             assert await asked
