@@ -29,7 +29,7 @@ def faults(pins: Mapping[str, Any], folder: Path = VENDOR) -> list[str]:
         for package, pin in pins.items()
         for file, digest in pin["files"].items()
     }
-    found = {path for path in folder.rglob("*") if path.is_file() and path != PINS}
+    found = {path for path in folder.rglob("*") if path.is_file() and path.name != PINS.name}
     wrong = [path for path in found & wanted.keys() if sha256(path.read_bytes()) != wanted[path]]
     return sorted(str(path.relative_to(folder)) for path in {*wrong, *(found ^ wanted.keys())})
 
