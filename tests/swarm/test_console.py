@@ -106,6 +106,9 @@ async def test_models_keys_and_the_node_itself_are_changed_by_forms(
     await page.says("modelvine key create ann")
     await page.click("button", "Make")
     await page.says("which is shown this once: mv_")
+    await page.click("button", "Invite")
+    await page.says("The invitation of guest-")
+    await page.shows("document.querySelector('svg.qr path').getAttribute('d').length > 10000")
     await page.click("button", "Revoke")
     await page.says("The key of ann is revoked.")
     assert page.dialogs == [

@@ -1,7 +1,7 @@
 // Forms that change this node. Each shows the command that does the same.
 
 import { get, post } from "./api.js";
-import { badge, command, field, h, name, note, number, put, table, TYPES } from "./dom.js";
+import { badge, command, field, h, name, note, number, put, svg, table, TYPES } from "./dom.js";
 import { state, watch } from "./live.js";
 
 const TYPE_WORDS = TYPES.map((words, at) => [String(at), words]);
@@ -196,7 +196,37 @@ function keysOf() {
     },
   });
   look();
-  return { card: h("section", { class: "pane" }, h("h2", {}, "Keys"), rows, said, h("div", { class: "cards" }, made.card)) };
+  return { card: h("section", { class: "pane" }, h("h2", {}, "Keys"), rows, said, h("div", { class: "cards" }, made.card, inviting(look).card)) };
+}
+
+function inviting(done) {
+  return form("Invite", "One string: a key that also holds at sites which trust this node, and with which a node can join.", [
+    field("Name", { name: "name" }, { hint: "whom it is for" }),
+    field("Days", { name: "days", value: "7", required: true, inputmode: "numeric", pattern: "[1-9][0-9]*" }),
+    field("Models", { name: "models", placeholder: "llama*, lab/*" }, { hint: "else all" }),
+    field("Requests a minute", { name: "rpm", inputmode: "numeric", pattern: "[0-9]*" }, { hint: "else no limit" }),
+    field("May be passed on", { name: "passes" }, { options: [["0", "no"], ["1", "once"], ["2", "twice"], ["3", "three times"]] }),
+    field("For", { name: "for" }, { options: [["people", "people"], ["node", "a node: holds the mesh's key"]] }),
+  ], {
+    button: "Invite",
+    line: (one) => ["modelvine", "invite", ...(one.name ? [one.name] : []), ...patterns(one.models).flatMap((model) => ["--models", model]), ...flag("--rpm", one.rpm), ...(one.passes !== "0" ? flag("--passes", one.passes) : []), ...(one.for === "node" ? ["--for-node"] : []), "--days", one.days || "7"],
+    send: async (one) => {
+      const wanted = { name: one.name, models: patterns(one.models), passes: Number(one.passes), expires_in: Number(one.days) * 86400, for_node: one.for === "node" };
+      if (one.rpm) wanted.rpm = Number(one.rpm);
+      const made = await post("/api/v1/grants", wanted);
+      done();
+      return ["The invitation of ", made.name, ", which is shown this once: ", h("code", {}, made.invitation), await qr(made.invitation)];
+    },
+  });
+}
+
+// A QR code, for a phone beside the screen.
+async function qr(text) {
+  const { encode } = await import("./vendor/uqr/index.mjs");
+  const { data, size } = encode(text, { ecc: "L", border: 3 });
+  const dark = data.flatMap((row, y) => row.map((on, x) => (on ? `M${x} ${y}h1v1h-1z` : ""))).join("");
+  return svg("svg", { class: "qr", viewBox: `0 0 ${size} ${size}`, role: "img", "aria-label": "The invitation as a QR code" },
+    svg("rect", { width: size, height: size, fill: "#fff" }), svg("path", { d: dark, fill: "#000" }));
 }
 
 const patterns = (text) => text.split(",").map((one) => one.trim()).filter(Boolean);
