@@ -17,11 +17,10 @@ import argparse
 import json
 import time
 
-from node.cli.console.options import add_json, add_node_options
+from node.cli.console.options import LIMITS, add_allowance, add_json, add_node_options
 from node.errors import CommandFailed, WrongUsage
 
 PATH = "/api/v1/grants"
-NUMBERS = ("rpm", "tpm", "tokens_per_day", "concurrency")
 USUAL_DAYS = 7.0
 _DAY = 86_400
 
@@ -30,21 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
     add("name", metavar="NAME", nargs="?", default="", help="whom it is for (default: guest-…)")
-    add(
-        "--models",
-        metavar="PATTERN",
-        action="append",
-        default=[],
-        help="models that it is for, repeatable: 'llama*', 'PROJECT/*' (default: all)",
-    )
-    for flag, text in (
-        ("--rpm", "requests a minute, evenly spread"),
-        ("--tpm", "tokens a minute, read and written"),
-        ("--tokens-per-day", "tokens a day, by UTC"),
-        ("--concurrency", "requests at one time"),
-    ):
-        add(flag, metavar="N", type=int, default=0, help=f"{text} (default: no limit)")
-    add("--background", action="store_true", help="its requests come after all others")
+    add_allowance(parser)
     add(
         "--days", metavar="N", type=float, default=USUAL_DAYS, help="how long it holds (default: 7)"
     )
@@ -92,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _terms(arguments: argparse.Namespace) -> dict[str, object]:
     return {
         "models": arguments.models,
-        **{name: getattr(arguments, name) for name in NUMBERS},
+        **{name: getattr(arguments, name) for name in LIMITS},
         "background": arguments.background,
         "passes": arguments.passes,
         "nodes": arguments.at,

@@ -20,7 +20,13 @@ Examples:
 import argparse
 from collections.abc import Callable, Mapping
 
-from node.cli.console.options import add_data_dir, add_json, add_node_options, settings_given
+from node.cli.console.options import (
+    add_allowance,
+    add_data_dir,
+    add_json,
+    add_node_options,
+    settings_given,
+)
 
 ROLES = ("user", "viewer", "operator")
 
@@ -66,21 +72,8 @@ def _configure_create(parser: argparse.ArgumentParser) -> None:
         default="",
         help="many keys: a table with the column name, and others called as these options; the rest as given here",
     )
-    add(
-        "--models",
-        metavar="PATTERN",
-        action="append",
-        default=[],
-        help="models that it is for, repeatable: 'llama*', 'PROJECT/*' (default: all)",
-    )
+    add_allowance(parser)
     add("--role", choices=ROLES, default="user", help="ask, look, or change the node too")
-    for flag, text in (
-        ("--rpm", "requests a minute, evenly spread"),
-        ("--tpm", "tokens a minute, read and written"),
-        ("--tokens-per-day", "tokens a day, by UTC"),
-        ("--concurrency", "requests at one time"),
-    ):
-        add(flag, metavar="N", type=int, default=0, help=f"{text} (default: no limit)")
     add(
         "--model-limit",
         metavar="LIMIT",
@@ -88,7 +81,6 @@ def _configure_create(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="limits of some models, repeatable: 'llama*:rpm=60,tpm=10000'",
     )
-    add("--background", action="store_true", help="its requests come after all others")
     add(
         "--expires", metavar="TIME", default="", help="after so long: 12h, 30d, 1y (default: never)"
     )

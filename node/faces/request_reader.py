@@ -6,10 +6,11 @@ import zlib
 from collections.abc import Mapping
 from functools import partial
 from random import getrandbits
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from aiohttp import HttpVersion11, StreamReader, web
+from pydantic import BaseModel, ValidationError
 
 from node.config.settings import Settings
 from node.config.web import WebSettings
@@ -25,6 +26,8 @@ from node.lane.request import HttpRequest, WholeBody
 from router.large_bodies import aside
 from router.openai.body import object_of
 from router.openai.media_type import media_of
+
+Shape = TypeVar("Shape", bound=BaseModel)
 
 MAX_CONTROL_BYTES = 2 * 1024 * 1024
 """The longest body of a control request: a record's 2,000 models, each named at full length, fit well."""
@@ -307,3 +310,13 @@ def _inflated(packed: bytes, window: int, limit: int) -> bytes:
         if not packed:
             return b"".join(pieces)
     raise Unparseable(f"the body is packed in more than {MAX_MEMBERS} members")
+
+
+def read_as(shape: type[Shape], given: Mapping[str, object]) -> Shape:
+    """Return a body in its shape; raise `WrongParameter` with the first place where it has another."""
+    try:
+        return shape.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise WrongParameter(f"{place}: {first['msg']}", param=place) from None

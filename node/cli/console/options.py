@@ -11,6 +11,7 @@ Left to itself, argparse settles the positional arguments at the first option be
 
 import argparse
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NoReturn
 
 from node.errors import WrongUsage
@@ -146,6 +147,33 @@ def add_data_dir(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="where the node keeps its key, its database and its control token",
     )
+
+
+LIMITS: Mapping[str, str] = MappingProxyType(
+    {
+        "rpm": "requests a minute, evenly spread",
+        "tpm": "tokens a minute, read and written",
+        "tokens_per_day": "tokens a day, by UTC",
+        "concurrency": "requests at one time",
+    }
+)
+"""Limits of a key or a grant: whole numbers, 0 for none."""
+
+
+def add_allowance(parser: argparse.ArgumentParser) -> None:
+    """Declare what a key or a grant allows."""
+    add = parser.add_argument
+    add(
+        "--models",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="models that it is for, repeatable: 'llama*', 'PROJECT/*' (default: all)",
+    )
+    for name, text in LIMITS.items():
+        flag = f"--{name.replace('_', '-')}"
+        add(flag, metavar="N", type=int, default=0, help=f"{text} (default: no limit)")
+    add("--background", action="store_true", help="its requests come after all others")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

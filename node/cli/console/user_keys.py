@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from node.cli.console.node_lookup import client
+from node.cli.console.options import LIMITS
 from node.cli.console.text import plain, say_fields, say_json, say_table
 from node.errors import CommandFailed, WrongUsage
 
 PATH = "/api/v1/keys"
 MAX_CSV_BYTES = 2 * 1024 * 1024
 
-NUMBERS = ("rpm", "tpm", "tokens_per_day", "concurrency")
-"""Options that are whole numbers, 0 for no limit."""
-
-COLUMNS = ("name", "models", "role", *NUMBERS, "model_limit", "background", "expires")
+COLUMNS = ("name", "models", "role", *LIMITS, "model_limit", "background", "expires")
 _YES, _NO = ("yes", "true", "1"), ("", "no", "false", "0")
 _TIME = re.compile(r"(\d{1,6})(m|h|d|w|y)")
 _SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800, "y": 31_536_000}
@@ -98,11 +96,11 @@ def model_limit(text: str) -> dict[str, object]:
     pattern, _, said = text.rpartition(":")
     limits = [part.partition("=") for part in said.split(",")]
     names = [name.strip().replace("-", "_") for name, _, _ in limits]
-    good = all(name in NUMBERS for name in names) and len(set(names)) == len(names)
+    good = all(name in LIMITS for name in names) and len(set(names)) == len(names)
     if not (pattern and good and all(_is_number(value) for _, _, value in limits)):
         raise WrongUsage(
             f"--model-limit is {text!r}: write a pattern and its limits, like 'llama*:rpm=60,tpm=10000' "
-            f"({', '.join(NUMBERS)})"
+            f"({', '.join(LIMITS)})"
         )
     values = (int(value) for _, _, value in limits)
     return {"model": pattern, **dict(zip(names, values, strict=True))}
@@ -232,7 +230,7 @@ def _wanted(row: Mapping[str, str], arguments: argparse.Namespace) -> dict[str, 
     said["background"] = after in _YES or arguments.background
     apart = row.get("model_limit", "").split() or arguments.model_limit
     said["model_limits"] = [model_limit(text) for text in apart]
-    for option in NUMBERS:
+    for option in LIMITS:
         text = row.get(option, "").strip()
         if text and not _is_number(text):
             raise WrongUsage(f"{row['name']}: {option} is {text!r}, not a whole number")

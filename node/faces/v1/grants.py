@@ -9,15 +9,14 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from aiohttp import web
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
 from node.auth import invitation
 from node.auth.grants import Terms
 from node.auth.invitation import Invitation
-from node.auth.keys import NAME
 from node.faces import Context
-from node.faces.errors import WrongParameter
-from node.faces.request_reader import done, read_object
+from node.faces.request_reader import done, read_as, read_object
+from node.faces.v1.keys import check_name
 
 USUAL_SECONDS = 7 * 86_400.0
 MAX_SECONDS = 366 * 86_400.0
@@ -55,15 +54,7 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 def _wanted(given: Mapping[str, Any]) -> Wanted:
     """Read which grant is wanted; raise `WrongParameter`."""
-    try:
-        wanted = Wanted.model_validate(given)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise WrongParameter(f"{place}: {first['msg']}", param=place) from None
-    if wanted.name and not NAME.fullmatch(wanted.name):
-        raise WrongParameter(
-            f"{wanted.name[:100]!r} is no name: 1 to 64 letters, digits and . _ @ + -, a letter or digit first",
-            param="name",
-        )
+    wanted = read_as(Wanted, given)
+    if wanted.name:
+        check_name(wanted.name)
     return wanted

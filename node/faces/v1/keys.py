@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from node.auth.keys import MAX_MODEL_LIMITS, NAME, Allowance, ApiKey, ModelLimit
 from node.faces import Context
 from node.faces.errors import WrongParameter
-from node.faces.request_reader import done, read_object
+from node.faces.request_reader import done, read_as, read_object
 
 MAX_AT_ONCE = 5_000
 """Keys that one request may make: a whole school."""
@@ -89,20 +89,20 @@ def shown(key: ApiKey, now: float) -> dict[str, Any]:
     return {"state": key.ended(now) or "active", **key.model_dump(mode="json", exclude={"hash"})}
 
 
+def check_name(name: str) -> None:
+    """Raise `WrongParameter` unless a key may be called so."""
+    if not NAME.fullmatch(name):
+        raise WrongParameter(
+            f"{name[:100]!r} is no name: 1 to 64 letters, digits and . _ @ + -, a letter or digit first",
+            param="name",
+        )
+
+
 def _order(given: Mapping[str, Any]) -> Order:
     """Read which keys are wanted; raise `WrongParameter`."""
-    try:
-        order = Order.model_validate(given)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise WrongParameter(f"{place}: {first['msg']}", param=place) from None
+    order = read_as(Order, given)
     for one in order.keys:
-        if not NAME.fullmatch(one.name):
-            raise WrongParameter(
-                f"{one.name[:100]!r} is no name: 1 to 64 letters, digits and . _ @ + -, a letter or digit first",
-                param="name",
-            )
+        check_name(one.name)
         if one.expires and one.expires_in:
             raise WrongParameter(f"{one.name}: expires or expires_in, not both", param="expires")
     often, times = Counter(one.name for one in order.keys).most_common(1)[0]
