@@ -178,10 +178,11 @@ def conclude(context: Serving, account: Account) -> None:
         # Who does not tell leaves the estimate as it is.
         told = used is not None and not used.estimated
         account.ticket.settle(used.prompt + used.completion if used and told else None)
+    asker = account.asker
     # Who asks with a grant is counted by that.
-    if account.key or not account.asker:
+    if not asker or account.key:
         _count(context, account, used, seconds)
-    if account.status < _REFUSED and (account.asker or not account.served):
+    if (asker or not account.served) and account.status < _REFUSED:
         _write_down(context, account, used, seconds)
     _remember(context.metrics.recent, account, used, seconds)
     log.info(

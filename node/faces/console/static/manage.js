@@ -131,7 +131,7 @@ function draining(me) {
         badge(drained ? "draining" : "alive", drained ? "draining" : "serving"),
         h("button", { type: "button", class: "danger", "data-key": "drain", disabled: drained, onclick: () => change("drain") }, "Drain"),
         h("button", { type: "button", class: "quiet", "data-key": "undrain", disabled: !drained, onclick: () => change("undrain") }, "Serve again")),
-      said, command(["curl", "-X", "POST", `${location.origin}/api/v1/${drained ? "undrain" : "drain"}`]));
+      said, command(["modelvine", drained ? "undrain" : "drain"]));
   }
   render();
   return { card, away: watch((what) => what === "nodes" && render()) };
