@@ -3,11 +3,11 @@
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -163,22 +163,41 @@ def test_wrong_times_are_refused(modelvine, node):
     assert modelvine("top", "--every", "0").code == 2
 
 
+# Whoever runs the tests in the background has Ctrl-C ignored, and all that they start.
+UNDER_A_SHELL = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("node", run_name="__main__")
+"""
+
+
+def read_from(terminal, *, until=0, within=30.0):
+    """What is shown until so many pictures have been, or until nobody holds the other end."""
+    seen, ends = b"", time.monotonic() + within
+    while not until or seen.count(b"\x1b[H") < until:
+        if not select.select([terminal], [], [], ends - time.monotonic())[0]:
+            raise AssertionError(f"nothing more is shown: {seen[-200:]!r}")
+        try:
+            seen += os.read(terminal, 65536)
+        except OSError:
+            break
+    return seen
+
+
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_terminal_is_left_as_it_was(node, how, code):
     server = node(**ANSWERS)
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "node", "top", "--every", "0.05", "--node", server.url]
+    command = [sys.executable, "-c", UNDER_A_SHELL, "top", "--every", "0.05", "--node", server.url]
     with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, cwd=ROOT) as process:
         os.close(theirs)
-        seen, ends = b"", time.monotonic() + 30
-        while seen.count(b"\x1b[H") < 3 and time.monotonic() < ends:
-            seen += os.read(ours, 65536)
-        process.send_signal(how)
-        # Nobody holds the other end any more once it has ended: EIO.
-        with suppress(OSError):
-            while more := os.read(ours, 65536):
-                seen += more
-        assert process.wait(10) == code
+        try:
+            seen = read_from(ours, until=3)
+            process.send_signal(how)
+            seen += read_from(ours)
+            assert process.wait(10) == code
+        finally:
+            process.kill()
     os.close(ours)
     assert seen.startswith(b"\x1b[?1049h\x1b[?25l")
     assert seen.rstrip(b"\r\n").endswith(b"\x1b[?25h\x1b[?1049l")
