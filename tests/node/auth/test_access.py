@@ -241,10 +241,10 @@ async def test_the_token_opens_the_door_from_elsewhere(node, given, expected):
 async def test_whom_a_trusted_proxy_passes_on_is_no_person_on_this_machine(told):
     web_ = WebSettings(trusted_proxies=("127.0.0.1",))
     async with guarded(Access(token=TOKEN, settings=web_, sockets=Table(0))) as node:
-        assert await status(node.get("/", headers={"X-Forwarded-For": told})) == 401
+        assert await status(node.get("/read", headers={"X-Forwarded-For": told})) == 401
         assert await status(node.post("/change", json={}, headers={"X-Forwarded-For": told})) == 401
         # Who speaks for nobody is whom the kernel says.
-        assert await status(node.get("/")) == 200
+        assert await status(node.get("/read")) == 200
 
 
 @pytest.mark.parametrize(
@@ -275,8 +275,8 @@ async def test_who_shows_no_key_is_told_apart_by_address(uid, trusted, told, add
     )
     listener = socket.create_server(("127.0.0.1", 0))
     async with AsyncExitStack() as closing:
-        await serve(application([web.get("/", read)], access.admit), listener, closing)
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        await serve(application([web.get("/read", read)], access.admit), listener, closing)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/read"
         headers = {"X-Forwarded-For": told} if told is not None else {}
         async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
             assert answer.status == 200

@@ -22,7 +22,7 @@ SWARM_KEY = "0f" * 32
 SELF = IDENTITIES[1].peer
 
 
-def given(key: str = "", *, seconds: float = 60, places: tuple[str, ...] = (PLACE,)) -> str:
+def given(key: str = "", *, seconds: float = 86_400, places: tuple[str, ...] = (PLACE,)) -> str:
     grant = grants.issue(IDENTITIES[0], Terms(expires=int(time.time() + seconds)))
     return invitation.written(Invitation(grant, places, key))
 
