@@ -297,6 +297,7 @@ def _wait(show: Show, nodes: list[Actor]) -> None:
     show.heading("The nodes stay up until Ctrl-C")
     for actor in nodes:
         show.note(f"  {actor.name}  {actor.fields['http']}  {actor.fields['p2p']}")
+    show.note(f"  to look at it all, open a node's page: {nodes[0].fields['http']}/")
     try:
         while all(actor.process.poll() is None for actor in nodes):
             time.sleep(0.5)
