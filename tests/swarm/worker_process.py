@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("--delay-between", type=float, default=0.0)
     parser.add_argument("--die-after", type=int)
     parser.add_argument("--finish")
+    parser.add_argument("--key", default="")
     parser.add_argument(
         "--calls", nargs=2, action="append", default=[], metavar=("TOOL", "ARGUMENTS")
     )

@@ -31,6 +31,8 @@ class Faults:
     die_after: int | None = None
     die_before_headers: bool = False
     fails_after: int | None = None
+    key: str = ""
+    """What callers must show, where it is not empty."""
     status: int = 200
     refusal: bytes = b'{"error":{"message":"no","type":"x","code":"x"}}'
     retry_after: str | None = None
@@ -99,6 +101,8 @@ class OpenAIWorker:
         self.received.append(Received(request.path_qs, request.headers, body))
         self.most = max(self.most, len(self.received) - self.served - self.hung_up)
         self.connections.add(request.transport)
+        if self.faults.key and request.headers.get("Authorization") != f"Bearer {self.faults.key}":
+            return web.Response(status=401, body=self.faults.refusal)
         if 0 < self.faults.slots <= self.answering:
             self.refused += 1
             return web.Response(status=429)
