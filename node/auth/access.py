@@ -53,8 +53,8 @@ _NO_KEYS = NoKeys()
 _AS_IT_COMES = WebSettings()
 
 
-is_open = re.compile(r"/(?:healthz|readyz|console/.*)?").fullmatch
-"""Finds the paths for which nobody wants a key: what load balancers ask, and the console's page, which holds no secret."""
+is_open = re.compile(r"/(?:healthz|readyz|openapi\.json|docs|console/.*)?").fullmatch
+"""Finds the paths for which nobody wants a key: what load balancers ask, and pages that hold no secret."""
 
 
 class OwnedConnection(Protocol):

@@ -40,12 +40,13 @@ def routes(context: Context) -> list[web.RouteDef]:
         asset = assets().get(request.match_info["name"])
         if asset is None:
             raise UnknownPath("the console has no such file")
-        return _sent(asset, request)
+        return sent(asset, request)
 
     return [web.get("/", page), web.get("/console/{name:.+}", file)]
 
 
-def _sent(asset: Asset, request: web.Request) -> web.Response:
+def sent(asset: Asset, request: web.Request) -> web.Response:
+    """Return a file as its caller wants it: packed, plain, or not at all where it has the same already."""
     headers = {
         **HEADERS,
         "Content-Type": asset.content_type,

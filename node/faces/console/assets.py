@@ -40,6 +40,10 @@ def assets() -> Mapping[str, Asset]:
 
 
 def _read(path: Path) -> Asset:
-    content = path.read_bytes()
+    return asset_of(path.read_bytes(), TYPES[path.suffix])
+
+
+def asset_of(content: bytes, content_type: str) -> Asset:
+    """Return what is served of a content."""
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    return Asset(content, gzip.compress(content, mtime=0), TYPES[path.suffix], etag)
+    return Asset(content, gzip.compress(content, mtime=0), content_type, etag)

@@ -1,0 +1,58 @@
+"""Description of this node's API at `/openapi.json`, and at `/docs` the page that shows it, without anything from elsewhere.
+
+Both hold no secret, so nobody needs a key for them. They are made when they are first asked for.
+"""
+
+from html import escape
+
+import orjson
+from aiohttp import web
+
+from node.faces import Context
+from node.faces.console import sent
+from node.faces.console.assets import Asset, asset_of, assets
+
+PLACE = b"<!-- paths -->"
+"""Where the list for whoever has no JavaScript stands in the page."""
+
+
+class Pages:
+    """The document and the page of one application, each made once."""
+
+    def __init__(self) -> None:
+        self._document: Asset | None = None
+        self._page: Asset | None = None
+
+    async def document(self, request: web.Request) -> web.Response:
+        """Answer with the document."""
+        return sent(self._document_of(request.app), request)
+
+    async def page(self, request: web.Request) -> web.Response:
+        """Answer with the page."""
+        if self._page is None:
+            self._page = _page(self._document_of(request.app))
+        return sent(self._page, request)
+
+    def _document_of(self, app: web.Application) -> Asset:
+        if self._document is None:
+            from node.faces.openapi.document import document  # noqa: PLC0415 (few ask for it)
+
+            self._document = asset_of(orjson.dumps(document(app)), "application/json")
+        return self._document
+
+
+def routes(_: Context) -> list[web.RouteDef]:
+    """Return the routes of this face."""
+    pages = Pages()
+    return [web.get("/openapi.json", pages.document), web.get("/docs", pages.page)]
+
+
+def _page(document: Asset) -> Asset:
+    rows = "".join(
+        f"<tr><td><code>{method.upper()}</code></td><td><code>{escape(path)}</code></td>"
+        f"<td class='wide'>{escape(said['summary'])}</td></tr>"
+        for path, methods in orjson.loads(document.content)["paths"].items()
+        for method, said in methods.items()
+    )
+    page = assets()["docs.html"]
+    return asset_of(page.content.replace(PLACE, rows.encode()), page.content_type)

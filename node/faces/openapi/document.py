@@ -1,0 +1,291 @@
+"""OpenAPI document of this node (3.1): the routes that are registered, with what the tables beside this file say of each.
+
+A route of the API that no table describes makes a test fail.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from aiohttp import web
+from pydantic import BaseModel
+
+from node import __version__
+from node.auth import errors as auth
+from node.faces import errors
+from node.faces.errors import INNER, TABLE
+from node.faces.openai import LLAMA_STACK
+from node.faces.openapi import models, operators, projects, services
+from node.faces.openapi.description import TEXT, WHOLE, Described, May, Schema, fields, told
+from registry import errors as registry
+from router import errors as router
+from router.peers.headers import SAID_BY_CALLERS, TOLD_TO_CALLERS
+
+JSON = "application/json"
+FORM = "multipart/form-data"
+
+is_described = re.compile(
+    r"/(?:v1|v2|api/v0|api/v1)/.*|/(?:healthz|readyz|metrics|openapi\.json|docs)"
+).fullmatch
+"""Finds the paths that the document has; what imitates another system has that system's own documents."""
+
+TABLES: Mapping[str, Mapping[str, Described]] = MappingProxyType(
+    {
+        "Models": models.TABLE,
+        "Services": services.TABLE,
+        "Operators": operators.TABLE,
+        "Projects": projects.TABLE,
+    }
+)
+"""What is in the document: tag → method and path → description."""
+
+ALIASES = "For llama-stack-client"
+"""Tag of what is served once more under another prefix."""
+
+_TAGS: Mapping[str, str] = {
+    "Models": "What clients ask of models, in the words of OpenAI, Anthropic and Llama Stack.",
+    "Services": "What clients ask of services that are no models, in OpenAI's words.",
+    "Operators": "How a node and its mesh are, and what changes them.",
+    "Projects": "What model projects and their clients ask (`/api/v0`).",
+    ALIASES: f"The same as under `/v1`, under the prefix `{LLAMA_STACK}`.",
+}
+
+_ABOUT = """Every node serves every model of its mesh. Any node answers what is described here.
+
+Whoever shows no key may ask where the node is open to them: people on its own machine, unless the operator decided otherwise.
+What is for operators takes a process of the node's own user or of root on its machine, an operator's key, or the control token
+as a bearer. Each answer names its request in `x-request-id`. A `GET` may be a `HEAD` as well."""
+
+_ERROR: Schema = fields(
+    code=told(WHOLE, "the number of api-v0"),
+    message=TEXT,
+    error=fields(
+        {"param": told({}, "the parameter that is wrong, where one is")},
+        message=TEXT,
+        type=told({}, "the class of errors, in OpenAI's words"),
+        code=told({}, "the reason, a word"),
+    ),
+)
+_ERROR_REF: Schema = {"$ref": "#/components/schemas/Error"}
+
+_SECURITY: Mapping[str, Schema] = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A key, a grant, or the control token.",
+    },
+    "x-api-key": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "x-api-key",
+        "description": "A key or a grant, as Anthropic's clients show it.",
+    },
+}
+# One of them, or none: where the caller is may be enough.
+_SHOWN: Sequence[Schema] = [{}, {"bearer": []}, {"x-api-key": []}]
+
+_ANY = (
+    errors.BadHead,
+    errors.HeadTooLarge,
+    errors.UrlTooLong,
+    errors.HeadTooSlow,
+    errors.TooManyConnections,
+    errors.UnsupportedExpectation,
+    errors.NotAllowed,
+)
+_KEYS = (*auth.OF_KEYS, auth.RoleNotAllowed)
+_BODY = (
+    errors.Unparseable,
+    errors.WrongParameter,
+    errors.BodyTooLarge,
+    errors.BodyTooSlow,
+    errors.NoRoomForBody,
+    errors.UnsupportedMediaType,
+)
+_RUNS = (
+    errors.WrongParameter,
+    errors.UnknownNode,
+    errors.UnknownPath,
+    auth.ModelNotAllowed,
+    *(kind for kind in TABLE if issubclass(kind, auth.Limited | router.RouterError)),
+)
+_CHANGES = (
+    # Of a body that a request need not have, only the content type is looked at.
+    errors.UnsupportedMediaType,
+    registry.StoreUnavailable,
+    registry.LimitReached,
+)
+
+_PARTS: Mapping[str, str] = {
+    "tail": "a name or an id",
+    "name": "the name of a key",
+    "peer": "the id of another node",
+}
+
+
+def document(app: web.Application) -> dict[str, Any]:
+    """Return the document of an application; raise `KeyError` for a route of the API that no table describes."""
+    made = _Made()
+    paths: dict[str, dict[str, Any]] = {}
+    for method, path, tag, described in operations(app):
+        paths.setdefault(path, {})[method.lower()] = made.operation(method, path, tag, described)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "modelvine", "version": __version__, "description": _ABOUT},
+        "servers": [{"url": "/"}],
+        "tags": [{"name": tag, "description": words} for tag, words in _TAGS.items()],
+        "security": _SHOWN,
+        "paths": paths,
+        "components": made.components(),
+    }
+
+
+def operations(app: web.Application) -> Iterator[tuple[str, str, str, Described]]:
+    """Yield method, path, tag and description of each operation, by path; raise `KeyError` for what no table describes."""
+    found = {
+        (route.resource.canonical, route.method)
+        for route in app.router.routes()
+        if route.resource is not None and route.method != "HEAD"
+    }
+    for path, method in sorted(found):
+        if is_described(path):
+            yield from _operations(method, path)
+
+
+def _operations(method: str, path: str) -> Iterator[tuple[str, str, str, Described]]:
+    also = path.startswith(f"{LLAMA_STACK}/")
+    prefix = LLAMA_STACK.removesuffix("/v1") if also else ""
+    own = path.removeprefix(prefix)
+    for one in services.beneath(method, own) or [own]:
+        key = f"{method} {one}"
+        tag = next((tag for tag, table in TABLES.items() if key in table), "")
+        yield method, prefix + one, ALIASES if also else tag, TABLES[tag][key]
+
+
+class _Made:
+    """What is being made: operations name schemas and answers that several of them share."""
+
+    def __init__(self) -> None:
+        self._schemas: dict[str, Any] = {"Error": _ERROR}
+        self._responses: dict[str, Any] = {}
+        self._names: dict[tuple[object, ...], str] = {}
+
+    def components(self) -> dict[str, Any]:
+        """Return what operations refer to."""
+        return {
+            "schemas": self._schemas,
+            "responses": self._responses,
+            "parameters": {
+                name: {"name": name, "in": "header", "schema": TEXT, "description": words}
+                for name, words in SAID_BY_CALLERS.items()
+            },
+            "headers": {
+                name: {"schema": TEXT, "description": words}
+                for name, words in TOLD_TO_CALLERS.items()
+            },
+            "securitySchemes": _SECURITY,
+        }
+
+    def operation(self, method: str, path: str, tag: str, described: Described) -> dict[str, Any]:
+        """Return one operation."""
+        said: dict[str, Any] = {
+            "operationId": f"{method.lower()}{re.sub(r'[^a-z0-9]+', '_', path.lower())}".strip("_"),
+            "tags": [tag],
+            "summary": described.summary,
+            "description": f"{described.more} For {described.may}.".strip(),
+        }
+        if described.may is May.EVERYBODY:
+            said["security"] = []
+        if parameters := [*_parameters(path, described)]:
+            said["parameters"] = parameters
+        if body := self._body(described):
+            said["requestBody"] = body
+        return {**said, "responses": {**_success(described), **self._failures(described)}}
+
+    def _body(self, described: Described) -> dict[str, Any]:
+        if described.request is None:
+            return {}
+        content = {JSON: {"schema": self._schema(described.request)}}
+        if described.form is not None:
+            content[FORM] = {"schema": described.form}
+        return {"content": content, "required": not described.optional_body}
+
+    def _schema(self, wanted: Schema | type[BaseModel]) -> Schema:
+        """Return a schema; those of a pydantic model stand among the components, under names that begin with its module's."""
+        if isinstance(wanted, Mapping):
+            return wanted
+        head = f"{wanted.__module__.rpartition('.')[2]}."
+        place = f"#/components/schemas/{head}"
+        schema = wanted.model_json_schema(ref_template=place + "{model}")
+        for name, inner in schema.pop("$defs", {}).items():
+            self._schemas[head + name] = inner
+        self._schemas[head + wanted.__name__] = schema
+        return {"$ref": place + wanted.__name__}
+
+    def _failures(self, described: Described) -> dict[str, Any]:
+        by_status: dict[int, list[type[Exception]]] = {}
+        for kind in sorted(_errors(described), key=lambda kind: TABLE[kind].reason):
+            by_status.setdefault(TABLE[kind].status, []).append(kind)
+        refs = {
+            status: self._response(status, tuple(kinds), described.refusal)
+            for status, kinds in sorted(by_status.items())
+        }
+        return {
+            str(status): {"$ref": f"#/components/responses/{name}"} for status, name in refs.items()
+        }
+
+    def _response(self, status: int, kinds: tuple[type[Exception], ...], own: Schema | None) -> str:
+        reasons = tuple(dict.fromkeys(TABLE[kind].reason for kind in kinds))
+        key = (status, reasons, own is None)
+        if key not in self._names:
+            name = self._names[key] = f"{status}-{len(self._names) + 1}"
+            # What stops a request before its face is reached has the common form.
+            schema = _ERROR_REF if own is None else {"anyOf": [own, _ERROR_REF]}
+            self._responses[name] = {
+                "description": ", ".join(f"`{reason}`" for reason in reasons),
+                "content": {JSON: {"schema": schema}},
+            }
+        return self._names[key]
+
+
+def _parameters(path: str, described: Described) -> Iterator[dict[str, Any]]:
+    for name in re.findall(r"\{(\w+)\}", path):
+        words = _PARTS.get(name, "an id")
+        yield {"name": name, "in": "path", "required": True, "schema": TEXT, "description": words}
+    for name, schema in described.query.items():
+        needed = {"required": True} if name in described.needs else {}
+        yield {"name": name, "in": "query", "schema": schema, **needed}
+    if described.runs:
+        yield from ({"$ref": f"#/components/parameters/{name}"} for name in SAID_BY_CALLERS)
+
+
+def _success(described: Described) -> dict[str, Any]:
+    content = {JSON: described.answer} if described.answer is not None else {}
+    content |= described.content
+    if not content:
+        return {}
+    said: dict[str, Any] = {
+        "description": "It is done.",
+        "content": {kind: {"schema": schema} for kind, schema in content.items()},
+    }
+    if described.runs:
+        said["headers"] = {
+            name: {"$ref": f"#/components/headers/{name}"} for name in TOLD_TO_CALLERS
+        }
+    return {"200": said}
+
+
+def _errors(described: Described) -> Iterable[type[Exception]]:
+    wanted: set[type[Exception]] = {*_ANY, *described.errors}
+    if described.may is not May.EVERYBODY:
+        wanted.update(_KEYS)
+    if described.may is May.CHANGE:
+        wanted.update(_CHANGES)
+    if described.request is not None:
+        wanted.update(_BODY)
+    if described.query:
+        wanted.add(errors.WrongParameter)
+    if described.runs:
+        wanted.update(_RUNS)
+    return wanted - INNER

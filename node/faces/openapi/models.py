@@ -1,0 +1,180 @@
+"""Descriptions of `/v1`: what clients ask of models. Fields that a node reads or knows are named; all others go to the worker."""
+
+from collections.abc import Mapping
+
+from node.faces.errors import UnknownPath
+from node.faces.openapi.description import (
+    BYTES,
+    COUNT,
+    FLAG,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    Described,
+    May,
+    Schema,
+    fields,
+    list_of,
+    or_null,
+    told,
+)
+from router.errors import UnknownModel
+from router.openai.body import MAX_NAMES
+from router.requests import Kind
+
+TEXT_OF_WORKER: Mapping[str, Schema] = {
+    "text/event-stream": told(TEXT, "where `stream` is true"),
+    "*/*": told(BYTES, "what the worker answers"),
+}
+"""What a worker may answer besides JSON."""
+
+_PASSED = "Fields that are not named here go to the worker as they are."
+_NAME = told(TEXT, "`MODEL` or `PROJECT/MODEL`")
+_OURS: Mapping[str, Schema] = {
+    "models": told(
+        {**list_of(TEXT), "maxItems": MAX_NAMES}, "models to be asked in turn where nobody answers by the first"
+    ),
+    "project": told(TEXT, "ask this project only"),
+    "stream": told(or_null(FLAG), "answer in pieces, as they come"),
+    "service_tier": told(TEXT, "`flex`: whatever else is asked comes first"),
+    "prompt_cache_key": told(TEXT, "what the conversation is called, so that it stays at one worker"),
+}  # fmt: skip
+_TEXTS = told({"anyOf": [TEXT, list_of({})]}, "one text or several, or tokens")
+_USAGE = {
+    "usage": or_null(told(OBJECT, "the tokens of prompt and answer")),
+    "model": told(TEXT, "by the name that it is registered by"),
+}
+_CHOICES = fields(_USAGE, choices=list_of(OBJECT))
+_DATA = fields(_USAGE, data=list_of(OBJECT))
+_AUDIO: Mapping[str, Schema] = {"file": BYTES, "language": TEXT, "response_format": TEXT}
+_ERROR_OF_ANTHROPIC = fields(
+    type={"const": "error"}, error=fields(type=TEXT, message=TEXT), request_id=TEXT
+)
+_MODEL = fields(
+    {
+        "context_length": told(COUNT, "tokens"),
+        "architecture": told(OBJECT, "what it takes and gives"),
+    },
+    id=told(TEXT, "what callers put into `model`"),
+    object={"const": "model"},
+    created=told(COUNT, "Unix time"),
+    owned_by=TEXT,
+    model=TEXT,
+    url=told(TEXT, "where it is asked for"),
+    type=COUNT,
+    project=TEXT,
+    projects=list_of(TEXT),
+    replicas=COUNT,
+    nodes=COUNT,
+)
+_ONE_MODEL = fields(code={"const": 0}, message=TEXT, id=TEXT, created=COUNT, owned_by=TEXT)
+_MAPPED = "It becomes a chat; parameters that the worker cannot follow are named in `x-modelvine-dropped-params`."
+
+
+def _of_kind(
+    summary: str,
+    answer: Schema | None,
+    *,
+    known: Mapping[str, Schema],
+    form: bool = False,
+    **needed: Schema,
+) -> Described:
+    words = fields({**_OURS, **known}, model=_NAME, **needed)
+    return Described(
+        summary,
+        May.ASK,
+        runs=True,
+        more=_PASSED,
+        request=words,
+        form=words if form else None,
+        answer=answer,
+        content=TEXT_OF_WORKER,
+    )
+
+
+_SAMPLING: Mapping[str, Schema] = {
+    "max_tokens": or_null(COUNT),
+    "temperature": or_null(NUMBER),
+    "top_p": or_null(NUMBER),
+    "stop": {},
+    "stream_options": or_null(OBJECT),
+}
+_VECTORS = list_of(list_of(NUMBER))
+_STORED: Mapping[str, Schema] = {"store": told(TEXT, "the store, where `model` is missing")}
+
+KINDS: Mapping[Kind, Described] = {
+    Kind.CHAT: _of_kind(
+        "Go on with a chat", _CHOICES, messages=list_of(OBJECT),
+        known={**_SAMPLING, "tools": or_null(list_of(OBJECT)), "response_format": or_null(OBJECT)},
+    ),
+    Kind.COMPLETION: _of_kind("Go on with a text", _CHOICES, prompt=_TEXTS, known=_SAMPLING),
+    Kind.EMBEDDING: _of_kind(
+        "Make vectors of texts", _DATA, input=_TEXTS, known={"encoding_format": TEXT, "dimensions": COUNT}
+    ),
+    Kind.IMAGE: _of_kind("Make pictures", _DATA, prompt=TEXT, known={"n": or_null(COUNT), "size": or_null(TEXT)}),
+    Kind.IMAGE_EDIT: _of_kind("Change a picture", _DATA, form=True, prompt=TEXT, known={"image": BYTES, "mask": BYTES}),
+    Kind.TRANSCRIPTION: _of_kind("Write down what is said", OBJECT, form=True, known=_AUDIO),
+    Kind.TRANSLATION: _of_kind("Write down in English what is said", OBJECT, form=True, known=_AUDIO),
+    Kind.SPEECH: _of_kind("Say a text", None, input=TEXT, known={"voice": {}, "response_format": TEXT}),
+    Kind.RERANK: _of_kind(
+        "Order texts by how well they answer a question", OBJECT, query=TEXT, documents=list_of({}),
+        known={"top_n": or_null(COUNT)},
+    ),
+    Kind.SOUND: _of_kind("Make a sound", None, known={"model_id": told(TEXT, "names the model too"), "text": TEXT}),
+    Kind.TOKENIZE: _of_kind("Cut a text into tokens", OBJECT, known={"content": TEXT, "prompt": TEXT}),
+    Kind.GUTS: _of_kind("Show what goes on inside a model", OBJECT, known={}),
+    Kind.STORE_SET: _of_kind("Put vectors into a store", OBJECT, known={**_STORED, "keys": _VECTORS, "values": list_of(TEXT)}),
+    Kind.STORE_DELETE: _of_kind("Take vectors out of a store", OBJECT, known={**_STORED, "keys": _VECTORS}),
+    Kind.STORE_GET: _of_kind("Show what a store has for vectors", OBJECT, known={**_STORED, "keys": _VECTORS}),
+    Kind.STORE_FIND: _of_kind(
+        "Find the vectors of a store nearest to one", OBJECT, known={**_STORED, "key": list_of(NUMBER), "topk": COUNT}
+    ),
+}  # fmt: skip
+"""What may be asked of models, each under its own path."""
+
+_STORED_RESPONSE = "Nothing is stored, so that this answers 404."
+
+TABLE: Mapping[str, Described] = {
+    **{f"POST /v1/{kind.value}": described for kind, described in KINDS.items()},
+    "POST /v2/rerank": KINDS[Kind.RERANK],
+    "GET /v1/models": Described(
+        "List the models that live nodes serve", May.ASK,
+        more="With the header `anthropic-version` in Anthropic's form too.",
+        answer=fields(object={"const": "list"}, code={"const": 0}, message=TEXT, project=TEXT, data=list_of(_MODEL)),
+    ),
+    "GET /v1/models/{tail}": Described(
+        "Show one model", May.ASK, more="The name may hold slashes.", answer=_ONE_MODEL, errors=(UnknownModel,)
+    ),
+    "POST /v1/responses": Described(
+        "Answer, in the words of OpenAI's Responses API", May.ASK, runs=True, more=_MAPPED,
+        request=fields({**_OURS, "instructions": or_null(TEXT), "tools": or_null(list_of(OBJECT))}, model=_NAME, input={}),
+        answer=fields(id=TEXT, object={"const": "response"}, output=list_of(OBJECT)), content={"text/event-stream": TEXT},
+    ),
+    **{
+        f"{method} /v1/responses/{{tail}}": Described(
+            f"{verb} a response", May.ASK, more=_STORED_RESPONSE, errors=(UnknownPath,)
+        )
+        for method, verb in (("GET", "Show"), ("POST", "Cancel"), ("DELETE", "Delete"))
+    },
+    "POST /v1/messages": Described(
+        "Answer, in the words of Anthropic's Messages API", May.ASK, runs=True, more=_MAPPED,
+        request=fields(
+            {"system": {}, "stream": FLAG, "tools": list_of(OBJECT), "temperature": NUMBER},
+            model=_NAME, messages=list_of(OBJECT), max_tokens=COUNT,
+        ),
+        answer=fields(id=TEXT, type={"const": "message"}, role=TEXT, content=list_of(OBJECT)),
+        content={"text/event-stream": TEXT}, refusal=_ERROR_OF_ANTHROPIC,
+    ),
+    "POST /v1/messages/count_tokens": Described(
+        "Count the tokens of a message", May.ASK, runs=True,
+        more="The model's worker cuts the texts where it can; else the number is estimated.",
+        request=fields({"system": {}, "tools": list_of(OBJECT)}, model=_NAME, messages=list_of(OBJECT)),
+        answer=fields(input_tokens=COUNT), refusal=_ERROR_OF_ANTHROPIC,
+    ),
+    "POST /v1/inference/chat-completion": Described(
+        "Go on with a chat, in the words of Llama Stack", May.ASK, runs=True, more=_MAPPED,
+        request=fields({"stream": FLAG, "sampling_params": OBJECT}, model_id=_NAME, messages=list_of(OBJECT)),
+        answer=OBJECT, content={"text/event-stream": TEXT},
+    ),
+}  # fmt: skip
+"""Method and path → what it does."""

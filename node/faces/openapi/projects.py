@@ -1,0 +1,175 @@
+"""Descriptions of `/api/v0`: what model projects and their clients ask."""
+
+from collections.abc import Mapping
+
+from node.faces.errors import UnknownNode
+from node.faces.openapi.description import (
+    COUNT,
+    FLAG,
+    NUMBER_OF,
+    OBJECT,
+    TEXT,
+    WHOLE,
+    Described,
+    May,
+    Schema,
+    done,
+    fields,
+    list_of,
+    one_of,
+    told,
+)
+from node.faces.openapi.models import TEXT_OF_WORKER
+from node.faces.v0.registration import MAX_CAPACITY
+from registry import errors as registry
+from registry.records import ModelType
+from registry.wire import MAX_CONTEXT
+from router.worker_description import MODALITIES
+from router.workers import TEMPLATES
+
+_TYPE = told(
+    {"type": "integer", "enum": [int(one) for one in ModelType]},
+    ", ".join(f"{int(one)}: {one.name.lower().replace('_', ' ')}" for one in ModelType),
+)
+_CAPACITY = told({**COUNT, "maximum": MAX_CAPACITY}, "requests at one time, 0 for unknown")
+_MODALITIES = list_of(one_of(*MODALITIES))
+_MORE: Mapping[str, Schema] = {
+    "type": _TYPE,
+    "cid": told(TEXT, "which replica it is, where there are several"),
+    "dialect": told(TEXT, "the worker's protocol; the scheme of `api` says it otherwise"),
+    "worker_model": told(TEXT, "what the worker calls the model, where that is another name"),
+    "capacity": _CAPACITY,
+    "max_concurrency": told(_CAPACITY, "the same under another name"),
+    "context": told({**COUNT, "maximum": MAX_CONTEXT}, "tokens, 0 for unknown"),
+    "input_modalities": _MODALITIES,
+    "output_modalities": _MODALITIES,
+    "headers": told(OBJECT, "sent with each request to the worker"),
+    "load": told(OBJECT, "options to load the model with"),
+    "template": told(one_of(*TEMPLATES), "how a chat becomes one text for the worker"),
+}
+_MODEL: Mapping[str, Schema] = {
+    "model": told(TEXT, "what callers call it"),
+    "api": told(TEXT, "URL of the worker, on this machine"),
+}
+_LEARNED: Mapping[str, Schema] = {
+    "learned": told(list_of(OBJECT), "what the workers say of themselves"),
+    "warnings": told(list_of(TEXT), "which workers answer nothing now"),
+}
+_NODE_ID = told(TEXT, "a node's id, the beginning of one, or its name")
+_ADDRESS = fields(node_addr=told(TEXT, "a multiaddr that ends with `/p2p/` and a peer id"))
+_IDENTITY = done(
+    peer_id=TEXT,
+    protocol_version=TEXT,
+    agent_version=TEXT,
+    addresses=list_of(TEXT),
+    protocols=list_of(TEXT),
+)
+_METRICS: Mapping[str, Schema] = {"text/plain": TEXT}
+_NAMES = done(data=list_of(TEXT))
+_SAVED = (registry.LimitReached, registry.StoreUnavailable)
+_PEER = fields(
+    node_id=TEXT,
+    connectivity=told(WHOLE, "1 connected, 2 to be reached, 3 not to be reached, 4 relayed"),
+    latency=told(COUNT, "microseconds, 0 for unknown"),
+    idle=told(COUNT, "requests that are there; 0 is free"),
+    Idle=COUNT,
+    cid=TEXT,
+)
+_OWN: Mapping[str, Schema] = {
+    "cid": told(TEXT, "this replica only"),
+    "stream": FLAG,
+    "wallet": told(TEXT, "passed to no one, like `signature` and `hash`"),
+}
+
+
+def _run(what: str, needed: Mapping[str, Schema], *, one_node: bool) -> Described:
+    where = "at the node that the request names" if one_node else "at any node"
+    node: Mapping[str, Schema] = {"node_id": _NODE_ID} if one_node else {}
+    words = fields(_OWN, **node, project=TEXT, model=TEXT, **needed)
+    query = {"project": TEXT, "model": TEXT, "cid": TEXT, **({"node_id": TEXT} if one_node else {})}
+    return Described(
+        f"{what} {where}",
+        May.ASK,
+        runs=True,
+        more="What else the body holds goes to the worker as it is.",
+        query={name: told(one, "counts before the body's") for name, one in query.items()},
+        request=words,
+        form=words,
+        answer=OBJECT,
+        content=TEXT_OF_WORKER,
+    )
+
+
+TABLE: Mapping[str, Described] = {
+    "GET /api/v0/id": Described("Show which node this is", May.LOOK, answer=_IDENTITY),
+    "POST /api/v0/peer": Described(
+        "Show which node another is", May.LOOK, request=fields(node_id=_NODE_ID), answer=_IDENTITY, errors=(UnknownNode,)
+    ),
+    "GET /api/v0/peers": Described("List the ids of live nodes", May.LOOK, answer=_NAMES),
+    "GET /api/v0/rendezvous/peers": Described("List the ids of other nodes that are known", May.LOOK, answer=_NAMES),
+    "POST /api/v0/host/info": Described(
+        "Show what machine a node runs on", May.LOOK, request=fields({"node_id": told(_NODE_ID, "this node by default")}),
+        answer=done(os=OBJECT, cpu=list_of(OBJECT), memory=OBJECT, disk=list_of(OBJECT), gpu=list_of(OBJECT)),
+        errors=(UnknownNode, registry.PeerUnreachable),
+    ),
+    "GET /api/v0/swarm/peers": Described(
+        "List the connections of this node", May.LOOK,
+        answer=list_of(fields(id=TEXT, peer=TEXT, addr=TEXT, latency=TEXT, direction=TEXT)),
+    ),
+    "GET /api/v0/swarm/addrs": Described(
+        "List the addresses of connected nodes", May.LOOK, answer=list_of(fields(peer=TEXT, addrs=list_of(TEXT)))
+    ),
+    "GET /api/v0/pubsub/peers": Described("List the ids of connected nodes", May.LOOK, answer=list_of(TEXT)),
+    "POST /api/v0/swarm/connect": Described(
+        "Connect to a node at an address", May.CHANGE, request=_ADDRESS, answer=done(),
+        errors=(registry.MeshDown, registry.PeerUnreachable, registry.ProtocolViolation),
+    ),
+    "POST /api/v0/swarm/disconnect": Described(
+        "Disconnect from a node", May.CHANGE, request=_ADDRESS, answer=done(), errors=(registry.MeshDown,)
+    ),
+    "GET /api/v0/bootstrap/list": Described("List the addresses that are dialled first", May.LOOK, answer=_NAMES),
+    "POST /api/v0/bootstrap/add": Described("Add an address to them", May.CHANGE, request=_ADDRESS, answer=done()),
+    "POST /api/v0/bootstrap/rm": Described("Take an address from them", May.CHANGE, request=_ADDRESS, answer=done()),
+    "GET /api/v0/debug/metrics/prometheus": Described(
+        "Show the metrics, as at `/metrics`", May.LOOK, content=_METRICS
+    ),
+    "POST /api/v0/ai/project/register": Described(
+        "Register a project with its whole list of models", May.CHANGE,
+        request=fields(project=TEXT, models=list_of(fields(_MORE, **_MODEL))), answer=done(_LEARNED), errors=_SAVED,
+    ),
+    "POST /api/v0/ai/project/unregister": Described(
+        "Unregister a project", May.CHANGE, request=fields(project=TEXT), answer=done(), errors=_SAVED
+    ),
+    "POST /api/v0/ai/model/register": Described(
+        "Register one model of a project", May.CHANGE,
+        request=fields(_MORE, project=TEXT, **_MODEL), answer=done(_LEARNED), errors=_SAVED,
+    ),
+    "POST /api/v0/ai/model/unregister": Described(
+        "Unregister one model of a project", May.CHANGE,
+        request=fields({"cid": TEXT, "type": _TYPE}, project=TEXT, model=TEXT), answer=done(), errors=_SAVED,
+    ),
+    "POST /api/v0/ai/project/peer": Described(
+        "List the projects of a node with their models", May.LOOK, request=fields(node_id=_NODE_ID),
+        answer=done(data={"type": "object", "additionalProperties": list_of(OBJECT)}), errors=(UnknownNode,),
+    ),
+    "GET /api/v0/ai/projects/list": Described(
+        "List the projects of the mesh", May.LOOK, query={"number": NUMBER_OF}, answer=_NAMES
+    ),
+    "GET /api/v0/ai/projects/models": Described(
+        "List the models of a project", May.LOOK, query={"number": NUMBER_OF, "project": TEXT}, needs=("project",), answer=_NAMES
+    ),
+    "GET /api/v0/ai/projects/peers": Described(
+        "List the nodes that serve a model of a project", May.LOOK,
+        query={"number": NUMBER_OF, "project": TEXT, "model": TEXT}, needs=("project", "model"), answer=done(data=list_of(_PEER)),
+    ),
+    **{
+        f"POST /api/v0/{path}{suffix}": _run(what, needed, one_node=not suffix)
+        for path, what, needed in (
+            ("chat/completion", "Have a model go on with a chat", {"messages": list_of(OBJECT)}),
+            ("image/gen", "Have a picture made", {"prompt": TEXT}),
+            ("image/edit", "Have a picture changed", {"prompt": TEXT}),
+        )
+        for suffix in ("", "/proxy")
+    },
+}  # fmt: skip
+"""Method and path → what it does."""

@@ -1,0 +1,90 @@
+"""Descriptions of the calls of services that are no models: files, batches, fine-tuning and vector stores, in OpenAI's words."""
+
+from collections.abc import Mapping
+
+from node.faces.openapi.description import OBJECT, TEXT, Described, May, Schema, fields, list_of
+from node.faces.openapi.models import TEXT_OF_WORKER
+from router.services.calls import CALLS, OPENAI, ServiceCall
+
+_SUMMARIES: Mapping[str, str] = {
+    "GET /v1/files": "List files",
+    "POST /v1/files": "Upload a file",
+    "GET /v1/files/{id}": "Show what a file is",
+    "DELETE /v1/files/{id}": "Delete a file",
+    "GET /v1/files/{id}/content": "Show what is in a file",
+    "POST /v1/uploads": "Begin an upload in parts",
+    "POST /v1/uploads/{id}/parts": "Send a part of an upload",
+    "POST /v1/uploads/{id}/complete": "End an upload",
+    "POST /v1/uploads/{id}/cancel": "Give up an upload",
+    "GET /v1/batches": "List batches",
+    "POST /v1/batches": "Begin a batch",
+    "GET /v1/batches/{id}": "Show how far a batch is",
+    "POST /v1/batches/{id}/cancel": "Cancel a batch",
+    "GET /v1/fine_tuning/jobs": "List fine-tunings",
+    "POST /v1/fine_tuning/jobs": "Begin a fine-tuning",
+    "GET /v1/fine_tuning/jobs/{id}": "Show how far a fine-tuning is",
+    "POST /v1/fine_tuning/jobs/{id}/cancel": "Cancel a fine-tuning",
+    "POST /v1/fine_tuning/jobs/{id}/pause": "Halt a fine-tuning",
+    "POST /v1/fine_tuning/jobs/{id}/resume": "Go on with a fine-tuning",
+    "GET /v1/fine_tuning/jobs/{id}/events": "List what happened in a fine-tuning",
+    "GET /v1/fine_tuning/jobs/{id}/checkpoints": "List what a fine-tuning has made so far",
+    "GET /v1/vector_stores": "List vector stores",
+    "POST /v1/vector_stores": "Make a vector store",
+    "GET /v1/vector_stores/{id}": "Show a vector store",
+    "POST /v1/vector_stores/{id}": "Change a vector store",
+    "DELETE /v1/vector_stores/{id}": "Delete a vector store",
+    "POST /v1/vector_stores/{id}/search": "Find texts by their meaning",
+    "GET /v1/vector_stores/{id}/files": "List the files of a vector store",
+    "POST /v1/vector_stores/{id}/files": "Put a file into a vector store",
+    "GET /v1/vector_stores/{id}/files/{id_2}": "Show how far a file is",
+    "POST /v1/vector_stores/{id}/files/{id_2}": "Change a file's attributes",
+    "DELETE /v1/vector_stores/{id}/files/{id_2}": "Take a file out of a vector store",
+    "GET /v1/vector_stores/{id}/files/{id_2}/content": "Show the pieces of a file",
+    "POST /v1/vector_stores/{id}/file_batches": "Put several files into a vector store",
+    "GET /v1/vector_stores/{id}/file_batches/{id_2}": "Show how far several files are",
+    "POST /v1/vector_stores/{id}/file_batches/{id_2}/cancel": "Cancel what is left of several files",
+    "GET /v1/vector_stores/{id}/file_batches/{id_2}/files": "List several files",
+}
+
+_PAGE: Mapping[str, Schema] = {"limit": TEXT, "after": TEXT}
+_LIST = fields(data=list_of({}))
+_MORE = "A service that the mesh has answers; an id in its answer can be asked for at every node."
+
+
+def path_of(call: ServiceCall) -> str:
+    """Return a call's path as OpenAPI has it, each id by a name of its own."""
+    head, *rest = call.path.split("*")
+    ids = ["{id}", *(f"{{id_{number}}}" for number in range(2, len(rest) + 1))]
+    return head + "".join(map("".join, zip(ids, rest, strict=False)))
+
+
+def _described(method: str, call: ServiceCall) -> Described:
+    summary = _SUMMARIES[f"{method} {path_of(call)}"]
+    lists, asks = method == "GET" and "*" not in call.path, method == "POST"
+    return Described(
+        summary,
+        May.ASK,
+        runs=True,
+        more=_MORE,
+        query=_PAGE if lists else {},
+        request=OBJECT if asks else None,
+        form=OBJECT if asks else None,
+        optional_body=True,
+        answer=_LIST if lists else OBJECT,
+        content=TEXT_OF_WORKER,
+    )
+
+
+TABLE: Mapping[str, Described] = {
+    f"{method} {path_of(call)}": _described(method, call)
+    for call in CALLS
+    if call.protocol == OPENAI
+    for method in call.methods
+}
+"""Method and path → what it does."""
+
+
+def beneath(method: str, path: str) -> list[str]:
+    """Return the paths of the calls that come by one route, as `/v1/files/{tail}`; none where it is no route of services."""
+    called = [call for call in CALLS if call.protocol == OPENAI and method in call.methods]
+    return [path_of(call) for call in called if path == call.path.partition("*")[0] + "{tail}"]

@@ -1,0 +1,38 @@
+"""A node at which nobody asks without a key, and what it says of its own API."""
+
+import pytest
+
+from node.auth.keys import Allowance, Role
+from node.config.settings import Keyless
+from node.faces.app import public_app
+from node.faces.openapi.document import document, operations
+from registry.mesh.memory.network import MemoryNet
+from tests.node.faces.assembly import World, node, settings_of
+
+
+@pytest.fixture
+async def closed():
+    async with node(World(MemoryNet()), settings_of(keyless=Keyless.NOBODY)) as one:
+        yield one
+
+
+@pytest.fixture
+async def keys(closed):
+    """A key of each role."""
+    wanted = {role.value: Allowance(role=role) for role in Role}
+    return await closed.context.keys.create(wanted)
+
+
+@pytest.fixture
+def app(closed):
+    return public_app(closed.context)
+
+
+@pytest.fixture
+def api(app):
+    return document(app)
+
+
+@pytest.fixture
+def described(app):
+    return list(operations(app))

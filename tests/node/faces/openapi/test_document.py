@@ -1,0 +1,126 @@
+"""The document says of every route what it is, who may call it, and how it answers; the node does what the document says."""
+
+import re
+
+import orjson
+import pytest
+from aiohttp import web
+from jsonschema import Draft202012Validator
+
+from node.faces.app import application
+from node.faces.openapi.description import May
+from node.faces.openapi.document import ALIASES, TABLES, document, is_described, operations
+from tests.node.faces.console.test_console import bearer
+
+ROLES_THAT_MAY_NOT = {
+    May.EVERYBODY: (),
+    May.KEY: (),
+    May.ASK: ("viewer",),
+    May.LOOK: ("user",),
+    May.CHANGE: ("user", "viewer"),
+}
+
+
+def routes_of(app):
+    return {
+        (route.method, route.resource.canonical)
+        for route in app.router.routes()
+        if route.method != "HEAD" and is_described(route.resource.canonical)
+    }
+
+
+def references(value):
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for inner in value.values():
+            yield from references(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from references(inner)
+
+
+def called(path):
+    return re.sub(r"\{\w+\}", "x", path)
+
+
+async def answer_of(running, method, path, key=""):
+    headers = bearer(key) if key else {}
+    async with running.http.request(method, called(path), headers=headers) as response:
+        if response.content_type == "text/event-stream":
+            return response.status, response.content_type, b""
+        return response.status, response.content_type, await response.read()
+
+
+async def test_every_route_of_the_api_is_in_it_and_nothing_else_is(app, api):
+    found = {
+        (method.upper(), re.sub(r"\{id\}.*", "{tail}", path) if said["tags"][0] in ("Services", ALIASES) else path)
+        for path, methods in api["paths"].items()
+        for method, said in methods.items()
+    }  # fmt: skip
+    assert found == routes_of(app)
+    assert {"/v1/chat/completions", "/api/v1/keys", "/api/v0/id", "/metrics"} <= {*api["paths"]}
+
+
+async def test_every_description_is_of_a_route(described):
+    used = {f"{method} {path}" for method, path, *_ in described}
+    assert {key for table in TABLES.values() for key in table} <= used
+
+
+def test_a_route_that_nothing_describes_is_an_error():
+    async def new(_):
+        return web.Response()
+
+    app = application([web.get("/api/v1/new", new)], lambda _: None)
+    with pytest.raises(KeyError):
+        list(operations(app))
+
+
+def test_what_imitates_another_system_is_left_out():
+    async def other(_):
+        return web.Response()
+
+    app = application([web.get("/tgi/new", other)], lambda _: None)
+    assert document(app)["paths"] == {}
+
+
+async def test_operations_have_names_of_their_own_and_every_reference_leads_somewhere(api):
+    names = [said["operationId"] for methods in api["paths"].values() for said in methods.values()]
+    assert len(names) == len({*names})
+    for reference in {*references(api)}:
+        at = api
+        for step in reference.removeprefix("#/").split("/"):
+            at = at[step]
+
+
+async def test_schemas_are_schemas(api):
+    for schema in api["components"]["schemas"].values():
+        Draft202012Validator.check_schema(schema)
+    keys = api["components"]["schemas"]["keys.Wanted"]
+    assert keys["properties"]["model_limits"]["items"]["$ref"].endswith("/keys.WantedLimit")
+
+
+async def test_what_it_says_of_who_may_call_is_what_the_node_does(closed, keys, described):
+    for method, path, _, said in described:
+        if said.may is May.EVERYBODY:
+            assert (await answer_of(closed, method, path))[0] == 200, path
+            continue
+        assert (await answer_of(closed, method, path))[0] == 401, path
+        for role, key in keys.items():
+            status, _, body = await answer_of(closed, method, path, key)
+            refused = role in ROLES_THAT_MAY_NOT[said.may]
+            assert (status == 403) is refused, (method, path, role, body)
+
+
+async def test_every_answer_is_as_it_says(closed, keys, api):
+    for path, methods in api["paths"].items():
+        for method, said in methods.items():
+            status, kind, body = await answer_of(closed, method, path, keys["operator"])
+            assert str(status) in said["responses"], (method, path, status, body)
+            response = said["responses"][str(status)]
+            if "$ref" in response:
+                response = api["components"]["responses"][response["$ref"].rpartition("/")[2]]
+            assert kind in response["content"], (method, path, kind)
+            if kind == "application/json":
+                schema = {**response["content"][kind]["schema"], "components": api["components"]}
+                Draft202012Validator(schema).validate(orjson.loads(body))

@@ -1,0 +1,43 @@
+"""The document and its page: open to everybody, made once, told by their content, and without anything from elsewhere."""
+
+import re
+
+import pytest
+
+from tests.node.faces.console.test_console import OURS
+
+
+@pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
+async def test_nobody_needs_a_key_and_whoever_has_it_is_told_so(closed, path):
+    async with closed.http.get(path) as response:
+        assert response.status == 200
+        assert response.headers["content-encoding"] == "gzip"
+        assert "default-src 'none'" in response.headers["content-security-policy"]
+        etag = response.headers["etag"]
+    async with closed.http.get(path, headers={"If-None-Match": etag}) as response:
+        assert (response.status, await response.read()) == (304, b"")
+
+
+async def test_the_document_holds_nothing_of_this_node(closed):
+    async with closed.http.get("/openapi.json") as response:
+        assert response.content_type == "application/json"
+        text = await response.text()
+    assert closed.context.peer not in text
+    assert closed.context.listening.http not in text
+
+
+async def test_without_javascript_the_page_lists_every_operation(closed, api):
+    async with closed.http.get("/docs") as response:
+        text = await response.text()
+    rows = re.findall(r"<tr><td><code>([A-Z]+)</code></td><td><code>([^<]+)</code>", text)
+    assert {(method.lower(), path) for method, path in rows} == {
+        (method, path) for path, methods in api["paths"].items() for method in methods
+    }
+
+
+async def test_the_console_and_the_page_lead_to_each_other(closed):
+    async with closed.http.get("/") as response:
+        assert 'href="/docs"' in await response.text()
+    async with closed.http.get("/docs") as response:
+        assert 'href="/"' in await response.text()
+    assert {"docs.html", "docs.js"} <= {*OURS}

@@ -1,0 +1,25 @@
+"""Rows that operators are shown have the fields that are described."""
+
+from dataclasses import fields
+
+import pytest
+
+from node.auth.audit import AuditEntry
+from node.auth.usage import UsageRow
+from node.faces.openapi.operators import TABLE
+from node.observe.recent_lines import LogLine
+from node.peers.node_events import NodeEvent
+
+
+@pytest.mark.parametrize(
+    ("operation", "name", "row"),
+    [
+        ("GET /api/v1/usage", "usage", UsageRow),
+        ("GET /api/v1/audit", "audit", AuditEntry),
+        ("GET /api/v1/node-events", "events", NodeEvent),
+        ("GET /api/v1/logs", "logs", LogLine),
+    ],
+)
+def test_a_row_has_the_fields_that_are_described(operation, name, row):
+    described = TABLE[operation].answer["properties"][name]["items"]["properties"]
+    assert {*described} == {field.name for field in fields(row)}
