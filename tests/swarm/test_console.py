@@ -74,6 +74,18 @@ def asked_only(page: Page, node: Node) -> bool:
     return all(url.startswith((f"{node.http}/", "data:")) for url in page.requests)
 
 
+async def violations(page: Page) -> list[str]:
+    """Return what axe-core finds wrong with what is shown."""
+    if not AXE.exists():
+        pytest.skip("axe-core is not here: make .venv/made/axe")
+    await page.run(AXE.read_text() + ";0")
+    return list(
+        await page.run(
+            "axe.run().then((r) => r.violations.map((v) => v.id + ': ' + v.nodes.map((n) => n.html).join(' | ').slice(0, 300)))"
+        )
+    )
+
+
 async def test_names_of_strangers_are_text_in_every_pane(
     nodes: tuple[Node, Node, str], page: Page
 ) -> None:
@@ -248,24 +260,56 @@ async def test_without_javascript_there_are_tables(
     assert asked_only(page, nodes[0])
 
 
+async def test_the_page_of_the_api_shows_every_operation_and_how_to_ask_for_it(
+    nodes: tuple[Node, Node, str], page: Page
+) -> None:
+    await page.open(f"{nodes[0].http}/")
+    await page.click("header a", "API")
+    await page.says("What clients ask of models")
+    await page.shows("document.querySelectorAll('details.operation').length > 150")
+    await page.click("#search")
+    await page.command("Input.insertText", text="post keys rotate")
+    await page.says("1 of ")
+    await page.press("Tab")
+    await page.press("Enter")
+    await page.says(
+        f"curl -H 'Authorization: Bearer KEY' -X POST {nodes[0].http}/api/v1/keys/NAME/rotate"
+    )
+    await page.says("key_not_found")
+    await page.open(f"{nodes[0].http}/docs#post_api_v1_keys")
+    await page.says("model_limits list of objects, at most")
+    await page.look(width=390, height=844)
+    await page.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    await page.shows("document.querySelectorAll('details .inside').length > 150")
+    assert await page.run("document.documentElement.scrollWidth") <= 390
+    await page.command("Emulation.setScriptExecutionDisabled", value=True)
+    await page.open(f"{nodes[0].http}/docs")
+    await page.says("/v1/chat/completions\tGo on with a chat")
+    assert asked_only(page, nodes[0])
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+async def test_axe_finds_nothing_on_the_page_of_the_api(
+    nodes: tuple[Node, Node, str], page: Page, *, dark: bool
+) -> None:
+    await page.look(dark=dark)
+    await page.open(f"{nodes[0].http}/docs#post_api_v1_keys")
+    await page.says("model_limits")
+    assert await violations(page) == []
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 async def test_axe_finds_nothing(nodes: tuple[Node, Node, str], page: Page, *, dark: bool) -> None:
-    if not AXE.exists():
-        pytest.skip("axe-core is not here: make .venv/made/axe")
     await page.look(dark=dark)
     await page.open(f"{nodes[0].http}/")
     await page.says("nodes alive")
-    await page.run(AXE.read_text() + ";0")
     found = []
     for pane in PANES:
         await go(page, pane)
         if pane == "Models":
             await page.click("td .open", "tiny")
             await page.says("Candidates, in their order")
-        violations = await page.run(
-            "axe.run().then((r) => r.violations.map((v) => v.id + ': ' + v.nodes.map((n) => n.html).join(' | ').slice(0, 300)))"
-        )
-        found += [f"{pane}: {one}" for one in violations]
+        found += [f"{pane}: {one}" for one in await violations(page)]
     assert found == []
 
 

@@ -18,7 +18,7 @@ NUMBER: Schema = {"type": "number"}
 WHOLE: Schema = {"type": "integer"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 OBJECT: Schema = {"type": "object"}
-ANYTHING: Schema = {}
+EVENTS: Schema = {"description": "server-sent events"}
 BYTES: Schema = {"type": "string", "contentMediaType": "application/octet-stream"}
 
 

@@ -6,6 +6,7 @@ from node.faces.errors import UnknownPath
 from node.faces.openapi.description import (
     BYTES,
     COUNT,
+    EVENTS,
     FLAG,
     NUMBER,
     OBJECT,
@@ -23,7 +24,7 @@ from router.openai.body import MAX_NAMES
 from router.requests import Kind
 
 TEXT_OF_WORKER: Mapping[str, Schema] = {
-    "text/event-stream": told(TEXT, "where `stream` is true"),
+    "text/event-stream": told(EVENTS, "server-sent events, where `stream` is true"),
     "*/*": told(BYTES, "what the worker answers"),
 }
 """What a worker may answer besides JSON."""
@@ -148,7 +149,7 @@ TABLE: Mapping[str, Described] = {
     "POST /v1/responses": Described(
         "Answer, in the words of OpenAI's Responses API", May.ASK, runs=True, more=_MAPPED,
         request=fields({**_OURS, "instructions": or_null(TEXT), "tools": or_null(list_of(OBJECT))}, model=_NAME, input={}),
-        answer=fields(id=TEXT, object={"const": "response"}, output=list_of(OBJECT)), content={"text/event-stream": TEXT},
+        answer=fields(id=TEXT, object={"const": "response"}, output=list_of(OBJECT)), content={"text/event-stream": EVENTS},
     ),
     **{
         f"{method} /v1/responses/{{tail}}": Described(
@@ -163,7 +164,7 @@ TABLE: Mapping[str, Described] = {
             model=_NAME, messages=list_of(OBJECT), max_tokens=COUNT,
         ),
         answer=fields(id=TEXT, type={"const": "message"}, role=TEXT, content=list_of(OBJECT)),
-        content={"text/event-stream": TEXT}, refusal=_ERROR_OF_ANTHROPIC,
+        content={"text/event-stream": EVENTS}, refusal=_ERROR_OF_ANTHROPIC,
     ),
     "POST /v1/messages/count_tokens": Described(
         "Count the tokens of a message", May.ASK, runs=True,
@@ -174,7 +175,7 @@ TABLE: Mapping[str, Described] = {
     "POST /v1/inference/chat-completion": Described(
         "Go on with a chat, in the words of Llama Stack", May.ASK, runs=True, more=_MAPPED,
         request=fields({"stream": FLAG, "sampling_params": OBJECT}, model_id=_NAME, messages=list_of(OBJECT)),
-        answer=OBJECT, content={"text/event-stream": TEXT},
+        answer=OBJECT, content={"text/event-stream": EVENTS},
     ),
 }  # fmt: skip
 """Method and path → what it does."""

@@ -6,6 +6,7 @@ from node.auth import errors as auth
 from node.faces.errors import NotAllowed, TooManyConnections, UnknownNode, UnknownRequest
 from node.faces.openapi.description import (
     COUNT,
+    EVENTS,
     FLAG,
     NUMBER,
     NUMBER_OF,
@@ -206,7 +207,7 @@ TABLE: Mapping[str, Described] = {
     ),
     "GET /api/v1/events": Described(
         "Follow nodes, events and requests: an event a second, until the caller hangs up", May.LOOK,
-        content={"text/event-stream": TEXT}, errors=(TooManyConnections,),
+        content={"text/event-stream": EVENTS}, errors=(TooManyConnections,),
     ),
     "GET /api/v1/keys": Described("List the keys of users", May.CHANGE, answer=done(keys=list_of(_SHOWN_KEY))),
     "POST /api/v1/keys": Described(

@@ -3,6 +3,7 @@
 import { command, h, note, put } from "./dom.js";
 
 const DEEPEST = 4;
+const TYPES = { string: "text", object: "object", integer: "whole number", number: "number" };
 const JSON_TYPE = "application/json";
 const main = document.getElementById("main");
 let api = null;
@@ -16,8 +17,11 @@ function words(schema) {
   if (one.enum) return one.enum.map((value) => JSON.stringify(value)).join(" | ");
   if (one.anyOf) return one.anyOf.map(words).join(" or ");
   if (one.contentMediaType) return "bytes";
-  if (one.type === "array") return `list of ${one.items ? words(one.items) : "anything"}`;
-  return { string: "text", object: "object", integer: "whole number", boolean: "true or false" }[one.type] || one.type || "anything";
+  if (one.type === "array") {
+    const of = resolved(one.items || {});
+    return `list of ${of.type in TYPES && !of.enum ? `${TYPES[of.type]}s` : words(of)}`;
+  }
+  return TYPES[one.type] || { boolean: "true or false" }[one.type] || one.type || "anything";
 }
 
 // What stands in an object, or in each object of a list.
@@ -28,10 +32,14 @@ function inner(schema) {
   return next ? inner(next) : null;
 }
 
-function limits(one) {
-  const said = [["minimum", "at least"], ["exclusiveMinimum", "more than"], ["maximum", "at most"], ["maxLength", "characters at most"], ["maxItems", "entries at most"]];
-  return said.filter(([name]) => one[name]).map(([name, text]) => `${text} ${one[name]}`).join(", ");
-}
+const LIMITS = {
+  minimum: (bound) => `at least ${bound}`,
+  exclusiveMinimum: (bound) => `more than ${bound}`,
+  maximum: (bound) => `at most ${bound}`,
+  maxLength: (bound) => `at most ${bound} characters`,
+  maxItems: (bound) => `at most ${bound} entries`,
+};
+const limits = (one) => Object.entries(LIMITS).filter(([name]) => one[name]).map(([name, say]) => say(one[name])).join(", ");
 
 function row(name, schema, { needed = false, about, depth = 0 } = {}) {
   const one = resolved(schema);
@@ -109,6 +117,11 @@ function operation(method, path, said) {
 function opened() {
   const wanted = document.getElementById(location.hash.slice(1));
   if (wanted?.tagName !== "DETAILS") return;
+  if (wanted.closest("[hidden]")) {
+    const search = document.getElementById("search");
+    search.value = "";
+    search.dispatchEvent(new Event("input"));
+  }
   wanted.open = true;
   wanted.scrollIntoView({ block: "start" });
 }
