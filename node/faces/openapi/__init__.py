@@ -3,6 +3,7 @@
 Both hold no secret, so nobody needs a key for them. They are made when they are first asked for.
 """
 
+import asyncio
 from html import escape
 
 import orjson
@@ -25,19 +26,18 @@ class Pages:
 
     async def document(self, request: web.Request) -> web.Response:
         """Answer with the document."""
-        return sent(self._document_of(request.app), request)
+        return sent(await self._document_of(request.app), request)
 
     async def page(self, request: web.Request) -> web.Response:
         """Answer with the page."""
         if self._page is None:
-            self._page = _page(self._document_of(request.app))
+            self._page = _page(await self._document_of(request.app))
         return sent(self._page, request)
 
-    def _document_of(self, app: web.Application) -> Asset:
+    async def _document_of(self, app: web.Application) -> Asset:
         if self._document is None:
-            from node.faces.openapi.document import document  # noqa: PLC0415 (few ask for it)
-
-            self._document = asset_of(orjson.dumps(document(app)), "application/json")
+            # It takes as long as a hundred requests, which need not wait for it.
+            self._document = await asyncio.to_thread(_document, app)
         return self._document
 
 
@@ -45,6 +45,12 @@ def routes(_: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
     pages = Pages()
     return [web.get("/openapi.json", pages.document), web.get("/docs", pages.page)]
+
+
+def _document(app: web.Application) -> Asset:
+    from node.faces.openapi.document import document  # noqa: PLC0415 (few ask for it)
+
+    return asset_of(orjson.dumps(document(app)), "application/json")
 
 
 def _page(document: Asset) -> Asset:
