@@ -147,7 +147,7 @@ function show() {
     search.focus();
   });
   put(main,
-    h("p", { class: "about" }, api.info.description.replaceAll("`", "")),
+    api.info.description.replaceAll("`", "").split("\n\n").map((part) => h("p", { class: "about" }, part)),
     h("div", { class: "row" }, h("label", { for: "search", class: "grow" }, "Search ", h("small", {}, "press /"), search), count),
     parts.map(({ place }) => place));
   filter();
