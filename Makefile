@@ -14,7 +14,7 @@ LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashe
 	--no-emit-index-url --no-header --quiet $(UPGRADE)
 
 # All but bench, whose matplotlib is a quarter of what the rest takes on a disk.
-DEV_EXTRAS := demo grpc vectors postgres test check
+DEV_EXTRAS := demo grpc vectors postgres otel test check
 
 TORCH := 2.13.0
 

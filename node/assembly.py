@@ -1,5 +1,6 @@
 """Composition root of a node: everything is built here, once, and handed over; nothing is started."""
 
+import asyncio
 import math
 import os
 import random
@@ -19,6 +20,7 @@ from node.config.checks import shown_in
 from node.config.settings import Settings
 from node.faces import Listening
 from node.observe.metrics import Metrics
+from node.observe.tracing import Tracer, exporter_of, tracer_of
 from node.peers.bootstrap import Bootstrap
 from node.peers.followers import follow_loads, follow_revoked, follow_ways, tell_of
 from node.peers.node_events import NodeEvents
@@ -92,6 +94,7 @@ class Parts:
     peers: MeshPeers
     router: Router
     metrics: Metrics
+    tracer: Tracer | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +208,18 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
         peers=peers,
         router=router,
         metrics=metrics,
+        tracer=_tracer(given, metrics, closing),
+    )
+
+
+def _tracer(given: Given, metrics: Metrics, closing: AsyncExitStack) -> Tracer | None:
+    """Return what traces requests, `None` where nobody wants that; raise `ValueError`."""
+    settings, outside, peer = given.settings.node, given.outside, given.identity.peer
+    exporter = exporter_of(settings, peer, metrics.spans)
+    if exporter is not None:
+        closing.push_async_callback(asyncio.to_thread, exporter.close)
+    return tracer_of(
+        exporter, settings, peer, now=outside.now, wall=outside.wall, chance=outside.chance
     )
 
 

@@ -232,6 +232,7 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         receipt_log=parts.receipts,
         node_events=parts.node_events,
         metrics=parts.metrics,
+        tracer=parts.tracer,
         lateness=lateness,
         whole=whole,
         load_of=whole.load_of,

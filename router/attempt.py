@@ -19,6 +19,7 @@ from router.ledger import Ledger
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.state.local_load import Tally
+from router.trace import AttemptTrace
 from router.world import Outcome
 
 log = logging.getLogger("modelvine.attempts")
@@ -75,6 +76,7 @@ class Attempt:
         "others",
         "reply",
         "request",
+        "trace",
     )
 
     def __init__(
@@ -99,17 +101,24 @@ class Attempt:
         self.others = others
         self.holds_slot = holds_slot
         self.reply: Reply | None = None
+        self.trace: AttemptTrace | None = None
+        if request.trace is not None:
+            self.trace = request.trace.attempted(request, candidate, others, number)
 
     def begin(self) -> None:
         """Book that the candidate is asked: its slot is taken from now on."""
         self._booked = True
         self._began = self._desk.now()
+        if self.trace is not None:
+            self.trace.began = self._began
         self._occupancy = self._desk.ledger.began(self.candidate, holds_slot=self.holds_slot)
 
     def answered(self, answer: Answer) -> Routed:
         """Book that the answer begins, and return it."""
         self._answer = answer
         seconds = self._desk.now() - self._began
+        if self.trace is not None:
+            self.trace.answered(str(answer.route), answer.status, self._began + seconds)
         tally = self._desk.ledger.begun(self.request, self.candidate, answer, seconds)
         return Routed(answer, self.candidate, self.number, tally)
 
@@ -145,6 +154,8 @@ class Attempt:
         seconds = desk.now() - self._began
         if (failed := error if answer is None else answer.broken) is not None:
             self._log(failed)
+        if self.trace is not None:
+            self.trace.over(failed, answer.usage if answer else None, self._began + seconds)
         desk.ledger.ended(self.request, self.candidate, answer, error, seconds, self._occupancy)
         # A caller who left before the first byte has shown nothing about the worker.
         if answer is not None or error is not None:

@@ -61,6 +61,8 @@ class Desk:
 def as_asked(attempt: Attempt) -> Request:
     """Return the request as its candidate is asked: with how long it may wait there, where there are others."""
     request, candidate, others = attempt.request, attempt.candidate, attempt.others
+    if request.trace is not None and attempt.trace is not None:
+        request = replace(request, passed=request.trace.onward(request.passed, attempt.trace))
     if others and not candidate.worker:
         patient = patience(request, candidate, others)
         return replace(request, waits=False, patience=patient)

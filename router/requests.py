@@ -4,11 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from registry.records import ModelType, PeerId, Service
 from registry.values import value_class
 from router.openai.prefixes import NONE, Prefixes
 from router.translate.verbatim import Verbatim
+
+if TYPE_CHECKING:
+    from router.trace import Trace
 
 
 class Kind(StrEnum):
@@ -112,7 +116,7 @@ class Request:
     body holds the first alone. `verbatim` is the same request in its caller's own words, where those are not OpenAI's. `deaths`
     is how many workers have died of it. `prefixes` is how its conversation begins. `aim` are the seconds within which its first
     byte is wanted, if any. `target` is set for requests of services, whose body may be empty. `background` says that all
-    others come before it.
+    others come before it. `trace` is set for what is traced.
     """
 
     id: str
@@ -137,6 +141,7 @@ class Request:
     prefixes: Prefixes = NONE
     passed: Mapping[str, str] = field(default_factory=lambda: NOTHING_PASSED)
     deaths: int = 0
+    trace: "Trace | None" = field(default=None, compare=False)
 
     @property
     def once(self) -> bool:

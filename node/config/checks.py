@@ -28,6 +28,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}")
 _ORIGIN = re.compile(
     r"[A-Za-z][A-Za-z0-9+.-]*://[A-Za-z0-9._-]+(?::[0-9]{1,5})?|[a-z]+://\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?"
 )
+_NOT_URL = re.compile(r"[^\x21-\x7e]")
 _STORE_SPELLINGS = {"rediss", "unix", "postgresql"}
 
 
@@ -143,6 +144,22 @@ def _check_store(settings: Settings) -> None:
             _ = urlsplit(settings.node.store).port
         except ValueError as error:
             raise ValueError(f"{_STORE_FORMS}; the port is a number up to 65535") from error
+
+
+def _check_traces(settings: Settings) -> None:
+    said = settings.node.traces
+    if not said:
+        return
+    form = "must be a URL like http://127.0.0.1:4318/v1/traces"
+    try:
+        url = urlsplit(said)
+        _ = url.port
+    except ValueError as error:
+        raise ValueError(form) from error
+    if url.scheme not in {"http", "https"} or not url.hostname or _NOT_URL.search(said):
+        raise ValueError(form)
+    if "@" in url.netloc or url.query or url.fragment:
+        raise ValueError(f"{form}, without a password or a query: a collector of yours adds keys")
 
 
 def _check_swarm_key(settings: Settings) -> None:
@@ -282,6 +299,7 @@ _CHECKS: Mapping[str, Callable[[Settings], None]] = {
     "node.http": _check_http,
     "node.link": _check_link,
     "node.store": _check_store,
+    "node.traces": _check_traces,
     "node.swarm_key": _check_swarm_key,
     "node.tls_cert": _check_tls,
     "node.trusted_issuers": _check_issuers,

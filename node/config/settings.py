@@ -133,6 +133,22 @@ class NodeSettings(BaseModel):
         "info",
         description="The least severe line that is written.",
     )
+    traces: str = Field(
+        "",
+        description=(
+            "URL to which spans of requests go, as OTLP over HTTP: `http://127.0.0.1:4318/v1/traces`, say, of an OpenTelemetry "
+            "collector; empty: none are made. Needs `modelvine[otel]`."
+        ),
+    )
+    trace_share: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description=(
+            "Share of requests that are traced, from 0 to 1, of those whose caller sends no `traceparent`; one that is sent says "
+            "whether. Each costs a fraction of a millisecond."
+        ),
+    )
     usage_days: int = Field(
         35,
         ge=1,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from node.observe.host import Host
     from node.observe.loop_lag import Lateness
     from node.observe.metrics import Metrics
+    from node.observe.tracing import Tracer
     from node.peers.bootstrap import Bootstrap
     from node.peers.node_events import NodeEvents
     from registry.service import Registry
@@ -86,6 +87,8 @@ class Serving:
     receipts: "ReceiptBook"
     load_of: "Callable[[Worker], Load]"
     """Says how busy a worker of this machine is, by all processes of this node."""
+    tracer: "Tracer | None" = None
+    """Traces requests, where that is wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

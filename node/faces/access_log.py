@@ -19,6 +19,7 @@ from router.errors import NobodyServes, NoCapacity, RouterError, WorkerError
 from router.openai.usage import Tokens, Usage, told_at_end
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
+from router.trace import Trace
 
 log = RequestLog("modelvine.requests")
 
@@ -76,6 +77,10 @@ class Account:
     """Who answers, as it looked when it was chosen."""
     http: HttpRequest | None = None
     """The request of a caller who can be cut off, as long as it is under way."""
+    trace: Trace | None = None
+    """Its trace, where it is traced."""
+    error: str = ""
+    """The class of the error that it failed with."""
     used: Usage | None = None
     """The tokens that it took, once it has ended, as far as anybody told."""
 
@@ -120,6 +125,7 @@ class Account:
 
     def failed(self, error: Exception) -> None:
         """Take in who failed and why; what is wrong with a request itself may quote it, and is not logged."""
+        self.error = type(error).__name__
         if isinstance(error, WorkerError | NobodyServes | NoCapacity):
             self.failure = f" at={error.at or '-'} why={quoted(str(error))}"
 
@@ -185,6 +191,9 @@ def conclude(context: Serving, account: Account) -> None:
     if (asker or not account.served) and account.status < _REFUSED:
         _write_down(context, account, used, seconds)
     _remember(context.metrics.recent, account, used, seconds)
+    if account.trace is not None and context.tracer is not None:
+        context.tracer.ended(account, account.trace)
+        account.trace = None
     log.info(
         "request=%s model=%s kind=%s node=%s route=%s attempts=%d status=%d seconds=%.3f tokens=%s%s",
         account.id,

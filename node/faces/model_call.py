@@ -94,6 +94,8 @@ async def asking(
         account.key = principal.name
         account.ticket = admit(context, principal, request)
         account.model, account.taken = request.model, len(request.body)
+        if context.tracer is not None:
+            request = context.tracer.begin(request, account)
         async with put(context, request, account) as routed:
             begin(context, routed, account)
             limit = context.settings.router.max_event_bytes

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 
 from aiohttp import web
 
@@ -65,6 +66,9 @@ async def answer(
         account.http = http
         try:
             spoken = await ask()
+            if context.tracer is not None:
+                traced = context.tracer.begin(spoken.request, account)
+                spoken = replace(spoken, request=traced)
             principal = http.get(PRINCIPAL, ANYBODY)
             account.key = principal.name
             account.ticket = admit(context, principal, spoken.request)

@@ -5,6 +5,7 @@ failure, a stream, a worker to which no connection lies idle, another node.
 """
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -53,6 +54,8 @@ def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "CallHandl
     account = opened(context, spoken.request.id, call.kind, asker)
     account.key, account.ticket, account.http = principal.name, ticket, http
     account.asks(spoken.request)
+    if context.tracer is not None:
+        spoken = replace(spoken, request=context.tracer.begin(spoken.request, account))
     try:
         attempt = context.router.start(spoken.request)
     except KNOWN:

@@ -48,6 +48,8 @@ class Counts:
     """The router's events."""
     crowd: tuple[tuple[str, int], ...] = ()
     """What happened to connections."""
+    spans: tuple[tuple[str, int], ...] = ()
+    """What became of spans."""
     connections: int = 0
     """Connections that are open."""
     in_flight: int = 0
@@ -66,6 +68,7 @@ def summed(all_counts: Iterable[Counts]) -> Counts:
         tokens=_spent(row for counts in each for row in counts.tokens),
         routed=_events(row for counts in each for row in counts.routed),
         crowd=_events(row for counts in each for row in counts.crowd),
+        spans=_events(row for counts in each for row in counts.spans),
         connections=sum(counts.connections for counts in each),
         in_flight=sum(counts.in_flight for counts in each),
         taken=sum(counts.taken for counts in each),

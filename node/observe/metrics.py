@@ -88,6 +88,8 @@ class Metrics:
         self._tokens: Counter[tuple[str, str, str]] = Counter()
         self._models: set[str] = set()
         self._in_flight = self._taken = self._sent = 0
+        self.spans: Counter[str] = Counter()
+        """Spans of requests that were `sent` to a collector, and `dropped`."""
         self.crowd = Crowd()
         """Who is connected; counted by the servers."""
         self.recent = Recent(time.time)
@@ -138,6 +140,7 @@ class Metrics:
             first_byte=_spreads_of(self._first_byte),
             tokens=tuple(Spent(*key, tokens) for key, tokens in self._tokens.items()),
             crowd=tuple(self.crowd.events.items()),
+            spans=tuple(self.spans.items()),
             connections=self.crowd.open,
             in_flight=self._in_flight,
             taken=self._taken,
@@ -203,6 +206,14 @@ def _counted(counts: Counts) -> Iterable[Metric]:
             labels=("event",),
         ),
         dict.fromkeys(EVENTS, 0) | dict(counts.crowd),
+    )
+    yield _labelled(
+        CounterMetricFamily(
+            "modelvine_spans",
+            "Spans of traced requests: `sent` to the collector, or `dropped` because it was away or too many waited.",
+            labels=("outcome",),
+        ),
+        dict(counts.spans),
     )
     yield CounterMetricFamily("modelvine_request_bytes", "Bytes of request bodies.", counts.taken)
     yield CounterMetricFamily("modelvine_answer_bytes", "Bytes of answers sent.", counts.sent)

@@ -16,6 +16,7 @@ from node.faces import Serving
 from node.observe.host import Host
 from node.observe.loop_lag import Lateness
 from node.observe.metrics import Metrics
+from node.observe.tracing import SpanExporter, exporter_of, tracer_of
 from node.peers.followers import follow_loads, follow_ways
 from node.peers.reach import host_of, own_ports
 from node.processes.forward import DescriptorChannel, borrow
@@ -63,6 +64,7 @@ class HelperParts:
     borrowing: Borrowing
     router: Router
     metrics: Metrics
+    exporter: SpanExporter | None
     lateness: Lateness
     keys: ToldKeys
     access: Access
@@ -87,6 +89,14 @@ class HelperParts:
             usage=self.usage,
             receipts=self.receipts,
             load_of=self.load_of,
+            tracer=tracer_of(
+                self.exporter,
+                self.settings.node,
+                self.identity.peer,
+                now=time.monotonic,
+                wall=time.time,
+                chance=random.random,
+            ),
         )
 
     def learn(self, word: KeysHeld | QuotaStandings) -> None:
@@ -245,6 +255,7 @@ def assemble(
         borrowing=borrowing,
         router=router,
         metrics=metrics,
+        exporter=exporter_of(settings.node, identity.peer, metrics.spans),
         lateness=Lateness(),
         keys=keys,
         access=access,

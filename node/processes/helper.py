@@ -142,6 +142,8 @@ class _Helper:
         os._exit(1)
 
     async def _serve(self, parts: HelperParts, closing: AsyncExitStack) -> None:
+        if parts.exporter is not None:
+            closing.push_async_callback(asyncio.to_thread, parts.exporter.close)
         closing.push_async_callback(parts.links.close)
         settings, serving = parts.settings, parts.serving()
         tls = server_context(parts.identity)

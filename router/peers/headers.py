@@ -4,7 +4,8 @@ Each is spelt here and nowhere else; docs/protocol.md takes its tables from here
 
 Trace context of a request, as the W3C has it: read as strictly as its specification asks, and never made up.
 
-A node is no span of its own: a valid `traceparent` travels on unchanged over every hop, an invalid one is dropped with its state.
+A valid `traceparent` travels on over every hop, an invalid one is dropped with its state. It is unchanged where a node sends no
+traces; where it does, each attempt at a request that is recorded is a span, and travels on as the parent of what it asks for.
 W3C Trace Context, level 1: 3.2 `traceparent`, 3.3 `tracestate`.
 
 Nodes that a request has passed, and the check for a loop: a node may be a worker of another's, so it can.

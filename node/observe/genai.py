@@ -1,0 +1,63 @@
+"""Names of OpenTelemetry's semantic conventions, version 1.41.1, and this program's own where those have none.
+
+All names of spans' attributes stand here and nowhere else, so a later version of the conventions is an edit of this file. 1.41.1
+is the last version that has those of generative AI ("GenAI") in the conventions themselves; they are in development there.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from router.requests import Kind
+
+VERSION = "1.41.1"
+"""Of the conventions that these names are of."""
+
+SCHEMA = f"https://opentelemetry.io/schemas/{VERSION}"
+
+# gen_ai.*: what was asked of a model, and what it took.
+OPERATION = "gen_ai.operation.name"
+PROVIDER = "gen_ai.provider.name"
+REQUEST_MODEL = "gen_ai.request.model"
+RESPONSE_MODEL = "gen_ai.response.model"
+STREAM = "gen_ai.request.stream"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
+"""Seconds."""
+
+# Of all spans of servers and clients.
+STATUS = "http.response.status_code"
+ERROR = "error.type"
+SERVER = "server.address"
+PORT = "server.port"
+
+# Of the process that sends them.
+SERVICE = "service.name"
+INSTANCE = "service.instance.id"
+SERVICE_VERSION = "service.version"
+
+# What a mesh of nodes has and the conventions have not.
+REQUEST_ID = "modelvine.request.id"
+NODE = "modelvine.node.id"
+ROUTE = "modelvine.route"
+ATTEMPTS = "modelvine.attempts"
+ATTEMPT = "modelvine.attempt.number"
+OUTCOME = "modelvine.attempt.outcome"
+CANDIDATES = "modelvine.choice.candidates"
+EXPECTED = "modelvine.choice.expected_seconds"
+DIALECT = "modelvine.dialect"
+FIRST_BYTE = "modelvine.first_byte"
+"""An event."""
+
+OWN_PROVIDER = "modelvine"
+"""The provider: which engine a model runs in, the conventions have no name for where they know no company."""
+
+_OPERATIONS: Mapping[Kind, str] = MappingProxyType(
+    {Kind.CHAT: "chat", Kind.COMPLETION: "text_completion", Kind.EMBEDDING: "embeddings"}
+)
+
+
+def operation_of(kind: Kind) -> str:
+    """Return the operation that a kind of request is: the conventions' word, or the path where they have none."""
+    return _OPERATIONS.get(kind, kind.value)

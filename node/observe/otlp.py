@@ -1,0 +1,145 @@
+"""Export of spans to a collector: OTLP over HTTP, from a thread of OpenTelemetry's SDK. Only this module knows that library.
+
+The SDK's own exporter adds headers and certificates that it finds in the environment (`OTEL_EXPORTER_…`), whoever meant them for
+which program; so the request is made here, and no proxy of the environment is used.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from http.client import HTTPException
+from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, Request
+
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from node.observe import genai, tracing
+
+log = logging.getLogger("modelvine.traces")
+
+MAX_WAITING = 8_192
+"""Spans that wait for the collector; those of some two thousand requests. Further ones are dropped."""
+
+BATCH = 512
+"""Spans that are sent at one time."""
+
+EVERY = 1.0
+"""Seconds between two times."""
+
+TIMEOUT = 5.0
+"""Seconds that a collector may take; also what the end of a process waits for it at most, once or twice."""
+
+SENT, DROPPED = "sent", "dropped"
+
+_KINDS = {
+    tracing.SpanKind.SERVER: SpanKind.SERVER,
+    tracing.SpanKind.CLIENT: SpanKind.CLIENT,
+    tracing.SpanKind.INTERNAL: SpanKind.INTERNAL,
+}
+_SCOPE = InstrumentationScope("modelvine", schema_url=genai.SCHEMA)
+
+
+class Collector(SpanExporter):
+    """The collector, as the SDK's thread calls it. Who is away is named once, until it is back."""
+
+    def __init__(self, endpoint: str, counts: Counter[str]) -> None:
+        self._endpoint = endpoint
+        self._counts = counts
+        self._opener = OpenerDirector()
+        self._opener.add_handler(HTTPHandler())
+        self._opener.add_handler(HTTPSHandler())
+        self._away = False
+        self.taken = 0
+        """Spans that have left the queue."""
+        self.closing = False
+        """Whether the process ends: then one silent moment of the collector is enough."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send spans once: a collector that is away shall not keep newer ones waiting."""
+        self.taken += len(spans)
+        if self.closing and self._away:
+            self._counts[DROPPED] += len(spans)
+            return SpanExportResult.FAILURE
+        body = encode_spans(spans).SerializeToString()
+        headers = {"Content-Type": "application/x-protobuf"}
+        try:
+            asked = Request(self._endpoint, body, headers)  # noqa: S310 (http or https, as the settings are checked)
+            with self._opener.open(asked, timeout=TIMEOUT) as response:
+                said = f"it answers with status {response.status}"
+                well = 200 <= response.status <= 299
+        except (OSError, HTTPException) as error:
+            said, well = f"{type(error).__name__}: {error}", False
+        self._counts[SENT if well else DROPPED] += len(spans)
+        if not well and not self._away:
+            log.warning("spans are dropped until the collector of node.traces takes them: %s", said)
+        elif well and self._away:
+            log.info("the collector of node.traces takes spans again")
+        self._away = not well
+        return SpanExportResult.SUCCESS if well else SpanExportResult.FAILURE
+
+
+class OtlpExporter:
+    """A `tracing.SpanExporter` to a collector. `counts` counts what was `sent` and `dropped`."""
+
+    def __init__(
+        self, endpoint: str, resource: Mapping[str, tracing.Value], counts: Counter[str]
+    ) -> None:
+        # What it would say of each failure is counted, and said once.
+        library = logging.getLogger("opentelemetry")
+        library.addHandler(logging.NullHandler())
+        library.propagate = False
+        self._counts = counts
+        self._resource = Resource(dict(resource), genai.SCHEMA)
+        self._collector = Collector(endpoint, counts)
+        self._given = 0
+        self._full = False
+        self._queue = BatchSpanProcessor(
+            self._collector,
+            max_queue_size=MAX_WAITING,
+            schedule_delay_millis=EVERY * 1_000,
+            max_export_batch_size=BATCH,
+            export_timeout_millis=TIMEOUT * 1_000,
+            meter_provider=NoOpMeterProvider(),
+        )
+
+    def take(self, spans: Iterable[tracing.Span]) -> None:
+        """Have spans sent; drop them where as many wait as may."""
+        made = [*spans]
+        if self._given - self._collector.taken + len(made) > MAX_WAITING:
+            self._counts[DROPPED] += len(made)
+            if not self._full:
+                log.warning("spans are dropped: %s wait for the collector", f"{MAX_WAITING:,}")
+            self._full = True
+            return
+        self._full = False
+        self._given += len(made)
+        for span in made:
+            self._queue.on_end(self._read(span))
+
+    def close(self) -> None:
+        """Send what waits, and end the thread; blocks for as long as the collector takes."""
+        self._collector.closing = True
+        self._queue.shutdown()  # type: ignore[no-untyped-call]
+
+    def _read(self, span: tracing.Span) -> ReadableSpan:
+        trace, flags = int(span.trace, 16), TraceFlags(TraceFlags.SAMPLED)
+        remote = span.kind is tracing.SpanKind.SERVER
+        parent = SpanContext(trace, int(span.parent, 16), is_remote=remote) if span.parent else None
+        return ReadableSpan(
+            span.name,
+            context=SpanContext(trace, int(span.id, 16), is_remote=False, trace_flags=flags),
+            parent=parent,
+            resource=self._resource,
+            attributes=span.attributes,
+            events=[Event(event.name, timestamp=event.at) for event in span.events],
+            kind=_KINDS[span.kind],
+            status=Status(StatusCode.ERROR if span.failed else StatusCode.UNSET),
+            start_time=span.began,
+            end_time=span.ended,
+            instrumentation_scope=_SCOPE,
+        )

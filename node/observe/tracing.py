@@ -1,0 +1,370 @@
+"""Tracing: which requests are traced, and the spans of one, made at its end of what its account and its trace have noted.
+
+Nothing is made while a request runs but the ids that travel on. A span holds names, numbers and classes of errors: never what was
+asked or answered, a key, its user's name, nor a caller's address.
+"""
+
+import re
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from importlib import import_module
+from itertools import chain
+from typing import TYPE_CHECKING, Protocol, cast
+
+from yarl import URL
+
+from node import __version__
+from node.config.addresses import host_port
+from node.config.settings import NodeSettings
+from node.observe import genai
+from registry.clock import Chance, Clock
+from registry.records import PeerId
+from router.peers.headers import PARENT
+from router.requests import Request
+from router.trace import SAMPLED, AttemptTrace, Trace, parent_of
+
+if TYPE_CHECKING:
+    from node.faces.access_log import Account
+
+Value = str | int | float | bool
+
+MAX_NAME = 256
+"""Characters that are kept of a model's name: a caller may ask for anything."""
+
+_FAILED = 500
+_REFUSED = 400
+_NANOSECONDS = 1_000_000_000
+_UNSAMPLED, _RECORDED = "00", "01"
+_HIDDEN = re.compile(r"[^\x20-\x7e\xa1-\U0010ffff]")
+
+
+class SpanKind(Enum):
+    """What a span is of: an answer that is given, one that is asked for, or something within this process."""
+
+    SERVER = "server"
+    CLIENT = "client"
+    INTERNAL = "internal"
+
+
+@dataclass(frozen=True, slots=True)
+class SpanEvent:
+    """Something that happened within a span; `at` is Unix time in nanoseconds."""
+
+    name: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One span, as it is exported. `began` and `ended` are Unix time in nanoseconds; a `failed` one has the status ERROR."""
+
+    name: str
+    kind: SpanKind
+    trace: str
+    id: str
+    parent: str
+    began: int
+    ended: int
+    attributes: Mapping[str, Value]
+    failed: bool = False
+    events: Sequence[SpanEvent] = ()
+
+
+class RandomIds:
+    """Ids of traces and spans, random as W3C's Trace Context wants them."""
+
+    def trace(self) -> str:
+        """Return the id of a new trace, 32 hexadecimal digits."""
+        return secrets.token_hex(16)
+
+    def span(self) -> str:
+        """Return the id of a new span, 16 hexadecimal digits."""
+        return secrets.token_hex(8)
+
+
+class SpanExporter(Protocol):
+    """Where spans go."""
+
+    def take(self, spans: Iterable[Span]) -> None:
+        """Take in the spans of a request that is over, or drop them; never waits."""
+
+    def close(self) -> None:
+        """Send what was taken in; may block for some seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tracer:
+    """Decides which requests are traced, and has the spans of each exported at its end.
+
+    `share` is how many are traced of those whose caller has decided nothing. `server` is the `HOST:PORT` of this node's face.
+    """
+
+    exporter: SpanExporter
+    node: PeerId
+    server: tuple[str, int]
+    share: float
+    now: Clock
+    wall: Clock
+    chance: Chance
+    ids: RandomIds = field(default_factory=RandomIds)
+
+    def begin(self, request: Request, account: "Account") -> Request:
+        """Return a request as it goes on: with a trace where it is traced, which its account has as well.
+
+        Where that is not so and nobody has decided it before, the request says so to whoever is asked next.
+        """
+        said = request.passed.get(PARENT)
+        if said is not None:
+            _, trace, parent, flags = said.split("-")[:4]
+            if not int(flags, 16) & SAMPLED:
+                return request
+        else:
+            trace, parent, flags = self.ids.trace(), "", _RECORDED
+            if self.chance() >= self.share:
+                unsampled = parent_of(trace, self.ids.span(), _UNSAMPLED)
+                return replace(request, passed={**request.passed, PARENT: unsampled})
+        account.trace = Trace(
+            trace,
+            self.ids.span(),
+            flags,
+            self.now(),
+            self.ids,
+            parent=parent,
+            streams=request.stream,
+        )
+        return replace(request, trace=account.trace)
+
+    def ended(self, account: "Account", trace: Trace) -> None:
+        """Have the spans of a request exported; its account is concluded."""
+        offset = self.wall() - self.now()
+        self.exporter.take(spans_of(account, trace, self, offset))
+
+
+def exporter_of(settings: NodeSettings, node: PeerId, counts: Counter[str]) -> SpanExporter | None:
+    """Return what sends spans to the collector of `node.traces`, `None` where there is none; raise `ValueError`.
+
+    `counts` counts spans that were `sent` and `dropped`.
+    """
+    if not settings.traces:
+        return None
+    try:
+        otlp = import_module("node.observe.otlp")
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("opentelemetry", "google"):
+            raise
+        raise ValueError('node.traces needs more: pip install "modelvine[otel]"') from error
+    resource = {
+        genai.SERVICE: "modelvine",
+        genai.SERVICE_VERSION: __version__,
+        genai.INSTANCE: node,
+    }
+    return cast("SpanExporter", otlp.OtlpExporter(settings.traces, resource, counts))
+
+
+def tracer_of(
+    exporter: SpanExporter | None,
+    settings: NodeSettings,
+    node: PeerId,
+    *,
+    now: Clock,
+    wall: Clock,
+    chance: Chance,
+) -> Tracer | None:
+    """Return the tracer that an exporter is for, `None` where there is none."""
+    if exporter is None:
+        return None
+    face = host_port(settings.http)
+    server = face.host, face.port
+    return Tracer(exporter, node, server, settings.trace_share, now, wall, chance)
+
+
+class Place(Protocol):
+    """Where a request was answered."""
+
+    @property
+    def node(self) -> PeerId:
+        """This node."""
+
+    @property
+    def server(self) -> tuple[str, int]:
+        """Host and port of its face."""
+
+
+def spans_of(account: "Account", trace: Trace, place: Place, offset: float) -> list[Span]:
+    """Return the spans of one request that is over; `offset` seconds make Unix time of the clock by which it was timed."""
+    spans = _SpansOf(account, trace, place, offset)
+    attempts = chain.from_iterable(map(spans.attempt, filter(_was_made, trace.attempts)))
+    return [spans.face(), spans.choice(), *attempts]
+
+
+def _was_made(attempt: AttemptTrace) -> bool:
+    return attempt.began > 0
+
+
+@dataclass(frozen=True, slots=True)
+class _SpansOf:
+    account: "Account"
+    trace: Trace
+    place: Place
+    offset: float
+
+    def face(self) -> Span:
+        """Return the span of the answer that this node gave."""
+        account, trace = self.account, self.trace
+        host, port = self.place.server
+        attributes = {
+            **self._asked(account.model),
+            genai.STREAM: trace.streams,
+            genai.REQUEST_ID: account.id,
+            genai.NODE: self.place.node,
+            genai.SERVER: host,
+            genai.PORT: port,
+            genai.STATUS: account.status,
+            genai.ATTEMPTS: account.attempts,
+            genai.ROUTE: account.route,
+        }
+        answered = [attempt for attempt in trace.attempts if attempt.route]
+        if answered:
+            attributes[genai.RESPONSE_MODEL] = answered[-1].candidate.service.model
+        if account.first and trace.streams:
+            attributes[genai.FIRST_CHUNK] = account.first
+        if account.used is not None and answered:
+            attributes[genai.INPUT_TOKENS] = account.used.prompt
+            attributes[genai.OUTPUT_TOKENS] = account.used.completion
+            if account.used.cached:
+                attributes[genai.CACHED_TOKENS] = account.used.cached
+        if account.status >= _REFUSED:
+            attributes[genai.ERROR] = account.error or str(account.status)
+        began = account.began
+        first = [SpanEvent(genai.FIRST_BYTE, self._at(began + account.first))]
+        return self._span(
+            f"{genai.operation_of(account.kind)} {_name(account.model)}",
+            SpanKind.SERVER,
+            (trace.span, trace.parent),
+            (began, began + account.seconds),
+            attributes,
+            failed=account.status >= _FAILED,
+            events=first if account.first else (),
+        )
+
+    def choice(self) -> Span:
+        """Return the span of the choice: from the request's being read until somebody was asked, a wait for a slot included."""
+        account, trace = self.account, self.trace
+        made = next(filter(_was_made, trace.attempts), None)
+        attributes: dict[str, Value] = {genai.CANDIDATES: 0}
+        ended = account.began + account.seconds
+        if made is not None:
+            ended = made.began
+            attributes = {genai.CANDIDATES: made.others + 1, genai.NODE: made.candidate.node}
+            if made.expected >= 0:
+                attributes[genai.EXPECTED] = made.expected
+        elif account.error:
+            attributes[genai.ERROR] = account.error
+        return self._span(
+            f"choose {_name(account.model)}",
+            SpanKind.INTERNAL,
+            (trace.ids.span(), trace.span),
+            (trace.asked, ended),
+            attributes,
+            failed=made is None and account.status >= _FAILED,
+        )
+
+    def attempt(self, attempt: AttemptTrace) -> list[Span]:
+        """Return the span of one attempt, and that of the call to this machine's worker within it."""
+        candidate = attempt.candidate
+        failed = bool(attempt.error)
+        outcome = "failed" if failed else "answered" if attempt.route else "cancelled"
+        error: dict[str, Value] = {genai.ERROR: attempt.error} if failed else {}
+        attributes: dict[str, Value] = {
+            genai.ATTEMPT: attempt.number,
+            genai.OUTCOME: outcome,
+            genai.NODE: candidate.node,
+            **error,
+        }
+        if attempt.route:
+            attributes[genai.ROUTE] = attempt.route
+        if attempt.expected >= 0:
+            attributes[genai.EXPECTED] = attempt.expected
+        made = self._span(
+            f"attempt {_name(candidate.service.model)}",
+            SpanKind.INTERNAL if candidate.worker else SpanKind.CLIENT,
+            (attempt.id, self.trace.span),
+            (attempt.began, attempt.ended),
+            attributes,
+            failed=failed,
+        )
+        return [made, self._call(attempt, error)] if candidate.worker else [made]
+
+    def _call(self, attempt: AttemptTrace, error: Mapping[str, Value]) -> Span:
+        candidate = attempt.candidate
+        attributes = {
+            **self._asked(self.account.model),
+            genai.DIALECT: candidate.dialect,
+            **error,
+        }
+        # Of a worker's address no more than the log has: its path and query may hold a key.
+        url = URL(candidate.address)
+        if url.host:
+            attributes |= {genai.SERVER: url.host, genai.PORT: url.port or 0}
+        if attempt.route:
+            attributes[genai.RESPONSE_MODEL] = candidate.service.model
+            attributes[genai.STATUS] = attempt.status
+            if self.trace.streams:
+                attributes[genai.FIRST_CHUNK] = attempt.first_byte - attempt.began
+            if attempt.usage is not None:
+                attributes[genai.INPUT_TOKENS] = attempt.usage.prompt
+                attributes[genai.OUTPUT_TOKENS] = attempt.usage.completion
+        operation = genai.operation_of(self.account.kind)
+        return self._span(
+            f"{operation} {_name(candidate.service.model)}",
+            SpanKind.CLIENT,
+            (attempt.call, attempt.id),
+            (attempt.began, attempt.ended),
+            attributes,
+            failed=bool(error),
+        )
+
+    def _asked(self, model: str) -> dict[str, Value]:
+        return {
+            genai.OPERATION: genai.operation_of(self.account.kind),
+            genai.PROVIDER: genai.OWN_PROVIDER,
+            genai.REQUEST_MODEL: _name(model),
+        }
+
+    def _span(
+        self,
+        name: str,
+        kind: SpanKind,
+        ids: tuple[str, str],
+        times: tuple[float, float],
+        attributes: Mapping[str, Value],
+        *,
+        failed: bool,
+        events: Sequence[SpanEvent] = (),
+    ) -> Span:
+        began, ended = map(self._at, times)
+        span, parent = ids
+        return Span(
+            name=name,
+            kind=kind,
+            trace=self.trace.id,
+            id=span,
+            parent=parent,
+            began=began,
+            # Who never ended did so with its request.
+            ended=ended if ended >= began else self._at(self.account.began + self.account.seconds),
+            attributes=attributes,
+            failed=failed,
+            events=events,
+        )
+
+    def _at(self, time: float) -> int:
+        return int((time + self.offset) * _NANOSECONDS)
+
+
+def _name(model: str) -> str:
+    """Return a model's name as it may stand in a span: short, and without what nobody sees."""
+    return _HIDDEN.sub("?", model[:MAX_NAME])
