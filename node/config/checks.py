@@ -29,6 +29,7 @@ _ORIGIN = re.compile(
     r"[A-Za-z][A-Za-z0-9+.-]*://[A-Za-z0-9._-]+(?::[0-9]{1,5})?|[a-z]+://\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?"
 )
 _NOT_URL = re.compile(r"[^\x21-\x7e]")
+_URLS = {"node.store", "node.traces"}
 _STORE_SPELLINGS = {"rediss", "unix", "postgresql"}
 
 
@@ -49,8 +50,8 @@ def complaints(settings: Settings, origins: Mapping[str, str]) -> Mapping[str, s
 
 
 def masked(key: str, value: object) -> object:
-    """Return what may be shown of a setting: the password of a store is not."""
-    if key != "node.store" or not isinstance(value, str):
+    """Return what may be shown of a setting: the password of a store, or of what is no collector's URL, is not."""
+    if key not in _URLS or not isinstance(value, str):
         return value
     # redis-py and libpq take a password in the query as well.
     shown = _QUERY_PASSWORD.sub(r"\1***", value)

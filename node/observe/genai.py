@@ -50,12 +50,21 @@ DIALECT = "modelvine.dialect"
 FIRST_BYTE = "modelvine.first_byte"
 """An event."""
 
+# Metrics, as Prometheus has them: with their unit, and underscores for dots.
+REQUEST_DURATION = "gen_ai.server.request.duration"
+FIRST_BYTE_TIME = "gen_ai.server.time_to_first_token"
+
 OWN_PROVIDER = "modelvine"
 """The provider: which engine a model runs in, the conventions have no name for where they know no company."""
 
 _OPERATIONS: Mapping[Kind, str] = MappingProxyType(
     {Kind.CHAT: "chat", Kind.COMPLETION: "text_completion", Kind.EMBEDDING: "embeddings"}
 )
+
+
+def as_prometheus(name: str, unit: str = "") -> str:
+    """Return a name of the conventions as Prometheus has it."""
+    return "_".join(filter(None, (name.replace(".", "_"), unit)))
 
 
 def operation_of(kind: Kind) -> str:

@@ -19,9 +19,11 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from node.connection_limits import EVENTS, Crowd
+from node.observe import genai
 from node.observe.counters import SECONDS, Counts, Histogram, Spent, Spread, Times, summed
 from node.observe.recent import Recent
 from registry.records import Service
+from router.requests import Kind
 from router.worker_metrics import Told
 
 if TYPE_CHECKING:
@@ -152,6 +154,7 @@ class Metrics:
         momentary = CollectorRegistry(auto_describe=False)
         counts = summed((self.counts(), *others))
         momentary.register(_Families(partial(_counted, counts)))
+        momentary.register(_Families(partial(_by_operation, counts)))
         momentary.register(_Momentary(sizes))
         return generate_latest(self._process) + generate_latest(momentary)
 
@@ -226,6 +229,19 @@ def _counted(counts: Counts) -> Iterable[Metric]:
     )
 
 
+def _by_operation(counts: Counts) -> Iterable[Metric]:
+    yield _operations(
+        genai.REQUEST_DURATION,
+        "The same as modelvine_request_seconds, under OpenTelemetry's name.",
+        counts.seconds,
+    )
+    yield _operations(
+        genai.FIRST_BYTE_TIME,
+        "The same as modelvine_first_byte_seconds, under OpenTelemetry's name.",
+        counts.first_byte,
+    )
+
+
 def _counts(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Times | Spent]) -> Metric:
     family = CounterMetricFamily(name, text, labels=labels)
     for *values, count in rows:
@@ -234,11 +250,26 @@ def _counts(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Times 
 
 
 def _spreads(name: str, text: str, rows: Iterable[Spread]) -> Metric:
-    family = HistogramMetricFamily(name, text, labels=("kind",))
+    return _filled(HistogramMetricFamily(name, text, labels=("kind",)), rows, ())
+
+
+def _operations(name: str, text: str, rows: Iterable[Spread]) -> Metric:
+    """Show times of kinds of requests as those of operations, by the conventions' names."""
+    labels = (genai.OPERATION, genai.PROVIDER)
+    family = HistogramMetricFamily(
+        genai.as_prometheus(name, "seconds"), text, labels=[*map(genai.as_prometheus, labels)]
+    )
+    named = (row._replace(kind=genai.operation_of(Kind(row.kind))) for row in rows)
+    return _filled(family, named, (genai.OWN_PROVIDER,))
+
+
+def _filled(
+    family: HistogramMetricFamily, rows: Iterable[Spread], labels: tuple[str, ...]
+) -> Metric:
     bounds = [*map(floatToGoString, SECONDS), "+Inf"]
     for kind, counts, total in rows:
         buckets = list(zip(bounds, accumulate(counts), strict=True))
-        family.add_metric((kind,), buckets, total)
+        family.add_metric((kind, *labels), buckets, total)
     return family
 
 

@@ -197,6 +197,19 @@ def test_a_wrong_file_is_named_with_what_would_be_right(
     assert "modelvine.toml" in complaint
 
 
+@pytest.mark.parametrize(
+    "traces",
+    [
+        "collector:4318", "ftp://collector/v1/traces", "http://", "http://a:x/", "http://a b/", "http://a/\n",
+        "http://ann:secret@collector/", "http://collector/?key=secret",
+    ],
+)  # fmt: skip
+def test_a_collector_is_named_by_a_url_without_a_secret(tmp_path: Path, traces: str) -> None:
+    complaint = refused(tmp_path, MODELVINE_TRACES=traces)
+    assert "must be a URL like http://127.0.0.1:4318/v1/traces" in complaint
+    assert "ann:secret" not in complaint
+
+
 def test_a_file_that_was_named_must_exist(tmp_path: Path) -> None:
     with pytest.raises(WrongSetting, match="cannot be read: No such file"):
         load({}, file=str(tmp_path / "absent.toml"), environment={}, directory=tmp_path)

@@ -66,6 +66,22 @@ def test_the_first_byte_is_timed_apart_from_the_last():
     assert samples(metrics)["modelvine_first_byte_seconds_sum", "chat/completions"] == 0.03
 
 
+def test_times_have_opentelemetrys_names_beside_our_own():
+    metrics = Metrics()
+    metrics.answering("chat/completions", 0.03)
+    metrics.begun()
+    metrics.ended("chat/completions", status=200, seconds=0.2, taken=10, sent=20)
+    seen = samples(metrics)
+    assert seen["gen_ai_server_request_duration_seconds_count", "chat", "modelvine"] == 1
+    assert seen["gen_ai_server_time_to_first_token_seconds_sum", "chat", "modelvine"] == 0.03
+
+
+def test_what_became_of_spans_is_counted():
+    metrics = Metrics()
+    metrics.spans["dropped"] += 4
+    assert samples(metrics)["modelvine_spans_total", "dropped"] == 4
+
+
 def test_tokens_are_counted_by_model_and_part_and_estimates_apart():
     metrics = Metrics()
     metrics.spent("m", Usage(5, 6))

@@ -1,0 +1,88 @@
+"""What leaves for a collector, and what becomes of spans where it is away: they are dropped, counted, and named once."""
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from dataclasses import replace
+
+from node.observe import genai, otlp
+from node.observe.otlp import DROPPED, SENT, OtlpExporter
+from node.observe.tracing import Span, SpanEvent, SpanKind
+from tests.otlp_receiver import receiving
+
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+FACE = Span(
+    "chat llama", SpanKind.SERVER, TRACE, "a" * 16, PARENT, 1_000, 2_000,
+    {genai.REQUEST_MODEL: "llama", genai.STATUS: 200, genai.STREAM: True, genai.FIRST_CHUNK: 0.5},
+    events=(SpanEvent(genai.FIRST_BYTE, 1_500),),
+)  # fmt: skip
+PROCESS = {genai.SERVICE: "modelvine", genai.INSTANCE: "here"}
+
+
+async def test_a_span_arrives_as_it_was_made():
+    counts = Counter()
+    async with receiving() as collector:
+        exporter = OtlpExporter(collector.url, PROCESS, counts)
+        exporter.take([FACE, replace(FACE, id="b" * 16, parent="", failed=True)])
+        await asyncio.to_thread(exporter.close)
+    one, two = collector.spans
+    assert (one.name, one.kind, one.trace, one.id, one.parent) == (
+        "chat llama", "server", TRACE, "a" * 16, PARENT,
+    )  # fmt: skip
+    assert (one.began, one.ended, one.failed, one.events) == (
+        1_000, 2_000, False, (genai.FIRST_BYTE,),
+    )  # fmt: skip
+    assert one.attributes == FACE.attributes
+    assert (one.resource, one.schema) == (PROCESS, genai.SCHEMA)
+    assert (two.parent, two.failed) == ("", True)
+    assert counts == {SENT: 2}
+
+
+async def test_nothing_of_the_environment_is_sent_or_heeded(monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=canary")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:9/")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "user=canary")
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "1")
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9/")
+    async with receiving() as collector:
+        exporter = OtlpExporter(collector.url, PROCESS, Counter())
+        exporter.take([FACE, FACE])
+        await asyncio.to_thread(exporter.close)
+    assert len(collector.spans) == 2
+    assert b"canary" not in b"".join(collector.raw)
+    assert "authorization" not in collector.headers[0]
+
+
+async def test_a_collector_that_is_away_costs_its_spans_and_one_warning(caplog):
+    counts = Counter()
+    with caplog.at_level(logging.INFO):
+        async with receiving() as collector:
+            made = otlp.Collector(collector.url, counts)
+            spans = [OtlpExporter(collector.url, PROCESS, Counter())._read(FACE)]
+            for status in (503, 404, 200, 200):
+                collector.status = status
+                await asyncio.to_thread(made.export, spans)
+        await asyncio.to_thread(made.export, spans)
+    assert counts == {DROPPED: 3, SENT: 2}
+    said = [record.getMessage() for record in caplog.records if record.name == "modelvine.traces"]
+    assert len(said) == 3
+    assert said[0].endswith("it answers with status 503")
+    assert said[1].endswith("takes spans again")
+    assert "URLError" in said[2]
+
+
+async def test_more_than_may_wait_are_dropped_at_once_and_the_end_waits_for_nobody(caplog):
+    counts = Counter()
+    with socket.create_server(("127.0.0.1", 0)) as deaf, caplog.at_level(logging.WARNING):
+        exporter = OtlpExporter(
+            f"http://127.0.0.1:{deaf.getsockname()[1]}/v1/traces", PROCESS, counts
+        )
+        for _ in range(3 * otlp.MAX_WAITING // 2):
+            exporter.take([FACE])
+        assert counts[DROPPED] >= otlp.MAX_WAITING // 2 - otlp.BATCH
+        async with asyncio.timeout(3 * otlp.TIMEOUT):
+            await asyncio.to_thread(exporter.close)
+    assert counts[DROPPED] == 3 * otlp.MAX_WAITING // 2
+    assert sum("wait for the collector" in record.getMessage() for record in caplog.records) == 1

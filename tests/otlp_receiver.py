@@ -1,0 +1,100 @@
+"""What did a collector get? A receiver of OTLP over HTTP, by OpenTelemetry's own messages, and the spans that came."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+KINDS = {1: "internal", 2: "server", 3: "client"}
+PROTOBUF = "application/x-protobuf"
+
+
+@dataclass(frozen=True, slots=True)
+class GotSpan:
+    """One span, with its process's attributes in `resource`; ids are hexadecimal, times nanoseconds."""
+
+    name: str
+    kind: str
+    trace: str
+    id: str
+    parent: str
+    began: int
+    ended: int
+    failed: bool
+    attributes: dict[str, object]
+    events: tuple[str, ...]
+    resource: dict[str, object]
+    schema: str
+
+
+@dataclass
+class Receiver:
+    """What came. `status` is what is answered."""
+
+    url: str = ""
+    status: int = 200
+    spans: list[GotSpan] = field(default_factory=list)
+    raw: list[bytes] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+
+    async def take(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        self.headers.append({name.lower(): value for name, value in request.headers.items()})
+        if self.status == 200:
+            self.raw.append(body)
+            self.spans += _spans(ExportTraceServiceRequest.FromString(body))
+        said = ExportTraceServiceResponse().SerializeToString()
+        return web.Response(status=self.status, body=said, content_type=PROTOBUF)
+
+    def of(self, trace: str) -> list[GotSpan]:
+        """Return the spans of one trace, the first to begin first."""
+        return sorted((s for s in self.spans if s.trace == trace), key=lambda s: s.began)
+
+
+@asynccontextmanager
+async def receiving() -> AsyncIterator[Receiver]:
+    """Receive at a free port of loopback."""
+    receiver = Receiver()
+    app = web.Application()
+    app.add_routes([web.post("/v1/traces", receiver.take)])
+    runner = web.AppRunner(app, shutdown_timeout=1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    receiver.url = f"http://{host}:{port}/v1/traces"
+    try:
+        yield receiver
+    finally:
+        await runner.cleanup()
+
+
+def _spans(request: ExportTraceServiceRequest) -> list[GotSpan]:
+    return [
+        GotSpan(
+            span.name,
+            KINDS[span.kind],
+            span.trace_id.hex(),
+            span.span_id.hex(),
+            span.parent_span_id.hex(),
+            span.start_time_unix_nano,
+            span.end_time_unix_nano,
+            span.status.code == 2,
+            _values(span.attributes),
+            tuple(event.name for event in span.events),
+            _values(of_process.resource.attributes),
+            of_scope.schema_url,
+        )
+        for of_process in request.resource_spans
+        for of_scope in of_process.scope_spans
+        for span in of_scope.spans
+    ]
+
+
+def _values(attributes) -> dict[str, object]:
+    return {a.key: getattr(a.value, a.value.WhichOneof("value")) for a in attributes}
