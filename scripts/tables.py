@@ -152,7 +152,7 @@ def metrics_table() -> Iterable[str]:
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     yield "| series | kind | what it counts |"
     yield "|---|---|---|"
-    for name, words in re.findall(r"^# HELP (modelvine_\S+) (.*)$", text, re.MULTILINE):
+    for name, words in re.findall(r"^# HELP ((?:modelvine|gen_ai)_\S+) (.*)$", text, re.MULTILINE):
         if not name.endswith("_created"):
             yield f"| `{name}` | {kinds[name]} | {words} |"
 
