@@ -4,9 +4,15 @@ from dataclasses import replace
 from itertools import count
 
 from registry.records import Service
-from router.errors import WorkerTimeout
+from router.attempt import Attempt
+from router.desk import as_asked
+from router.dialects import Answer, Route
+from router.errors import AnswerBroken, WorkerFailed, WorkerTimeout
+from router.http.exchange import NOTHING
+from router.openai.usage import Usage
 from router.select.candidates import Candidate
 from router.trace import MOST_ATTEMPTS, Trace
+from tests.router.test_attempt import Office
 from tests.router.world import chat, own
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -61,3 +67,37 @@ def test_of_an_error_its_class_is_noted_and_none_of_its_words():
 
 def test_a_request_is_the_same_request_with_a_trace():
     assert replace(chat(), trace=traced()) == chat()
+
+
+def put(office: Office, trace: Trace | None) -> Attempt:
+    request = replace(chat(), trace=trace, passed={"traceparent": "00-1-2-01"})
+    return Attempt(office, request, OURS, number=1, others=(), holds_slot=False)
+
+
+def test_what_is_asked_carries_its_own_attempt_and_without_a_trace_what_its_caller_sent():
+    trace = traced()
+    attempt = put(Office(), trace)
+    [noted] = trace.attempts
+    assert as_asked(attempt).passed == {"traceparent": f"00-{TRACE}-{noted.call}-01"}
+    assert as_asked(put(Office(), None)).passed == {"traceparent": "00-1-2-01"}
+
+
+def test_an_attempt_notes_its_times_and_what_it_took_however_it_ends():
+    office, trace = Office(), traced()
+    answer = Answer(200, "application/json", b"{}", NOTHING, Route.LOCAL, usage=Usage(3, 4))
+    for ends in ("well", "broken", "failed", "left"):
+        attempt = put(office, trace)
+        office.time = 1.0
+        attempt.begin()
+        office.time = 2.0
+        if ends in ("well", "broken"):
+            answer.broken = AnswerBroken("it quotes the prompt") if ends == "broken" else None
+            attempt.answered(answer)
+        office.time = 4.0
+        attempt.end(WorkerFailed("so does it") if ends == "failed" else None)
+    well, broken, failed, left = trace.attempts
+    assert (well.began, well.first_byte, well.ended, well.error) == (1.0, 2.0, 4.0, "")
+    assert (well.route, well.status, well.usage) == ("local", 200, Usage(3, 4))
+    assert (broken.route, broken.error) == ("local", "AnswerBroken")
+    assert (failed.route, failed.error, failed.ended) == ("", "WorkerFailed", 4.0)
+    assert (left.route, left.error, left.ended) == ("", "", 4.0)
