@@ -224,10 +224,10 @@ class _SpansOf:
             genai.PORT: port,
             genai.STATUS: account.status,
             genai.ATTEMPTS: account.attempts,
-            genai.ROUTE: account.route,
         }
         answered = [attempt for attempt in trace.attempts if attempt.route]
         if answered:
+            attributes[genai.ROUTE] = account.route
             attributes[genai.RESPONSE_MODEL] = answered[-1].candidate.service.model
         if account.first and trace.streams:
             attributes[genai.FIRST_CHUNK] = account.first

@@ -213,6 +213,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds that requests get to finish",
     )
+    _add_told(parser)
+    add_data_dir(parser)
+
+
+def _add_told(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add(
         "--log-format",
         dest="node.log_format",
@@ -225,7 +231,18 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="{debug,info,warning,error}",
         help="the least severe line that is written",
     )
-    add_data_dir(parser)
+    add(
+        "--traces",
+        dest="node.traces",
+        metavar="URL",
+        help="where traces go, as http://127.0.0.1:4318/v1/traces of an OpenTelemetry collector (default: nowhere)",
+    )
+    add(
+        "--trace-share",
+        dest="node.trace_share",
+        metavar="SHARE",
+        help="share of requests that are traced where their caller does not say, from 0 to 1 (default: 1)",
+    )
 
 
 def _add_listening(parser: argparse.ArgumentParser) -> None:
