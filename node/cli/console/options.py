@@ -208,6 +208,19 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         help="processes that serve as one node, for many small requests a second (default: 1)",
     )
     add(
+        "--usage-days",
+        dest="node.usage_days",
+        metavar="N",
+        help="days for which usage and receipts are kept (default: 35)",
+    )
+    add(
+        "--prices",
+        dest="node.prices",
+        metavar="PATTERN=READ/WRITTEN",
+        action="append",
+        help="what a million tokens of some models cost, repeatable: 'llama*=0.2/0.6'",
+    )
+    add(
         "--drain-timeout",
         dest="node.drain_timeout",
         metavar="S",
@@ -270,7 +283,7 @@ def _add_listening(parser: argparse.ArgumentParser) -> None:
         help="where other nodes reach this one over HTTPS",
     )
     add(
-        "--trusted-issuer",
+        "--trusted-issuers",
         dest="node.trusted_issuers",
         metavar="PEER",
         action="append",

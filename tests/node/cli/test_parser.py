@@ -10,6 +10,7 @@ import pytest
 
 from node.cli import build_parser
 from node.cli.console.options import CommandParser
+from node.config import sources
 from tests.node.cli.conftest import Modelvine
 
 
@@ -129,6 +130,11 @@ def test_words_that_no_argument_takes_are_wrong_usage(
         assert (ended.code, ended.out) == (2, "")
         assert f"unrecognized arguments: {more[-1]}" in ended.err
         assert f"usage: modelvine {' '.join(path)} " in ended.err
+
+
+def test_every_setting_that_the_page_gives_a_flag_has_it() -> None:
+    flags = {flag for option in parser_of(["up"]).options for flag in option.option_strings}
+    assert {key for key in sources.FLAG_KEYS if sources.flag(key) not in flags} == set()
 
 
 def examples() -> Iterator[str]:
