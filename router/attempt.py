@@ -27,7 +27,7 @@ log = logging.getLogger("modelvine.attempts")
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """An answer that has begun, who gives it, and how many workers were tried for it.
+    """An answer that has begun, who gives it, how many workers were tried for it, and who would have been tried next.
 
     Who passes on an event stream of this machine's worker counts its events in `tally`.
     """
@@ -36,6 +36,7 @@ class Routed:
     candidate: Candidate
     attempts: int
     tally: Tally | None
+    others: tuple[Candidate, ...] = ()
 
 
 class AttemptDesk(Protocol):
@@ -120,7 +121,7 @@ class Attempt:
         if self.trace is not None:
             self.trace.answered(str(answer.route), answer.status, self._began + seconds)
         tally = self._desk.ledger.begun(self.request, self.candidate, answer, seconds)
-        return Routed(answer, self.candidate, self.number, tally)
+        return Routed(answer, self.candidate, self.number, tally, self.others)
 
     async def __aenter__(self) -> Routed:
         if not self._booked:

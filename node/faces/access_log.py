@@ -75,6 +75,8 @@ class Account:
     """How long it took; negative until it has ended."""
     candidate: Candidate | None = None
     """Who answers, as it looked when it was chosen."""
+    others: tuple[Candidate, ...] = ()
+    """Who would have been asked next, in this order, likewise."""
     http: HttpRequest | None = None
     """The request of a caller who can be cut off, as long as it is under way."""
     trace: Trace | None = None
@@ -91,7 +93,7 @@ class Account:
     def routed(self, routed: Routed) -> None:
         """Take in who answers."""
         answer, worker = routed.answer, routed.candidate.worker
-        self.candidate = routed.candidate
+        self.candidate, self.others = routed.candidate, routed.others
         self.node, self.route = routed.candidate.node, str(answer.route)
         self.attempts, self.status = routed.attempts, answer.status
         self.verbatim = answer.verbatim

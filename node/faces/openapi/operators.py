@@ -44,8 +44,22 @@ _NEW_KEY = fields(name=TEXT, key=told(TEXT, "the key itself, which no other answ
 _FAILED_ATTEMPT = fields(
     request=TEXT, at=_UNIX, node=TEXT, model=TEXT, cid=TEXT, error=TEXT, why=TEXT, seconds=_SECONDS
 )
+_CONSIDERED = fields(
+    node=TEXT,
+    project=TEXT,
+    cid=TEXT,
+    expected=told(NUMBER, "requests that were thought to be there"),
+    slots=told(COUNT, "0 where that is not known"),
+    cached=told(NUMBER, "kilobytes of the request in its cache"),
+    doubts=list_of(TEXT),
+)
 _REQUEST = fields(
     {"key": told(TEXT, "the key's name, for operators"), "first": or_null(_SECONDS)},
+    project=TEXT,
+    cid=TEXT,
+    considered=told(
+        list_of(_CONSIDERED), "who could answer, in the order in which they would be asked"
+    ),
     id=TEXT,
     at=_UNIX,
     kind=TEXT,

@@ -24,6 +24,7 @@ from node.faces.request_reader import count_in_query, done
 from node.faces.response_writer import Streaming
 from node.faces.v1.network import node_rows
 from node.observe.recent import MOST, FailedAttempt, Recent
+from router.select.candidates import Candidate
 
 PERIOD = 1.0
 """Seconds between two events."""
@@ -39,6 +40,11 @@ MAX_SHOWN = 200
 
 SLOW_SECONDS = 10.0
 """How long a reader may take for one event."""
+
+MAX_CONSIDERED = 12
+"""Candidates that are shown of one request."""
+
+_DOUBTS = ("unreachable", "ejected", "suspect", "held_back", "tight")
 
 MAX_MODEL = 100
 """Characters of a model's name that are shown: what nobody serves can be called anything."""
@@ -263,12 +269,30 @@ def request_row(
 
 
 def _chosen(account: Account) -> dict[str, Any]:
-    """Say which replica answers, and how many requests were thought to be there when it was chosen."""
+    """Say which replica answers, and what all looked like when it was chosen, in the order in which they would be asked."""
     if (candidate := account.candidate) is None:
-        return {"project": "", "cid": "", "expected": None}
-    service = candidate.service
-    expected = round(candidate.expected, 2)
-    return {"project": service.project, "cid": service.cid, "expected": expected}
+        return {"project": "", "cid": "", "expected": None, "considered": []}
+    considered = [_looked(one) for one in (candidate, *account.others[: MAX_CONSIDERED - 1])]
+    service, expected = candidate.service, considered[0]["expected"]
+    return {
+        "project": service.project,
+        "cid": service.cid,
+        "expected": expected,
+        "considered": considered,
+    }
+
+
+def _looked(candidate: Candidate) -> dict[str, Any]:
+    """Show a candidate as it was thought to be: requests there, slots, kilobytes of the request in its cache, doubts."""
+    return {
+        "node": candidate.node,
+        "project": candidate.service.project,
+        "cid": candidate.service.cid,
+        "expected": round(candidate.expected, 2),
+        "slots": candidate.slots,
+        "cached": round(candidate.cached, 1),
+        "doubts": [doubt for doubt in _DOUBTS if getattr(candidate, doubt)],
+    }
 
 
 def _history(context: Context, model: str) -> dict[str, Any]:

@@ -78,6 +78,17 @@ const FAILED = [
   { title: "Circuit then", cell: (one) => badge(one.circuit === "open" ? "failed" : "ok", one.circuit || "–") },
 ];
 
+const DOUBTS = { unreachable: "out of reach", ejected: "failed lately", suspect: "in doubt", held_back: "new, held back", tight: "request too long" };
+
+const CONSIDERED = [
+  { title: "Node", cell: (one) => name(called(one.node)) },
+  { title: "Replica", cell: (one) => name(`${one.project}${one.cid ? ` (${one.cid})` : ""}`) },
+  { title: "In flight", number: true, cell: (one) => number(one.expected) },
+  { title: "Slots", number: true, cell: (one) => (one.slots ? number(one.slots) : "–") },
+  { title: "In its cache", number: true, cell: (one) => (one.cached ? `${number(one.cached)} KB` : "–") },
+  { title: "Doubts", cell: (one) => one.doubts.map((doubt) => DOUBTS[doubt]).join(", ") || "none" },
+];
+
 async function cancel(row, said) {
   try {
     await post(`/api/v1/requests/${encodeURIComponent(row.id)}/cancel`);
@@ -99,7 +110,7 @@ function about(row, route, mayChange, close) {
       ["For", row.for_node ? "another node" : row.key || ""],
       ["Answered by", row.node === "-" ? "nobody" : `${called(row.node)} (${row.node})`],
       ["Replica", row.project && `${row.project}/${row.model}${row.cid ? ` (${row.cid})` : ""}`],
-      ["When chosen", row.expected === null ? "" : `thought to have ${number(row.expected)} in flight`],
+      ["When chosen", row.expected === null ? "" : `thought to have ${number(row.expected)} in flight${row.considered.length > 1 ? `, first of ${row.considered.length}` : ""}`],
       ["Hops", hops],
       ["Attempts", number(row.attempts)],
       ["First byte", row.first ? `after ${seconds(row.first)}` : ""],
@@ -108,6 +119,7 @@ function about(row, route, mayChange, close) {
       ["Bytes", `${bytes(row.taken)} in, ${bytes(row.sent)} out`],
       ["Failed", row.failure],
     ]),
+    row.considered.length > 1 && h("div", {}, h("h3", { class: "row" }, "Candidates then, in their order"), table("Candidates then", CONSIDERED, row.considered)),
     row.failed.length > 0 && h("div", {}, h("h3", { class: "row" }, "Attempts that failed"), table("Attempts that failed", FAILED, row.failed)),
     h("div", { class: "row" }, h("button", { type: "button", class: "quiet", onclick: () => explain(route, row.model, KINDS.includes(row.kind) ? row.kind : KINDS[0]) }, "How would it be decided now?"),
       mayChange && !row.status && !row.for_node && h("button", { type: "button", class: "danger", onclick: () => cancel(row, said) }, "Cancel it")),

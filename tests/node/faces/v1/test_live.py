@@ -82,6 +82,22 @@ async def test_users_see_nothing_of_others(closed, path):
     await get(closed, f"/api/v1/{path}", status=401)
 
 
+async def test_a_request_is_shown_with_whom_it_could_have_gone_to(closed, worker):
+    tell(worker)
+    headers = bearer(TOKEN)
+    row = {"project": "q", "model": "tiny", "api": worker.url, "cid": "spare", "capacity": 4}
+    async with closed.http.post("/api/v0/ai/model/register", json=row, headers=headers) as answer:
+        assert answer.status == 200
+    for _ in range(2):
+        assert (await ask(closed, await key_for(closed, f"ann-{_}")))[0] == 200
+    for row in (await get(closed, "/api/v1/requests", headers))["ended"]:
+        chosen, other = row["considered"]
+        assert (chosen["project"], chosen["cid"]) == (row["project"], row["cid"])
+        assert {one["project"] for one in (chosen, other)} == {"p", "q"}
+        assert next(one["slots"] for one in (chosen, other) if one["project"] == "q") == 4
+        assert chosen["doubts"] == []
+
+
 async def test_a_request_is_shown_with_what_became_of_it_and_without_what_was_said(closed, worker):
     tell(worker)
     ann = await key_for(closed, "ann")
