@@ -219,6 +219,9 @@ class SeedMachine:
             usage=parts.usage.book,
             usage_log=parts.usage,
             audit=parts.audit,
+            receipts=parts.receipts.book,
+            receipt_log=parts.receipts,
+            node_events=parts.node_events,
             learning=Learning(parts.agent, parts.router.describe, now, greet=parts.router.greet),
             access=Access(token=TOKEN, keyless=Keyless.EVERYBODY),
             metrics=parts.metrics,
@@ -229,6 +232,7 @@ class SeedMachine:
             bootstrap=parts.bootstrap,
             host=Host(now=now),
             listening=listening,
+            swarm_key="",
             started=now(),
         )
 
@@ -237,7 +241,7 @@ class SeedMachine:
     ) -> None:
         tls, registry = server_context(self.identity), context.registry
         registry.on_change(welcome(tls, registry, at_most=1_000))
-        app, crowd = link_app(context, registry), context.metrics.crowd
+        app, crowd = link_app(context, registry, context.keys), context.metrics.crowd
         await serve(app, _port(process, LINK), closing, self.settings.web, crowd, tls=tls)
 
 
