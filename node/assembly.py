@@ -192,6 +192,7 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
     )
     registry.saving.also(bootstrap.changes)
     usage, audit, receipts = await _books(given, store, closing)
+    registry.saving.also(audit.changes)
     node_events = NodeEvents(registry, outside.wall)
     registry.on_change(node_events.changed)
     return Parts(

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from pydantic import TypeAdapter, ValidationError
@@ -89,6 +89,12 @@ class AuditLog:
         self._kept: list[str] = []
         self._pending: list[Put] = []
         self._turn = asyncio.Lock()
+        self._settings: Put | None = None
+
+    def changes(self) -> Iterator[Change]:
+        """Yield what a store that was emptied has to be told: the entries are gone with it."""
+        if self._settings is not None:
+            yield self._settings
 
     async def restore(self) -> None:
         """Find the end of this node's chain; raise `StoreUnavailable`."""
@@ -130,7 +136,8 @@ class AuditLog:
             was, now = before.get(name, ""), shown.get(name, "")
             if was != now:
                 await self.add(who, "set", f"{name} {was or 'nothing'} -> {now or 'nothing'}")
-        await self._store.write(Put(Space.SELF, _SETTINGS, json.dumps(dict(shown)).encode()))
+        self._settings = Put(Space.SELF, _SETTINGS, json.dumps(dict(shown)).encode())
+        await self._store.write(self._settings)
 
     async def entries(self) -> Sequence[AuditEntry]:
         """Return the entries of all nodes of the site, those of each in order; raise `StoreUnavailable`."""

@@ -164,8 +164,10 @@ async def _told(client: Client, node: Node) -> Mapping[str, bytes]:
     for path in node.folder.rglob("*"):
         if path.is_file():
             found[str(path.relative_to(node.folder))] = path.read_bytes()
+    token = (node.folder / "control.token").read_text().strip()
+    headers = {"X-Forwarded-For": "192.0.2.1", "Authorization": f"Bearer {token}"}
     for view in VIEWS:
-        async with client.session.get(node.http + view, headers={"X-Forwarded-For": "192.0.2.1"}) as response:  # fmt: skip
+        async with client.session.get(node.http + view, headers=headers) as response:
             assert response.status == 200, (view, await response.text())
             found[view] = await response.read()
     return found

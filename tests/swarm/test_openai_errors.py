@@ -495,6 +495,11 @@ async def the_end_of_a_key_that_nobody_has(scene: Scene) -> None:
     await scene.control("/v1/keys/nobody/revoke", {})
 
 
+@provokes(faces.UnknownRequest, hops=(0,))
+async def the_end_of_a_request_that_nobody_asks(scene: Scene) -> None:
+    await scene.control("/v1/requests/nobody/cancel", {})
+
+
 def _cases() -> Iterator[Any]:
     for error, hops, provocation in CASES:
         name = f"{error.__name__}-{provocation.__name__}-{hops} hops"
