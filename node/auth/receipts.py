@@ -232,7 +232,8 @@ class ReceiptLog:
             rows = (Put(Space.RECEIPTS, n, p.model_dump_json().encode()) for n, p in pages.items())
             try:
                 await self._store.write(*rows, *(Delete(Space.RECEIPTS, name) for name in gone))
-            except StoreUnavailable:
+            except (StoreUnavailable, asyncio.CancelledError):
+                # Written again it replaces the same pages.
                 self._chains |= undo
                 for peer, receipt in taken:
                     self.book.take_in(peer, receipt)

@@ -27,12 +27,17 @@ def shown(text: str) -> str:
 
 
 def join(data_dir: Path, text: str) -> None:
-    """Keep an invitation instead of what was kept before; raise `SecretRefused` for one that is damaged, forged or over."""
+    """Keep an invitation instead of what was kept before; raise `SecretRefused` for one that is damaged, forged or over.
+
+    One that is kept already is left as it is: whoever starts the node with it each time may go on when it is over.
+    """
     try:
         held = invitation.read(text)
         grants.check(held.grant)
     except GrantRefused as error:
         raise SecretRefused(f"--join: {error}") from error
+    if held == joined(data_dir):
+        return
     if held.grant.expires <= time.time():
         ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(held.grant.expires))
         raise SecretRefused(f"--join: this invitation ended {ended}: ask for a new one")

@@ -1,5 +1,7 @@
 """Receipts: chained and signed, bounded, written again after a failure, and compared with what the other node says."""
 
+import asyncio
+
 import pytest
 from pydantic import ValidationError
 
@@ -33,8 +35,11 @@ class Clock:
 
 class FailingStore(MemoryStore):
     broken = False
+    waiting = None
 
     async def write(self, *changes):
+        if self.waiting is not None:
+            await self.waiting.wait()
         if self.broken:
             raise StoreUnavailable("it is away")
         await super().write(*changes)
@@ -135,6 +140,20 @@ async def test_what_could_not_be_written_is_written_with_what_comes_next(here):
     [page] = await here.chain(THERE)
     assert [row.request for row in page.rows] == ["a", "b", "c"]
     assert await here.sound(THERE)
+
+
+async def test_a_write_that_is_cancelled_at_the_end_is_made_again(here):
+    here.store.waiting = asyncio.Event()
+    here.add(Side.ASKED, THERE, "a")
+    writing = asyncio.ensure_future(here.log.write())
+    await asyncio.sleep(0)
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    here.store.waiting = None
+    await here.log.close()
+    [page] = await here.chain(THERE)
+    assert [row.request for row in page.rows] == ["a"]
 
 
 async def test_what_waits_is_bounded_and_what_is_lost_is_counted(here):

@@ -60,6 +60,15 @@ def test_a_wrong_or_expired_one_says_so_and_changes_nothing(
     assert joined(tmp_path) == before
 
 
+def test_who_names_it_at_each_start_may_go_on_when_it_is_over(tmp_path: Path) -> None:
+    over = given(SWARM_KEY, seconds=-60)
+    (tmp_path / "invitation").touch(mode=0o600)
+    (tmp_path / "invitation").write_text(over + "\n")
+    join(tmp_path, over)
+    with pytest.raises(SecretRefused, match="ended"):
+        join(tmp_path, given(SWARM_KEY, seconds=-60))
+
+
 def test_its_addresses_come_besides_those_that_are_set_and_its_key_where_none_is(
     tmp_path: Path,
 ) -> None:
