@@ -46,7 +46,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ReceiptComparison:
     """What two nodes say of each other: answers and tokens on which they agree, and where they do not.
 
     `only_here` and `only_there` are requests of which the other has no receipt: a node that was killed loses its last ones, and
@@ -60,13 +60,13 @@ class Comparison:
     only_there: tuple[str, ...]
 
 
-def compare(here: Iterable[Page], there: Iterable[Page]) -> Comparison:
+def compare(here: Iterable[Page], there: Iterable[Page]) -> ReceiptComparison:
     """Compare what this node says with what the other says: what one asked, the other served."""
     ours = _sums(here, {Side.ASKED: Side.ASKED, Side.SERVED: Side.SERVED})
     theirs = _sums(there, {Side.ASKED: Side.SERVED, Side.SERVED: Side.ASKED})
     both = ours.keys() & theirs.keys()
     agreed = {key for key in both if ours[key].fits(theirs[key])}
-    return Comparison(
+    return ReceiptComparison(
         answers=sum(ours[key].answers for key in agreed),
         tokens=sum(ours[key].prompt + ours[key].completion for key in agreed),
         differ=tuple(

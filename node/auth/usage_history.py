@@ -25,7 +25,7 @@ MAX_RINGS = 300
 
 
 @dataclass(slots=True)
-class Bucket:
+class UsageBucket:
     """Sums of one bucket: counts, tokens, and seconds. `number` counts buckets from the start of the clock."""
 
     number: int
@@ -37,7 +37,7 @@ class Bucket:
     seconds: float = 0.0
     first_seconds: float = 0.0
 
-    def add(self, row: "UsageRow | Bucket") -> None:
+    def add(self, row: "UsageRow | UsageBucket") -> None:
         """Take in what was counted in a while."""
         self.requests += row.requests
         self.failed += row.failed
@@ -54,7 +54,7 @@ class UsageHistory:
     def __init__(self, now: Clock, *, most: int = MAX_RINGS) -> None:
         self._now = now
         self._most = most
-        self._rings: dict[tuple[str, str], deque[Bucket]] = {}
+        self._rings: dict[tuple[str, str], deque[UsageBucket]] = {}
         """Buckets in which there was anything, the newest last."""
 
     def add(self, row: "UsageRow") -> None:
@@ -64,7 +64,7 @@ class UsageHistory:
         if ring is None:
             return
         if not ring or ring[-1].number != number:
-            ring.append(Bucket(number))
+            ring.append(UsageBucket(number))
         ring[-1].add(row)
 
     def pairs(self) -> Sequence[tuple[str, str]]:
@@ -72,16 +72,16 @@ class UsageHistory:
         oldest = self._number() - BUCKETS + 1
         return sorted(pair for pair, ring in self._rings.items() if ring[-1].number >= oldest)
 
-    def buckets(self, model: str, node: str) -> Sequence[Bucket]:
+    def buckets(self, model: str, node: str) -> Sequence[UsageBucket]:
         """Return the last hour of one pair, the oldest bucket first; the last one is not over yet."""
         last = self._number()
         found = {bucket.number: bucket for bucket in self._rings.get((model, node), ())}
         wanted = range(last - BUCKETS + 1, last + 1)
-        return [found.get(number) or Bucket(number) for number in wanted]
+        return [found.get(number) or UsageBucket(number) for number in wanted]
 
-    def total(self, model: str, node: str) -> Bucket:
+    def total(self, model: str, node: str) -> UsageBucket:
         """Return the sums of the last hour of one pair."""
-        total, oldest = Bucket(self._number()), self._number() - BUCKETS + 1
+        total, oldest = UsageBucket(self._number()), self._number() - BUCKETS + 1
         for bucket in self._rings.get((model, node), ()):
             if bucket.number >= oldest:
                 total.add(bucket)
@@ -90,7 +90,7 @@ class UsageHistory:
     def _number(self) -> int:
         return int(self._now() / BUCKET)
 
-    def _ring(self, pair: tuple[str, str], number: int) -> deque[Bucket] | None:
+    def _ring(self, pair: tuple[str, str], number: int) -> deque[UsageBucket] | None:
         if pair not in self._rings and len(self._rings) >= self._most:
             old = [
                 name for name, ring in self._rings.items() if ring[-1].number <= number - BUCKETS

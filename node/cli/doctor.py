@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @dataclass(slots=True)
-class Seen:
+class Examined:
     """All that a look has shown."""
 
     settings: "Settings"
@@ -79,7 +79,7 @@ class Seen:
     """What the node said, by the name of the file that it goes into."""
 
 
-def examine(arguments: argparse.Namespace) -> Seen:
+def examine(arguments: argparse.Namespace) -> Examined:
     """Look at this machine and at the node, whichever of the two there is."""
     from node.cli.console.client import Client  # noqa: PLC0415
     from node.cli.console.node_lookup import client, is_here  # noqa: PLC0415
@@ -109,7 +109,7 @@ def examine(arguments: argparse.Namespace) -> Seen:
     return seen
 
 
-def _configured(arguments: argparse.Namespace) -> tuple[Seen, Sequence[str]]:
+def _configured(arguments: argparse.Namespace) -> tuple[Examined, Sequence[str]]:
     """Return the settings, and what is wrong with them; then the defaults stand in, for all else that can be looked at."""
     from node.config import sources  # noqa: PLC0415
     from node.config.paths import user_data_dir  # noqa: PLC0415
@@ -122,12 +122,12 @@ def _configured(arguments: argparse.Namespace) -> tuple[Seen, Sequence[str]]:
     except WrongSetting as error:
         said = given.get("node.data_dir") or os.environ.get("MODELVINE_DATA_DIR", "")
         data_dir = Path(str(said)) if said else user_data_dir(os.environ)
-        return Seen(Settings(), data_dir, {}), str(error).splitlines()
+        return Examined(Settings(), data_dir, {}), str(error).splitlines()
     rows = {key: {"value": value, "origin": origin} for key, value, origin in found.rows()}
-    return Seen(found.settings, Path(found.settings.node.data_dir), rows), ()
+    return Examined(found.settings, Path(found.settings.node.data_dir), rows), ()
 
 
-def _here(seen: Seen, complaints: Sequence[str], *, runs: bool) -> "Iterator[Finding]":
+def _here(seen: Examined, complaints: Sequence[str], *, runs: bool) -> "Iterator[Finding]":
     """Check this machine; a node that runs has told of its ports, store and open files itself."""
     import time  # noqa: PLC0415
 
@@ -164,7 +164,7 @@ def _here(seen: Seen, complaints: Sequence[str], *, runs: bool) -> "Iterator[Fin
         yield machine.open_files(limit, wanted=settings.web.connections)
 
 
-def _open_ways(seen: Seen) -> str:
+def _open_ways(seen: Examined) -> str:
     from node.exposure import surfaces, warned  # noqa: PLC0415
     from node.faces import Listening  # noqa: PLC0415
 
@@ -176,7 +176,7 @@ def _open_ways(seen: Seen) -> str:
     return warned(surfaces(settings, listening, status.get("p2p", ())))
 
 
-def _absent(seen: Seen, why: str) -> "list[Finding]":
+def _absent(seen: Examined, why: str) -> "list[Finding]":
     from node.cli.console.node_lookup import left_trace  # noqa: PLC0415
     from node.diagnosis import facts, machine  # noqa: PLC0415
 
@@ -186,7 +186,7 @@ def _absent(seen: Seen, why: str) -> "list[Finding]":
     return [machine.absent(facts.absence(seen.data_dir, why, left))]
 
 
-def _ask(node: "Client", seen: Seen) -> None:
+def _ask(node: "Client", seen: Examined) -> None:
     """Ask a node for all that it tells, and add what that shows."""
     from node.diagnosis import running  # noqa: PLC0415
     from node.errors import Refused  # noqa: PLC0415
@@ -239,7 +239,7 @@ def _say(findings: "Sequence[Finding]") -> None:
     print(", ".join(f"{count} {state}" for count, state in counts))
 
 
-def _write(path: Path, seen: Seen) -> None:
+def _write(path: Path, seen: Examined) -> None:
     import platform  # noqa: PLC0415
     import time  # noqa: PLC0415
     from importlib.metadata import distributions  # noqa: PLC0415

@@ -20,7 +20,7 @@ from node.cli.console.options import add_json, add_node_options
 
 if TYPE_CHECKING:
     from node.cli.console.client import Client
-    from node.cli.console.top_view import Counters, Look
+    from node.cli.console.top_view import TopCounters, TopLook
 
 EVERY = 2.0
 """Seconds between two looks."""
@@ -72,22 +72,22 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def look(node: "Client") -> "Look":
+def look(node: "Client") -> "TopLook":
     """Ask a node for all that is shown."""
     import time  # noqa: PLC0415
 
-    from node.cli.console.top_view import Look, models  # noqa: PLC0415
+    from node.cli.console.top_view import TopLook, models  # noqa: PLC0415
 
     status = node.get("/api/v1/status", holds="ready")
     nodes = node.get("/api/v1/nodes", holds="nodes")["nodes"]
     catalog = node.get("/api/v1/catalog", holds="nodes")["nodes"]
-    bare = Look(time.monotonic(), status, nodes, catalog, _counters(node))
+    bare = TopLook(time.monotonic(), status, nodes, catalog, _counters(node))
     asked = [row["model"] for row in models(bare) if not row["type"]][:MOST_ASKED]
     expected = {name: _expected(node, name) for name in asked}
-    return Look(bare.at, status, nodes, catalog, bare.counters, expected)
+    return TopLook(bare.at, status, nodes, catalog, bare.counters, expected)
 
 
-def _live(node: "Client", before: "Look", every: float) -> None:
+def _live(node: "Client", before: "TopLook", every: float) -> None:
     """Draw for ever; the terminal is as it was afterwards, however it ends."""
     import shutil  # noqa: PLC0415
     import time  # noqa: PLC0415
@@ -133,7 +133,7 @@ def _other_screen() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _counters(node: "Client") -> "Counters":
+def _counters(node: "Client") -> "TopCounters":
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
 
     from node.cli.console.top_view import counters_in  # noqa: PLC0415

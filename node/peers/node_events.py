@@ -26,7 +26,7 @@ class NodeEvent:
     why: str
 
 
-class Peers(Protocol):
+class WatchedPeers(Protocol):
     """The registry, as far as events go."""
 
     @property
@@ -43,7 +43,7 @@ class Peers(Protocol):
 class NodeEvents:
     """What became of nodes lately."""
 
-    def __init__(self, peers: Peers, wall: Clock, *, most: int = MOST) -> None:
+    def __init__(self, peers: WatchedPeers, wall: Clock, *, most: int = MOST) -> None:
         """`wall` returns Unix time."""
         self._peers = peers
         self._wall = wall

@@ -19,7 +19,7 @@ _FEWEST_ROWS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
+class TopCounters:
     """What a node has counted since its start."""
 
     requests: Mapping[str, float] = field(default_factory=dict)
@@ -32,14 +32,14 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TopLook:
     """What a node showed at one moment; `at` is seconds on any one clock."""
 
     at: float
     status: _Row
     nodes: Sequence[_Row]
     catalog: Sequence[_Row]
-    counters: Counters
+    counters: TopCounters
     expected: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Seconds that a request would take at each replica of a model, by PROJECT/MODEL, the soonest first."""
 
@@ -56,7 +56,7 @@ class Rates:
     written: float
 
 
-def counters_in(samples: Iterable[tuple[str, Mapping[str, str], float]]) -> Counters:
+def counters_in(samples: Iterable[tuple[str, Mapping[str, str], float]]) -> TopCounters:
     """Sum up the samples of a node's metrics: names, labels, values."""
     requests: dict[str, float] = {}
     tokens = {"prompt": 0.0, "completion": 0.0}
@@ -68,15 +68,15 @@ def counters_in(samples: Iterable[tuple[str, Mapping[str, str], float]]) -> Coun
             tokens[labels["part"]] += value
         elif name == "modelvine_loop_lag_seconds":
             lag = value
-    return Counters(requests, tokens["prompt"], tokens["completion"], lag)
+    return TopCounters(requests, tokens["prompt"], tokens["completion"], lag)
 
 
-def rates(before: Look, look: Look) -> Rates:
+def rates(before: TopLook, look: TopLook) -> Rates:
     """Return what happened in a second between two looks; a node that began anew meanwhile has counted from nothing."""
     took = max(look.at - before.at, 1e-9)
     old, new = before.counters, look.counters
     anew = sum(new.requests.values()) < sum(old.requests.values())
-    old = Counters() if anew else old
+    old = TopCounters() if anew else old
 
     def of(holds: Callable[[str], bool]) -> float:
         now = sum(count for status, count in new.requests.items() if holds(status))
@@ -93,7 +93,7 @@ def rates(before: Look, look: Look) -> Rates:
     )
 
 
-def as_json(before: Look, look: Look) -> dict[str, Any]:
+def as_json(before: TopLook, look: TopLook) -> dict[str, Any]:
     """Return the view for machines."""
     found = rates(before, look)
     return {
@@ -128,7 +128,9 @@ def as_json(before: Look, look: Look) -> dict[str, Any]:
     }
 
 
-def frame(before: Look, look: Look, *, columns: int, lines: int = 0, clock: str = "") -> list[str]:
+def frame(
+    before: TopLook, look: TopLook, *, columns: int, lines: int = 0, clock: str = ""
+) -> list[str]:
     """Return the lines of one picture, that fit into so many columns and lines; 0 for any number of lines."""
     heads = [cut(plain(line), columns) for line in _heads(before, look, clock)]
     nodes = table_lines(
@@ -150,7 +152,7 @@ def frame(before: Look, look: Look, *, columns: int, lines: int = 0, clock: str 
     return picture[:lines] if lines else picture
 
 
-def models(look: Look) -> Iterable[dict[str, Any]]:
+def models(look: TopLook) -> Iterable[dict[str, Any]]:
     """Yield a row for each model, the busiest first."""
     found: dict[tuple[str, str, int], list[_Row]] = {}
     for node in look.catalog:
@@ -187,7 +189,7 @@ def _busy(load: Iterable[_Row]) -> dict[str, Any]:
     }
 
 
-def _heads(before: Look, look: Look, clock: str) -> Iterable[str]:
+def _heads(before: TopLook, look: TopLook, clock: str) -> Iterable[str]:
     status, found = look.status, rates(before, look)
     unwell = [part for part, state in status["ready"].items() if state != "ok"]
     state = f"degraded ({', '.join(unwell)})" if unwell else "ok"
@@ -209,7 +211,7 @@ def _heads(before: Look, look: Look, clock: str) -> Iterable[str]:
     )
 
 
-def _nodes(look: Look) -> Sequence[_Row]:
+def _nodes(look: TopLook) -> Sequence[_Row]:
     """Return the nodes, the one that was asked first."""
     return sorted(look.nodes, key=lambda row: (not row["self"], row.get("name", ""), row["node"]))
 

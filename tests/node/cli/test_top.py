@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from node.cli.console.text import _width
-from node.cli.console.top_view import Counters, Look, Rates, counters_in, frame, models, rates
+from node.cli.console.top_view import Rates, TopCounters, TopLook, counters_in, frame, models, rates
 from tests.node.cli.stand_in import OTHER, PEER, Said
 
 ROOT = Path(__file__).parents[3]
@@ -41,18 +41,18 @@ STATUS = {
     "in_flight": 3, "processes": 1,
 }  # fmt: skip
 SERVICE = {"project": "p", "model": "tiny", "type": 0, "cid": "", "health": "ok"}
-LOOK = Look(
+LOOK = TopLook(
     100.0,
     STATUS,
     [node_row(), node_row(OTHER, "gpu2", connection="relayed", round_trip=0.03, load=[load(in_flight=1, slots=None)])],
     [{"node": PEER, "services": [SERVICE]}, {"node": OTHER, "services": [SERVICE | {"health": "ok"}]}],
-    Counters({"200": 10.0}, 100.0, 10.0, 0.002),
+    TopCounters({"200": 10.0}, 100.0, 10.0, 0.002),
     {"p/tiny": [0.62, 1.9]},
 )  # fmt: skip
 LATER = replace(
     LOOK,
     at=102.0,
-    counters=Counters(
+    counters=TopCounters(
         {"200": 30.0, "429": 4.0, "404": 2.0, "502": 1.0, "499": 8.0}, 300.0, 50.0, 0.002
     ),
 )
@@ -65,7 +65,7 @@ def test_rates_are_what_was_counted_between_two_looks():
 
 
 def test_a_node_that_began_anew_has_counted_from_nothing():
-    anew = replace(LATER, counters=Counters({"200": 4.0}, 20.0, 2.0))
+    anew = replace(LATER, counters=TopCounters({"200": 4.0}, 20.0, 2.0))
     found = rates(LATER, replace(anew, at=104.0))
     assert (found.requests, found.read) == (2.0, 10.0)
     assert rates(LOOK, LOOK) == Rates(0, 0, 0, 0, 0, 0)
@@ -80,7 +80,7 @@ def test_metrics_are_summed_over_their_labels():
         ("modelvine_loop_lag_seconds", {}, 0.5),
         ("process_open_fds", {}, 9.0),
     ]
-    assert counters_in(samples) == Counters({"200": 7.0}, 5.0, 6.0, 0.5)
+    assert counters_in(samples) == TopCounters({"200": 7.0}, 5.0, 6.0, 0.5)
 
 
 def test_replicas_of_a_model_are_one_row_the_busiest_first():
