@@ -20,7 +20,7 @@ TORCH := 2.13.0
 
 REAL := gateways texts vectors stack vllm
 
-.PHONY: help demo test test-all swarm clients images real pythons check fmt docs bench instructions charts screenshots vendored seeds soak install lock clean
+.PHONY: help demo test test-all swarm clients images real pythons check fmt docs bench instructions charts screenshots recording vendored seeds soak install lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ SEEDS := 1000
 
 screenshots: $(MADE)/dev ## the pictures of the console in docs/images, by chromium
 	@$(BIN)/python -m tests.swarm.screenshots docs/images
+
+recording: $(MADE)/demo $(MADE)/model ## the recording of `make demo` in the README
+	@$(BIN)/python scripts/recording.py docs/images/demo.svg make demo
 
 CONSOLE := node/faces/console/static/vendor
 

@@ -46,6 +46,7 @@ SUBSTITUTIONS = (
 """What stands on the page, and what is run in its place: addresses, ports and paths that are free here."""
 
 NEEDS = {
+    "Add a machine": "Run a node",
     "Coding agents": "Quick start with a real engine",
     "Open WebUI": "Quick start with a real engine",
     "Upgrade and roll back": "Quick start with a real engine",
