@@ -1,6 +1,6 @@
 """How long did it take, and is that broken? Waits with a limit, and prints the figures that were seen.
 
-A figure is printed beside its goal in docs/reliability.md; what is asserted is not the goal but the bound beyond which the
+A figure is printed beside its goal in docs/performance.md; what is asserted is not the goal but the bound beyond which the
 mechanism does not work at all, since the machine under a test may be slow, and busy with other things.
 """
 
