@@ -20,23 +20,23 @@ class RegistryError(Exception):
 
 
 class InvalidFrame(RegistryError):
-    """These bytes are no frame that this version understands."""
+    """These bytes are not a frame that this version understands."""
 
 
 class UnknownKind(InvalidFrame):
-    """A frame or question of a version or kind that is not known here."""
+    """The version or kind of the frame or question is unknown."""
 
 
 class InvalidSignature(InvalidFrame):
-    """The signature does not match the node that the frame speaks for."""
+    """The signature does not match the node that the frame claims to come from."""
 
 
 class LimitReached(RegistryError):
-    """A named limit is full, so the newcomer is refused."""
+    """A named limit is reached, so the new entry is refused."""
 
 
 class StoreUnavailable(RegistryError):
-    """The store could not do what was asked, within its time.
+    """The store did not complete the operation within its timeout.
 
     `told` is what callers may know of it: why, and not where the store is, which stands in the text for the operator.
     """
@@ -47,19 +47,19 @@ class StoreUnavailable(RegistryError):
 
 
 class MeshError(RegistryError):
-    """The mesh could not do what was asked."""
+    """The mesh could not complete the operation."""
 
 
 class MeshDown(MeshError):
-    """This node's mesh is not running at the moment."""
+    """This node's mesh is not running."""
 
 
 class PeerUnreachable(MeshError):
-    """A peer could not be reached, or did not answer in time."""
+    """A peer is unreachable, or did not answer in time."""
 
 
 class ProtocolViolation(PeerUnreachable):
-    """A peer sent what breaks the rules of its stream's protocol; nothing more comes of that stream."""
+    """A peer violated the protocol of its stream; the stream is closed."""
 
 
 def cannot_listen(place: str, setting: str, error: OSError) -> str:

@@ -29,7 +29,7 @@ from typing import ClassVar
 
 
 class RouterError(Exception):
-    """The root of this package's errors. `attempts` is how many workers had been tried when it left the router."""
+    """The root of this package's errors. `attempts` is the number of workers tried before it left the router."""
 
     attempts: int = 0
     deaths: int = 0
@@ -41,7 +41,7 @@ class RouterError(Exception):
 
 
 class BadRequest(RouterError):
-    """The request itself is wrong; `param` names the field where it is known."""
+    """The request is invalid; `param` names the field if it is known."""
 
     def __init__(self, message: str, *, param: str | None = None, status: int = 400) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class BadRequest(RouterError):
 
 
 class UnknownModel(RouterError):
-    """Nobody offers this name; `nearest` are names that are offered and look like it.
+    """No node serves a model of this name; `nearest` lists similar names.
 
     Where the caller ruled out all that do offer it, `asked` says how, and `nearest` what they are.
     """
@@ -62,7 +62,7 @@ class UnknownModel(RouterError):
 
 
 class NoProvider(UnknownModel):
-    """Nobody offers a service of a type: an operator has to register one."""
+    """No service of this type is registered; an operator has to register one."""
 
     def __init__(self, kind: str) -> None:
         RouterError.__init__(
@@ -82,7 +82,7 @@ class NobodyServes(RouterError):
 
 
 class NoCapacity(RouterError):
-    """Everybody who serves the model is full."""
+    """All replicas of the model are full."""
 
     def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
         super().__init__(message)
@@ -105,7 +105,7 @@ class PeerError:
 
 
 class WorkerError(RouterError):
-    """One attempt ended badly. `elsewhere` says whether another worker might do better; `told`, how another node told it."""
+    """An attempt failed. `elsewhere` says whether another worker might succeed; `told`, how another node reported it."""
 
     elsewhere: ClassVar[bool] = True
     blames_worker: ClassVar[bool] = True
@@ -115,7 +115,7 @@ class WorkerError(RouterError):
 
 
 class WorkerUnreachable(WorkerError):
-    """No connection could be made, so nothing was sent; or it fell silent after the request was `sent`."""
+    """The connection failed, so nothing was sent; or the connection fell silent after the request was `sent`."""
 
     def __init__(self, message: str, *, sent: bool = False) -> None:
         super().__init__(message)
@@ -123,7 +123,7 @@ class WorkerUnreachable(WorkerError):
 
 
 class WorkerTimeout(WorkerError):
-    """The worker was reached, but `phase` took longer than its budget."""
+    """The worker was reached, but `phase` exceeded its timeout."""
 
     def __init__(self, phase: str, seconds: float) -> None:
         super().__init__(f"no {phase} within {seconds:g} s")
@@ -132,7 +132,7 @@ class WorkerTimeout(WorkerError):
 
 
 class WorkerBusy(WorkerError):
-    """The worker said that it is full; `named` says that `retry_after` are the seconds for which it asked to be left alone."""
+    """The worker is full. `named` says that `retry_after` is the pause in seconds that the worker requested."""
 
     blames_worker = False
     sent = False
@@ -144,7 +144,7 @@ class WorkerBusy(WorkerError):
 
 
 class WorkerLoading(WorkerError):
-    """The worker is still loading the model, for `eta` seconds more where that can be told."""
+    """The worker is loading the model, for another `eta` seconds if that is known."""
 
     blames_worker = False
     sent = False
@@ -155,7 +155,7 @@ class WorkerLoading(WorkerError):
 
 
 class WorkerAway(WorkerError):
-    """Nobody who serves this model answers at the node that was asked, but the node itself is well."""
+    """The requested node works, but none of its workers of this model answers."""
 
     blames_worker = False
     sent = False
@@ -166,38 +166,38 @@ class WorkerAway(WorkerError):
 
 
 class WorkerFailed(WorkerError):
-    """The worker answered with a failure of its own, or with something that is no answer."""
+    """The worker returned an error of its own, or an invalid response."""
 
 
 class WorkerIncomplete(WorkerFailed):
-    """The worker said that it could not write its text to the end: TGI's `incomplete_generation`."""
+    """The worker reported that it could not finish its text: TGI's `incomplete_generation`."""
 
     def __init__(self) -> None:
         super().__init__("the worker's text is not complete")
 
 
 class WorkerDied(WorkerFailed):
-    """The worker took the request, and its connection ended before an answer: it may have died of it."""
+    """The worker accepted the request and closed the connection before a response; the request may have crashed it."""
 
     deaths = 1
 
 
 class WorkerStale(WorkerError):
-    """The peer does not serve this model any more: our catalog is behind."""
+    """The peer no longer serves this model: this node's catalog was out of date."""
 
     blames_worker = False
     sent = False
 
 
 class Looped(WorkerError):
-    """The request came round to a node that it had passed: nodes are registered as each other's workers."""
+    """The request returned to a node that it had passed: nodes are registered as each other's workers."""
 
     blames_worker = False
     sent = False
 
 
 class WorkerUnable(WorkerError):
-    """The worker's protocol or model cannot take the parameter `param`; another worker of the model may be able to."""
+    """The worker's protocol or model does not support the parameter `param`; another worker of the model may."""
 
     blames_worker = False
     sent = False
@@ -210,7 +210,7 @@ class WorkerUnable(WorkerError):
 
 
 class WorkerRejected(WorkerError):
-    """The worker refused the request itself; `status` and `body` are its own words for the caller."""
+    """The worker rejected the request; `status` and `body` are the worker's own response."""
 
     elsewhere = False
     blames_worker = False
@@ -222,13 +222,13 @@ class WorkerRejected(WorkerError):
 
 
 class PoisonousRequest(WorkerError):
-    """Two workers died of this request before they answered, so it is given to no third."""
+    """Two workers died during this request before they answered, so no third worker gets it."""
 
     elsewhere = False
     blames_worker = False
 
 
 class AnswerBroken(WorkerError):
-    """The answer broke off after its first byte; nothing is replayed."""
+    """The response broke off after its first byte; the node does not retry it."""
 
     elsewhere = False

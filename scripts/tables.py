@@ -126,11 +126,11 @@ def policies_table() -> Iterable[str]:
 
 def errors_table() -> Iterable[str]:
     """List every error that a caller may see."""
-    yield "| error | HTTP | `code` | `error.type` | `error.code` | `openai` raises | when | worth trying again? |"
+    yield "| error | HTTP | `code` | `error.type` | `error.code` | `openai` raises | when | retry? |"
     yield "|---|---|---|---|---|---|---|---|"
     for error, row in (*errors.TABLE.items(), (Exception, errors.INTERNAL)):
         name = "anything else" if error is Exception else f"`{error.__name__}`"
-        when = "A defect of ours; the log says where." if error is Exception else _first_line(error)
+        when = "A bug in modelvine; see the log." if error is Exception else _first_line(error)
         yield (
             f"| {name} | {row.status} | {row.code} | `{row.type}` | `{row.reason}` | {_raised(error, row.status)} | {when} "
             f"| {_again(error, row.status)} |"
@@ -140,7 +140,7 @@ def errors_table() -> Iterable[str]:
 def _raised(error: type[Exception], status: int) -> str:
     """Say what OpenAI's Python client makes of an error."""
     if error in errors.INNER:
-        return "stays inside"
+        return "internal"
     other = "InternalServerError" if status >= 500 else "APIStatusError"
     seen = f"`{_CLIENT.get(status, other)}`"
     return f"{seen}, in a stream `APIError`" if error is AnswerBroken else seen
@@ -186,8 +186,8 @@ def liveness_table() -> Iterable[str]:
 
 def clients_table() -> Iterable[str]:
     """List the clients that the tests run, with what each of them does."""
-    errors = ("a model that nobody has is its", "a stream that breaks off is its")
-    columns = ("client", "version", "asks in the words of", *KINDS, *errors)
+    errors = ("error for an unknown model", "error for a broken stream")
+    columns = ("client", "version", "API", *KINDS, *errors)
     yield f"| {' | '.join(columns)} |"
     yield "|---" * len(columns) + "|"
     for client in CLIENTS:
@@ -250,12 +250,12 @@ def _again(error: type[Exception], status: int) -> str:
     if issubclass(error, _WAITS):
         return "yes, after `Retry-After` seconds"
     if issubclass(error, AnswerBroken):
-        return "yes, from the start: part of an answer was sent"
+        return "yes, from the start: part of the answer was sent"
     if issubclass(error, Looped):
-        return "no, not before the registration is mended"
+        return "no, fix the registration first"
     if status >= 500 or status == 408:
         return "yes"
-    return "no, it will fail again"
+    return "no"
 
 
 def _bounds(field: FieldInfo) -> str:

@@ -24,35 +24,35 @@ class AuthError(Exception):
 
 
 class KeyMissing(AuthError):
-    """No key was shown where one is needed."""
+    """The request has no key, and needs one."""
 
 
 class KeyUnknown(AuthError):
-    """What was shown is no key of this site."""
+    """The key is not valid at this site."""
 
 
 class KeyExpired(AuthError):
-    """The time of the key is over."""
+    """The key has expired."""
 
 
 class KeyRevoked(AuthError):
-    """An operator ended the key."""
+    """An operator revoked the key."""
 
 
 class GrantRefused(AuthError):
-    """The grant is damaged, forged, another node's, or of somebody who is not trusted here."""
+    """The grant is damaged, forged, meant for another node, or signed by an issuer that this site does not trust."""
 
 
 class RoleNotAllowed(AuthError):
-    """The role of the key is for something else."""
+    """The key's role does not allow this operation."""
 
 
 class ModelNotAllowed(AuthError):
-    """The key is not for this model."""
+    """The key does not allow this model."""
 
 
 class Limited(AuthError):
-    """No more is allowed for now: until `retry_after` seconds have passed. `headers` say how the limits stand."""
+    """A limit is reached; retry after `retry_after` seconds. `headers` describe the limits."""
 
     def __init__(self, message: str, retry_after: float, headers: Mapping[str, str]) -> None:
         super().__init__(message)
@@ -61,19 +61,19 @@ class Limited(AuthError):
 
 
 class RateExceeded(Limited):
-    """More requests or tokens in a minute than the key allows, for this model or at all, or an address without one."""
+    """The key's or address's limit of requests or tokens per minute is reached, in total or for this model."""
 
 
 class TooManyAtOnce(Limited):
-    """More requests at one time than the key allows, for this model or at all, or an address without one."""
+    """The key's or address's limit of concurrent requests is reached, in total or for this model."""
 
 
 class DaySpent(Limited):
-    """The tokens that the key allows in a day, for this model or at all, are spent."""
+    """The key's limit of tokens per day is reached, in total or for this model."""
 
 
 class KeyExists(AuthError):
-    """Another key has this name, and opens something."""
+    """A valid key already has this name."""
 
 
 class NoSuchKey(AuthError):

@@ -46,39 +46,39 @@ _LOADING_RETRY, _LONGEST_LOADING_RETRY = 5.0, 30.0
 
 
 class FaceError(Exception):
-    """The root of what a face itself finds wrong."""
+    """The root of the errors that a face detects itself."""
 
 
 class Unparseable(FaceError):
-    """The body is not what it claims to be."""
+    """The body cannot be parsed as its content type."""
 
 
 class BadHead(FaceError):
-    """The request line or a header is malformed, or could be read in two ways; the connection is closed."""
+    """The request line or a header is malformed or ambiguous; the connection is closed."""
 
 
 class HeadTooLarge(FaceError):
-    """The headers are longer than what is taken in, or there are too many; the connection is closed."""
+    """The headers are too long or too many; the connection is closed."""
 
 
 class UrlTooLong(FaceError):
-    """The URL is longer than what is taken in; the connection is closed."""
+    """The URL is too long; the connection is closed."""
 
 
 class HeadTooSlow(FaceError):
-    """The head of a request did not come in time; the connection is closed."""
+    """The request's headers did not arrive in time; the connection is closed."""
 
 
 class TooManyConnections(FaceError):
-    """All places for connections are taken by requests under way."""
+    """All connections are in use by requests in flight."""
 
 
 class NoRoomForBody(FaceError):
-    """The bodies of all requests under way take as much memory as they may (`web.max_bodies_bytes`)."""
+    """The bodies of all requests in flight reach their memory limit (`web.max_bodies_bytes`)."""
 
 
 class WrongParameter(FaceError):
-    """A value will not do; `param` names the field where it is known."""
+    """A value is invalid; `param` names the field if it is known."""
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
@@ -86,15 +86,15 @@ class WrongParameter(FaceError):
 
 
 class NotAllowed(FaceError):
-    """This caller may not do this, or not from where it calls."""
+    """The caller may not do this, or not from its address."""
 
 
 class UnknownPath(FaceError):
-    """Nothing is served under this path."""
+    """No endpoint has this path."""
 
 
 class WrongMethod(FaceError):
-    """The path exists for other methods: `allowed`."""
+    """The path exists, but only for the methods in `allowed`."""
 
     def __init__(self, method: str, allowed: tuple[str, ...]) -> None:
         super().__init__(f"{method} is not allowed here; use {' or '.join(allowed)}")
@@ -106,26 +106,26 @@ class UnknownNode(FaceError):
 
 
 class UnknownRequest(FaceError):
-    """No request of this id is under way here, or none that can be cut off."""
+    """No request with this id is in flight here, or it cannot be cancelled."""
 
 
 class BodyTooLarge(FaceError):
-    """The body has more than `limit` bytes."""
+    """The body is longer than `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"the body has more than {limit} bytes")
 
 
 class BodyTooSlow(FaceError):
-    """The rest of the body did not come in time."""
+    """The body did not arrive in time."""
 
 
 class UnsupportedMediaType(FaceError):
-    """A content type or content encoding that this path does not read."""
+    """This path does not accept this content type or content encoding."""
 
 
 class UnsupportedExpectation(FaceError):
-    """An `Expect` header that we cannot meet."""
+    """The node cannot meet the `Expect` header."""
 
 
 @dataclass(frozen=True, slots=True)
