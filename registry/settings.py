@@ -14,13 +14,13 @@ class RegistrySettings(BaseModel):
         60.0,
         gt=0,
         le=3600,
-        description="Seconds between heartbeats among up to 5 nodes; rarer in proportion among more, for the same traffic.",
+        description="Seconds between heartbeats in a mesh of up to 5 nodes; grows with the mesh, for constant traffic.",
     )
     lease: float = Field(
         240.0,
         gt=0,
         le=14_400,
-        description="Seconds without any sign of life until a node is lost; at least twice `heartbeat`, and grows with it.",
+        description="Seconds without a sign of life until a node is lost; at least twice `heartbeat`, and grows with it.",
     )
     reannounce: float = Field(
         600.0,
@@ -32,13 +32,13 @@ class RegistrySettings(BaseModel):
         1.0,
         gt=0,
         le=60,
-        description="Seconds between probes of the peer that was silent longest. Shorter finds the dead sooner; costs traffic.",
+        description="Seconds between probes of the peer that was silent longest. Shorter detects failures sooner; costs traffic.",
     )
     probe_timeout: float = Field(
         0.75,
         gt=0,
         le=30,
-        description="Seconds that a probed peer may take beyond four round trips; then others are asked to probe it.",
+        description="Seconds that a probed peer may take beyond four round trips; then the node asks others to probe it.",
     )
     coalesce: float = Field(
         0.05,
@@ -50,54 +50,60 @@ class RegistrySettings(BaseModel):
         3.0,
         gt=0,
         le=3600,
-        description="Seconds that a node is doubted before it counts as lost; any sign of life in time clears it.",
+        description="Seconds that a node stays suspect before it is lost; any sign of life clears the suspicion.",
     )
     sync: float = Field(
         3.0,
         gt=0,
         le=300,
-        description="Seconds between digest comparisons with one random peer, where no probe has compared meanwhile.",
+        description="Seconds between digest comparisons with a random peer, unless a probe has compared meanwhile.",
     )
     ask_timeout: float = Field(
-        3.0, gt=0, le=60, description="Seconds a peer may take to answer a comparison."
+        3.0, gt=0, le=60, description="Seconds that a peer may take to answer a comparison."
     )
     max_nodes: int = Field(
         10_000,
         ge=1,
         le=20_000,
-        description="Nodes remembered, live or not. Full means that newcomers are refused.",
+        description="Nodes to remember, live or not. At the limit, new nodes are refused.",
     )
     max_services: int = Field(
         2_000,
         ge=1,
         le=2_000,
-        description="Models of one node. A record of 2,000 models fits one frame only with short names.",
+        description="Models of one node. A record of 2,000 models fits into one frame only with short names.",
     )
     frames_per_second: float = Field(
         20.0,
         gt=0,
-        description="Frames of 4 KiB per author and second that are read; more are dropped and counted. Bursts of ten times "
-        "as many pass.",
+        description=(
+            "Frames of 4 KiB that are read per author and second; more are dropped and counted. Allows bursts of ten times "
+            "as many."
+        ),
     )
     strangers_per_second: float = Field(
         2.0,
         gt=0,
-        description="Nodes per second that a neighbour may bring in besides itself, 100 at once, 2,000 when we dialled it; "
-        "more are refused. Higher lets a large mesh grow faster, and a hostile neighbour too.",
+        description=(
+            "New nodes per second that a neighbour may introduce besides itself, 100 at once, 2,000 if this node dialled "
+            "it; more are refused. A higher value lets a large mesh grow faster, but a hostile neighbour too."
+        ),
     )
     stranger_services: int = Field(
         16_000,
         ge=0,
-        description="Models beyond 16 each that all nodes may serve which this one was never connected to, about a kilobyte "
-        "of memory for each; what goes beyond is refused. Raise it for a large mesh whose nodes serve many.",
+        description=(
+            "Models, beyond 16 of each node, that all nodes to which this one was never connected may serve together; more "
+            "are refused. Each takes about a kilobyte. Raise it for a large mesh with many models."
+        ),
     )
     allow: tuple[str, ...] = Field(
         (),
-        description="Peer ids that are let in; none means everybody who is not in `deny`.",
+        description="Peer ids to admit; empty: everyone who is not in `deny`.",
     )
     deny: tuple[str, ...] = Field(
         (),
-        description="Peer ids that are kept out: no record of theirs is held, no question or request answered.",
+        description="Peer ids to exclude: the node stores none of their records and answers none of their requests.",
     )
 
 
@@ -112,36 +118,38 @@ class MeshSettings(BaseModel):
     )
     announce: tuple[str, ...] = Field(
         (),
-        description="Multiaddrs to advertise instead of the ones found, for machines behind a fixed forwarding.",
+        description="Multiaddrs to advertise instead of the detected ones, for machines behind port forwarding.",
     )
     bootstrap: tuple[str, ...] = Field(
         (),
-        description="Multiaddrs, ending in /p2p/<peer id>, that are dialled until they answer, and again when lost.",
+        description="Multiaddrs, ending in /p2p/<peer id>, that the node dials until they answer, and again when lost.",
     )
     name: str = Field(
         "modelvine",
         min_length=1,
         max_length=256,
-        description="A word for this mesh: nodes with the same one, and the same swarm key, meet at rendezvous points.",
+        description="Name of this mesh: nodes with the same name and swarm key find each other at rendezvous points.",
     )
     rendezvous: tuple[str, ...] = Field(
         (),
-        description="Multiaddrs of rendezvous points, ending in /p2p/<peer id>, where nodes that know nobody ask for others.",
+        description="Multiaddrs of rendezvous points, ending in /p2p/<peer id>, where nodes ask for other nodes.",
     )
     rendezvous_point: bool = Field(
         default=False,
-        description="Be a rendezvous point, for this mesh and for any other: costs memory within fixed bounds.",
+        description="Act as a rendezvous point, for this mesh and others; takes a bounded amount of memory.",
     )
     mdns: bool = Field(
         default=False,
-        description="Announce this node on its own network and look for others there (multicast DNS). On in profile `lan`.",
+        description="Announce this node on the local network and look for others there (multicast DNS). On in profile `lan`.",
     )
     redial: float = Field(
         1.0,
         gt=0,
         le=60,
-        description="Seconds before a lost peer is dialled again; grows to ten times that, to 5 min with enough others. A node "
-        "that has too few dials each second at first.",
+        description=(
+            "Seconds before a lost peer is dialled again; grows tenfold, and to 5 min if there are enough other peers. A "
+            "node with too few peers dials every second at first."
+        ),
     )
     degree: int = Field(
         8,
@@ -152,24 +160,33 @@ class MeshSettings(BaseModel):
     max_connections: int = Field(
         256,
         ge=2,
-        description="Connections held at most. Beyond it callers without a record give way, then the network with most callers.",
+        description=(
+            "Maximum number of connections. Beyond it, peers without a record are dropped first, then peers of the network "
+            "with the most."
+        ),
     )
     max_connections_per_address: int = Field(
         64,
         ge=1,
-        description="Connections from one IP address; beyond it callers without a record give way. A site behind NAT shares one.",
+        description=(
+            "Connections from one IP address; beyond it, peers without a record are dropped. All machines behind one NAT "
+            "share an address."
+        ),
     )
     dial_timeout: float = Field(
-        5.0, gt=0, le=60, description="Seconds for a dial with its handshake."
+        5.0, gt=0, le=60, description="Seconds for a dial including its handshake."
     )
     ping: float = Field(
         60.0,
         gt=0,
         le=3600,
-        description="Seconds between pings of a connection, for its round trip; the registry's own probes notice silence sooner.",
+        description="Seconds between pings that measure a connection's round trip; the registry's probes detect silence sooner.",
     )
     ping_timeout: float = Field(
-        2.0, gt=0, le=60, description="Seconds a ping may take before its connection is given up."
+        2.0,
+        gt=0,
+        le=60,
+        description="Seconds that a ping may take before its connection is closed.",
     )
     queue: int = Field(
         4096,
@@ -177,20 +194,23 @@ class MeshSettings(BaseModel):
         description="Frames that may wait for the registry; more are dropped and counted.",
     )
     max_pipes: int = Field(
-        256, ge=1, description="Byte streams open to or from peers at one time; more are refused."
+        256, ge=1, description="Concurrent byte streams to and from peers; more are refused."
     )
     nat: Literal["auto", "yes", "no"] = Field(
         "auto",
-        description="Whether others cannot dial this node: then relays hand on to it. `auto` asks peers to dial back.",
+        description="Whether this node is behind a NAT and needs a relay: `yes`, `no`, or `auto`, which asks peers to dial back.",
     )
     relay: bool = Field(
         default=False,
-        description="Hand on between nodes that cannot dial each other. Costs their traffic twice; only TLS passes.",
+        description="Act as a relay between nodes that cannot dial each other. Costs each byte twice; carries only TLS.",
     )
     relay_reservations: int = Field(
         64,
         ge=1,
-        description="Nodes reached through this relay. Beyond it an unused place gives way, or whoever asks looks elsewhere.",
+        description=(
+            "Nodes that may reserve a slot at this relay. Beyond it, an unused slot is freed, or the node is refused and "
+            "tries another relay."
+        ),
     )
     relay_circuits: int = Field(
         128,
@@ -198,28 +218,30 @@ class MeshSettings(BaseModel):
         description="Pairs of nodes that this relay connects at one time; more are refused.",
     )
     relay_circuits_per_peer: int = Field(
-        32, ge=1, description="Such pairs that one node may be part of; more are refused."
+        32, ge=1, description="Pairs that one node may be part of; more are refused."
     )
     relay_bytes: int = Field(
         1 << 30,
         ge=1 << 16,
-        description="Bytes that one pair may exchange, both ways together; then it is cut and has to connect anew.",
+        description="Bytes that one pair may exchange in both directions; then the relay cuts it, and it has to reconnect.",
     )
     relay_seconds: float = Field(
         3600.0,
         ge=1,
         le=86_400,
-        description="Seconds that one pair stays connected; then it is cut and has to connect anew.",
+        description="Seconds that one pair stays connected; then the relay cuts it, and it has to reconnect.",
     )
     carry: int = Field(
         8,
         ge=0,
-        description="Pairs of members between which this node hands on though it is no relay, and connections brought to it so, "
-        "where a way is cut that others have. None with 0.",
+        description=(
+            "Pairs of members for which this node forwards traffic although it is no relay, and connections forwarded to "
+            "it, if their direct link fails. 0: none."
+        ),
     )
     relay_lease: float = Field(
         600.0,
         ge=2,
         le=86_400,
-        description="Seconds that a place at this relay lasts unless it is renewed, which happens every two minutes at least.",
+        description="Seconds that a reservation at this relay lasts; nodes renew it at least every two minutes.",
     )

@@ -74,70 +74,71 @@ class NodeSettings(BaseModel):
 
     name: str = Field(
         "",
-        description="What this node is called, 1 to 64 characters; all others read it. Empty means the host's name.",
+        description="Name of this node, 1 to 64 characters, visible to all nodes. Empty: the host name.",
     )
     http: str = Field(
-        "127.0.0.1:6100", description="HOST:PORT of the HTTP face; port 0 picks a free one."
+        "127.0.0.1:6100", description="HOST:PORT of the HTTP server; port 0 picks a free one."
     )
     tls_cert: str = Field(
         "",
-        description="File with the HTTP face's certificate and its chain, in PEM: then it speaks HTTPS. Read anew on change.",
+        description="PEM file with the HTTP server's certificate and chain; turns on HTTPS. Reloaded when it changes.",
     )
     tls_key: str = Field(
         "",
-        description="File with the certificate's key, in PEM, without a password, unreadable for other users.",
+        description="PEM file with the certificate's private key, without a password, not world-readable.",
     )
     link: str = Field(
         "",
-        description="HOST:PORT of the HTTPS listener for other nodes; empty means the first `listen` address and any free port.",
+        description="HOST:PORT of the HTTPS server for other nodes; empty: the first `listen` address and any free port.",
     )
     data_dir: str = Field(
         "",
-        description="Directory of key, database and control token; empty means the user's own data directory.",
+        description="Directory of identity key, database and control token; empty: the user's data directory.",
     )
     store: str = Field(
         "sqlite",
         description=(
             "`memory`, `sqlite`, `redis://HOST:PORT/N` or `postgresql://HOST:PORT/DATABASE`: where registrations survive a "
-            "restart. Nodes that use one Redis or PostgreSQL are one site, and share keys, limits, usage and the audit log."
+            "restart. Nodes that share one Redis or PostgreSQL are one site, and share keys, limits, usage and the audit "
+            "log."
         ),
     )
     swarm_key: str = Field(
         "",
-        description="File with the private-swarm key; only nodes with the same key connect. Empty means an open mesh.",
+        description="File with the swarm key; only nodes with the same key connect. Empty: an open mesh.",
     )
     profile: Literal["local", "lan", "wan"] = Field(
         "local",
-        description="`local`, `lan` or `wan`: sets of defaults for one machine, one network, many networks.",
+        description="`local`, `lan` or `wan`: defaults for one machine, one network, or several networks.",
     )
     workers: int = Field(
         1,
         ge=1,
         le=64,
         description=(
-            "Processes that answer requests for models, together one node. Worth more than one where a single processor is too "
-            "slow; each further one takes some 70 MB."
+            "Processes that serve requests, together one node. Use more than one if a single core is too slow; each further "
+            "one takes some 70 MB."
         ),
     )
     drain_timeout: float = Field(
         30.0,
         ge=0,
         le=3600,
-        description="Seconds that requests in flight get to finish after the first SIGTERM.",
+        description="Seconds that requests in flight may take to finish after the first SIGTERM.",
     )
     log_format: Literal["console", "json"] = Field(
         "console",
-        description="`console` for people, `json` for machines; both on standard error.",
+        description="`console` for people, `json` for programs; both on standard error.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info",
-        description="The least severe line that is written.",
+        description="The lowest level that is logged.",
     )
     traces: str = Field(
         "",
         description=(
-            "URL to which spans of requests go, as OTLP over HTTP: `http://127.0.0.1:4318/v1/traces`, say, of an OpenTelemetry "
-            "collector; empty: none are made. Needs `modelvine[otel]`."
+            "URL of an OpenTelemetry collector that receives request traces as OTLP over HTTP, such as "
+            "`http://127.0.0.1:4318/v1/traces`; empty: no traces. Needs `modelvine[otel]`."
         ),
     )
     trace_share: float = Field(
@@ -145,43 +146,40 @@ class NodeSettings(BaseModel):
         ge=0,
         le=1,
         description=(
-            "Share of requests that are traced, from 0 to 1, of those whose caller sends no `traceparent`; one that is sent says "
-            "whether. Each costs a fraction of a millisecond."
+            "Share of requests to trace, from 0 to 1, among those without a `traceparent`; a caller's `traceparent` decides "
+            "for its request. A trace costs a fraction of a millisecond."
         ),
     )
     usage_days: int = Field(
         35,
         ge=1,
         le=3_660,
-        description="Days for which it is kept what each key has used.",
+        description="Days to keep the usage of each key.",
     )
     prices: tuple[str, ...] = Field(
         (),
         description=(
-            "What models cost, as `PATTERN=READ/WRITTEN`: a million tokens read and written, in your currency; the first "
-            "pattern that fits counts. `modelvine usage` then shows sums."
+            "Prices of models as `PATTERN=INPUT/OUTPUT`, for a million tokens each, in your currency; the first matching "
+            "pattern applies. `modelvine usage` then shows costs."
         ),
     )
     open: Annotated[Keyless, BeforeValidator(_as_it_was)] = Field(
         Keyless.MACHINE,
         description=(
-            "Who may ask and look without a key: `nobody`, people on this `machine`, or `everybody`. "
-            "To be said where other machines can reach the node."
+            "Who may use models and read status without a key: `nobody`, users of this `machine`, or `everybody`. Required "
+            "if other machines can reach the node."
         ),
     )
 
     trusted_issuers: tuple[str, ...] = Field(
         (),
-        description=(
-            "Peer ids of nodes of other sites whose grants are keys here too, within what each grant allows; "
-            "empty: only grants of this site's nodes."
-        ),
+        description="Peer ids of nodes of other sites whose grants this node accepts; empty: only grants of this site's nodes.",
     )
     peers_need_grant: bool = Field(
         default=False,
         description=(
-            "Whether other nodes must show a grant, of this site or of `trusted_issuers`, to have their requests answered here; "
-            "otherwise every node of the mesh may ask. `modelvine invite --for-node` makes one."
+            "Require a grant, of this site or of `trusted_issuers`, for requests from other nodes; otherwise every node of "
+            "the mesh may send requests. `modelvine invite --for-node` creates a grant."
         ),
     )
 
@@ -198,37 +196,35 @@ class FacesSettings(BaseModel):
 
     default_model: str = Field(
         "",
-        description=(
-            "MODEL or PROJECT/MODEL that answers clients whose protocol names no model; empty refuses them with a sentence."
-        ),
+        description="MODEL or PROJECT/MODEL for clients whose protocol names no model; empty: such requests are refused.",
     )
     localai: str = Field(
         "",
-        description="HOST:PORT of the gRPC face that LocalAI names as an external backend; empty: none.",
+        description="HOST:PORT of the gRPC server that LocalAI uses as an external backend; empty: none.",
     )
     localai_keys: str = Field(
         "",
         description=(
-            "File with the keys that LocalAI must show (its LOCALAI_GRPC_AUTH_TOKEN); a line each, readable by its owner only; "
-            "empty: nobody is asked for one, so that only this machine may ask."
+            "File with the keys that LocalAI must send (its LOCALAI_GRPC_AUTH_TOKEN), one on each line, readable by its "
+            "owner only; empty: no key, and only this machine may connect."
         ),
     )
     localai_files: str = Field(
         "",
         description=(
-            "Directory in which LocalAI's images and sounds are handed over, at paths that it names; empty refuses those RPCs. "
-            "Whoever reaches the face may read and replace what lies there."
+            "Directory for LocalAI's image and audio files, at paths that LocalAI names; empty: those RPCs are refused. "
+            "Every client of this server can read and replace the files."
         ),
     )
     remotellm: str = Field(
         "",
-        description="HOST:PORT of the gRPC face for RemoteLLM's clients; empty: none.",
+        description="HOST:PORT of the gRPC server for RemoteLLM clients; empty: none.",
     )
     remotellm_keys: str = Field(
         "",
         description=(
-            "File with the keys that RemoteLLM's clients must show, one on each line, readable by its owner only; "
-            "empty: any key will do, so that only this machine may ask."
+            "File with the keys that RemoteLLM clients must send, one on each line, readable by its owner only; empty: any "
+            "key, and only this machine may connect."
         ),
     )
 

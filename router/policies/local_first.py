@@ -1,4 +1,4 @@
-"""This machine's own workers first, the less loaded before the more; others by power of few choices.
+"""Local workers first, in the order of their load; then other nodes, by power of few choices.
 
 For machines with a worker of their own that should serve their own callers: no hop, and nothing of the request leaves.
 """

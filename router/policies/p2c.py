@@ -1,4 +1,4 @@
-"""Power of few choices: draw three at random, each as often as it can bear requests, and try the one that is soonest done first.
+"""Power of few choices: draw three replicas, weighted by capacity, and try the one with the shortest expected time first.
 
 How long a request takes is what the machine's node has learnt from answers (`x-modelvine-service-time`), with the wait for a
 slot: ours in flight there and those of others that its node reported, which count the less the older the report is. Where no

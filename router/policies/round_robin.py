@@ -1,4 +1,4 @@
-"""Everybody in turn, whatever their load: for workers that are alike and requests that are alike."""
+"""Round robin, whatever the load: for equal workers and equal requests."""
 
 from collections.abc import Sequence
 

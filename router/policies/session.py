@@ -1,4 +1,4 @@
-"""A caller's session stays with one machine: requests with the same `x-modelvine-session` header, or `prompt_cache_key`.
+"""Session affinity: requests with the same `x-modelvine-session` header, or `prompt_cache_key`, go to one machine.
 
 Rendezvous hashing by slots: every node comes to the same choice without a word between them, and when a machine comes or
 goes only its own sessions move. A machine with far more than its share is passed over. Without a session: power of few

@@ -1,4 +1,4 @@
-"""By chance, each machine as often as it can bear requests, whatever its load: for requests that are alike.
+"""Weighted random by capacity, whatever the load: for equal requests.
 
 What it can bear is its slots, registered (`capacity`) or reported by its node, by the time that an answer takes it.
 """
