@@ -18,10 +18,10 @@ _SHARE = 64  # of the places, as many at once are made free: looking through all
 
 EVENTS: Mapping[str, str] = MappingProxyType(
     {
-        "evicted_by_all": "an idle connection was closed to make room: all places were taken",
-        "evicted_by_own": "an idle connection was closed to make room for another one of its own address",
-        "refused_to_all": "a connection got 503: all places were taken by requests under way",
-        "refused_to_own": "a connection got 503: requests under way had all the places of its address",
+        "evicted_by_all": "the node closed an idle connection, because all connections were in use",
+        "evicted_by_own": "the node closed an idle connection for a new one of the same address",
+        "refused_to_all": "a connection got 503, because requests in flight used all connections",
+        "refused_to_own": "a connection got 503, because requests in flight used all connections of its address",
     }
 )
 """What is counted, and what it means."""

@@ -32,16 +32,16 @@ from router.workers import Worker
 from router.world import World
 
 EVENTS: Mapping[str, str] = {
-    "retries_refused": "failures that were not tried elsewhere, because `router.retry_share` was spent",
-    "hedged": "requests for which a second worker was asked, because the first was slower than usual (`router.hedge`)",
-    "hedges_won": "those of them that the second worker answered first",
+    "retries_refused": "failures without a retry, because the retry budget (`router.retry_share`) was spent",
+    "hedged": "requests that were also sent to a second worker, because the first was slower than usual (`router.hedge`)",
+    "hedges_won": "hedged requests that the second worker answered first",
     "held": "requests that waited for a worker to be ready",
-    "held_in_vain": "those of them whose `router.ready_timeout` was over first",
-    "holds_refused": "requests that did not wait for a worker to be ready, because too many did",
-    "replica_questions": "questions to other nodes about how busy a replica is, and how much of a conversation it has read",
-    "cache_found": "those of them whose answer was that it has read of it",
-    "aims_met": "answers whose first byte came within the time that their caller wanted (`x-modelvine-ttft-ms`)",
-    "aims_missed": "answers whose first byte came later than that",
+    "held_in_vain": "held requests that reached `router.ready_timeout`",
+    "holds_refused": "requests that did not wait for a worker to be ready, because too many waited",
+    "replica_questions": "queries to other nodes about a replica's load and how much of a conversation it has read",
+    "cache_found": "such queries that found a part of the conversation",
+    "aims_met": "responses whose first byte met the caller's target (`x-modelvine-ttft-ms`)",
+    "aims_missed": "responses whose first byte missed it",
 }
 """Every event with what it counts."""
 

@@ -172,13 +172,13 @@ class _Families(Collector):
 def _counted(counts: Counts) -> Iterable[Metric]:
     yield _counts(
         "modelvine_requests",
-        "Requests answered, by kind and HTTP status (499: the caller hung up).",
+        "Completed requests, by kind and HTTP status (499: the caller disconnected).",
         ("kind", "status"),
         counts.requests,
     )
     yield _counts(
         "modelvine_attempts",
-        "Workers and peers tried, by dialect and outcome: `ok` or the error's class.",
+        "Attempts at workers and peers, by dialect and outcome: `ok` or the error's class.",
         ("dialect", "outcome"),
         counts.attempts,
     )
@@ -194,12 +194,12 @@ def _counted(counts: Counts) -> Iterable[Metric]:
     )
     yield GaugeMetricFamily(
         "modelvine_requests_in_flight",
-        "Requests that are being answered now.",
+        "Requests in flight.",
         counts.in_flight,
     )
     yield GaugeMetricFamily(
         "modelvine_connections",
-        "Connections of clients and of other nodes that are open now.",
+        "Open connections from clients and other nodes.",
         counts.connections,
     )
     yield _labelled(
@@ -213,17 +213,17 @@ def _counted(counts: Counts) -> Iterable[Metric]:
     yield _labelled(
         CounterMetricFamily(
             "modelvine_spans",
-            "Spans of traced requests: `sent` to the collector, or `dropped` because it was away or too many waited.",
+            "Spans of traced requests: `sent` to the collector, or `dropped` because it was unavailable or the buffer was full.",
             labels=("outcome",),
         ),
         dict(counts.spans),
     )
     yield CounterMetricFamily("modelvine_request_bytes", "Bytes of request bodies.", counts.taken)
-    yield CounterMetricFamily("modelvine_answer_bytes", "Bytes of answers sent.", counts.sent)
+    yield CounterMetricFamily("modelvine_answer_bytes", "Bytes of responses sent.", counts.sent)
     yield _counts(
         "modelvine_tokens",
-        "Tokens of this machine's workers, whoever asked, by model, by part (prompt, completion), and whether estimated: "
-        "the events of a stream that broke off or whose worker does not tell.",
+        "Tokens of this machine's workers, for callers of any node, by model and part (prompt, completion); estimated: "
+        "counted from the events of a stream that broke off or whose worker reports no usage.",
         ("model", "part", "estimated"),
         counts.tokens,
     )
@@ -291,19 +291,15 @@ class _Momentary(Collector):
 
 def _known(sizes: Sizes) -> Iterable[Metric]:
     yield _labelled(
-        GaugeMetricFamily(
-            "modelvine_nodes", "Nodes known, by what they are to us.", labels=("presence",)
-        ),
+        GaugeMetricFamily("modelvine_nodes", "Known nodes, by presence.", labels=("presence",)),
         sizes.nodes,
     )
-    yield GaugeMetricFamily(
-        "modelvine_services", "Replicas of models that the registry knows.", sizes.services
-    )
+    yield GaugeMetricFamily("modelvine_services", "Model replicas in the registry.", sizes.services)
     yield GaugeMetricFamily("modelvine_workers", "Workers of this machine.", sizes.workers)
     told = GaugeMetricFamily(
         "modelvine_worker_tells",
-        "What workers of this machine tell of themselves (vLLM, SGLang, llama.cpp, TGI, LocalAI), by model, by figure:"
-        " queued and running requests; speed and tokens of the last answer.",
+        "Metrics that workers of this machine report (vLLM, SGLang, llama.cpp, TGI, LocalAI), by model and figure:"
+        " queued and running requests; speed and tokens of the last response.",
         labels=("project", "model", "cid", "type", "figure"),
     )
     for service, figures in sizes.told.items():
@@ -316,12 +312,12 @@ def _known(sizes: Sizes) -> Iterable[Metric]:
     )
     yield GaugeMetricFamily(
         "modelvine_mesh_wires",
-        "Connections to those peers: two where both ends dialled at one time.",
+        "Connections to those peers: two if both ends dialled at the same time.",
         sizes.wires,
     )
     yield GaugeMetricFamily(
         "modelvine_mesh_standing_streams",
-        "Idle streams on which peers may put their next question; each is a task of the mesh, closed after five idle minutes.",
+        "Idle streams that peers keep for their next question; each is a task of the mesh, closed after five minutes.",
         sizes.standing,
     )
 
@@ -329,25 +325,25 @@ def _known(sizes: Sizes) -> Iterable[Metric]:
 def _of_process(sizes: Sizes) -> Iterable[Metric]:
     yield GaugeMetricFamily(
         "modelvine_loop_lag_seconds",
-        "Seconds by which the event loop woke too late, the worst of the last minute.",
+        "Maximum lag of the event loop in the last minute, in seconds.",
         sizes.loop_lag,
     )
     yield GaugeMetricFamily(
         "modelvine_loop_busy_seconds",
-        "Processor time of the event loop between two looks, the worst of the last minute; a lag without it is the machine's.",
+        "Maximum CPU time of the event loop between two samples in the last minute; lag without it comes from the machine.",
         sizes.loop_busy,
     )
     yield _labelled(
         GaugeMetricFamily(
             "modelvine_tasks",
-            "Tasks of each event loop; those of the mesh as of the last look.",
+            "Tasks of each event loop; those of the mesh as of the last sample.",
             labels=("loop",),
         ),
         sizes.tasks,
     )
-    yield GaugeMetricFamily("modelvine_threads", "Threads of Python.", sizes.threads)
+    yield GaugeMetricFamily("modelvine_threads", "Python threads.", sizes.threads)
     yield _labelled(
-        GaugeMetricFamily("modelvine_up", "Whether a part works (1) or not.", labels=("part",)),
+        GaugeMetricFamily("modelvine_up", "Whether a part works (1) or not (0).", labels=("part",)),
         sizes.up,
     )
 
@@ -356,7 +352,7 @@ def _happened(sizes: Sizes) -> Iterable[Metric]:
     yield _labelled(
         GaugeMetricFamily(
             "modelvine_relaying",
-            "What others have at this node as a relay: reservations, circuits, and those carried without a reservation.",
+            "Use of this node as a relay: reservations, circuits, and circuits without a reservation.",
             labels=("what",),
         ),
         sizes.relaying,
@@ -364,7 +360,7 @@ def _happened(sizes: Sizes) -> Iterable[Metric]:
     yield _labelled(
         CounterMetricFamily(
             "modelvine_relayed",
-            "What this node did as a relay: reserved, opened, refused, cut at a limit, bytes.",
+            "Events of this node as a relay: reserved, opened, refused, cut at a limit; bytes carried.",
             labels=("event",),
         ),
         sizes.relayed,
@@ -372,7 +368,7 @@ def _happened(sizes: Sizes) -> Iterable[Metric]:
     yield _labelled(
         CounterMetricFamily(
             "modelvine_router_events",
-            "What happened to requests beside being answered, since the start.",
+            "Events of requests in the router since the start.",
             labels=("event",),
         ),
         sizes.routed,

@@ -39,17 +39,17 @@ class Evidence(StrEnum):
 
 REASONS: dict[Evidence, str] = {
     Evidence.ANSWERED: "it answered a request, a comparison or a probe",
-    Evidence.ASKED: "it put a question to us",
-    Evidence.WORD: "it said something new, signed by its key",
-    Evidence.PROVEN: "it signed our challenge, which another node put to it",
-    Evidence.TOLD: "a connected peer heard it lately, and we not at all since our start",
-    Evidence.LINKED: "an authenticated connection to it stands",
+    Evidence.ASKED: "it sent us a question",
+    Evidence.WORD: "it published something new, signed by its key",
+    Evidence.PROVEN: "it signed our challenge, which another node passed on",
+    Evidence.TOLD: "a connected peer heard from it recently, and we have not since our start",
+    Evidence.LINKED: "an authenticated connection to it is open",
     Evidence.PARTED: "the last connection to it closed",
     Evidence.FAILED: "a request to it failed to connect or broke",
     Evidence.MISSED: "it did not answer our own probe in time",
-    Evidence.UNREACHED: "neither we nor any node that we asked reached it",
-    Evidence.DOUBT: "the doubt was not refuted in time",
-    Evidence.SILENCE: "its lease passed without a sign of life",
+    Evidence.UNREACHED: "neither we nor the nodes that we asked reached it",
+    Evidence.DOUBT: "it did not refute the suspicion in time",
+    Evidence.SILENCE: "its lease expired without a sign of life",
 }
 
 OPENS = frozenset({Evidence.ANSWERED})

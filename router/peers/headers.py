@@ -122,15 +122,14 @@ READY = "ready"
 
 SAID_BY_CALLERS: Mapping[str, str] = MappingProxyType(
     {
-        PROJECT: "ask this project only; it counts before the body's `project`",
-        CID: "ask this replica only",
-        NODE: "ask this node only: its id, the beginning of one, or its name",
-        SESSION: "what the conversation is called, where its first words do not tell; `router.policy` `session` keeps it at "
-        "one machine",
-        AIM: "milliseconds within which the first byte is wanted: who will not make it is tried after who will",
-        PRIORITY: "`background`: every other request comes first, and where somebody asked lately, one slot stays free for them",
-        CONTINUE: "`0`: where a worker dies in the middle of a text stream, no other goes on; `1`: one does, whatever the node's "
-        "`router.continue_streams` says",
+        PROJECT: "use this project only; overrides the body's `project`",
+        CID: "use this replica only",
+        NODE: "use this node only: its id, the beginning of its id, or its name",
+        SESSION: "name of the conversation, if its first messages do not identify it; the policy `session` keeps it at one machine",
+        AIM: "target time to the first byte in milliseconds: replicas that would miss it are tried last",
+        PRIORITY: "`background`: runs after all other requests; for 10 s after one of those, a slot of the worker stays free for the next",
+        CONTINUE: "`1`: if a worker dies in the middle of a text stream, another continues it; `0`: none does. Overrides "
+        "`router.continue_streams`",
     }
 )
 """Of requests: what each asks for."""
@@ -138,50 +137,50 @@ SAID_BY_CALLERS: Mapping[str, str] = MappingProxyType(
 TOLD_TO_CALLERS: Mapping[str, str] = MappingProxyType(
     {
         NODE: "the id of the node whose worker answered",
-        ROUTE: "how it came: `local`, `direct` or `relay`",
-        ATTEMPTS: "workers that were tried, 1 when the first answered",
-        DROPPED: "parameters that had no effect, because the worker's protocol has no word for them",
+        ROUTE: "the route: `local`, `direct` or `relay`",
+        ATTEMPTS: "number of workers tried: 1 if the first answered",
+        DROPPED: "parameters without effect, because the worker's protocol does not support them",
     }
 )
 """Of answers: what each says."""
 
 SAID_BY_NODES: Mapping[str, str] = MappingProxyType(
     {
-        HOP: "the asking peer's id, equal to its certificate's. Whoever gets it offers its own workers only: there is no "
+        HOP: "the calling peer's id, equal to its certificate's. The receiving node uses its own workers only: there is no "
         "second hop",
-        PROJECT: "the project that is meant",
-        CID: "its replica; where that has several types, the kind of the request chooses",
+        PROJECT: "the project of the model",
+        CID: "the replica; if it has several types, the kind of the request decides",
         PRIORITY: "as its caller sent it",
-        WAIT: "`1` when the asker knows nobody else to ask: the request may queue for a slot, and a worker that answers nothing "
-        f"while it works is waited for. Without it a full node answers 429 at once. `{READY}`: it may wait for one to be ready",
-        PATIENCE: "seconds, where the asker knows others: the request may queue if a slot is to be expected within them, "
-        "because then it is done sooner than elsewhere. Decimal digits, with at most three after the point",
-        VIA: "the ids of the nodes that the request has passed, in order, between commas, at most five. Whoever finds itself "
-        "among them answers 508",
-        VERBATIM: "the caller's own words follow OpenAI's body: `PROTOCOL CALL BYTES` and, after one more blank, the parameter "
-        "that needs them. `PROTOCOL` is `tgi_http`, `llama_stack_http`, `localai_grpc` or `remotellm_grpc`, `CALL` a path or an "
-        "RPC of it, `BYTES` how many of them there are. It is sent only where the replica's `abilities` say that they are taken; "
-        "a protocol that is not known is passed over, but for a 400 where something needs it",
-        TARGET: "of a service: the method and the path, with its query, that it is asked with, and the body is as it came",
-        USAGE: "`1`: the stream shall say what it took, in an event of usage before its end; the asker takes it out",
-        MODEL: "of a service: the name that it was registered by",
-        GRANT: "the asker's grant, sealed for it (section 9), where it has one; who wants one answers 403 without it",
+        WAIT: "`1` if the caller knows no other replica: the request may queue for a slot, and the node waits for a worker that is "
+        f"silent while it works. Without it, a full node answers 429 at once. `{READY}`: it may wait for a worker to be ready",
+        PATIENCE: "seconds, if the caller knows other replicas: the request may queue if a slot is expected within this time, "
+        "because it then ends sooner than elsewhere. Decimal digits, with at most three after the point",
+        VIA: "the ids of the nodes that the request has passed, in order, separated by commas, at most five. A node that finds "
+        "its own id answers 508",
+        VERBATIM: "the caller's original request follows OpenAI's body: `PROTOCOL CALL BYTES` and, after one more space, the "
+        "parameter that needs it. `PROTOCOL` is `tgi_http`, `llama_stack_http`, `localai_grpc` or `remotellm_grpc`, `CALL` a path or an "
+        "RPC of it, `BYTES` its length. It is sent only if the replica's `abilities` accept it; a node ignores an unknown "
+        "protocol, but answers 400 if a parameter needs it",
+        TARGET: "of a service: the request's method and path with query; the body is unchanged",
+        USAGE: "`1`: the stream must report its usage in an event before its end; the calling node removes it",
+        MODEL: "of a service: the name of its registration",
+        GRANT: "the calling node's grant, sealed for it (section 9), if it has one; a node that requires one answers 403 without it",
     }
 )
 """Of requests from node to node: what each says."""
 
 TOLD_TO_NODES: Mapping[str, str] = MappingProxyType(
     {
-        LOAD: "how busy the worker is that answers",
-        SERVICE_TIME: "how long its answers to such requests take once they have a slot: `fixed` seconds, more for each "
-        "`kilobyte` of the request and each `token` of the answer, of which there are `tokens` on average; the first byte of a "
-        "stream `first` and `first_kilobyte`; `concurrency ** sharing` times as long beside others. "
-        "Half of what it has read is gone from its cache after `holds` seconds. "
-        "`error` is the mean of |ln(seconds ÷ expected)| of the last, "
-        "`answers` how many it was learnt from",
-        VERBATIM: "the protocol in whose words the answer is",
-        HEARD: "parameters that the worker heard, for which OpenAI's form has no word",
-        WAIT: f"`{READY}`, beside a 503: whoever is not there may be back in a moment",
+        LOAD: "load of the answering worker",
+        SERVICE_TIME: "service time of such requests once they have a slot: `fixed` seconds, plus `kilobyte` for each KB of the request "
+        "and `token` for each token of the response, of which there are `tokens` on average; for the first byte of a stream, "
+        "`first` and `first_kilobyte`. Concurrency multiplies it by `concurrency ** sharing`. "
+        "The cache loses half of its content in `holds` seconds. "
+        "`error` is the recent mean of |ln(seconds ÷ expected)|, "
+        "`answers` the number of responses it was learnt from",
+        VERBATIM: "the protocol of the response body",
+        HEARD: "parameters that the worker received and that OpenAI's API does not have",
+        WAIT: f"`{READY}`, with a 503: the worker may be back in a moment",
     }
 )
 """Of answers from node to node: what each says. No caller sees them."""
