@@ -1,4 +1,4 @@
-"""Acceptor of connections that begin with something else than a request: a proxy's preamble, a TLS handshake, or both.
+"""Acceptor of connections that begin with a PROXY header, a TLS handshake, or both.
 
 A connection takes its place before either, so whoever opens many and says nothing loses his own first, as with plain ones.
 """

@@ -1,4 +1,4 @@
-"""What an operator can have this node do: register and unregister models. One use case a method.
+"""Agent: registers and unregisters models for an operator. One use case a method.
 
 The order of effects is: durable on disk, then in the local table, then announced, then answered. Nothing is
 half-registered: what does not fit the record, or cannot be saved, changes nothing. What workers say of themselves fills in what

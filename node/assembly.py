@@ -1,4 +1,4 @@
-"""Composition root of a node: everything is built here, once, and handed over; nothing is started."""
+"""Composition root of a node: builds every object once, and starts nothing."""
 
 import asyncio
 import math

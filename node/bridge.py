@@ -1,4 +1,4 @@
-"""Bridge between an old client and a new engine: one face of a node, one upstream behind it, and no mesh.
+"""Bridge between one client protocol and one worker, without a mesh.
 
 The face, the router and the dialect are those of a node, so a bridge waits, retries, queues and cuts off as a node does.
 """

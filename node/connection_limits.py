@@ -1,4 +1,4 @@
-"""Connection limits: so many in all, so many of one address; who only waits makes room for who comes.
+"""Connection limits, in total and by address; idle connections make room for new ones.
 
 Whoever opens connections and sends nothing, or little by little, so loses his own: those of the address that has most are
 closed first, and of these the ones whose time would be up first. A connection with a request under way is never closed.

@@ -1,4 +1,4 @@
-"""Connection of one caller: bounded and timed here before aiohttp sees it, and refused in our words.
+"""Connection of one client: limits and timeouts before aiohttp sees it.
 
 aiohttp reads requests and writes answers; it is given the bytes of one request after the other. What comes behind a request
 that is under way waits, and the socket is not read meanwhile. A look now and then ends what takes too long.

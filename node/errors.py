@@ -1,4 +1,4 @@
-"""What can keep this process from starting, or a command from doing its work.
+"""Errors that prevent a process from starting, or a command from working.
 
 NodeError
 ├── WrongSetting     one or more settings cannot be used; each is named with its value, its origin and what would be right

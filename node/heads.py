@@ -1,4 +1,4 @@
-"""Heads: which of requests are believed, besides the parser's rules, and that of an answer which aiohttp does not write.
+"""HTTP head checks beyond the parser's rules, and the head of responses that aiohttp does not write.
 
 Two servers in a row that disagree on where a request ends can be made to take a part of its body for another request.
 What is sent on from here is framed anew; what comes in is refused wherever readers are known to disagree.

@@ -1,4 +1,4 @@
-"""Inspection of this node's workers: what they say that they are.
+"""Inspection of local workers: what they report about themselves.
 
 Asked when they are registered, and again where they may say something else.
 

@@ -1,4 +1,4 @@
-"""Listeners of a node, and who is let in at the one for other nodes.
+"""Listeners of a node, and the admission of other nodes.
 
 Limit of open files: each connection is one, and the usual limit is far too small.
 """

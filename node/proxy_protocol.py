@@ -1,4 +1,4 @@
-"""PROXY protocol, versions 1 and 2: the preamble by which a proxy says at the start of a connection whose it is.
+"""PROXY protocol, versions 1 and 2: the preamble in which a proxy names its client.
 
 As HAProxy's specification has it (proxy-protocol.txt, 2.1 and 2.2), strictly: what is not exactly one of its forms is none, and
 nothing behind the preamble is read.

@@ -1,4 +1,4 @@
-"""Life of a process: how a node comes up, serves and ends."""
+"""Life of a process: how a node starts, serves and ends."""
 
 import asyncio
 import logging

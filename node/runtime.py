@@ -1,4 +1,4 @@
-"""Keeps the background alive: a task that fails is logged and started again, and never takes the others down.
+"""Supervisor of background tasks: logs and restarts a failed task; the others continue.
 
 Signals that ask the process to end. SIGTERM and Ctrl-C: the first for a drain, the second at once.
 

@@ -1,4 +1,4 @@
-"""Shared connections of other nodes: each carries many requests, and has for the server a connection for each of them."""
+"""Shared connections of other nodes: each carries many requests, each a connection of its own to the server."""
 
 import asyncio
 import logging

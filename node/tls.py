@@ -1,4 +1,4 @@
-"""Certificate of the public face: loaded anew when its files change."""
+"""Certificate of the HTTP server, reloaded when its files change."""
 
 import asyncio
 import logging

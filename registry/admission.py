@@ -1,4 +1,4 @@
-"""Admission of peers: whom we hear, and whom we answer. The lists, what a peer may ask, and the peers that we cut off.
+"""Admission of peers: which peers this node accepts data from and answers. Lists, permissions, and barred peers.
 
 Penalties of peers that did again and again what no honest peer does. No I/O.
 """

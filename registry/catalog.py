@@ -1,4 +1,4 @@
-"""Catalog of the newest record of every node: the replicated map from node to record, and who offers a model.
+"""Catalog: the newest record of every node, and which nodes serve a model.
 
 One writer per key, and merging keeps the greater word, so it is commutative, associative and idempotent whatever the
 order of delivery. Expiry is deliberately not part of merging: clocks differ between nodes, merge results must not.

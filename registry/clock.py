@@ -1,4 +1,4 @@
-"""Clock and chance as arguments: no rule reads the time or draws a number by itself, and tests say what both are."""
+"""Clock and chance as arguments: no rule reads the time or draws a random number, so that tests control both."""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""Comparison with peers (anti-entropy): carries `registry.sync` over the mesh, a few comparisons at one time."""
+"""Comparison with peers (anti-entropy): runs `registry.sync` over the mesh, a few comparisons at a time."""
 
 import asyncio
 import logging

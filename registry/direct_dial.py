@@ -1,4 +1,4 @@
-"""Direct dialling of peers that a relay connects: its own addresses are dialled, from both ends.
+"""Direct dialling of peers that are connected through a relay, from both ends.
 
 So a node behind a NAT comes to a direct connection with whoever asks it: the asker dials in vain, and is dialled.
 """

@@ -1,4 +1,4 @@
-"""The load at work: asks this node's meter how busy it is, and hands on what other nodes said of themselves."""
+"""Load exchange: publishes this node's load, and passes on the load reports of other nodes."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping

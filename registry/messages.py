@@ -1,4 +1,4 @@
-"""Messages of a comparison: their shapes, read with every limit by name.
+"""Messages of a comparison: their shapes, parsed with named limits.
 
 What is too long is not even parsed; what makes no sense is an `InvalidFrame`.
 """

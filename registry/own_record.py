@@ -1,4 +1,4 @@
-"""Own record: what this node says of itself, and when.
+"""Own record: what this node publishes about itself, and when.
 
 Our own record, its repetitions, our heartbeats, our refutations. No I/O.
 """

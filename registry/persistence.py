@@ -1,4 +1,4 @@
-"""Persistence (write-behind) of what the registry knows.
+"""Persistence (write-behind) of the registry.
 
 Collects changes, writes them in batches, and says when the store does not work.
 """

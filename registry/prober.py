@@ -1,4 +1,4 @@
-"""Carries rounds of probes over the mesh, as `registry.members.probe` has them, and answers those of others.
+"""Prober: runs the probes of `registry.members.probe` over the mesh, and answers those of other nodes.
 
 A probe of a connected peer is the comparison of digests, so that it repairs as well. Through others travels a challenge,
 which the node signs: nobody can vouch for the dead.

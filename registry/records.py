@@ -1,4 +1,4 @@
-"""What one node says of itself: its models, how to reach it, and which word of its is newer.
+"""Record of one node: its models, its addresses, and the order of its versions.
 
 Values only. A record is the whole state of one node; nobody else may write it.
 

@@ -1,4 +1,4 @@
-"""Replica of the registry: what one node knows, says and does next. The registry as a state machine without I/O.
+"""Replica of the registry: the registry of one node as a state machine without I/O.
 
 Calls return effects; `registry.service` makes them happen. Time is an argument, chance comes in as `jitter`.
 What we say is in `registry.own_record`, who lives in `registry.members.membership`; here is what we hear and hold.

@@ -1,4 +1,4 @@
-"""The registry at work: performs a replica's effects, and feeds it frames, answers and time."""
+"""Service of the registry: performs a replica's effects, and feeds it frames, answers and time."""
 
 import asyncio
 import logging

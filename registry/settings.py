@@ -1,4 +1,4 @@
-"""What an operator may set about the registry, with units and trade-offs. Nothing is read from outside here."""
+"""Settings of the registry, with units and trade-offs. Nothing is read from outside here."""
 
 from typing import Literal
 

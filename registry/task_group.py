@@ -1,4 +1,4 @@
-"""Background tasks of one owner: it starts them, logs what they raise, and ends them all.
+"""Background tasks of one owner: starts them, logs their errors, and ends them together.
 
 A `TaskGroup` lives inside one `async with`; a mesh lives between two calls, `start` and `stop`.
 """

@@ -1,4 +1,4 @@
-"""Values: dataclasses that nobody changes. For what every request makes: the type checker, not the run time, keeps them frozen.
+"""Values: immutable dataclasses. For the hot path, only the type checker enforces this, not the run time.
 
 A frozen dataclass sets each of its fields in a roundabout way, which takes four times as long.
 """

@@ -1,4 +1,4 @@
-"""Answer times of replicas, learnt here of this machine's and told by their nodes of others', and what they have read."""
+"""Answer times of replicas, measured for local workers and reported by other nodes, and the prefixes they have read."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,4 +1,4 @@
-"""Choice of candidates for a request, in their order, with the slot that is held already.
+"""Choice of candidates for a request, in order, with the slot that is already held.
 
 Reads the ledger, and asks the policy.
 """

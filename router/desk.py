@@ -1,4 +1,4 @@
-"""Desk of a router: where attempts are put to their candidates, and watched until the first byte."""
+"""Desk of a router: starts attempts at candidates, and watches them until the first byte."""
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager

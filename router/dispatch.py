@@ -1,4 +1,4 @@
-"""Sends a request to the first candidate that answers."""
+"""Dispatch of a request to the first candidate that answers."""
 
 import logging
 from collections.abc import Coroutine, Mapping, Sequence

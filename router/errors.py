@@ -1,4 +1,4 @@
-"""What can go wrong while answering a request. Every error says whether another worker might do better.
+"""Errors of the router. Every error says whether another worker might succeed.
 
 RouterError
 ├── BadRequest              the caller's fault; nobody would take it

@@ -1,4 +1,4 @@
-"""Mid-stream failover: how a text stream goes on whose worker died. A state machine over its events, without I/O.
+"""Mid-stream fail-over of text streams: a state machine over their events, without I/O.
 
 What was sent cannot be taken back, so another worker is asked with the text so far as the beginning of the answer, and goes on
 from there. A seam in the stream says so. What is more than one plain text (tool calls, several choices, forms that must be

@@ -1,4 +1,4 @@
-"""Text stream that goes on where its worker dies, read from several workers in turn: performs what `router.failover` decides.
+"""Text stream that several workers write in turn if one dies: performs the decisions of `router.failover`.
 
 Looks like one answer to whoever reads it, and is left like one: with it the present worker's request ends. Few workers die, so
 the first part passes as it is and is only remembered; its events are looked at once it has broken off.

@@ -1,4 +1,4 @@
-"""Time-out of the first byte: a wait makes us look; silence ends it, where somebody else may answer.
+"""Timeout of the first byte: checks a waiting worker, and ends a silent one if another replica may answer.
 
 A worker may compute for minutes before its first byte, but its node answers probes meanwhile. Only a node that does not, or
 a worker of ours that has stopped, is given up, and only before the first byte, so nothing is done twice that a caller has seen.

@@ -1,4 +1,4 @@
-"""Hedge: a second worker is asked because the first is slower than usual.
+"""Hedging: asks a second worker if the first is slower than usual.
 
 The first answer counts, the other is cancelled at once.
 

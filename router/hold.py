@@ -1,4 +1,4 @@
-"""Hold of requests until somebody is ready: one of those that wait tries, now and then, for all.
+"""Hold of requests until a worker is ready: one waiting request probes for all.
 
 A try that comes back soon has found nobody ready; one that does not, or that is answered, lets everybody else go at once.
 Who waits longest tries, nobody waits beyond its time, and a caller who leaves is gone.

@@ -1,4 +1,4 @@
-"""Thread that reads large bodies, one after the other, while the event loop goes on."""
+"""Thread that parses large bodies, one at a time, outside of the event loop."""
 
 import asyncio
 from collections.abc import Callable

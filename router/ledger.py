@@ -1,4 +1,4 @@
-"""Ledger of everybody whom we ask: what is under way there, how busy and how well they are.
+"""Ledger of replicas: requests in flight at each, its load and its health.
 
 Attempts write into it, the choice of whom to ask reads it. Slots of this machine's workers are taken and given back here.
 

@@ -1,4 +1,4 @@
-"""What is asked: one value for every kind of request, with its bytes as they came."""
+"""Request: one value for every kind of request, with its original bytes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What an operator may set about answering requests, with units and trade-offs. Nothing is read from outside here."""
+"""Settings of the router, with units and trade-offs. Nothing is read from outside here."""
 
 from pydantic import BaseModel, ConfigDict, Field
 

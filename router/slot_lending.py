@@ -1,4 +1,4 @@
-"""Slots that the processes of one node share: one gives them out, the others borrow.
+"""Slots that the processes of one node share: one process lends them to the others.
 
 The number of requests at a worker with a bound is never above that bound, whichever processes they pass: a slot is taken before
 an attempt and given back after it, and whoever waits for one waits in the lender's queues.

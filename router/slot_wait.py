@@ -1,4 +1,4 @@
-"""Wait for a slot of this machine's workers: in a place of `router.state.queue`, until a slot is handed to it.
+"""Wait for a slot of a local worker, in the queue of `router.state.queue`.
 
 A slot that comes free goes from hand to hand: it is never free between two requests, so nobody who comes later takes it.
 

@@ -1,4 +1,4 @@
-"""SSRF guard: where a worker may stand.
+"""SSRF guard: the addresses that workers may have.
 
 On this machine, never at a port of the node's own, or in a network that the operator named.
 

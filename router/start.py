@@ -1,4 +1,4 @@
-"""Start of a request: chosen and sent at once, where nothing has to be waited for."""
+"""Start of a request: chosen and sent at once if it need not wait."""
 
 from router.attempt import Attempt
 from router.choice import Choosing

@@ -1,4 +1,4 @@
-"""Check whether a silent worker of this machine lives: carries out what `router.state.stuck` decides.
+"""Check of a silent local worker: carries out the decisions of `router.state.stuck`.
 
 Inquiry about a worker of which nobody registered more: how many requests it takes at one time, where its dialect tells.
 

@@ -1,4 +1,4 @@
-"""Trace of one request: the ids that travel on with it, and what is known of its attempts. Spans are made of it at its end.
+"""Trace of one request: its ids and its attempts, from which spans are made at its end.
 
 Only a request that is traced has one. No words of the request, and none of an error: both may quote what was said.
 """

@@ -1,4 +1,4 @@
-"""Description that a worker gives of itself: values, read from its words with no trust in them; who did not say has zeros."""
+"""Description that a worker gives of itself, parsed without trust; missing values are zero."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

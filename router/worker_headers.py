@@ -1,4 +1,4 @@
-"""HTTP headers that a worker gets with every request, and where their values come from.
+"""HTTP headers that a worker gets with every request, and the sources of their values.
 
 A value is said as it is sent, or names a file by `@/path`, alone or after a word (`Bearer @/run/secrets/key`): then the file's
 first line is read anew for each request, so that a key need not be stored here and may change. No value is ever logged or shown.

@@ -1,4 +1,4 @@
-"""Load that workers tell of themselves: a few figures under names of ours, asked for when somebody looks at the metrics.
+"""Metrics that workers report: a few figures under common names, queried when somebody reads the node's metrics.
 
 They show what no node knows: who else asks a worker, and how fast it is by its own clock.
 """

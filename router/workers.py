@@ -1,4 +1,4 @@
-"""This machine's workers: which process serves a model here, and how to speak to it. Private to this node."""
+"""Local workers: their models, addresses and dialects. Private to this node."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""World of a router: what it sees of its node and of others, and what it tells them of an attempt.
+"""World of a router: what it can see of its node and of other nodes, and what it reports of attempts.
 
 Each attribute is an immutable snapshot as of the moment in which it is read: whoever decides reads it once.
 """

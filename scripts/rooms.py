@@ -15,7 +15,7 @@ PACKAGES = ("registry", "router", "node")
 
 def rooms_table(package: str) -> Iterator[str]:
     """List what stands in one package: its folders, each with its modules, then the modules beside them."""
-    yield "| room | is | modules |"
+    yield "| path | purpose | modules |"
     yield "|---|---|---|"
     folders = [
         path for path in sorted((ROOT / package).iterdir()) if (path / "__init__.py").exists()

@@ -1,4 +1,4 @@
-"""The two straight lines of docs/architecture.md, walked: each room that the page names is entered, in the page's order."""
+"""The paths of a request in docs/architecture.md: each module that the page names is entered, in the page's order."""
 
 import asyncio
 import re

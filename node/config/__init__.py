@@ -1,1 +1,1 @@
-"""Configuration: its fields, where each value comes from, and the checks that look at several fields."""
+"""Configuration: its fields, the sources of their values, and checks over several fields."""

@@ -1,4 +1,4 @@
-"""Diagnosis of a node: what was found, what it means, and what to do. `modelvine doctor` shows it.
+"""Diagnosis of a node: findings, causes and remedies, as `modelvine doctor` shows them.
 
 `machine` and `running` decide, from values; `facts` gathers what this machine tells; `bundle` writes it all down for support.
 """

@@ -1,1 +1,1 @@
-"""Peers that this node keeps connected: its bootstrap addresses, how others reach it, and what follows from changes."""
+"""Peers: bootstrap addresses, reachability, and reactions to changes of the mesh."""

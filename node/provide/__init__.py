@@ -1,1 +1,1 @@
-"""Services made of inference, which run beside a node: `modelvine provide`. A crash of one takes no model along."""
+"""Services built on inference that run beside a node: `modelvine provide`. A crash does not affect models."""

@@ -1,1 +1,1 @@
-"""Secrets on disk: the node's identity, its control token, and the keys of faces over gRPC."""
+"""Secrets on disk: the node's identity, its control token, and the keys of gRPC faces."""

@@ -1,1 +1,1 @@
-"""Intake: what is believed of strangers and neighbours, how fast, and for how long not. Pure, time is an argument."""
+"""Intake: which data from strangers and neighbours is accepted, and at what rate. Pure, time is an argument."""

@@ -1,1 +1,1 @@
-"""Membership: which nodes live, how that is probed, and who is suspected, as in SWIM. Pure, time is an argument."""
+"""Membership: which nodes live; probing and suspicion, as in SWIM. Pure, time is an argument."""

@@ -1,4 +1,4 @@
-"""The mesh as the registry sees it: frames to everyone, a question to one peer, a pipe to one peer.
+"""Mesh as the registry sees it: frames to everyone, a question to one peer, a pipe to one peer.
 
 `memory` joins many nodes in one process, `libp2p` joins machines; one contract suite runs over both.
 Nothing here is reliable: frames may be lost, doubled, reordered. Truth comes from `registry.sync`.

@@ -1,4 +1,4 @@
-"""What must survive a restart, as the rest of the node sees it: small named values in spaces.
+"""Store for data that must survive a restart: small named values in spaces.
 
 `memory`, `sqlite`, `redis` and `postgres` keep them; one contract suite runs over all four.
 

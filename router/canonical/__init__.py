@@ -1,4 +1,4 @@
-"""Canonical requests: what is asked of a model, whatever its worker speaks.
+"""Canonical requests: a request to a model, independent of the worker's protocol.
 
 One module per kind of request; what stands here is of requests for text.
 

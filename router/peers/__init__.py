@@ -1,1 +1,1 @@
-"""The way to other nodes: TLS bound to their keys, over an address or a mesh pipe, and the headers between nodes."""
+"""Links to other nodes: TLS bound to their keys, over an address or a mesh pipe, and the headers between nodes."""

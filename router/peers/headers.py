@@ -125,9 +125,11 @@ SAID_BY_CALLERS: Mapping[str, str] = MappingProxyType(
         PROJECT: "use this project only; overrides the body's `project`",
         CID: "use this replica only",
         NODE: "use this node only: its id, the beginning of its id, or its name",
-        SESSION: "name of the conversation, if its first messages do not identify it; the policy `session` keeps it at one machine",
+        SESSION: "name of the conversation, if its first messages do not identify it; the policy `session` "
+        "keeps it at one machine",
         AIM: "target time to the first byte in milliseconds: replicas that would miss it are tried last",
-        PRIORITY: "`background`: runs after all other requests; for 10 s after one of those, a slot of the worker stays free for the next",
+        PRIORITY: "`background`: runs after all other requests; for 10 s after one of those, a slot of the worker stays free "
+        "for the next",
         CONTINUE: "`1`: if a worker dies in the middle of a text stream, another continues it; `0`: none does. Overrides "
         "`router.continue_streams`",
     }
@@ -151,20 +153,21 @@ SAID_BY_NODES: Mapping[str, str] = MappingProxyType(
         PROJECT: "the project of the model",
         CID: "the replica; if it has several types, the kind of the request decides",
         PRIORITY: "as its caller sent it",
-        WAIT: "`1` if the caller knows no other replica: the request may queue for a slot, and the node waits for a worker that is "
-        f"silent while it works. Without it, a full node answers 429 at once. `{READY}`: it may wait for a worker to be ready",
+        WAIT: "`1` if the caller knows no other replica: the request may queue for a slot, and the node waits for a worker that "
+        f"is silent while it works. Without it, a full node answers 429 at once. `{READY}`: it may wait for a worker to be ready",
         PATIENCE: "seconds, if the caller knows other replicas: the request may queue if a slot is expected within this time, "
         "because it then ends sooner than elsewhere. Decimal digits, with at most three after the point",
         VIA: "the ids of the nodes that the request has passed, in order, separated by commas, at most five. A node that finds "
         "its own id answers 508",
         VERBATIM: "the caller's original request follows OpenAI's body: `PROTOCOL CALL BYTES` and, after one more space, the "
-        "parameter that needs it. `PROTOCOL` is `tgi_http`, `llama_stack_http`, `localai_grpc` or `remotellm_grpc`, `CALL` a path or an "
-        "RPC of it, `BYTES` its length. It is sent only if the replica's `abilities` accept it; a node ignores an unknown "
+        "parameter that needs it. `PROTOCOL` is `tgi_http`, `llama_stack_http`, `localai_grpc` or `remotellm_grpc`, `CALL` a "
+        "path or RPC of it, `BYTES` its length. It is sent only if the replica's `abilities` accept it; a node ignores an unknown "
         "protocol, but answers 400 if a parameter needs it",
         TARGET: "of a service: the request's method and path with query; the body is unchanged",
         USAGE: "`1`: the stream must report its usage in an event before its end; the calling node removes it",
         MODEL: "of a service: the name of its registration",
-        GRANT: "the calling node's grant, sealed for it (section 9), if it has one; a node that requires one answers 403 without it",
+        GRANT: "the calling node's grant, sealed for it (section 9), if it has one; a node that requires one answers 403 "
+        "without it",
     }
 )
 """Of requests from node to node: what each says."""
@@ -172,9 +175,9 @@ SAID_BY_NODES: Mapping[str, str] = MappingProxyType(
 TOLD_TO_NODES: Mapping[str, str] = MappingProxyType(
     {
         LOAD: "load of the answering worker",
-        SERVICE_TIME: "service time of such requests once they have a slot: `fixed` seconds, plus `kilobyte` for each KB of the request "
-        "and `token` for each token of the response, of which there are `tokens` on average; for the first byte of a stream, "
-        "`first` and `first_kilobyte`. Concurrency multiplies it by `concurrency ** sharing`. "
+        SERVICE_TIME: "service time of such requests once they have a slot: `fixed` seconds, plus `kilobyte` for each KB of the "
+        "request and `token` for each token of the response, of which there are `tokens` on average; for the first byte of a "
+        "stream, `first` and `first_kilobyte`. Concurrency multiplies it by `concurrency ** sharing`. "
         "The cache loses half of its content in `holds` seconds. "
         "`error` is the recent mean of |ln(seconds ÷ expected)|, "
         "`answers` the number of responses it was learnt from",

@@ -1,4 +1,4 @@
-"""Policies: the order in which candidates are tried. One file per policy, found by its module name.
+"""Load-balancing policies: the order of candidates. One file per policy, found by its module name.
 
 A policy module's docstring is what users read of it; it defines `create() -> Policy`. A policy knows nothing of dialling, and
 leaves to `in_order` what holds for all of them: the trusted come before those in doubt. To order is to say whom one would

@@ -1,1 +1,1 @@
-"""Selection: which candidates a request has, in which order they are tried, and how often. Pure."""
+"""Selection: the candidates of a request, their order, and the number of attempts. Pure."""

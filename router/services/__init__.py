@@ -1,1 +1,1 @@
-"""Services that are no models, such as batches and vector stores: what they may be asked, and the ids of what they keep."""
+"""Services other than models, such as batches and vector stores: their calls, and the ids of their objects."""

@@ -1,1 +1,1 @@
-"""State of replicas as this node sees it: slots, load, circuits, latency, and requests that wait."""
+"""State of replicas as this node sees it: slots, load, circuits, latency, and waiting requests."""
