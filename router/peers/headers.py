@@ -161,8 +161,8 @@ SAID_BY_NODES: Mapping[str, str] = MappingProxyType(
         "its own id answers 508",
         VERBATIM: "the caller's original request follows OpenAI's body: `PROTOCOL CALL BYTES` and, after one more space, the "
         "parameter that needs it. `PROTOCOL` is `tgi_http`, `llama_stack_http`, `localai_grpc` or `remotellm_grpc`, `CALL` a "
-        "path or RPC of it, `BYTES` its length. It is sent only if the replica's `abilities` accept it; a node ignores an unknown "
-        "protocol, but answers 400 if a parameter needs it",
+        "path or RPC of it, `BYTES` its length. It is sent only if the replica's `abilities` accept it; a node ignores an "
+        "unknown protocol, but answers 400 if a parameter needs it",
         TARGET: "of a service: the request's method and path with query; the body is unchanged",
         USAGE: "`1`: the stream must report its usage in an event before its end; the calling node removes it",
         MODEL: "of a service: the name of its registration",
