@@ -184,7 +184,7 @@ def _becomes(words: Wording, kind: Kind, name: str) -> str:
     if {name, _ALSO.get(name, name)} & set(said.dropped):
         return "dropped"
     if name in BESIDE:
-        return "shapes no answer"
+        return "no effect"
     return _difference(_orders(words, kind, beside), said) or "by the node"
 
 

@@ -54,10 +54,10 @@ PREFIXES = ("/v1", LLAMA_STACK)
 """Where the interface is found: its own place, and the one that llama-stack-client 0.2 asks."""
 
 ENDPOINTS: Mapping[str, str] = {
-    "POST /v1/chat/completions": "any model of the mesh, whatever its worker speaks",
+    "POST /v1/chat/completions": "any model of the mesh, with a worker of any protocol",
     "POST /v1/images/generations": "the same",
     "POST /v1/images/edits": "the same, JSON and forms",
-    "GET /v1/models": "every model that a live node serves",
+    "GET /v1/models": "all models of live nodes",
     "POST /api/v0/ai/project/register": "registers workers of this machine",
     "POST /api/v0/ai/project/unregister": "unregisters them",
 }

@@ -30,9 +30,9 @@ from router.worker_description import Described, count_of
 from router.workers import Worker
 
 ENDPOINTS: Mapping[str, str] = {
-    "POST /inference": "chats; in a stream too, where the worker gives pieces, else in one piece that is then streamed",
+    "POST /inference": "chats, streams too; if the worker does not stream, the node does",
     **{
-        f"{call.method} {call.path}".strip(): f"as it comes, to a service of type `{SERVICES[call.kinds[0]].shown}`"
+        f"{call.method} {call.path}".strip(): f"forwarded to a service of type `{SERVICES[call.kinds[0]].shown}`"
         for call in CALLS
         if call.protocol == LLAMA_STACK
     },

@@ -27,10 +27,10 @@ MESSAGES = "/v1/messages"
 COUNT = "/v1/messages/count_tokens"
 
 ENDPOINTS: Mapping[str, str] = {
-    "POST /v1/messages": "a chat, whole or in a stream",
-    "POST /v1/messages/count_tokens": "the model's worker cuts the texts into tokens where it can; else estimated",
-    "GET /v1/models": "with `anthropic-version` in Anthropic's form too",
-    "GET /v1/models/{model}": "with `anthropic-version` in Anthropic's form too",
+    "POST /v1/messages": "a chat, streamed or not",
+    "POST /v1/messages/count_tokens": "tokens by the model's worker if it can tokenize; else estimated",
+    "GET /v1/models": "Anthropic's format with `anthropic-version`",
+    "GET /v1/models/{model}": "Anthropic's format with `anthropic-version`",
     "POST /v1/messages/batches": "not served: 404",
     "POST /v1/files": "not served: 404",
 }

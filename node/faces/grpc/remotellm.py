@@ -37,9 +37,9 @@ AT_ONE_TIME = 4
 """How many of them are asked for at one time."""
 
 ENDPOINTS: Mapping[str, str] = {
-    "Generate": "a completion for each prompt; the model's own end, a stop string or 512 tokens end it",
-    "GetLlmType": "the model's name, if anybody serves it",
-    "GenerationalGuts": "the inner state of a model whose worker speaks this protocol too",
+    "Generate": "a completion for each prompt; ends at the model's end, a stop string or 512 tokens",
+    "GetLlmType": "the model's name, if a node serves it",
+    "GenerationalGuts": "the inner state of a model, if its worker speaks this protocol",
 }
 """What becomes of each RPC."""
 

@@ -31,7 +31,7 @@ from router.services.calls import CALLS
 from router.translate.verbatim import LLAMA_STACK, Verbatim
 
 ENDPOINTS: Mapping[str, str] = {
-    "POST /inference": "a chat with any model of the mesh; pieces as events where `stream` or `Accept` asks for them",
+    "POST /inference": "a chat with any model of the mesh; events if `stream` or `Accept` requests them",
     **{
         f"{call.method} {call.path}".strip(): f"any service of type `{SERVICES[call.kinds[0]].shown}` in the mesh"
         for call in CALLS

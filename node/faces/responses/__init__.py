@@ -22,7 +22,7 @@ ENDPOINTS: Mapping[str, str] = {
     "POST /v1/responses": "a chat",
     "GET /v1/responses/{id}": "404: nothing is stored",
     "DELETE /v1/responses/{id}": "404: nothing is stored",
-    "POST /v1/responses/{id}/cancel": "404: nothing is stored; who hangs up cancels",
+    "POST /v1/responses/{id}/cancel": "404: nothing is stored; disconnect to cancel",
     "GET /v1/responses/{id}/input_items": "404: nothing is stored",
     "POST /v1/responses/input_tokens": "404: not offered",
     "POST /v1/responses/compact": "404: not offered",

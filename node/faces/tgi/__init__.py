@@ -39,13 +39,13 @@ PREFIX = "/tgi"
 
 ENDPOINTS: Mapping[str, str] = {
     "POST /": "a completion; a list of one text, or a stream where `stream` is true",
-    "POST /generate": "a completion in one piece",
-    "POST /generate_stream": "a completion in a stream of pieces",
-    "POST /v1/chat/completions": "a chat as at the node's own `/v1`, with the fields that TGI's clients insist on",
+    "POST /generate": "a completion",
+    "POST /generate_stream": "a streamed completion",
+    "POST /v1/chat/completions": "a chat as at the node's own `/v1`, with the fields that TGI's clients require",
     "POST /v1/completions": "a completion as at the node's own `/v1`, with the same fields",
-    "POST /tokenize": "the worker's tokens with text and place of each; 404 where it does not tell the pieces",
-    "GET /health": "200 while somebody serves the model, else 503; `/ping` too; at the root without a default model the node's",
-    "GET /info": "the limits that a worker of this machine tells of itself; of another node's, those of its record, 0 for none",
+    "POST /tokenize": "the worker's tokens with text and position; 404 if it does not report texts",
+    "GET /health": "200 while a node serves the model, else 503, also `/ping`; without a default model the node's health",
+    "GET /info": "the limits of a local worker; for another node's worker those of its record, 0 for none",
     "GET /metrics": "`tgi_queue_size` and `tgi_batch_current_size` of all replicas of the model",
 }
 """What becomes of each endpoint of TGI."""

@@ -28,23 +28,23 @@ from router.workers import Worker
 __all__ = ["ENDPOINTS", "WORDS", "LocalAIGrpc", "check", "create"]
 
 ENDPOINTS: Mapping[str, str] = {
-    "Health": "asked when the worker is silent; one that is busy with a request of ours need only greet a connection",
-    "Predict": "chats and completions, one call for each choice; schemas of JSON too when streamed",
-    "LoadModel": "with the registered `load` options: first over a connection, after another model, and after a failure",
+    "Health": "health check of a silent worker; with a request in flight, a new connection is enough",
+    "Predict": "chats and completions, one call for each choice; also streams with a JSON schema",
+    "LoadModel": "with the registered `load` options: on each new connection, after another model, and after a failure",
     "PredictStream": "chats and completions in a stream, one choice after the other",
     "Embedding": "embeddings, one call for each text, or list of its tokens",
-    "GenerateImage": "images and edits, one call for each image; what comes and goes are files that both sides see",
+    "GenerateImage": "images and edits, one call for each image, through files that both sides see",
     "AudioTranscription": "transcriptions and translations; the node writes every format",
     "TTS": "speech, as wav",
     "SoundGeneration": "sounds, as wav",
-    "TokenizeString": "tokens; and those of a text of which the backend told none",
-    "Status": "asked when the worker is registered: one that failed, or has no model, is asked again later what it is",
+    "TokenizeString": "tokens; also the usage of a text if the backend reports none",
+    "Status": "called at registration; again later if the backend failed or has no model",
     "StoresSet": "`/stores/set`",
     "StoresDelete": "`/stores/delete`",
     "StoresGet": "`/stores/get`",
     "StoresFind": "`/stores/find`",
-    "Rerank": "reranking; `top_n` is said always",
-    "GetMetrics": "speed and tokens of the last answer are shown in the node's metrics; the prompt in it is not looked at",
+    "Rerank": "reranking; `top_n` is always sent",
+    "GetMetrics": "speed and tokens of the last response appear in the node's metrics; the prompt in it is ignored",
 }
 """What becomes of each RPC of a backend."""
 

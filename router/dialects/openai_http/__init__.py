@@ -99,12 +99,12 @@ _BUSY = re.compile(
 
 
 ENDPOINTS: Mapping[str, str] = {
-    "POST /v1/chat/completions": "the caller's own bytes but for `model`, `models` and `project`, and the worker's",
-    "POST /v1/images/generations": "as they come",
-    "POST /v1/images/edits": "as they come, JSON and forms",
-    "GET /v1/models": "asked when the worker is silent; whatever it answers, it lives",
-    "POST /api/v0/ai/project/register": "not asked: it is the worker who registers",
-    "POST /api/v0/ai/project/unregister": "not asked",
+    "POST /v1/chat/completions": "forwarded unchanged except `model`, `models` and `project`",
+    "POST /v1/images/generations": "forwarded unchanged",
+    "POST /v1/images/edits": "forwarded unchanged, JSON and forms",
+    "GET /v1/models": "health check of a silent worker: any response counts as alive",
+    "POST /api/v0/ai/project/register": "not called",
+    "POST /api/v0/ai/project/unregister": "not called",
 }
 """What becomes of each endpoint of the interface standard for models."""
 

@@ -43,10 +43,10 @@ __all__ = ["ENDPOINTS", "WORDS", "RemoteLlmGrpc", "create"]
 ENDPOINTS: Mapping[str, str] = {
     "Generate": "chats and completions, all prompts in one batch; its alternatives serve `n`; a chat becomes one text",
     "GetLlmType": (
-        "the model's name, when the worker is registered; any answer means that it lives; one that is busy with a request of "
-        "ours need only take a connection"
+        "the model's name at registration; health check: any response counts as alive, and with a request in flight a "
+        "new connection"
     ),
-    "GenerationalGuts": "`/v1/tokenize`, and as it is at `/v1/x/guts`",
+    "GenerationalGuts": "`/v1/tokenize`; unchanged at `/v1/x/guts`",
 }
 """What becomes of each RPC."""
 

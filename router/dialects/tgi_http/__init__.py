@@ -42,15 +42,15 @@ _TOLD_ON = (
 """Limits that clients of TGI are told as they are."""
 
 ENDPOINTS: Mapping[str, str] = {
-    "POST /": "not used: `/generate` and `/generate_stream` say the same",
+    "POST /": "not used: same as `/generate` and `/generate_stream`",
     "POST /generate": "completions, one request for each choice",
     "POST /generate_stream": "completions in a stream",
-    "POST /v1/chat/completions": "chats; in a stream too, but with tools in one piece that is then streamed",
-    "POST /v1/completions": "completions with a `suffix`; others not: it tells no special tokens",
-    "POST /tokenize": "tokens; not asked for what TGI does not tell of its own: that is estimated",
-    "GET /health": "asked when the worker is silent; 503 means that its model is down",
-    "GET /info": "`max_concurrent_requests` bounds what it is given at one time, `max_total_tokens` is its context",
-    "GET /metrics": "`tgi_queue_size` and `tgi_batch_current_size` are shown in the node's own",
+    "POST /v1/chat/completions": "chats, streams too; with tools requested without streaming, then streamed by the node",
+    "POST /v1/completions": "completions with a `suffix` only, because it does not mark special tokens",
+    "POST /tokenize": "tokens; missing usage is estimated without it",
+    "GET /health": "health check of a silent worker; 503 means that its model is down",
+    "GET /info": "`max_concurrent_requests` limits concurrent requests, `max_total_tokens` is the context",
+    "GET /metrics": "`tgi_queue_size` and `tgi_batch_current_size` appear in the node's metrics",
 }
 """What becomes of each endpoint of TGI."""
 

@@ -21,22 +21,22 @@ SERVICE = LOCALAI
 
 ENDPOINTS: Mapping[str, str] = {
     "Health": "OK as long as the node serves",
-    "Predict": "a chat where messages are to be templated, else a completion of the prompt",
-    "LoadModel": "says which model of the mesh is meant; fails where nobody serves it",
+    "Predict": "a chat if messages are to be templated, else a completion of the prompt",
+    "LoadModel": "selects a model of the mesh; fails if no node serves it",
     "PredictStream": "the same, in a stream",
-    "Embedding": "the vector of a text, or of tokens",
+    "Embedding": "the embedding of a text or of tokens",
     "GenerateImage": "an image, or one made of `src`, written to `dst` under `faces.localai_files`",
     "AudioTranscription": "the text of a recording at `dst` under `faces.localai_files`",
     "TTS": "speech as WAV, written to `dst` under `faces.localai_files`",
     "SoundGeneration": "a sound, written to `dst` under `faces.localai_files`",
     "TokenizeString": "the tokens of a text",
-    "Status": "READY, UNINITIALIZED where no model is meant, ERROR where nobody serves it; the memory of a backend",
-    "StoresSet": "keeps values in the store that is meant",
-    "StoresDelete": "forgets them",
-    "StoresGet": "finds them by their keys",
-    "StoresFind": "finds those that are most alike",
-    "Rerank": "documents in the order in which they answer a question",
-    "GetMetrics": "speed and tokens of the model's last text that was asked for here; never a prompt",
+    "Status": "READY, UNINITIALIZED without a model, ERROR if no node serves it; the memory of a backend",
+    "StoresSet": "stores values in the selected store",
+    "StoresDelete": "deletes values",
+    "StoresGet": "returns values by key",
+    "StoresFind": "returns the most similar values",
+    "Rerank": "documents by relevance to a query",
+    "GetMetrics": "speed and tokens of the model's last text at this node; never a prompt",
 }
 """What becomes of each RPC."""
 
