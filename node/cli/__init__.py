@@ -23,9 +23,7 @@ NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if
 
 FAILED, WRONG_USAGE, INTERRUPTED, NOBODY_READS = 1, 2, 130, 141
 
-_ABOUT = (
-    "Every machine runs a node; ask any node for a model and the machine that serves it answers."
-)
+_ABOUT = "Serve language models from many machines: run a node on each, and send requests to any of them."
 _FIRST_STEPS = """\
 Examples:
   # run a node on this machine

@@ -1,9 +1,8 @@
-"""Find out what a running worker serves, register it, watch it, and withdraw it at the end.
+"""Detect a worker's protocol and models, register them, and withdraw them at the end.
 
-The node looks which protocol is spoken at URL, and this says how it knew. All models that the worker names are registered, or
-those named with --model. Until Ctrl-C, SIGTERM, or until nobody reads its output, the worker is looked at every few seconds:
-one that is gone is withdrawn, one that is back or has other models registered anew. Ended otherwise (kill -9), the models stay
-registered.
+The node detects which protocol the server at URL speaks, and registers all models that it lists, or those of --model. Until
+Ctrl-C, SIGTERM or a closed output, it checks the worker every few seconds: it withdraws a worker that is gone, and registers it
+again when it is back or has other models. After kill -9, the models stay registered.
 
 Examples:
   # llama.cpp, vLLM, Ollama, LM Studio, TGI …
@@ -50,28 +49,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--project",
         metavar="P",
         default="",
-        help="the project that its models belong to (default: the one that it names, or this machine's name)",
+        help="project of the models (default: the one that the worker names, or this machine's name)",
     )
-    add("--dialect", metavar="D", default=_AUTO, help="the worker's protocol (default: found out)")
+    add("--dialect", metavar="D", default=_AUTO, help="the worker's protocol (default: detected)")
     add(
         "--model",
         metavar="NAME",
         action="append",
         default=[],
-        help="register this one only, or this one where the worker names none; repeatable",
+        help="register only this model, or the model of a worker that lists none; repeatable",
     )
     add(
         "--cid",
         metavar="C",
         default=None,
-        help="tells replicas of one model on one machine apart (default: the port)",
+        help="id of a replica, to distinguish replicas of one model on one machine (default: the port)",
     )
     add(
         "--every",
         metavar="S",
         type=_seconds,
         default=EVERY,
-        help=f"seconds between two looks at the worker (default: {EVERY:g})",
+        help=f"seconds between checks of the worker (default: {EVERY:g})",
     )
     add_type(parser)
     add_asking(parser)

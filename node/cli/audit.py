@@ -1,7 +1,7 @@
-"""Show who changed what at the nodes of a site: keys, registrations, drains, peers.
+"""Show changes by operators at all nodes of the site: keys, registrations, drains, peers.
 
-Each entry holds the hash of the one before. `--verify` looks at all that is kept and fails where an entry was changed or is
-missing; the oldest of each node go when there are more than a thousand.
+Each entry contains the hash of the one before. `--verify` checks all stored entries and fails if one was changed or is missing;
+the store keeps a thousand entries of each node.
 
 Examples:
   modelvine audit
@@ -25,9 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--number", metavar="N", type=int, default=0, help="entries, the newest last (default: 100)"
     )
-    add(
-        "--verify", action="store_true", help="check the chains, and show nothing but what is wrong"
-    )
+    add("--verify", action="store_true", help="verify the chains, and show only errors")
     add_node_options(parser)
     add_json(parser)
 

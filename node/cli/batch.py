@@ -1,8 +1,8 @@
-"""Have a file of requests answered in the background, and watch it.
+"""Run a file of requests in the background, and show its progress.
 
-FILE has one request in each line, as OpenAI's Batch API has it: `custom_id`, `method`, `url` and `body`. It goes to a service of
-the network (`modelvine provide batch`); the answers are written beside it. Ctrl-C ends the watching, not the work: the same
-command again goes on watching, also after an hour, or after a restart of whatever it was.
+FILE has one request on each line in the format of OpenAI's Batch API: `custom_id`, `method`, `url` and `body`. A provider of the
+mesh (`modelvine provide batch`) runs it; the results are written beside the file. Ctrl-C stops only the display: the same command
+resumes it, also later or after a restart.
 
 Examples:
   modelvine batch run lines.jsonl
@@ -28,20 +28,18 @@ _PIECE = 256 * 1024
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    actions = parser.add_subparsers(
-        title="what to do", dest="action", metavar="{run}", required=True
-    )
-    run_ = actions.add_parser("run", help="have a file answered, and watch it")
+    actions = parser.add_subparsers(title="commands", dest="action", metavar="{run}", required=True)
+    run_ = actions.add_parser("run", help="run a file, and show its progress")
     add = run_.add_argument
-    add("file", metavar="FILE", type=Path, help="the requests")
-    add("--out", metavar="FILE", type=Path, help="where the answers go (default: FILE.answers)")
+    add("file", metavar="FILE", type=Path, help="file with the requests")
+    add("--out", metavar="FILE", type=Path, help="file for the results (default: FILE.answers)")
     add(
         "--errors",
         metavar="FILE",
         type=Path,
-        help="where what was refused goes (default: FILE.errors)",
+        help="file for failed lines (default: FILE.errors)",
     )
-    add("--window", metavar="T", default="24h", help="the time until it expires (default: 24h)")
+    add("--window", metavar="T", default="24h", help="time until it expires (default: 24h)")
     add("--every", metavar="S", type=float, default=EVERY, help=argparse.SUPPRESS)
     add_node_options(run_)
 

@@ -1,8 +1,7 @@
-"""Speak a protocol to clients, in front of a worker that speaks another.
+"""Serve clients of one protocol with a server of another, without a mesh.
 
-An old client meets a new engine: it is answered in its own protocol, by whatever stands at --upstream. The URL's scheme says
-which protocol that is, as for `register`. No mesh and no registration is needed; to offer the bridge to a network, register it
-as a worker. One line goes to standard output when clients may come: `ready PROTOCOL=HOST:PORT upstream=URL models=NAMES`.
+The scheme of --upstream sets the server's protocol, as for `register`. To offer the bridge to a mesh, register it as a worker.
+When it is ready, it prints one line to standard output: `ready PROTOCOL=HOST:PORT upstream=URL models=NAMES`.
 
 Examples:
   modelvine bridge --dialect tgi --upstream http://127.0.0.1:8080
@@ -24,19 +23,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
     add("--dialect", required=True, choices=DIALECTS, metavar="D", help=", ".join(DIALECTS))
-    add("--upstream", required=True, metavar="URL", help="the worker that answers")
+    add("--upstream", required=True, metavar="URL", help="URL of the server")
     add(
         "--listen",
         metavar="HOST:PORT",
         default="127.0.0.1:0",
-        help="where clients are served (default: any free port of 127.0.0.1)",
+        help="address for clients (default: any free port of 127.0.0.1)",
     )
     add(
         "--model",
         metavar="NAME",
         action="append",
         default=[],
-        help="a model of the upstream, repeatable: clients that name none mean the first (default: all that it says it has)",
+        help="model of the server, repeatable; clients that name none get the first (default: all that it lists)",
     )
     add_header(parser)
     add("--config", metavar="FILE", default="", help="settings file (default: ./modelvine.toml)")
@@ -45,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         dest="node.open",
         action="store_const",
         const="everybody",
-        help="allow clients on other machines, who need no key",
+        help="allow clients of other machines, without a key",
     )
 
 

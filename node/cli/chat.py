@@ -1,9 +1,9 @@
-"""Talk to a model through the network; the answer appears as it is made.
+"""Chat with a model of the mesh; the answer is streamed.
 
-PROMPT and what is piped to standard input are asked together, either of them alone as well. With neither, at a terminal, it is a
-conversation: arrow keys edit the line and bring back earlier ones, Ctrl-C clears the line or stops an answer, Ctrl-C twice or
-Ctrl-D ends, /help lists commands such as /set, /system and /save. What was typed is kept in memory only, until the end.
-Which node answered, and how fast, is said on standard error.
+PROMPT and piped standard input are sent together; each of them also works alone. Without both, at a terminal, a conversation
+starts: arrow keys edit the line and recall earlier ones, Ctrl-C clears the line or stops an answer, Ctrl-C twice or Ctrl-D ends,
+/help lists commands such as /set, /system and /save. The conversation is kept in memory only. Standard error shows which node
+answered, and how fast.
 
 Examples:
   modelvine chat tiny "Why is the sky blue?"
@@ -25,15 +25,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
     add("model", metavar="MODEL", help="MODEL or PROJECT/MODEL")
-    add("prompt", metavar="PROMPT", nargs="?", help="what to say")
-    add("--project", metavar="P", default="", help="ask this project only")
-    add("--system", metavar="TEXT", default="", help="what the model is told first")
+    add("prompt", metavar="PROMPT", nargs="?", help="prompt")
+    add("--project", metavar="P", default="", help="use this project only")
+    add("--system", metavar="TEXT", default="", help="system prompt")
     add(
         "--attach",
         metavar="FILE",
         action="append",
         default=[],
-        help="an image that goes with the prompt; repeatable",
+        help="image to send with the prompt; repeatable",
     )
     _add_parameters(parser)
     add_node_options(parser, about="the one to answer")
@@ -43,20 +43,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _add_parameters(parser: argparse.ArgumentParser) -> None:
     """Declare what goes into the request by the name of the flag."""
     add = parser.add_argument
-    add("--max-tokens", metavar="N", type=int, help="tokens of the answer at most")
-    add("--temperature", metavar="T", type=_number, help="how much is left to chance; 0 is none")
-    add("--top-p", metavar="P", type=_number, help="from which share of the likeliest tokens")
-    add("--seed", metavar="N", type=int, help="the same chance again")
-    add("--stop", metavar="TEXT", action="append", help="where the answer ends, unsaid; repeatable")
-    add("--frequency-penalty", metavar="X", type=_number, help="against what was said often")
-    add("--presence-penalty", metavar="X", type=_number, help="against what was said at all")
+    add("--max-tokens", metavar="N", type=int, help="maximum number of tokens of the answer")
+    add("--temperature", metavar="T", type=_number, help="sampling temperature; 0 is deterministic")
+    add(
+        "--top-p",
+        metavar="P",
+        type=_number,
+        help="nucleus sampling: share of the most likely tokens",
+    )
+    add("--seed", metavar="N", type=int, help="random seed")
+    add("--stop", metavar="TEXT", action="append", help="stop string; repeatable")
+    add("--frequency-penalty", metavar="X", type=_number, help="penalty for frequent tokens")
+    add("--presence-penalty", metavar="X", type=_number, help="penalty for tokens that occurred")
     add(
         "--set",
         metavar="KEY=VALUE",
         type=json_or_text,
         action="append",
         default=[],
-        help="any other parameter of the request; VALUE is JSON or text; repeatable",
+        help="another parameter of the request; VALUE is JSON or text; repeatable",
     )
 
 

@@ -1,8 +1,7 @@
-"""Print a script with which a shell completes commands, options, their values, files, and names of models.
+"""Print a completion script for a shell: commands, options, values, files and model names.
 
-`source <(modelvine completion bash)` has this bash complete; the examples are for every shell to come. The script is made of the
-commands of this version: make it again after an upgrade. Names of models are asked of the local node when the Tab key is pressed;
-those with characters that mean something to a shell are left out.
+`source <(modelvine completion bash)` enables it in the current shell; the examples enable it permanently. Create the script
+again after an upgrade. The Tab key requests model names from the local node; names with special characters are omitted.
 
 Examples:
   # bash
@@ -20,7 +19,7 @@ SHELLS = ("bash", "fish", "zsh")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("shell", metavar="{bash,fish,zsh}", choices=SHELLS, help="whose script")
+    parser.add_argument("shell", metavar="{bash,fish,zsh}", choices=SHELLS, help="the shell")
 
 
 def run(arguments: argparse.Namespace) -> int:

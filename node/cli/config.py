@@ -1,7 +1,7 @@
-"""Show every setting that holds and where its value comes from, or which policies there are.
+"""Show all settings with their sources, or the load-balancing policies.
 
-Defaults < profile < settings file < environment < flags. With the flags of `modelvine up` it shows what they would lead
-to. Passwords are masked.
+Later sources override earlier ones: defaults, profile, settings file, environment, flags. With flags of `modelvine up`, it shows
+their effect. Passwords are masked.
 
 Examples:
   modelvine config show
@@ -19,11 +19,11 @@ from node.cli.console.options import add_json, add_settings, add_wide, settings_
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     actions = parser.add_subparsers(
-        title="what to do", metavar="{show,policies}", required=True, dest="action"
+        title="commands", metavar="{show,policies}", required=True, dest="action"
     )
     for name, what in (
         ("show", "print the settings"),
-        ("policies", "print what `router.policy` may be, and mark what it is"),
+        ("policies", "list the values of `router.policy`, and mark the current one"),
     ):
         action = actions.add_parser(name, help=what)
         add_settings(action)

@@ -1,7 +1,7 @@
-"""See it all work on this machine: three nodes, a language model, one streamed answer across the mesh.
+"""Demonstrate modelvine on this machine: three nodes, a language model, one streamed answer.
 
-Starts a worker with a real model and three nodes on free ports, registers the model at node 1, asks for it at node 3,
-takes node 1's power away and gives it back. Everything is done with commands that you could type; nothing is left behind.
+The demo starts a worker with a real model and three nodes on free ports, registers the model at node 1, sends a chat to node 3,
+kills node 1 and starts it again. It uses only commands that you can type, and leaves nothing behind.
 
 Examples:
   modelvine demo
@@ -16,7 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep",
         action="store_true",
-        help="leave the nodes up until Ctrl-C, and print where they are",
+        help="keep the nodes running until Ctrl-C, and print their addresses",
     )
 
 

@@ -1,10 +1,9 @@
-"""Find out what is wrong with the local node, or why none runs, and say what to do.
+"""Diagnose the local node, or find out why it does not start, with a remedy for each problem.
 
-Checked are settings, files and disk, ports, clocks, open files, certificate, who gets in without a key, store, workers, addresses
-to join, ways to and from other nodes, relays and versions. Nothing is changed. Exit code 1 says that something does not work.
-With --bundle everything that was seen goes into an archive for whoever helps; it holds no key, password, prompt or answer.
-
-Give it the settings of `modelvine up` where they are not in a file or in the environment.
+It checks settings, files and disk, ports, clocks, open files, certificate, access without a key, store, workers, bootstrap
+addresses, reachability, relays and versions. It changes nothing. Exit code 1 means that something does not work. --bundle also
+writes a support file; it contains no key, password, prompt or answer. If the settings of `modelvine up` are neither in a file nor
+in the environment, pass them here.
 
 Examples:
   modelvine doctor
@@ -43,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="",
         help="URL of the node to look at (default: MODELVINE_NODE, then the one that runs with this data directory)",
     )
-    add("--bundle", metavar="FILE", default="", help="write all that was seen to FILE (.tar.gz)")
+    add("--bundle", metavar="FILE", default="", help="write a support file to FILE (.tar.gz)")
     add_settings(parser)
     add_json(parser)
 

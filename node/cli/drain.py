@@ -1,7 +1,7 @@
-"""Take the local node out of service: other nodes send nothing new here, and what is in flight finishes.
+"""Drain the local node: other nodes send no new requests, and requests in flight finish.
 
-The node lives on, and its workers stay registered; `modelvine undrain` ends it. With --wait the command returns once nothing is
-in flight, so that the machine can be stopped: 0 then, 1 where --timeout is over first.
+The node keeps running and its workers stay registered; `modelvine undrain` ends the drain. With --wait, the command returns with
+code 0 when no requests are in flight, so that you can stop the machine, or with 1 after --timeout.
 
 Examples:
   modelvine drain
@@ -29,13 +29,13 @@ MOST_SHOWN = 5
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
-    add("--wait", action="store_true", help="return once nothing is in flight")
+    add("--wait", action="store_true", help="return when no requests are in flight")
     add(
         "--timeout",
         metavar="S",
         type=float,
         default=0.0,
-        help="seconds to wait at most (default: as long as it takes)",
+        help="maximum seconds to wait (default: no limit)",
     )
     add_node_options(parser)
     add_json(parser)

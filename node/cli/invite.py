@@ -1,10 +1,10 @@
-"""Invite people, or other nodes, for a time: print one string that is their key.
+"""Create an invitation for a user or another node: one string with a grant, for a limited time.
 
-It is a grant that this node signs. It opens this site's nodes, and those of other sites that trust this node
-(node.trusted_issuers), which check it without asking anybody. A person uses it as an API key; a node is started with
-`modelvine up --join`. With --for-node it holds the mesh's key too, and is good for nothing else. Its holder may narrow it
-for somebody else (--from), as often as --passes says. `modelvine key list` shows grants, `modelvine key revoke NAME` ends one:
-here at once, at other sites within seconds. Give a file as @FILE, or - for standard input: arguments are no place for secrets.
+This node signs the grant. It is valid at this site's nodes, and at nodes of other sites that trust this node
+(node.trusted_issuers). A user sends it as an API key; a node starts with `modelvine up --join`. With --for-node it contains the
+swarm key, and is not a key for models. Its holder may narrow it and pass it on (--from), as often as --passes allows.
+`modelvine key list` shows grants, `modelvine key revoke NAME` revokes one: here at once, at other sites within seconds. Pass
+secrets as @FILE, or - for standard input, not as arguments.
 
 Examples:
   modelvine invite ann --models 'llama*' --rpm 60 --days 7
@@ -28,28 +28,38 @@ _DAY = 86_400
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
-    add("name", metavar="NAME", nargs="?", default="", help="whom it is for (default: guest-…)")
+    add(
+        "name",
+        metavar="NAME",
+        nargs="?",
+        default="",
+        help="name of the recipient (default: guest-…)",
+    )
     add_allowance(parser)
     add(
-        "--days", metavar="N", type=float, default=USUAL_DAYS, help="how long it holds (default: 7)"
+        "--days",
+        metavar="N",
+        type=float,
+        default=USUAL_DAYS,
+        help="days until it expires (default: 7)",
     )
     add(
         "--passes",
         metavar="N",
         type=int,
         default=0,
-        help="how often it may be passed on, at most 3",
+        help="how often it may be passed on (at most 3)",
     )
     add(
         "--at",
         metavar="PEER",
         action="append",
         default=[],
-        help="peer id of a node at which it holds, repeatable (default: all that trust this one)",
+        help="peer id of a node that accepts it, repeatable (default: all that trust this node)",
     )
-    add("--for-node", action="store_true", help="for a node: it holds the mesh's key too")
+    add("--for-node", action="store_true", help="for a node: includes the swarm key")
     add("--from", dest="origin", metavar="GRANT", default="", help="narrow a grant that you have")
-    add("--show", metavar="GRANT", default="", help="say what a grant allows")
+    add("--show", metavar="GRANT", default="", help="show what a grant allows")
     add_node_options(parser)
     add_json(parser)
 

@@ -1,9 +1,9 @@
-"""Keys of users: make, list, replace and end them. Also this node's identity key, and a private swarm's key.
+"""Create, list, replace and revoke keys of users; show the node's identity; create a swarm key.
 
-A user's key is printed once, when it is made; the node keeps a hash. It opens the node and all others of its site, which share
-its store, within a second. `show` without a name shows this node's own identity, whose key is made at the first start: `new` is
-needed only to know the peer id beforehand. That key is never replaced: to become another node, move the old one away. Nodes with
-one swarm key connect only to each other; copy it to each of them by a safe way.
+`create` prints a user's key once; the node stores a hash. The key is valid at all nodes of the site, which share its store,
+within a second. `show` without a name prints this node's peer id. The node creates its identity key at the first start; use
+`new` only to learn the peer id beforehand. To give the node another identity, move the old key away. Nodes with one swarm key
+connect only to each other; copy it to each of them over a secure channel.
 
 Examples:
   modelvine key create ann --models 'llama*' --rpm 60 --tokens-per-day 2000000 --expires 30d
@@ -34,13 +34,13 @@ ROLES = ("user", "viewer", "operator")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     actions = parser.add_subparsers(
-        title="what to do",
+        title="commands",
         dest="action",
         metavar="{create,list,show,rotate,revoke,new,swarm}",
         required=True,
     )
-    _configure_create(actions.add_parser("create", help="make a user's key, and print it once"))
-    listed = actions.add_parser("list", help="list the keys of users")
+    _configure_create(actions.add_parser("create", help="create a user's key, and print it once"))
+    listed = actions.add_parser("list", help="list users' keys")
     add_node_options(listed)
     add_json(listed)
     show = actions.add_parser("show", help="show a user's key, or this node's peer id")
@@ -48,19 +48,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_node_options(show)
     add_json(show)
     for name, text in (
-        ("rotate", "replace a user's key by a new one, and print that"),
-        ("revoke", "end a user's key at once"),
+        ("rotate", "replace a user's key, and print the new one"),
+        ("revoke", "revoke a user's key at once"),
     ):
         action = actions.add_parser(name, help=text)
         action.add_argument("name", metavar="NAME", help="whose key")
         add_node_options(action)
         add_json(action)
-    new = actions.add_parser("new", help="make the identity key, unless there is one")
+    new = actions.add_parser("new", help="create the identity key, unless it exists")
     add_data_dir(new)
     add_json(new)
-    swarm = actions.add_parser("swarm", help="make a private swarm's key")
+    swarm = actions.add_parser("swarm", help="create a swarm key")
     swarm.add_argument("file", metavar="FILE", help="the new file")
-    swarm.add_argument("--json", action="store_true", help="print JSON, for machines")
+    swarm.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _configure_create(parser: argparse.ArgumentParser) -> None:
@@ -70,10 +70,18 @@ def _configure_create(parser: argparse.ArgumentParser) -> None:
         "--csv",
         metavar="FILE",
         default="",
-        help="many keys: a table with the column name, and others called as these options; the rest as given here",
+        help=(
+            "create many keys: a table with the column name, and columns named after these options; other values as given "
+            "here"
+        ),
     )
     add_allowance(parser)
-    add("--role", choices=ROLES, default="user", help="ask, look, or change the node too")
+    add(
+        "--role",
+        choices=ROLES,
+        default="user",
+        help="use models; also read status; also change the node",
+    )
     add(
         "--model-limit",
         metavar="LIMIT",
@@ -82,7 +90,10 @@ def _configure_create(parser: argparse.ArgumentParser) -> None:
         help="limits of some models, repeatable: 'llama*:rpm=60,tpm=10000'",
     )
     add(
-        "--expires", metavar="TIME", default="", help="after so long: 12h, 30d, 1y (default: never)"
+        "--expires",
+        metavar="TIME",
+        default="",
+        help="expiry after this time: 12h, 30d, 1y (default: never)",
     )
     add_node_options(parser)
     add_json(parser)

@@ -1,7 +1,7 @@
 """Show the last lines of the local node's log.
 
-A node keeps the last thousand lines of each of its processes in memory; what it wrote before, or before its last start, is where
-standard error went: `journalctl -u modelvine`, `docker logs`, a file. For operators. With --json each line is one JSON object.
+Each process of a node keeps its last thousand lines in memory. For older lines, see where standard error went:
+`journalctl -u modelvine`, `docker logs`, or a file. Requires operator rights. With --json each line is one JSON object.
 
 Examples:
   modelvine logs
@@ -33,13 +33,13 @@ _LEVELS = ("debug", "info", "warning", "error")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
-    add("-f", "--follow", action="store_true", help="go on with what comes, until Ctrl-C")
+    add("-f", "--follow", action="store_true", help="follow the log, until Ctrl-C")
     add(
         "--level",
         metavar="{debug,info,warning,error}",
         choices=_LEVELS,
         default=_LEVELS[0],
-        help="the least severe line that is shown (default: all that the node writes)",
+        help="lowest level to show (default: all)",
     )
     add("--number", metavar="N", type=int, default=0, help="lines, the newest last (default: 100)")
     add_node_options(parser)

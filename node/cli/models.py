@@ -1,8 +1,8 @@
-"""List the models that the network serves.
+"""List the models of all nodes.
 
-One line per model, as the node sees the network now. Nodes that are lost or have left do not count. CONTEXT is the most tokens
-that it reads and writes in one request, TAKES what a message may hold, both where its workers or who registered them said so.
-HEALTH is that of the node's own workers.
+One line for each model, as the node sees the mesh now, without nodes that are lost or have left. CONTEXT is the maximum number
+of tokens of a request, TAKES lists input modalities; both are shown if the workers or operators gave them. HEALTH is that of the
+node's own workers.
 
 Examples:
   modelvine models

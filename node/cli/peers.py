@@ -1,12 +1,13 @@
 """List the nodes that the local node knows.
 
-NODE is what a node calls itself, as others may, too; its ID is proof. STATE is what this node believes, SINCE for how long, WHY
-on which evidence; STANDING is what the other says of itself.
-`unreachable` lives, as others prove, but does not answer this node; `suspect` may be dead; `lost` counts as dead.
-HEARD is the time since its last sign of life. CONNECTION also says how it came about: `bootstrap` and `record` were dialled
-at an address that was configured or that a node said of itself, `mdns` was found on this network, `rendezvous` at a point
-where strangers meet, `asked` was dialled for a caller or a request; `inbound` dialled us.
-LOAD is what it said of the requests at its models, whoever sent them, and how long ago; nothing while they are idle.
+NODE is a node's name, which others may use too; its ID is unique. STATE is what this node believes, SINCE for how long, WHY for
+which reason; STANDING is what the other node says about itself.
+
+`unreachable` nodes live, as others prove, but do not answer this node; `suspect` nodes may be dead; `lost` nodes count as dead.
+HEARD is the time since the last sign of life. CONNECTION also shows the source: `bootstrap` and `record` were dialled at a
+configured address or at one from a record, `mdns` was found on this network, `rendezvous` at a rendezvous point, `asked` was
+dialled for a caller or a request; `inbound` dialled this node. LOAD is the node's last load report with its age; idle nodes
+have none.
 
 Examples:
   modelvine peers

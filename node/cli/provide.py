@@ -1,19 +1,17 @@
-"""Provide a service that is made of inference, and register it at the local node.
+"""Provide a service that is built on inference, and register it at the local node.
 
-`batch` gives OpenAI's files and batches to every node of the network: a file of requests is answered in the background, by
-whoever serves their models, when nobody waits for those; so are rewards and synthetic data of Llama Stack.
-It is a process of its own: files and results are in --data, and after a crash or a restart it goes on where it was.
+`batch` provides OpenAI's files and batches at every node: it runs files of requests in the background, with low priority. It also
+provides rewards and synthetic data of Llama Stack. Files and results are in --data; after a restart it continues.
 
-`vectors` keeps texts and finds them by their meaning: OpenAI's vector stores, and memory banks of Llama Stack. Any node's
-embeddings will do. It needs more of Python: pip install "modelvine[vectors]".
+`vectors` provides OpenAI's vector stores and memory banks of Llama Stack, with embeddings of any node. Install
+"modelvine[vectors]".
 
-`agents` answers Llama Stack's POST /agents/execute with the models of the network. It keeps nothing and executes no tool: a
-model's request for one comes back to whoever asks.
+`agents` answers Llama Stack's POST /agents/execute with the models of the mesh. It stores nothing and runs no tools: a model's
+tool request is returned to the caller.
 
-Providers with one --database (PostgreSQL; vectors need its extension pgvector) are one service: any of them answers for what
-another has begun, and goes on with it where that one dies. It needs more of Python: pip install "modelvine[postgres]".
-
-One line goes to standard output when the service is registered. Ctrl-C withdraws it.
+Providers that share a --database (PostgreSQL; vectors need its extension pgvector) are one service: each answers for all, and
+continues the work of one that dies. Install "modelvine[postgres]". When the service is registered, one line goes to standard
+output. Ctrl-C withdraws it.
 
 Examples:
   modelvine provide batch
@@ -45,52 +43,54 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--data",
         metavar="DIR",
         default="",
-        help="where its files are (default: `batch` in the node's data directory)",
+        help="directory of its files (default: `batch` in the node's data directory)",
     )
     add(
         "--concurrency",
         metavar="N",
         type=_count,
         default=CONCURRENCY,
-        help=f"requests that are under way at one time (default: {CONCURRENCY})",
+        help=f"concurrent requests (default: {CONCURRENCY})",
     )
     add(
         "--keep",
         metavar="GB",
         type=_count,
         default=KEEP,
-        help=f"gigabytes of all its files (default: {KEEP})",
+        help=f"maximum size of all files in gigabytes (default: {KEEP})",
     )
     add(
         "--model",
         metavar="NAME",
         default="",
-        help="vectors: the model of embeddings where a store names none (default: the first that is known)",
+        help="vectors: default embedding model (default: the first known one)",
     )
     add(
         "--database",
         metavar="URL",
         default="",
-        help="batch, vectors: the PostgreSQL that the providers of a site share, instead of files in --data; "
-        "a password may be in ~/.pgpass",
+        help=(
+            "batch, vectors: PostgreSQL database that several providers share, in place of --data; the password may be in "
+            "~/.pgpass"
+        ),
     )
     add(
         "--listen",
         metavar="HOST:PORT",
         default="127.0.0.1:0",
-        help="where the node asks it (default: a free port)",
+        help="address for the node (default: a free port)",
     )
     add(
         "--project",
         metavar="P",
         default="services",
-        help="the project that it belongs to (default: services)",
+        help="project of the service (default: services)",
     )
     add(
         "--name",
         metavar="NAME",
         default="",
-        help="the name that it is registered by (default: SERVICE)",
+        help="name of the registration (default: SERVICE)",
     )
     add_node_options(parser)
 

@@ -1,9 +1,9 @@
-"""Show what this node and others asked of each other, and compare it with what they say.
+"""Show receipts for requests between this node and others, and compare them with theirs.
 
-Both nodes of a request over the mesh write a receipt: request id, model, tokens, time, never content. Their pages are signed and
-chained. With a peer, its receipts are fetched, checked and compared with those here: the command fails where both tell different
-tokens for one request, or where pages were changed or are missing. Requests of which one side alone has a receipt are counted: a
-node that is killed loses a quarter of a second, and the oldest pages go.
+Both nodes of a request write a receipt: request id, model, tokens and time, but no content. Their pages are signed and chained.
+With a PEER, the command fetches its receipts, verifies them and compares them with the local ones: it fails if both report
+different tokens for a request, or if pages were changed or are missing. It counts requests that only one side has: a killed node
+loses a quarter of a second, and the oldest pages are deleted.
 
 Examples:
   modelvine receipts

@@ -1,11 +1,11 @@
 """Register one model at the local node.
 
-The whole network can ask for it as soon as this returns. URL is where the model's worker listens on this machine: its
-base, with or without /v1, or a full endpoint. With a path of its own it is one endpoint, which
-serves the requests of its type alone. Registering the same project, model, cid and type again replaces it.
+All nodes can use the model as soon as this returns. URL is where the worker listens on this machine: its base URL, with or
+without /v1, or a full endpoint. With another path, it is one endpoint that gets only requests of its type. Registering the
+same project, model, cid and type again replaces the registration.
 
-A header's value may end in @/path/to/file: the file's first line is read for each request, so that a key is stored nowhere
-else and stands in no list of processes.
+A header's value may end in @/path/to/file: the node reads the file's first line for each request, so that the key is stored
+nowhere else and does not appear in the process list.
 
 Examples:
   modelvine register demo tiny http://127.0.0.1:8080
@@ -26,9 +26,9 @@ from node.cli.console.worker_options import TYPES, add_asking, add_type, asked, 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
-    add("project", metavar="PROJECT", help="the project that the model belongs to")
-    add("model", metavar="MODEL", help="the name that clients use")
-    add("url", metavar="URL", help="where its worker listens on this machine")
+    add("project", metavar="PROJECT", help="project of the model")
+    add("model", metavar="MODEL", help="name that clients use")
+    add("url", metavar="URL", help="where the worker listens on this machine")
     add_type(parser)
     add(
         "--dialect",
@@ -36,12 +36,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="",
         help="the worker's protocol (default: from the URL, else openai_http)",
     )
-    add("--cid", metavar="C", default="", help="tells replicas of one model on one machine apart")
+    add(
+        "--cid",
+        metavar="C",
+        default="",
+        help="id of a replica, to distinguish replicas of one model on one machine",
+    )
     add(
         "--worker-model",
         metavar="NAME",
         default="",
-        help="the worker's own name for the model, where it differs",
+        help="the worker's own name for the model, if it differs",
     )
     add_asking(parser)
     add_node_options(parser)

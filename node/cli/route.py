@@ -1,8 +1,8 @@
-"""Explain where a request for a model would go; send nothing to any model.
+"""Explain where a request for a model would go, without sending it.
 
-The first candidate would be asked first, the next ones if it fails before its first byte. HERE counts requests from this
-node, THERE is how many are thought to be there now, LOAD what the candidate's node said of everybody's, and how long ago.
-With a message or a whole request, that very request is weighed: policies that look at conversations need one.
+The node would try the first candidate, and the next ones if it fails before its first byte. HERE counts requests from this
+node, THERE estimates all requests at the replica, LOAD is its node's last report with its age. Policies that look at
+conversations need a message or a whole request.
 
 Examples:
   modelvine route tiny
@@ -28,14 +28,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("model", metavar="MODEL", help="MODEL or PROJECT/MODEL")
     add("--project", metavar="P", default="", help="consider this project only")
     said = parser.add_mutually_exclusive_group()
-    said.add_argument("--message", metavar="TEXT", default="", help="weigh a chat of one message")
+    said.add_argument(
+        "--message", metavar="TEXT", default="", help="explain a chat with this message"
+    )
     said.add_argument(
         "--chat",
         metavar="FILE",
         default="",
-        help="weigh this request, or this list of messages, in JSON; - is standard input",
+        help="explain this request or list of messages, in JSON; - is standard input",
     )
-    add("--session", metavar="S", default="", help="the session that the request belongs to")
+    add("--session", metavar="S", default="", help="session of the request")
     add_node_options(parser, about="who would answer there")
     add_wide(parser)
     add_json(parser)

@@ -1,6 +1,6 @@
-"""Say how the local node is, and which of its parts do not work.
+"""Show the health of the local node and its parts.
 
-A degraded node serves on with what it has; the parts that do not work are listed with the reason.
+A degraded node keeps serving; the output lists the parts that do not work, with reasons.
 
 Examples:
   modelvine status

@@ -1,8 +1,8 @@
-"""Show nodes, models and requests as they are now, again and again, until Ctrl-C.
+"""Show nodes, models and requests live, until Ctrl-C.
 
-Where output is no terminal, with --once or with --json it is shown once, after two looks --every seconds apart. Requests and
-tokens are those of the node that is asked; RATE and IN FLIGHT of others are what they said of themselves. EXPECTED are the
-seconds that a request would take at the soonest and the latest replica, as `modelvine route` explains.
+If the output is no terminal, or with --once or --json, it is shown once, after two samples --every seconds apart. Requests and
+tokens are those of this node; RATE and IN FLIGHT of other nodes are what they report. EXPECTED is the estimated time of a
+request at the fastest and the slowest replica, as in `modelvine route`.
 
 Examples:
   modelvine top
@@ -41,9 +41,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         type=float,
         default=EVERY,
-        help=f"seconds between two looks (default: {EVERY:g})",
+        help=f"seconds between samples (default: {EVERY:g})",
     )
-    add("--once", action="store_true", help="show it once, and end")
+    add("--once", action="store_true", help="show it once and exit")
     add_node_options(parser)
     add_json(parser)
 

@@ -1,6 +1,6 @@
-"""Bring the local node back into service after `modelvine drain`.
+"""Return the local node to service after `modelvine drain`.
 
-Other nodes send requests here again as soon as they have heard of it, which takes a moment.
+Other nodes send requests again as soon as they learn of it, within a moment.
 
 Examples:
   modelvine undrain

@@ -1,6 +1,6 @@
-"""Take a model, or a whole project, away from the local node.
+"""Withdraw a model, or a whole project, from the local node.
 
-Other nodes stop sending requests for it at once. It is no error when there was nothing to take away.
+Other nodes stop sending requests for it at once. If nothing was registered, this succeeds.
 
 Examples:
   modelvine unregister demo tiny
@@ -32,10 +32,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         nargs="?",
         default="",
-        help="the model; without it the whole project",
+        help="model; without it the whole project",
     )
     parser.add_argument(
-        "--cid", metavar="C", default="", help="which replica, where there are several"
+        "--cid", metavar="C", default="", help="id of the replica, if there are several"
     )
     add_type(parser, default=None, means="all that were registered")
     add_node_options(parser)

@@ -1,8 +1,8 @@
-"""Show what keys have used: requests, tokens and seconds, by day, key, model and the node that answered.
+"""Show usage of keys: requests, tokens and seconds, by day, key, model and answering node.
 
-Of the whole site, for operators; whoever shows a user's key (MODELVINE_KEY) sees what is its own. CACHED are the tokens read
-that were in a cache, FIRST is the mean time to the first byte, COST is by node.prices. `~` before tokens says that some answers
-did not tell theirs.
+Operators see the whole site; with a user's key (MODELVINE_KEY) you see your own usage. CACHED is the number of input tokens from
+a cache, FIRST the mean time to the first byte, COST follows node.prices. `~` before tokens means that some responses did not
+report them.
 
 Examples:
   modelvine usage
@@ -27,12 +27,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--days", metavar="N", type=int, default=0, help="the last N days (default: 7)")
     add("--since", metavar="DAY", default="", help="from this day on, like 2026-11-01")
     add("--until", metavar="DAY", default="", help="to this day (default: today, by UTC)")
-    add("--key", metavar="NAME", default="", help="of this key alone")
+    add("--key", metavar="NAME", default="", help="this key only")
     add(
         "--by",
         metavar="WHAT",
         default="day,key,model",
-        help="sums by some of day, key, model and node (default: day,key,model)",
+        help="group by some of day, key, model and node (default: day,key,model)",
     )
     add("--csv", action="store_true", help="print CSV, for spreadsheets")
     add_node_options(parser)

@@ -130,13 +130,13 @@ def add_wide(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wide",
         action="store_true",
-        help="print all of it, ids too, though the terminal is narrow",
+        help="print all columns and complete ids, even on a narrow terminal",
     )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Declare `--json`."""
-    parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def add_data_dir(parser: argparse.ArgumentParser) -> None:
@@ -145,16 +145,16 @@ def add_data_dir(parser: argparse.ArgumentParser) -> None:
         "--data-dir",
         dest="node.data_dir",
         metavar="DIR",
-        help="where the node keeps its key, its database and its control token",
+        help="directory of the node's identity key, database and control token",
     )
 
 
 LIMITS: Mapping[str, str] = MappingProxyType(
     {
         "rpm": "requests a minute, evenly spread",
-        "tpm": "tokens a minute, read and written",
-        "tokens_per_day": "tokens a day, by UTC",
-        "concurrency": "requests at one time",
+        "tpm": "input and output tokens a minute",
+        "tokens_per_day": "tokens a UTC day",
+        "concurrency": "concurrent requests",
     }
 )
 """Limits of a key or a grant: whole numbers, 0 for none."""
@@ -168,24 +168,24 @@ def add_allowance(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN",
         action="append",
         default=[],
-        help="models that it is for, repeatable: 'llama*', 'PROJECT/*' (default: all)",
+        help="allowed models, repeatable: 'llama*', 'PROJECT/*' (default: all)",
     )
     for name, text in LIMITS.items():
         flag = f"--{name.replace('_', '-')}"
         add(flag, metavar="N", type=int, default=0, help=f"{text} (default: no limit)")
-    add("--background", action="store_true", help="its requests come after all others")
+    add("--background", action="store_true", help="run its requests after all others")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Declare every setting that can be given on the command line of `up`."""
     add = parser.add_argument
     add("--config", metavar="FILE", default="", help="settings file (default: ./modelvine.toml)")
-    add("--profile", dest="node.profile", metavar="{local,lan,wan}", help="sets of defaults")
+    add("--profile", dest="node.profile", metavar="{local,lan,wan}", help="set of defaults")
     add(
         "--name",
         dest="node.name",
         metavar="NAME",
-        help="what this node is called (default: its host)",
+        help="name of this node (default: host name)",
     )
     _add_listening(parser)
     _add_meeting(parser)
@@ -205,26 +205,26 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         "--workers",
         dest="node.workers",
         metavar="N",
-        help="processes that serve as one node, for many small requests a second (default: 1)",
+        help="processes that serve as one node (default: 1)",
     )
     add(
         "--usage-days",
         dest="node.usage_days",
         metavar="N",
-        help="days for which usage and receipts are kept (default: 35)",
+        help="days to keep usage and receipts (default: 35)",
     )
     add(
         "--prices",
         dest="node.prices",
         metavar="PATTERN=READ/WRITTEN",
         action="append",
-        help="what a million tokens of some models cost, repeatable: 'llama*=0.2/0.6'",
+        help="price of a million tokens of matching models, repeatable: 'llama*=0.2/0.6'",
     )
     add(
         "--drain-timeout",
         dest="node.drain_timeout",
         metavar="S",
-        help="seconds that requests get to finish",
+        help="seconds for requests in flight to finish",
     )
     _add_told(parser)
     add_data_dir(parser)
@@ -236,65 +236,70 @@ def _add_told(parser: argparse.ArgumentParser) -> None:
         "--log-format",
         dest="node.log_format",
         metavar="{console,json}",
-        help="for people or for machines",
+        help="for people or for programs",
     )
     add(
         "--log-level",
         dest="node.log_level",
         metavar="{debug,info,warning,error}",
-        help="the least severe line that is written",
+        help="lowest level to log",
     )
     add(
         "--traces",
         dest="node.traces",
         metavar="URL",
-        help="where traces go, as http://127.0.0.1:4318/v1/traces of an OpenTelemetry collector (default: nowhere)",
+        help="URL of an OpenTelemetry collector, such as http://127.0.0.1:4318/v1/traces (default: none)",
     )
     add(
         "--trace-share",
         dest="node.trace_share",
         metavar="SHARE",
-        help="share of requests that are traced where their caller does not say, from 0 to 1 (default: 1)",
+        help="share of requests without a traceparent to trace, from 0 to 1 (default: 1)",
     )
 
 
 def _add_listening(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--http", dest="node.http", metavar="HOST:PORT", help="where HTTP is served; port 0 = any")
+    add(
+        "--http",
+        dest="node.http",
+        metavar="HOST:PORT",
+        help="address of the HTTP server; port 0: any",
+    )
     add(
         "--open",
         dest="node.open",
         metavar="WHO",
         nargs="?",
         const="everybody",
-        help="who may ask without a key: nobody, machine (people on this one, the default) or everybody",
+        help="who needs no key: nobody, machine (users of this machine, the default) or everybody",
     )
     add(
         "--tls-cert",
         dest="node.tls_cert",
         metavar="FILE",
-        help="certificate of the HTTP face, in PEM: then it speaks HTTPS",
+        help="PEM certificate; turns on HTTPS",
     )
-    add("--tls-key", dest="node.tls_key", metavar="FILE", help="its key, in PEM")
+    add("--tls-key", dest="node.tls_key", metavar="FILE", help="PEM file with its private key")
     add(
         "--link",
         dest="node.link",
         metavar="HOST:PORT",
-        help="where other nodes reach this one over HTTPS",
+        help="address of the HTTPS server for other nodes",
     )
     add(
         "--trusted-issuers",
         dest="node.trusted_issuers",
         metavar="PEER",
         action="append",
-        help="a node of another site whose grants are keys here too; repeatable",
+        help="peer id of a node of another site whose grants are accepted; repeatable",
     )
     add(
         "--peers-need-grant",
         dest="node.peers_need_grant",
         action="store_true",
         default=None,
-        help="answer other nodes only where they show a grant (modelvine invite --for-node)",
+        help="require a grant for requests from other nodes (modelvine invite --for-node)",
     )
 
 
@@ -306,54 +311,54 @@ def _add_meeting(parser: argparse.ArgumentParser) -> None:
         dest="mesh.listen",
         metavar="MULTIADDR",
         action="append",
-        help="where the mesh listens; repeatable",
+        help="libp2p address to listen on; repeatable",
     )
     add(
         "--announce",
         dest="mesh.announce",
         metavar="MULTIADDR",
         action="append",
-        help="what to advertise instead; repeatable",
+        help="address to advertise instead; repeatable",
     )
     add(
         "--bootstrap",
         dest="mesh.bootstrap",
         metavar="MULTIADDR",
         action="append",
-        help="a node to join; repeatable",
+        help="address of a node to join; repeatable",
     )
     add(
         "--nat",
         dest="mesh.nat",
         metavar="{auto,yes,no}",
-        help="whether others cannot dial this node",
+        help="whether this node is behind a NAT and needs a relay",
     )
     add(
         "--relay",
         dest="mesh.relay",
         action="store_true",
         default=None,
-        help="hand on to nodes that others cannot dial",
+        help="act as a relay for nodes that cannot be dialled",
     )
     add(
         "--rendezvous",
         dest="mesh.rendezvous",
         metavar="MULTIADDR",
         action="append",
-        help="a rendezvous point to find strangers at; repeatable",
+        help="rendezvous point at which to find other nodes; repeatable",
     )
     add(
         "--rendezvous-point",
         dest="mesh.rendezvous_point",
         action="store_true",
         default=None,
-        help="be a rendezvous point for others",
+        help="act as a rendezvous point",
     )
     add(
         "--mdns",
         dest="mesh.mdns",
         action=argparse.BooleanOptionalAction,
-        help="find nodes on this network, and be found (on in profile lan)",
+        help="find nodes on the local network, and be found (on in profile lan)",
     )
 
 

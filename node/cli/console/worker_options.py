@@ -70,28 +70,28 @@ def add_asking(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=_count,
         default=0,
-        help="requests that the worker takes at one time",
+        help="concurrent requests that the worker accepts",
     )
     add(
         "--context",
         metavar="N",
         type=_count,
         default=0,
-        help="tokens that the model can read and write in one request",
+        help="maximum number of tokens of one request",
     )
     add(
         "--takes",
         metavar="WORDS",
         type=_words,
         default=[],
-        help=f"what a message to the model may hold, of {', '.join(MODALITIES)} (default: what its worker says)",
+        help=f"input modalities, of {', '.join(MODALITIES)} (default: reported by the worker)",
     )
     add(
         "--template",
         metavar="T",
         choices=TEMPLATES,
         default="",
-        help=f"how a chat becomes one text where the worker wants that: {', '.join(TEMPLATES)} (default: its protocol decides)",
+        help=f"chat template for workers that expect one text: {', '.join(TEMPLATES)} (default: depends on the protocol)",
     )
     add_header(parser)
     add(
@@ -100,7 +100,7 @@ def add_asking(parser: argparse.ArgumentParser) -> None:
         type=json_or_text,
         action="append",
         default=[],
-        help="an option to load the model with, where the worker's protocol has that; VALUE is JSON or text; repeatable",
+        help="option for loading the model, if the protocol supports it; VALUE is JSON or text; repeatable",
     )
 
 
