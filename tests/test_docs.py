@@ -156,8 +156,8 @@ def test_every_limit_names_the_counter_that_metrics_shows():
     uncounted = {what for what, _, counters in rows if "`" not in counters}
     assert uncounted == {
         # What a node does itself is no refusal.
-        "| comparisons for newer words that a connected node claims; that all others claim",
-        "| dials to a host at which nobody was met",
+        "| comparisons for newer records that a connected node claims; that all others claim",
+        "| dials to a host without a known node",
         "| streams of one connection",
         "| streams of one shared connection; shared connections of one node",
         "| unread bytes of one connection",
