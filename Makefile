@@ -20,7 +20,7 @@ TORCH := 2.13.0
 
 REAL := gateways texts vectors stack vllm
 
-.PHONY: help demo test test-all swarm clients images real pythons check fmt docs bench instructions charts screenshots recording vendored seeds soak install lock clean
+.PHONY: help demo test test-all swarm clients images real pythons dist check fmt docs bench instructions charts screenshots recording vendored seeds soak install lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,8 +52,11 @@ images: $(MADE)/dev $(MADE)/images ## pictures are made, and a model is tuned, t
 real: $(MADE)/dev $(REAL:%=$(MADE)/real-%) ## servers and gateways as they are published, as workers behind a node and before one
 	@$(BIN)/python -m pytest -m real tests/real $(ARGS)
 
-pythons: $(MADE)/venv ## the built wheel on every Python that is promised and is here: two nodes, a worker, a streamed chat
+pythons: $(MADE)/venv ## wheel and sdist on every Python that is promised and is here: two nodes, a worker, a streamed chat
 	@$(BIN)/python scripts/pythons.py $(VENV)/pythons
+
+dist: $(MADE)/venv ## a release: wheel and sdist in dist/
+	@rm -rf dist && $(BIN)/python -m hatchling build --directory dist
 
 check: $(MADE)/dev ## format, lint, types, walls between packages, dependencies, spelling, compose file
 	@sh scripts/check.sh $(BIN)

@@ -4,7 +4,8 @@ usage: .venv/bin/python scripts/pythons.py FOLDER
 
 In each: two nodes, a worker registered at one of them, a chat streamed through the other, the worker unregistered, both
 nodes ended by SIGTERM. Environments are kept in FOLDER while the locks stay as they are. A promised Python that this machine
-lacks is named and fails nothing; one that fails, or none at all, is an error.
+lacks is named and fails nothing; one that fails, or none at all, is an error. The newest that is here takes the source
+distribution (sdist) too.
 """
 
 import hashlib
@@ -58,6 +59,7 @@ class Row:
     """How it went on one of them."""
 
     python: Python
+    package: Path
     installed: float
     ran: float
     result: str
@@ -96,17 +98,16 @@ def _version(program: str, minor: str) -> str:
     return said if done.returncode == 0 and said.startswith(f"{minor}.") else ""
 
 
-def build(folder: Path) -> Path:
-    """Build the wheel, check what is in it, and return where it is."""
+def build(folder: Path) -> tuple[Path, Path]:
+    """Build wheel and sdist, check what is in the wheel, and return where they are."""
     shutil.rmtree(folder, ignore_errors=True)
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "wheel"]
-    _run(*pip, "--no-index", "--no-build-isolation", "--no-deps", "-w", str(folder), str(ROOT))
-    (wheel,) = folder.glob("*.whl")
+    _run(sys.executable, "-m", "hatchling", "build", "--directory", str(folder), folder=ROOT)
+    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     if missing := [p for p in PACKAGES if f"{p}/py.typed" not in names]:
         raise Failed(f"no py.typed in the wheel for {', '.join(missing)}")
-    return wheel
+    return wheel, sdist
 
 
 def environment(python: Python, folder: Path) -> Path:
@@ -127,10 +128,11 @@ def environment(python: Python, folder: Path) -> Path:
     return place
 
 
-def install(wheel: Path, place: Path) -> None:
-    """Put the wheel into an environment, in place of an older one."""
+def install(package: Path, place: Path) -> None:
+    """Put a wheel or an sdist into an environment, in place of an older one."""
     pip = [str(place / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    _run(*pip, "install", "--no-index", "--no-deps", "--force-reinstall", str(wheel))
+    options = ("--no-index", "--no-deps", "--no-build-isolation", "--force-reinstall")
+    _run(*pip, "install", *options, str(package))
 
 
 def _run(*command: str, shown: bool = False, folder: Path | None = None) -> str:
@@ -328,20 +330,20 @@ def _until(holds: Callable[[], bool], otherwise: str) -> None:
         time.sleep(0.1)
 
 
-def prove(python: Python, wheel: Path, folder: Path) -> Row:
-    """Install the wheel for one interpreter and use it."""
+def prove(python: Python, package: Path, folder: Path) -> Row:
+    """Install a package for one interpreter and use it."""
     began = ready = time.monotonic()
     result = "ok"
     try:
         place = environment(python, folder)
-        install(wheel, place)
+        install(package, place)
         ready = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="modelvine-") as used:
             use(place, Path(used))
     except (Failed, OSError, subprocess.TimeoutExpired, KeyError, ValueError) as error:
         print(f"Python {python.version}: {error}", flush=True)
         result = "FAILED"
-    return Row(python, ready - began, time.monotonic() - ready, result)
+    return Row(python, package, ready - began, time.monotonic() - ready, result)
 
 
 def main() -> int:
@@ -350,16 +352,19 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     found = {minor: look_for(minor) for minor in promised()}
     try:
-        wheel = build(folder / "dist")
+        wheel, sdist = build(folder / "dist")
     except Failed as error:
         print(error)
         return 1
-    rows = [prove(python, wheel, folder) for python in found.values() if python]
-    size = f"{wheel.stat().st_size / 1024:,.0f} KiB"
-    print(f"\n{'Python':<10}{'wheel':<12}{'installed':<12}{'ran':<10}result")
+    here = [python for python in found.values() if python]
+    tried = [(python, wheel) for python in here] + [(python, sdist) for python in here[-1:]]
+    rows = [prove(python, package, folder) for python, package in tried]
+    print(f"\n{'Python':<10}{'package':<18}{'installed':<12}{'ran':<10}result")
     for row in rows:
         times = f"{row.installed:.1f} s".ljust(12) + f"{row.ran:.1f} s".ljust(10)
-        print(f"{row.python.version:<10}{size:<12}{times}{row.result}")
+        kind = "wheel" if row.package == wheel else "sdist"
+        package = f"{kind}, {row.package.stat().st_size / 1024:,.0f} KiB"
+        print(f"{row.python.version:<10}{package:<18}{times}{row.result}")
     for minor, python in found.items():
         if python is None:
             print(f"!!! Python {minor} IS PROMISED, AND THIS MACHINE HAS NONE THAT COULD BE TRIED")

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from libp2p.pubsub.score import ScoreParams
 
-from node import cli
+from node import __version__, cli
 from node.config import sources
 from node.faces.errors import TABLE
 from node.observe.metrics import Metrics
@@ -176,8 +176,17 @@ def house() -> str:
     return (DOCS / "architecture.md").read_text()
 
 
-def test_the_changelog_has_a_place_for_what_is_not_released():
-    assert "\n## Unreleased\n" in (ROOT / "CHANGELOG.md").read_text()
+def test_the_changelog_has_what_is_not_released_then_this_version_with_its_date():
+    unreleased, newest, *_ = re.findall(
+        r"^## (.*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    assert unreleased == "Unreleased"
+    assert re.fullmatch(rf"{re.escape(__version__)} \(\d{{4}}-\d\d-\d\d\)", newest)
+
+
+def test_manifests_name_the_image_of_this_version():
+    images = re.findall(r"modelvine:(\S+)", (ROOT / "deploy" / "kubernetes.yaml").read_text())
+    assert set(images) == {__version__}
 
 
 def prose(page: Path) -> list[str]:
