@@ -16,6 +16,8 @@ LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashe
 # All but bench, whose matplotlib is a quarter of what the rest takes on a disk.
 DEV_EXTRAS := demo grpc vectors postgres otel test check
 
+IMAGE_EXTRAS := grpc vectors postgres otel
+
 TORCH := 2.13.0
 
 REAL := gateways texts vectors stack vllm
@@ -108,6 +110,7 @@ lock: $(MADE)/dev ## the lock files again from pyproject.toml; UPGRADE=--upgrade
 	@$(LOCK) pyproject.toml --extra bench -c requirements-dev.lock -o requirements-bench.lock
 	@$(LOCK) pyproject.toml --extra demo -c requirements-dev.lock -o requirements-demo.lock
 	@$(LOCK) pyproject.toml -c requirements-dev.lock -o requirements.lock
+	@$(LOCK) pyproject.toml $(IMAGE_EXTRAS:%=--extra %) -c requirements-dev.lock -o requirements-extras.lock
 	@$(LOCK) requirements-build.in -c requirements-dev.lock -o requirements-build.lock
 	@$(LOCK) requirements-clients.in -o requirements-clients.lock
 	@$(LOCK) requirements-clients-new.in -o requirements-clients-new.lock

