@@ -36,7 +36,7 @@ _ENDS = re.compile(rb'"finish_reason"\s*:\s*"')
 _HEAD = ("id", "object", "created", "model")
 
 
-class State(Enum):
+class StreamState(Enum):
     """How far a stream has come."""
 
     OPEN = auto()
@@ -82,17 +82,17 @@ class Continuing:
         """Whether the present part is the first that the caller sees anything of: it passes as it is."""
         self._dead = PeerId("")
         self.seams = 0
-        self.state = State.OPEN
+        self.state = StreamState.OPEN
 
     def take(self, event: Event) -> bytes:
         """Take in an event of the present part and return what the caller is to see of it, nothing perhaps."""
         if not event.data:
             return event.raw
         if event.data == _DONE:
-            self.state = State.CLOSED
+            self.state = StreamState.CLOSED
             return event.raw
         if gives_up(event):
-            self.state = State.BROKEN
+            self.state = StreamState.BROKEN
             return b""
         said = _object(event.data)
         empty = self._learn(said.get("choices"))
@@ -107,16 +107,16 @@ class Continuing:
         progress = self._written - self._lost
         self._dead, self._lost = dead, self._written
         left = self._left()
-        if self.state is State.CLOSED:
+        if self.state is StreamState.CLOSED:
             return Finish(b"")
-        if self.state is State.COMPLETE or (left is not None and left < 1):
+        if self.state is StreamState.COMPLETE or (left is not None and left < 1):
             return Finish(self._last_events())
         # Of a request that kills whoever comes to this place, two are enough.
         deadly = self.seams > 0 and not progress
         if not self._plain or self.seams >= MOST_SEAMS or deadly:
             return None
         self.seams += 1
-        self.state, self._first = State.OPEN, not self._head
+        self.state, self._first = StreamState.OPEN, not self._head
         body, deaths = orjson.dumps(self._asking(left)), self._request.deaths + 1
         asked = replace(self._request, body=body, deaths=deaths, verbatim=None)
         # Nobody waits for one to come back, and the first byte has come.
@@ -150,8 +150,8 @@ class Continuing:
         if isinstance(text, str) and text:
             self._write(text)
         if choice.get("finish_reason") is not None:
-            self.state = State.COMPLETE
-        return not text and not others and self.state is State.OPEN
+            self.state = StreamState.COMPLETE
+        return not text and not others and self.state is StreamState.OPEN
 
     def _write(self, text: str) -> None:
         self._written += 1
@@ -211,7 +211,7 @@ class Continuing:
 
     def _last_events(self) -> bytes:
         """Return what was still to come of a text that is whole."""
-        last = b"" if self.state is State.COMPLETE else _event(self._chunk("length"))
+        last = b"" if self.state is StreamState.COMPLETE else _event(self._chunk("length"))
         match self._fields.get("stream_options"):
             case {"include_usage": True} if not self._told:
                 usage = {"prompt_tokens": 0, "completion_tokens": self._written}

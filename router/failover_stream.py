@@ -14,7 +14,7 @@ from router import failover
 from router.attempt import Routed
 from router.dialects import Answer, Flow
 from router.errors import AnswerBroken, RouterError
-from router.failover import Continuing, Finish, State
+from router.failover import Continuing, Finish, StreamState
 from router.openai.sse import Event, EventTooLarge, Splitter, WholeEvents
 from router.openai.usage import Tokens, Usage
 from router.requests import Request
@@ -268,11 +268,11 @@ class Continued:
                 if ready := _taken(stream, splitter.feed(chunk), tokens):
                     yield ready
                 # What came with it, before it, has been said.
-                if stream.state is State.BROKEN:
+                if stream.state is StreamState.BROKEN:
                     raise AnswerBroken("the worker gave up in the middle of its answer")
             if ready := _taken(stream, splitter.finish(), tokens):
                 yield ready
-            if stream.state in (State.OPEN, State.BROKEN):
+            if stream.state in (StreamState.OPEN, StreamState.BROKEN):
                 raise AnswerBroken("the stream ended before its text did")
             if routed.tally:
                 routed.answer.usage = tokens.usage()
@@ -330,7 +330,7 @@ def _taken(stream: Continuing, events: list[Event], tokens: Tokens) -> bytes:
     for event in events:
         if tokens.passing(event.raw):
             ready.append(stream.take(event))
-        if stream.state is State.BROKEN:
+        if stream.state is StreamState.BROKEN:
             break
     return b"".join(ready)
 

@@ -31,7 +31,7 @@ MAX_ADDRESSES = 8
 _Address = Annotated[str, StringConstraints(pattern=r"^/[!-~]{1,255}$")]
 
 
-class Way(BaseModel):
+class MeshContact(BaseModel):
     """Way to a mesh: addresses of its nodes, and its swarm key as 64 hexadecimal characters, empty for an open mesh."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
@@ -63,9 +63,9 @@ def written(invitation: Invitation) -> str:
     addresses = invitation.addresses[:MAX_ADDRESSES]
     if invitation.swarm_key:
         return NODE_PREFIX + _coded(
-            Way(addresses=addresses, swarm_key=invitation.swarm_key, grant=grant)
+            MeshContact(addresses=addresses, swarm_key=invitation.swarm_key, grant=grant)
         )
-    return f"{grant}.{_coded(Way(addresses=addresses))}" if addresses else grant
+    return f"{grant}.{_coded(MeshContact(addresses=addresses))}" if addresses else grant
 
 
 def read(text: str) -> Invitation:
@@ -95,13 +95,13 @@ def grant_in(text: str) -> Grant:
     return grants.read(text.partition(".")[0])
 
 
-def _coded(way: Way) -> str:
+def _coded(way: MeshContact) -> str:
     said = way.model_dump_json(exclude_defaults=True).encode()
     return urlsafe_b64encode(said).decode().rstrip("=")
 
 
-def _way(coded: str) -> Way:
+def _way(coded: str) -> MeshContact:
     try:
-        return Way.model_validate_json(urlsafe_b64decode(coded + "=" * (-len(coded) % 4)))
+        return MeshContact.model_validate_json(urlsafe_b64decode(coded + "=" * (-len(coded) % 4)))
     except (Base64Error, ValidationError, ValueError):
         raise GrantRefused("this invitation is damaged: copy it whole") from None

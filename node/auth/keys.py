@@ -50,7 +50,7 @@ class Role(StrEnum):
     """All of it, and change the node: register, drain, make keys."""
 
 
-class Limits(BaseModel):
+class KeyLimits(BaseModel):
     """How much may be asked: requests and tokens a minute, tokens a day, requests at one time; 0 for no limit."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -66,10 +66,10 @@ class Limits(BaseModel):
         return bool(self.rpm or self.tpm or self.tokens_per_day or self.concurrency)
 
 
-UNLIMITED = Limits()
+UNLIMITED = KeyLimits()
 
 
-class ModelLimit(Limits):
+class ModelLimit(KeyLimits):
     """Limits of the models that a pattern means, all of them together."""
 
     model: Pattern
@@ -79,7 +79,7 @@ class ModelLimit(Limits):
         return _is_meant(self.model, model, project)
 
 
-class Allowance(Limits):
+class Allowance(KeyLimits):
     """What a key allows; 0 and empty stand for no limit.
 
     `models` are patterns as shells have them, over `MODEL` and `PROJECT/MODEL`. `expires` is Unix time. `background` says that

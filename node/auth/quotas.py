@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from node.auth.errors import DaySpent, Limited, RateExceeded, TooManyAtOnce
-from node.auth.keys import UNLIMITED, ApiKey, Limits
+from node.auth.keys import UNLIMITED, ApiKey, KeyLimits
 from node.auth.principal import Principal
 from node.auth.rate_limit import DayBudget, Gcra, Rate, requests_a_minute, tokens_a_minute
 from node.config.web import WebSettings
@@ -73,7 +73,7 @@ class Books:
 class Quota:
     """Limits, and what was used of them; `whose` begins the sentence that says what they allow."""
 
-    limits: Limits
+    limits: KeyLimits
     books: Books
     whose: str
 
@@ -139,7 +139,7 @@ class QuotaTicket:
 class Quotas:
     """The books of all keys, and of addresses. Lives on one event loop."""
 
-    def __init__(self, now: Clock, wall: Clock, per_address: Limits = UNLIMITED) -> None:
+    def __init__(self, now: Clock, wall: Clock, per_address: KeyLimits = UNLIMITED) -> None:
         """`now` is monotonic, `wall` Unix time. `per_address` limits those who show no key."""
         self._now = now
         self._wall = wall
@@ -224,9 +224,9 @@ class Quotas:
         return books
 
 
-def of_addresses(settings: WebSettings) -> Limits:
+def of_addresses(settings: WebSettings) -> KeyLimits:
     """Return the limits of an address whose callers show no key."""
-    return Limits(
+    return KeyLimits(
         rpm=settings.rpm_per_address,
         tpm=settings.tpm_per_address,
         concurrency=settings.concurrency_per_address,

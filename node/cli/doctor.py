@@ -221,12 +221,12 @@ def _say(findings: "Sequence[Finding]") -> None:
     import textwrap  # noqa: PLC0415
 
     from node.cli.console.text import plain, terminal_columns  # noqa: PLC0415
-    from node.diagnosis import State  # noqa: PLC0415
+    from node.diagnosis import Severity  # noqa: PLC0415
 
     width = max((len(finding.check) for finding in findings), default=0) + 2
     columns = max(terminal_columns(), 60) if sys.stdout.isatty() else 10_000
     for finding in findings:
-        word = finding.state.upper() if finding.state is State.FAIL else finding.state
+        word = finding.state.upper() if finding.state is Severity.FAIL else finding.state
         head = f"{word:<6}{finding.check:<{width}}"
         indent = " " * len(head)
         for said, first in ((finding.what, head), (finding.do, f"{indent}→ ")):
@@ -234,7 +234,8 @@ def _say(findings: "Sequence[Finding]") -> None:
                 under = indent if first == head else f"{indent}  "
                 wrapped = textwrap.fill(plain(said), columns, initial_indent=first, subsequent_indent=under)  # fmt: skip
                 print(wrapped)
-    counts = [(sum(f.state is state for f in findings), state) for state in (State.FAIL, State.WARN, State.OK)]  # fmt: skip
+    worst_first = (Severity.FAIL, Severity.WARN, Severity.OK)
+    counts = [(sum(f.state is state for f in findings), state) for state in worst_first]
     print(", ".join(f"{count} {state}" for count, state in counts))
 
 

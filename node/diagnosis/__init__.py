@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class State(StrEnum):
+class Severity(StrEnum):
     """How bad a finding is."""
 
     OK = "ok"
@@ -22,24 +22,24 @@ class Finding:
     """What one check found. `what` names the cause, `do` says what helps; both end without a full stop."""
 
     check: str
-    state: State
+    state: Severity
     what: str
     do: str = ""
 
 
 def ok(check: str, what: str) -> Finding:
     """Return that all is well."""
-    return Finding(check, State.OK, what)
+    return Finding(check, Severity.OK, what)
 
 
 def warn(check: str, what: str, do: str) -> Finding:
     """Return what should be better."""
-    return Finding(check, State.WARN, what, do)
+    return Finding(check, Severity.WARN, what, do)
 
 
 def fail(check: str, what: str, do: str) -> Finding:
     """Return what does not work."""
-    return Finding(check, State.FAIL, what, do)
+    return Finding(check, Severity.FAIL, what, do)
 
 
 def said(check: str, sentence: str, do: str) -> Finding:
@@ -50,4 +50,4 @@ def said(check: str, sentence: str, do: str) -> Finding:
 
 def failures(found: Iterable[Finding]) -> int:
     """Count what does not work."""
-    return sum(finding.state is State.FAIL for finding in found)
+    return sum(finding.state is Severity.FAIL for finding in found)

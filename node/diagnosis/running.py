@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from node.diagnosis import Finding, State, fail, machine, ok, warn
+from node.diagnosis import Finding, Severity, fail, machine, ok, warn
 from registry.mesh.discovered import only_loopback
 
 _Row = Mapping[str, Any]
@@ -174,7 +174,7 @@ def workers(rows: Sequence[_Row]) -> list[Finding]:
     if not rows:
         return [ok("workers", "none is registered here")]
     found = [*map(_worker, rows)]
-    bad = [finding for finding in found if finding.state is not State.OK]
+    bad = [finding for finding in found if finding.state is not Severity.OK]
     if bad:
         return bad
     return [ok("workers", f"all {len(rows)} answer" if len(rows) > 1 else found[0].what)]

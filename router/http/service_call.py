@@ -26,7 +26,7 @@ from router.peers.links import Links
 from router.requests import SERVICES, Request, Target
 from router.services import translation
 from router.services.calls import CALLS, DESCRIPTION, PROBES, is_place
-from router.services.translation import JSON, ServiceAsk, Spoken
+from router.services.translation import JSON, ServiceAnswer, ServiceAsk
 from router.worker_description import Offered
 from router.workers import Worker
 
@@ -144,7 +144,7 @@ async def _translated(
             # The first step is sent nothing, as a generator wants it.
             ask = steps.send(answer)
         except StopIteration as over:
-            said: Spoken = over.value
+            said: ServiceAnswer = over.value
             yield Answer(200, said.content_type, said.body, NOTHING, Route.LOCAL, len(said.body))
             return
         except BadRequest as error:

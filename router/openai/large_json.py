@@ -48,7 +48,7 @@ Container = dict[str, Any] | list[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class FieldSpan:
     """Where a top-level field begins, where its value does, and where that ends."""
 
     name: str
@@ -62,7 +62,7 @@ class Parsed:
     """A value, and where those of its top-level fields stand that were asked for."""
 
     value: object = None
-    spans: list[Span] = field(default_factory=list)
+    spans: list[FieldSpan] = field(default_factory=list)
 
 
 def is_large(body: bytes) -> bool:
@@ -162,7 +162,7 @@ class _Parser:
             return
         holder[key] = value
         if len(self._open) == 1 and key in self._names:
-            self._parsed.spans.append(Span(key, start, begins, self._at))
+            self._parsed.spans.append(FieldSpan(key, start, begins, self._at))
 
     def _after(self) -> bool:
         """Pass over what is closed, and a comma; always false: what follows a comma is no end."""

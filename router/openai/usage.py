@@ -25,6 +25,7 @@ ASK_AGAIN = 600.0
 MAX_WORKERS = 4_096
 """Addresses that are remembered; beyond that all are forgotten, which costs one refused question each."""
 
+_DECODER = json.JSONDecoder()
 _REFUSALS = frozenset({400, 422})
 _QUESTION_NAMES = (b"stream_options", b"include_usage")
 _AT_END_BYTES = 2_048
@@ -109,7 +110,7 @@ def told_at_end(body: bytes) -> Usage | None:
     if at < 0 or colon < 0:
         return None
     try:
-        said, _ = json.JSONDecoder().raw_decode(body[colon:].decode(errors="replace"))
+        said, _ = _DECODER.raw_decode(body[colon:].decode(errors="replace"))
     except (ValueError, RecursionError):
         return None
     return told({"usage": said})

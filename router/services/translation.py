@@ -31,7 +31,7 @@ class ServiceAsk:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class ServiceAnswer:
     """What the caller hears."""
 
     body: bytes
@@ -41,7 +41,7 @@ class Spoken:
 Fields = Mapping[str, object]
 Answered = bytes | None
 """The body of an answer, `None` where an optional path was none."""
-Translation = Generator[ServiceAsk, Answered, Spoken]
+Translation = Generator[ServiceAsk, Answered, ServiceAnswer]
 
 
 def begin(target: Target, body: bytes) -> Translation:
@@ -114,7 +114,7 @@ def _tuning_cancel(asked: Fields) -> Translation:
 
 def _tuning_tail(asked: Fields) -> Translation:
     path = f"/v1/fine_tuning/jobs/{_id(_text(asked, 'job_id'))}/events?limit=100"
-    return Spoken(words.logs(_read((yield ServiceAsk("GET", path)))), LINES)
+    return ServiceAnswer(words.logs(_read((yield ServiceAsk("GET", path)))), LINES)
 
 
 def _reward(asked: Fields) -> Translation:
@@ -241,8 +241,8 @@ def _post(path: str, body: Mapping[str, object]) -> ServiceAsk:
     return ServiceAsk("POST", path, orjson.dumps(body))
 
 
-def _said(value: object) -> Spoken:
-    return Spoken(orjson.dumps(value))
+def _said(value: object) -> ServiceAnswer:
+    return ServiceAnswer(orjson.dumps(value))
 
 
 def _read(answer: Answered) -> dict[str, object]:

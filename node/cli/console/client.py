@@ -19,7 +19,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class NodeEndpoint:
     """The node to talk to: `origin` says who named it, `token` is empty unless it may be sent there."""
 
     url: str
@@ -32,7 +32,7 @@ class Target:
 class Client:
     """Asks one node; every method raises `NoNode` when it does not answer and `CommandFailed` when it refuses."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: NodeEndpoint) -> None:
         self.target = target
 
     def get(self, path: str, *, holds: str, **query: str) -> dict[str, Any]:

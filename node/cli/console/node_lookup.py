@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from node.cli.console.client import Client, Target
+from node.cli.console.client import Client, NodeEndpoint
 from node.cli.console.options import settings_given
 from node.config import sources
 from node.config.addresses import HostPort
@@ -83,7 +83,7 @@ def client_and_node(arguments: argparse.Namespace) -> tuple[Client, str]:
     # The token goes to this machine's own node only, a key where it is meant for.
     token = (_token(data_dir) if url == running or is_here(url) else "") or sources.key_shown()
     shown = certificate if url == running else ""
-    return Client(Target(url, origin, token, shown)), name
+    return Client(NodeEndpoint(url, origin, token, shown)), name
 
 
 def leave_trace(data_dir: Path, *, url: str, peer: str, certificate: str = "") -> None:

@@ -64,7 +64,7 @@ class May(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class OperationDoc:
     """What an operation does, takes and answers.
 
     `runs` says that a model or a service is run for it, so that callers may restrict which by headers, and every error of the

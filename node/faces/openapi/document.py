@@ -17,7 +17,7 @@ from node.faces import errors
 from node.faces.errors import INNER, TABLE
 from node.faces.openai import LLAMA_STACK
 from node.faces.openapi import models, operators, projects, services
-from node.faces.openapi.description import TEXT, WHOLE, Described, May, Schema, fields, told
+from node.faces.openapi.description import TEXT, WHOLE, May, OperationDoc, Schema, fields, told
 from registry import errors as registry
 from router import errors as router
 from router.peers.headers import SAID_BY_CALLERS, TOLD_TO_CALLERS
@@ -30,7 +30,7 @@ is_described = re.compile(
 ).fullmatch
 """Finds the paths that the document has; what imitates another system has that system's own documents."""
 
-TABLES: Mapping[str, Mapping[str, Described]] = MappingProxyType(
+TABLES: Mapping[str, Mapping[str, OperationDoc]] = MappingProxyType(
     {
         "Models": models.TABLE,
         "Services": services.TABLE,
@@ -141,7 +141,7 @@ def document(app: web.Application) -> dict[str, Any]:
     }
 
 
-def operations(app: web.Application) -> Iterator[tuple[str, str, str, Described]]:
+def operations(app: web.Application) -> Iterator[tuple[str, str, str, OperationDoc]]:
     """Yield method, path, tag and description of each operation, by path; raise `KeyError` for what no table describes."""
     found = {
         (route.resource.canonical, route.method)
@@ -153,7 +153,7 @@ def operations(app: web.Application) -> Iterator[tuple[str, str, str, Described]
             yield from _operations(method, path)
 
 
-def _operations(method: str, path: str) -> Iterator[tuple[str, str, str, Described]]:
+def _operations(method: str, path: str) -> Iterator[tuple[str, str, str, OperationDoc]]:
     also = path.startswith(f"{LLAMA_STACK}/")
     prefix = LLAMA_STACK.removesuffix("/v1") if also else ""
     own = path.removeprefix(prefix)
@@ -187,7 +187,9 @@ class _Made:
             "securitySchemes": _SECURITY,
         }
 
-    def operation(self, method: str, path: str, tag: str, described: Described) -> dict[str, Any]:
+    def operation(
+        self, method: str, path: str, tag: str, described: OperationDoc
+    ) -> dict[str, Any]:
         """Return one operation."""
         said: dict[str, Any] = {
             "operationId": f"{method.lower()}{re.sub(r'[^a-z0-9]+', '_', path.lower())}".strip("_"),
@@ -203,7 +205,7 @@ class _Made:
             said["requestBody"] = body
         return {**said, "responses": {**_success(described), **self._failures(described)}}
 
-    def _body(self, described: Described) -> dict[str, Any]:
+    def _body(self, described: OperationDoc) -> dict[str, Any]:
         if described.request is None:
             return {}
         content = {JSON: {"schema": self._schema(described.request)}}
@@ -223,7 +225,7 @@ class _Made:
         self._schemas[head + wanted.__name__] = schema
         return {"$ref": place + wanted.__name__}
 
-    def _failures(self, described: Described) -> dict[str, Any]:
+    def _failures(self, described: OperationDoc) -> dict[str, Any]:
         by_status: dict[int, list[type[Exception]]] = {}
         for kind in sorted(_errors(described), key=lambda kind: TABLE[kind].reason):
             by_status.setdefault(TABLE[kind].status, []).append(kind)
@@ -249,7 +251,7 @@ class _Made:
         return self._names[key]
 
 
-def _parameters(path: str, described: Described) -> Iterator[dict[str, Any]]:
+def _parameters(path: str, described: OperationDoc) -> Iterator[dict[str, Any]]:
     for name in re.findall(r"\{(\w+)\}", path):
         words = _PARTS.get(name, "an id")
         yield {"name": name, "in": "path", "required": True, "schema": TEXT, "description": words}
@@ -260,7 +262,7 @@ def _parameters(path: str, described: Described) -> Iterator[dict[str, Any]]:
         yield from ({"$ref": f"#/components/parameters/{name}"} for name in SAID_BY_CALLERS)
 
 
-def _success(described: Described) -> dict[str, Any]:
+def _success(described: OperationDoc) -> dict[str, Any]:
     content = {JSON: described.answer} if described.answer is not None else {}
     content |= described.content
     if not content:
@@ -276,7 +278,7 @@ def _success(described: Described) -> dict[str, Any]:
     return {"200": said}
 
 
-def _errors(described: Described) -> Iterable[type[Exception]]:
+def _errors(described: OperationDoc) -> Iterable[type[Exception]]:
     wanted: set[type[Exception]] = {*_ANY, *described.errors}
     if described.may is not May.EVERYBODY:
         wanted.update(_KEYS)

@@ -11,8 +11,8 @@ from node.faces.openapi.description import (
     NUMBER,
     OBJECT,
     TEXT,
-    Described,
     May,
+    OperationDoc,
     Schema,
     fields,
     list_of,
@@ -79,9 +79,9 @@ def _of_kind(
     known: Mapping[str, Schema],
     form: bool = False,
     **needed: Schema,
-) -> Described:
+) -> OperationDoc:
     words = fields({**_OURS, **known}, model=_NAME, **needed)
-    return Described(
+    return OperationDoc(
         summary,
         May.ASK,
         runs=True,
@@ -103,7 +103,7 @@ _SAMPLING: Mapping[str, Schema] = {
 _VECTORS = list_of(list_of(NUMBER))
 _STORED: Mapping[str, Schema] = {"store": told(TEXT, "the store, where `model` is missing")}
 
-KINDS: Mapping[Kind, Described] = {
+KINDS: Mapping[Kind, OperationDoc] = {
     Kind.CHAT: _of_kind(
         "Go on with a chat", _CHOICES, messages=list_of(OBJECT),
         known={**_SAMPLING, "tools": or_null(list_of(OBJECT)), "response_format": or_null(OBJECT)},
@@ -135,29 +135,29 @@ KINDS: Mapping[Kind, Described] = {
 
 _STORED_RESPONSE = "Nothing is stored, so that this answers 404."
 
-TABLE: Mapping[str, Described] = {
+TABLE: Mapping[str, OperationDoc] = {
     **{f"POST /v1/{kind.value}": described for kind, described in KINDS.items()},
     "POST /v2/rerank": KINDS[Kind.RERANK],
-    "GET /v1/models": Described(
+    "GET /v1/models": OperationDoc(
         "List the models that live nodes serve", May.ASK,
         more="With the header `anthropic-version` in Anthropic's form too.",
         answer=fields(object={"const": "list"}, code={"const": 0}, message=TEXT, project=TEXT, data=list_of(_MODEL)),
     ),
-    "GET /v1/models/{tail}": Described(
+    "GET /v1/models/{tail}": OperationDoc(
         "Show one model", May.ASK, more="The name may hold slashes.", answer=_ONE_MODEL, errors=(UnknownModel,)
     ),
-    "POST /v1/responses": Described(
+    "POST /v1/responses": OperationDoc(
         "Answer, in the words of OpenAI's Responses API", May.ASK, runs=True, more=_MAPPED,
         request=fields({**_OURS, "instructions": or_null(TEXT), "tools": or_null(list_of(OBJECT))}, model=_NAME, input={}),
         answer=fields(id=TEXT, object={"const": "response"}, output=list_of(OBJECT)), content={"text/event-stream": EVENTS},
     ),
     **{
-        f"{method} /v1/responses/{{tail}}": Described(
+        f"{method} /v1/responses/{{tail}}": OperationDoc(
             f"{verb} a response", May.ASK, more=_STORED_RESPONSE, errors=(UnknownPath,)
         )
         for method, verb in (("GET", "Show"), ("POST", "Cancel"), ("DELETE", "Delete"))
     },
-    "POST /v1/messages": Described(
+    "POST /v1/messages": OperationDoc(
         "Answer, in the words of Anthropic's Messages API", May.ASK, runs=True, more=_MAPPED,
         request=fields(
             {"system": {}, "stream": FLAG, "tools": list_of(OBJECT), "temperature": NUMBER},
@@ -166,13 +166,13 @@ TABLE: Mapping[str, Described] = {
         answer=fields(id=TEXT, type={"const": "message"}, role=TEXT, content=list_of(OBJECT)),
         content={"text/event-stream": EVENTS}, refusal=_ERROR_OF_ANTHROPIC,
     ),
-    "POST /v1/messages/count_tokens": Described(
+    "POST /v1/messages/count_tokens": OperationDoc(
         "Count the tokens of a message", May.ASK, runs=True,
         more="The model's worker cuts the texts where it can; else the number is estimated.",
         request=fields({"system": {}, "tools": list_of(OBJECT)}, model=_NAME, messages=list_of(OBJECT)),
         answer=fields(input_tokens=COUNT), refusal=_ERROR_OF_ANTHROPIC,
     ),
-    "POST /v1/inference/chat-completion": Described(
+    "POST /v1/inference/chat-completion": OperationDoc(
         "Go on with a chat, in the words of Llama Stack", May.ASK, runs=True, more=_MAPPED,
         request=fields({"stream": FLAG, "sampling_params": OBJECT}, model_id=_NAME, messages=list_of(OBJECT)),
         answer=OBJECT, content={"text/event-stream": EVENTS},

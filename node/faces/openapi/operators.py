@@ -13,8 +13,8 @@ from node.faces.openapi.description import (
     OBJECT,
     TEXT,
     WHOLE,
-    Described,
     May,
+    OperationDoc,
     Schema,
     done,
     fields,
@@ -139,24 +139,24 @@ _USAGE = fields(
 _METRICS: Mapping[str, Schema] = {"text/plain": TEXT}
 _DRAINED = done(standing=TEXT)
 
-TABLE: Mapping[str, Described] = {
-    "GET /healthz": Described(
+TABLE: Mapping[str, OperationDoc] = {
+    "GET /healthz": OperationDoc(
         "Say whether this process lives", May.EVERYBODY, answer=fields(status={"const": "ok"})
     ),
-    "GET /readyz": Described(
+    "GET /readyz": OperationDoc(
         "Say whether this node is ready, and which of its parts are not well",
         May.EVERYBODY,
         more="200 with `degraded` too: a node with a broken mesh or store serves on with what it has.",
         answer=fields(status=one_of("ok", "degraded"), parts=_PARTS),
     ),
-    "GET /metrics": Described("Show the metrics, for Prometheus", May.LOOK, content=_METRICS),
-    "GET /openapi.json": Described(
+    "GET /metrics": OperationDoc("Show the metrics, for Prometheus", May.LOOK, content=_METRICS),
+    "GET /openapi.json": OperationDoc(
         "Show this document", May.EVERYBODY, answer=fields(openapi=TEXT, paths=OBJECT)
     ),
-    "GET /docs": Described(
+    "GET /docs": OperationDoc(
         "Show this document as a page", May.EVERYBODY, content={"text/html": TEXT}
     ),
-    "GET /api/v1/status": Described(
+    "GET /api/v1/status": OperationDoc(
         "Show how this node is", May.LOOK,
         answer=fields(
             peer=TEXT, name=TEXT, version=TEXT, uptime=_SECONDS, http=TEXT, p2p=list_of(TEXT), link=TEXT, standing=TEXT,
@@ -164,22 +164,22 @@ TABLE: Mapping[str, Described] = {
             load=list_of(OBJECT), workers=list_of(OBJECT), digest=TEXT, store=TEXT, profile=TEXT,
         ),
     ),
-    "GET /api/v1/catalog": Described(
+    "GET /api/v1/catalog": OperationDoc(
         "Show the record of every live node, as this node knows it", May.LOOK,
         query={"digest": told(TEXT, "`1`: only the digest; equal digests are equal registries")},
         answer=fields({"nodes": list_of(OBJECT)}, digest=TEXT, records=COUNT),
     ),
-    "GET /api/v1/nodes": Described(
+    "GET /api/v1/nodes": OperationDoc(
         "List the nodes, and how this node is connected to each", May.LOOK,
         answer=fields(nodes=list_of(_NODE), bootstrap=_CONTACTS),
     ),
-    "POST /api/v1/drain": Described(
+    "POST /api/v1/drain": OperationDoc(
         "Take this node out of service: others send it nothing new", May.CHANGE, answer=_DRAINED
     ),
-    "POST /api/v1/undrain": Described(
+    "POST /api/v1/undrain": OperationDoc(
         "Put this node into service again", May.CHANGE, answer=_DRAINED
     ),
-    "GET /api/v1/route": Described(
+    "GET /api/v1/route": OperationDoc(
         "Explain who would answer a request for a model, and why; nothing is sent", May.LOOK,
         query={
             "model": told(TEXT, "`MODEL` or `PROJECT/MODEL`"), "project": TEXT, "cid": told(TEXT, "a replica"),
@@ -187,60 +187,60 @@ TABLE: Mapping[str, Described] = {
         },
         needs=("model",), answer=_EXPLANATION, errors=(router.UnknownModel, UnknownNode),
     ),
-    "POST /api/v1/route": Described(
+    "POST /api/v1/route": OperationDoc(
         "Explain who would answer this very request; nothing is sent or kept", May.LOOK,
         query={"kind": _KIND}, request=told(OBJECT, "the request as `/v1` takes it"), answer=_EXPLANATION,
         errors=(router.UnknownModel, UnknownNode, router.Looped),
     ),
-    "POST /api/v1/recognise": Described(
+    "POST /api/v1/recognise": OperationDoc(
         "Find out which protocol a worker of this machine speaks, and its models; nothing is registered", May.CHANGE,
         request=fields({"dialect": TEXT, "headers": OBJECT}, api=told(TEXT, "where it listens")),
         answer=done({"busy": FLAG}, tries=list_of(OBJECT), found=or_null(OBJECT)),
     ),
-    "GET /api/v1/me": Described(
+    "GET /api/v1/me": OperationDoc(
         "Say who asks, and what they may", May.KEY,
         answer=done(
             name=TEXT, role=TEXT, may=fields(ask=FLAG, look=FLAG, change=FLAG), node=TEXT, node_name=TEXT, version=TEXT
         ),
     ),
-    "GET /api/v1/requests": Described(
+    "GET /api/v1/requests": OperationDoc(
         "List the requests under way and those of late; never what was said", May.LOOK,
         query={"number": NUMBER_OF},
         answer=done(count=COUNT, processes=COUNT, under_way=list_of(_REQUEST), ended=list_of(_REQUEST)),
     ),
-    "POST /api/v1/requests/{id}/cancel": Described(
+    "POST /api/v1/requests/{id}/cancel": OperationDoc(
         "Cut off the callers of a request", May.CHANGE, answer=done(cut=COUNT), errors=(UnknownRequest,)
     ),
-    "GET /api/v1/history": Described(
+    "GET /api/v1/history": OperationDoc(
         "Show the last hour by model and node", May.LOOK,
         query={"model": told(TEXT, "only this one, with its buckets")},
         answer=done(bucket=_SECONDS, until=_UNIX, history=list_of(OBJECT)),
     ),
-    "GET /api/v1/node-events": Described(
+    "GET /api/v1/node-events": OperationDoc(
         "List what became of the nodes lately", May.LOOK, answer=done(count=COUNT, events=list_of(_NODE_EVENT))
     ),
-    "GET /api/v1/events": Described(
+    "GET /api/v1/events": OperationDoc(
         "Follow nodes, events and requests: an event a second, until the caller hangs up", May.LOOK,
         content={"text/event-stream": EVENTS}, errors=(TooManyConnections,),
     ),
-    "GET /api/v1/keys": Described("List the keys of users", May.CHANGE, answer=done(keys=list_of(_SHOWN_KEY))),
-    "POST /api/v1/keys": Described(
+    "GET /api/v1/keys": OperationDoc("List the keys of users", May.CHANGE, answer=done(keys=list_of(_SHOWN_KEY))),
+    "POST /api/v1/keys": OperationDoc(
         "Make keys, all or none", May.CHANGE,
         request=keys.Order, answer=done(keys=list_of(_NEW_KEY)), errors=(auth.KeyExists,),
     ),
-    "POST /api/v1/keys/{name}/rotate": Described(
+    "POST /api/v1/keys/{name}/rotate": OperationDoc(
         "Make a new key in place of one", May.CHANGE, answer=done(keys=list_of(_NEW_KEY)),
         errors=(auth.NoSuchKey, auth.KeyExists),
     ),
-    "POST /api/v1/keys/{name}/revoke": Described(
+    "POST /api/v1/keys/{name}/revoke": OperationDoc(
         "Revoke a key", May.CHANGE, answer=done(), errors=(auth.NoSuchKey,)
     ),
-    "POST /api/v1/grants": Described(
+    "POST /api/v1/grants": OperationDoc(
         "Invite somebody, or a node", May.CHANGE,
-        request=grants.Wanted, errors=(auth.KeyExists,),
+        request=grants.WantedGrant, errors=(auth.KeyExists,),
         answer=done(name=TEXT, expires=_UNIX, invitation=told(TEXT, "the invitation, which no other answer holds")),
     ),
-    "GET /api/v1/usage": Described(
+    "GET /api/v1/usage": OperationDoc(
         "Show what keys have used; users see what is their own", May.KEY,
         query={
             "since": told(_DAY, "the first day; a week ago by default"), "until": told(_DAY, "the last day; today by default"),
@@ -250,7 +250,7 @@ TABLE: Mapping[str, Described] = {
         answer=done(since=_DAY, until=_DAY, usage=list_of(_USAGE)), content={"text/csv": TEXT},
         errors=(NotAllowed, registry.StoreUnavailable),
     ),
-    "GET /api/v1/audit": Described(
+    "GET /api/v1/audit": OperationDoc(
         "Show who changed what", May.CHANGE, query={"number": NUMBER_OF},
         answer=done(
             faults=told(list_of(TEXT), "where a chain of entries is broken"),
@@ -259,7 +259,7 @@ TABLE: Mapping[str, Described] = {
             ),
         ),
     ),
-    "GET /api/v1/logs": Described(
+    "GET /api/v1/logs": OperationDoc(
         "Show the last lines of this node's log", May.CHANGE,
         query={
             "number": NUMBER_OF, "level": told(one_of(*logs.LEVELS), "the least"),
@@ -269,20 +269,20 @@ TABLE: Mapping[str, Described] = {
             logs=list_of(fields(time=_UNIX, level=TEXT, logger=TEXT, message=TEXT, process=WHOLE, number=WHOLE))
         ),
     ),
-    "GET /api/v1/examination": Described(
+    "GET /api/v1/examination": OperationDoc(
         "Look at this node's own workers, store and neighbours, as the doctor does", May.CHANGE,
         answer=done(
             process=OBJECT, store=OBJECT, workers=list_of(OBJECT), peers=list_of(OBJECT), relay=OBJECT, keys=COUNT
         ),
     ),
-    "GET /api/v1/receipts": Described(
+    "GET /api/v1/receipts": OperationDoc(
         "Sum up what this node and others asked of each other", May.CHANGE,
         answer=done(receipts=list_of(fields(peer=TEXT, side=TEXT, answers=COUNT, tokens=COUNT))),
     ),
-    "GET /api/v1/receipts/{peer}": Described(
+    "GET /api/v1/receipts/{peer}": OperationDoc(
         "Show the receipts of this node with another", May.CHANGE, answer=done(pages=list_of(OBJECT))
     ),
-    "GET /api/v1/receipts/{peer}/comparison": Described(
+    "GET /api/v1/receipts/{peer}/comparison": OperationDoc(
         "Compare this node's receipts with what the other keeps", May.CHANGE,
         answer=done(
             peer=TEXT, faults=list_of(TEXT), answers=COUNT, tokens=COUNT, counts=OBJECT, differ=list_of(OBJECT),

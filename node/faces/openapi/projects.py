@@ -10,8 +10,8 @@ from node.faces.openapi.description import (
     OBJECT,
     TEXT,
     WHOLE,
-    Described,
     May,
+    OperationDoc,
     Schema,
     done,
     fields,
@@ -82,12 +82,12 @@ _OWN: Mapping[str, Schema] = {
 }
 
 
-def _run(what: str, needed: Mapping[str, Schema], *, one_node: bool) -> Described:
+def _run(what: str, needed: Mapping[str, Schema], *, one_node: bool) -> OperationDoc:
     where = "at the node that the request names" if one_node else "at any node"
     node: Mapping[str, Schema] = {"node_id": _NODE_ID} if one_node else {}
     words = fields(_OWN, **node, project=TEXT, model=TEXT, **needed)
     query = {"project": TEXT, "model": TEXT, "cid": TEXT, **({"node_id": TEXT} if one_node else {})}
-    return Described(
+    return OperationDoc(
         f"{what} {where}",
         May.ASK,
         runs=True,
@@ -100,65 +100,65 @@ def _run(what: str, needed: Mapping[str, Schema], *, one_node: bool) -> Describe
     )
 
 
-TABLE: Mapping[str, Described] = {
-    "GET /api/v0/id": Described("Show which node this is", May.LOOK, answer=_IDENTITY),
-    "POST /api/v0/peer": Described(
+TABLE: Mapping[str, OperationDoc] = {
+    "GET /api/v0/id": OperationDoc("Show which node this is", May.LOOK, answer=_IDENTITY),
+    "POST /api/v0/peer": OperationDoc(
         "Show which node another is", May.LOOK, request=fields(node_id=_NODE_ID), answer=_IDENTITY, errors=(UnknownNode,)
     ),
-    "GET /api/v0/peers": Described("List the ids of live nodes", May.LOOK, answer=_NAMES),
-    "GET /api/v0/rendezvous/peers": Described("List the ids of other nodes that are known", May.LOOK, answer=_NAMES),
-    "POST /api/v0/host/info": Described(
+    "GET /api/v0/peers": OperationDoc("List the ids of live nodes", May.LOOK, answer=_NAMES),
+    "GET /api/v0/rendezvous/peers": OperationDoc("List the ids of other nodes that are known", May.LOOK, answer=_NAMES),
+    "POST /api/v0/host/info": OperationDoc(
         "Show what machine a node runs on", May.LOOK, request=fields({"node_id": told(_NODE_ID, "this node by default")}),
         answer=done(os=OBJECT, cpu=list_of(OBJECT), memory=OBJECT, disk=list_of(OBJECT), gpu=list_of(OBJECT)),
         errors=(UnknownNode, registry.PeerUnreachable),
     ),
-    "GET /api/v0/swarm/peers": Described(
+    "GET /api/v0/swarm/peers": OperationDoc(
         "List the connections of this node", May.LOOK,
         answer=list_of(fields(id=TEXT, peer=TEXT, addr=TEXT, latency=TEXT, direction=TEXT)),
     ),
-    "GET /api/v0/swarm/addrs": Described(
+    "GET /api/v0/swarm/addrs": OperationDoc(
         "List the addresses of connected nodes", May.LOOK, answer=list_of(fields(peer=TEXT, addrs=list_of(TEXT)))
     ),
-    "GET /api/v0/pubsub/peers": Described("List the ids of connected nodes", May.LOOK, answer=list_of(TEXT)),
-    "POST /api/v0/swarm/connect": Described(
+    "GET /api/v0/pubsub/peers": OperationDoc("List the ids of connected nodes", May.LOOK, answer=list_of(TEXT)),
+    "POST /api/v0/swarm/connect": OperationDoc(
         "Connect to a node at an address", May.CHANGE, request=_ADDRESS, answer=done(),
         errors=(registry.MeshDown, registry.PeerUnreachable, registry.ProtocolViolation),
     ),
-    "POST /api/v0/swarm/disconnect": Described(
+    "POST /api/v0/swarm/disconnect": OperationDoc(
         "Disconnect from a node", May.CHANGE, request=_ADDRESS, answer=done(), errors=(registry.MeshDown,)
     ),
-    "GET /api/v0/bootstrap/list": Described("List the addresses that are dialled first", May.LOOK, answer=_NAMES),
-    "POST /api/v0/bootstrap/add": Described("Add an address to them", May.CHANGE, request=_ADDRESS, answer=done()),
-    "POST /api/v0/bootstrap/rm": Described("Take an address from them", May.CHANGE, request=_ADDRESS, answer=done()),
-    "GET /api/v0/debug/metrics/prometheus": Described(
+    "GET /api/v0/bootstrap/list": OperationDoc("List the addresses that are dialled first", May.LOOK, answer=_NAMES),
+    "POST /api/v0/bootstrap/add": OperationDoc("Add an address to them", May.CHANGE, request=_ADDRESS, answer=done()),
+    "POST /api/v0/bootstrap/rm": OperationDoc("Take an address from them", May.CHANGE, request=_ADDRESS, answer=done()),
+    "GET /api/v0/debug/metrics/prometheus": OperationDoc(
         "Show the metrics, as at `/metrics`", May.LOOK, content=_METRICS
     ),
-    "POST /api/v0/ai/project/register": Described(
+    "POST /api/v0/ai/project/register": OperationDoc(
         "Register a project with its whole list of models", May.CHANGE,
         request=fields(project=TEXT, models=list_of(fields(_MORE, **_MODEL))), answer=done(_LEARNED), errors=_SAVED,
     ),
-    "POST /api/v0/ai/project/unregister": Described(
+    "POST /api/v0/ai/project/unregister": OperationDoc(
         "Unregister a project", May.CHANGE, request=fields(project=TEXT), answer=done(), errors=_SAVED
     ),
-    "POST /api/v0/ai/model/register": Described(
+    "POST /api/v0/ai/model/register": OperationDoc(
         "Register one model of a project", May.CHANGE,
         request=fields(_MORE, project=TEXT, **_MODEL), answer=done(_LEARNED), errors=_SAVED,
     ),
-    "POST /api/v0/ai/model/unregister": Described(
+    "POST /api/v0/ai/model/unregister": OperationDoc(
         "Unregister one model of a project", May.CHANGE,
         request=fields({"cid": TEXT, "type": _TYPE}, project=TEXT, model=TEXT), answer=done(), errors=_SAVED,
     ),
-    "POST /api/v0/ai/project/peer": Described(
+    "POST /api/v0/ai/project/peer": OperationDoc(
         "List the projects of a node with their models", May.LOOK, request=fields(node_id=_NODE_ID),
         answer=done(data={"type": "object", "additionalProperties": list_of(OBJECT)}), errors=(UnknownNode,),
     ),
-    "GET /api/v0/ai/projects/list": Described(
+    "GET /api/v0/ai/projects/list": OperationDoc(
         "List the projects of the mesh", May.LOOK, query={"number": NUMBER_OF}, answer=_NAMES
     ),
-    "GET /api/v0/ai/projects/models": Described(
+    "GET /api/v0/ai/projects/models": OperationDoc(
         "List the models of a project", May.LOOK, query={"number": NUMBER_OF, "project": TEXT}, needs=("project",), answer=_NAMES
     ),
-    "GET /api/v0/ai/projects/peers": Described(
+    "GET /api/v0/ai/projects/peers": OperationDoc(
         "List the nodes that serve a model of a project", May.LOOK,
         query={"number": NUMBER_OF, "project": TEXT, "model": TEXT}, needs=("project", "model"), answer=done(data=list_of(_PEER)),
     ),

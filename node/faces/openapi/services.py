@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from node.faces.openapi.description import OBJECT, TEXT, Described, May, Schema, fields, list_of
+from node.faces.openapi.description import OBJECT, TEXT, May, OperationDoc, Schema, fields, list_of
 from node.faces.openapi.models import TEXT_OF_WORKER
 from router.services.calls import CALLS, OPENAI, ServiceCall
 
@@ -58,10 +58,10 @@ def path_of(call: ServiceCall) -> str:
     return head + "".join(map("".join, zip(ids, rest, strict=False)))
 
 
-def _described(method: str, call: ServiceCall) -> Described:
+def _described(method: str, call: ServiceCall) -> OperationDoc:
     summary = _SUMMARIES[f"{method} {path_of(call)}"]
     lists, asks = method == "GET" and "*" not in call.path, method == "POST"
-    return Described(
+    return OperationDoc(
         summary,
         May.ASK,
         runs=True,
@@ -75,7 +75,7 @@ def _described(method: str, call: ServiceCall) -> Described:
     )
 
 
-TABLE: Mapping[str, Described] = {
+TABLE: Mapping[str, OperationDoc] = {
     f"{method} {path_of(call)}": _described(method, call)
     for call in CALLS
     if call.protocol == OPENAI

@@ -22,7 +22,7 @@ USUAL_SECONDS = 7 * 86_400.0
 MAX_SECONDS = 366 * 86_400.0
 
 
-class Wanted(Terms):
+class WantedGrant(Terms):
     """A grant that is wanted, for `expires_in` seconds. `for_node` asks for an invitation that holds the mesh's key."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
@@ -52,9 +52,9 @@ def routes(context: Context) -> list[web.RouteDef]:
     return [web.post("/api/v1/grants", create)]
 
 
-def _wanted(given: Mapping[str, Any]) -> Wanted:
+def _wanted(given: Mapping[str, Any]) -> WantedGrant:
     """Read which grant is wanted; raise `WrongParameter`."""
-    wanted = read_as(Wanted, given)
+    wanted = read_as(WantedGrant, given)
     if wanted.name:
         check_name(wanted.name)
     return wanted

@@ -25,7 +25,7 @@ class WantedLimit(ModelLimit):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Wanted(Allowance):
+class WantedKey(Allowance):
     """A key that is wanted. `expires_in` is in seconds; it or `expires` may be given."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -40,7 +40,7 @@ class Order(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    keys: Annotated[tuple[Wanted, ...], Field(min_length=1, max_length=MAX_AT_ONCE)]
+    keys: Annotated[tuple[WantedKey, ...], Field(min_length=1, max_length=MAX_AT_ONCE)]
 
 
 def routes(context: Context) -> list[web.RouteDef]:
@@ -111,7 +111,7 @@ def _order(given: Mapping[str, Any]) -> Order:
     return order
 
 
-def _allowance(wanted: Wanted, now: float) -> Allowance:
+def _allowance(wanted: WantedKey, now: float) -> Allowance:
     said = wanted.model_dump(exclude={"name", "expires_in"})
     if wanted.expires_in:
         said["expires"] = now + wanted.expires_in

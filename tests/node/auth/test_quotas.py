@@ -3,7 +3,7 @@
 import pytest
 
 from node.auth.errors import DaySpent, RateExceeded, TooManyAtOnce
-from node.auth.keys import ApiKey, Limits, ModelLimit, hash_of
+from node.auth.keys import ApiKey, KeyLimits, ModelLimit, hash_of
 from node.auth.principal import ANYBODY, Principal
 from node.auth.quotas import (
     MAX_ADDRESSES,
@@ -270,7 +270,7 @@ def test_what_is_spent_of_models_is_told_to_others_apart(quotas):
 
 @pytest.fixture
 def open_(now, wall):
-    return Quotas(now, wall, Limits(rpm=60, concurrency=3))
+    return Quotas(now, wall, KeyLimits(rpm=60, concurrency=3))
 
 
 def test_without_a_key_an_address_has_limits(open_, now):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.diagnosis import State, failures, machine
+from node.diagnosis import Severity, failures, machine
 from node.diagnosis.machine import Absence, Directory, KernelClock, Port, TlsFacts
 
 DAY = 86_400.0
@@ -17,37 +17,37 @@ def only(found):
 
 def test_a_wrong_setting_is_named_with_where_it_comes_from() -> None:
     found = only(machine.settings(["node.http is 'x' (from --http): it must be HOST:PORT"]))
-    assert (found.state, found.what) == (State.FAIL, "node.http is 'x' (from --http)")
+    assert (found.state, found.what) == (Severity.FAIL, "node.http is 'x' (from --http)")
     assert found.do == "it must be HOST:PORT"
-    assert only(machine.settings(())).state is State.OK
+    assert only(machine.settings(())).state is Severity.OK
 
 
 @pytest.mark.parametrize(
     ("facts", "state", "words"),
     [
-        (Directory("d", exists=False), State.OK, "is made"),
-        (Directory("d", exists=False, writable=False), State.FAIL, "cannot make it"),
-        (Directory("d", is_directory=False), State.FAIL, "a file is in the place"),
-        (Directory("d", writable=False, owner=5, user=7), State.FAIL, "user 7 cannot write in d, which belongs to user 5"),
-        (Directory("d", readable=False), State.FAIL, "cannot read in d"),
-        (Directory("d", owner=5), State.WARN, "belongs to user 5, and this is user 0"),
-        (Directory("d", mode=0o777), State.WARN, "other users may write in d (mode 777)"),
-        (Directory("d"), State.OK, "d is this user's"),
+        (Directory("d", exists=False), Severity.OK, "is made"),
+        (Directory("d", exists=False, writable=False), Severity.FAIL, "cannot make it"),
+        (Directory("d", is_directory=False), Severity.FAIL, "a file is in the place"),
+        (Directory("d", writable=False, owner=5, user=7), Severity.FAIL, "user 7 cannot write in d, which belongs to user 5"),
+        (Directory("d", readable=False), Severity.FAIL, "cannot read in d"),
+        (Directory("d", owner=5), Severity.WARN, "belongs to user 5, and this is user 0"),
+        (Directory("d", mode=0o777), Severity.WARN, "other users may write in d (mode 777)"),
+        (Directory("d"), Severity.OK, "d is this user's"),
     ],
 )  # fmt: skip
 def test_a_data_directory_that_cannot_be_used_says_why(facts, state, words) -> None:
     found = only(machine.data_dir(facts))
     assert found.state is state
     assert words in found.what
-    assert found.do or state is State.OK
+    assert found.do or state is Severity.OK
 
 
 @pytest.mark.parametrize(
     ("free", "state", "words"),
     [
-        (0, State.FAIL, "it is full: 0 MB are free"),
-        (400_000_000, State.WARN, "nearly full: 400 MB"),
-        (40 * GB, State.OK, "40.0 GB are free"),
+        (0, Severity.FAIL, "it is full: 0 MB are free"),
+        (400_000_000, Severity.WARN, "nearly full: 400 MB"),
+        (40 * GB, Severity.OK, "40.0 GB are free"),
     ],
 )
 def test_a_full_disk_is_told_before_it_is_full(free, state, words) -> None:
@@ -58,7 +58,7 @@ def test_a_full_disk_is_told_before_it_is_full(free, state, words) -> None:
 def test_advice_of_a_refused_secret_is_what_to_do() -> None:
     refused = "identity.key can be read by other users: run `chmod 600 identity.key`"
     found = machine.secret("identity", refused, there="")
-    assert (found.state, found.do) == (State.FAIL, "run `chmod 600 identity.key`")
+    assert (found.state, found.do) == (Severity.FAIL, "run `chmod 600 identity.key`")
     assert machine.secret("identity", "", there="it is well").what == "it is well"
     assert machine.secret("identity", "broken", there="").do
 
@@ -66,47 +66,47 @@ def test_advice_of_a_refused_secret_is_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("limit", "used", "state"),
     [
-        (400, 0, State.FAIL),
-        (1_024, 0, State.WARN),
-        (100_000, 10, State.OK),
-        (100_000, 90_000, State.FAIL),
+        (400, 0, Severity.FAIL),
+        (1_024, 0, Severity.WARN),
+        (100_000, 10, Severity.OK),
+        (100_000, 90_000, Severity.FAIL),
     ],
 )
 def test_few_open_files_are_told_with_what_they_are_enough_for(limit, used, state) -> None:
     found = machine.open_files(limit, wanted=16_384, used=used)
     assert found.state is state
-    assert "LimitNOFILE" in found.do or state is State.OK
+    assert "LimitNOFILE" in found.do or state is Severity.OK
 
 
 def test_who_wants_few_connections_needs_few_open_files() -> None:
-    assert machine.open_files(1_024, wanted=100).state is State.OK
+    assert machine.open_files(1_024, wanted=100).state is Severity.OK
 
 
 def test_a_port_that_is_taken_is_told_with_who_has_it() -> None:
     problem = "cannot listen on 127.0.0.1:6100: in use; stop it, or name a free port"
     taken = Port("node.http (--http)", "127.0.0.1:6100", problem, "process 7 (python)")
     bad, good = machine.ports([taken, Port("mesh.listen", "127.0.0.1:6101")])
-    assert (bad.check, bad.state) == ("port 6100", State.FAIL)
+    assert (bad.check, bad.state) == ("port 6100", Severity.FAIL)
     assert bad.what.endswith("in use; process 7 (python) listens there")
     assert bad.do == "stop it, or name a free port"
-    assert good.state is State.OK
+    assert good.state is Severity.OK
 
 
 def test_the_kernel_says_whether_its_clock_is_kept() -> None:
-    assert machine.clock(KernelClock(synchronised=True, error=0.02)).state is State.OK
-    assert machine.clock(KernelClock(synchronised=False)).state is State.WARN
+    assert machine.clock(KernelClock(synchronised=True, error=0.02)).state is Severity.OK
+    assert machine.clock(KernelClock(synchronised=False)).state is Severity.WARN
     assert "does not say" in machine.clock(KernelClock(synchronised=None)).what
 
 
 @pytest.mark.parametrize(
     ("now", "wanted", "state", "words"),
     [
-        (103 * DAY, ["vine.example"], State.FAIL, "expired 3 days ago"),
-        (-DAY, ["vine.example"], State.FAIL, "still to come"),
-        (90 * DAY, ["vine.example"], State.WARN, "expires in 10 days"),
-        (DAY, ["other.example", "deep.a.site.example"], State.WARN, "none of which is a name"),
-        (DAY, ["other.example", "a.site.example"], State.OK, "for 99 days more"),
-        (DAY, ["VINE.example."], State.OK, "vine.example"),
+        (103 * DAY, ["vine.example"], Severity.FAIL, "expired 3 days ago"),
+        (-DAY, ["vine.example"], Severity.FAIL, "still to come"),
+        (90 * DAY, ["vine.example"], Severity.WARN, "expires in 10 days"),
+        (DAY, ["other.example", "deep.a.site.example"], Severity.WARN, "none of which is a name"),
+        (DAY, ["other.example", "a.site.example"], Severity.OK, "for 99 days more"),
+        (DAY, ["VINE.example."], Severity.OK, "vine.example"),
     ],
 )
 def test_a_certificate_is_checked_for_its_time_and_its_names(now, wanted, state, words) -> None:
@@ -116,13 +116,13 @@ def test_a_certificate_is_checked_for_its_time_and_its_names(now, wanted, state,
 
 def test_a_certificate_that_cannot_be_read_says_why() -> None:
     found = machine.tls(TlsFacts("x", problem="x can be read by every user: run `chmod o= x`"), now=0, wanted=())  # fmt: skip
-    assert (found.state, found.do) == (State.FAIL, "run `chmod o= x`")
+    assert (found.state, found.do) == (Severity.FAIL, "run `chmod o= x`")
 
 
 def test_what_anybody_may_use_is_a_warning_with_how_to_close_it() -> None:
     found = machine.exposure("mesh: anybody may use it; to close it use --swarm-key FILE")
-    assert (found.state, found.do) == (State.WARN, "to close it use --swarm-key FILE")
-    assert machine.exposure("").state is State.OK
+    assert (found.state, found.do) == (Severity.WARN, "to close it use --swarm-key FILE")
+    assert machine.exposure("").state is Severity.OK
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_each_reason_of_an_address_that_does_not_answer_has_its_advice(why, word
 
 def test_an_address_to_join_is_dialled_by_tcp() -> None:
     bad, good = machine.bootstrap_dials([("/a", "connection refused"), ("/b", "")])
-    assert (bad.state, good.state) == (State.FAIL, State.OK)
+    assert (bad.state, good.state) == (Severity.FAIL, Severity.OK)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_an_address_to_join_is_dialled_by_tcp() -> None:
 )
 def test_why_no_node_answers_is_told(facts, words) -> None:
     found = machine.absent(facts)
-    assert (found.state, words in found.what) == (State.FAIL, True)
+    assert (found.state, words in found.what) == (Severity.FAIL, True)
 
 
 def test_a_store_that_does_not_work_is_told_in_its_own_words() -> None:
@@ -168,6 +168,6 @@ def test_a_store_that_does_not_work_is_told_in_its_own_words() -> None:
     assert found.do.startswith("upgrade this one")
     away = machine.store("redis", "Redis at h:6379: Connection refused")
     assert (away.what, "start it" in away.do) == ("Redis at h:6379: Connection refused", True)
-    assert machine.store("redis", "", seconds=2.0).state is State.WARN
+    assert machine.store("redis", "", seconds=2.0).state is Severity.WARN
     assert machine.store("redis", "", seconds=0.001).what.endswith("1.0 ms")
     assert failures([found, away]) == 2

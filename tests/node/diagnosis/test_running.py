@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.diagnosis import State, running
+from node.diagnosis import Severity, running
 
 PEER, OTHER, THIRD = "12D3KooWa", "12D3KooWb", "12D3KooWc"
 JOIN = "/ip4/192.0.2.1/tcp/6101/p2p/12D3KooWb"
@@ -46,12 +46,12 @@ def only(found):
 def test_a_node_that_drains_and_a_mesh_that_is_down_are_told() -> None:
     ready = {"http": "draining: nothing new", "mesh": "restarted", "store": "ok", "identity": "two"}
     drains, mesh, identity = running.parts(status(ready=ready))
-    assert (drains.state, drains.do) == (State.WARN, "modelvine undrain")
-    assert (mesh.state, identity.state) == (State.FAIL, State.FAIL)
-    assert only(running.parts(status())).state is State.OK
+    assert (drains.state, drains.do) == (Severity.WARN, "modelvine undrain")
+    assert (mesh.state, identity.state) == (Severity.FAIL, Severity.FAIL)
+    assert only(running.parts(status())).state is Severity.OK
 
 
-@pytest.mark.parametrize(("alone", "state"), [(True, State.FAIL), (False, State.WARN)])
+@pytest.mark.parametrize(("alone", "state"), [(True, Severity.FAIL), (False, Severity.WARN)])
 def test_an_address_to_join_is_told_with_the_nodes_own_reason(alone, state) -> None:
     why = "it listens, but does not answer as a node: the swarm keys differ, or it is no node"
     rows = [{"address": JOIN, "answers": False, "why": why}]
@@ -60,21 +60,21 @@ def test_an_address_to_join_is_told_with_the_nodes_own_reason(alone, state) -> N
     assert (found.state, "swarm keys differ" in found.what) == (state, True)
     assert "--swarm-key" in found.do
     rows = [{"address": JOIN, "answers": True, "why": ""}]
-    assert only(running.bootstrap(status(bootstrap={"addresses": rows}))).state is State.OK
+    assert only(running.bootstrap(status(bootstrap={"addresses": rows}))).state is Severity.OK
 
 
 @pytest.mark.parametrize(
     ("said", "nodes", "state", "words"),
     [
-        ({"p2p": ["/ip4/192.0.2.9/tcp/1/p2p/x/p2p-circuit"]}, [], State.WARN, "through a relay"),
-        ({}, [row(origin="inbound")], State.OK, "1 of 1 other nodes dialled"),
-        ({}, [row()], State.OK, "none has yet"),
-        ({"p2p": []}, [], State.FAIL, "dialled nowhere"),
-        ({"p2p": [NEAR]}, [], State.OK, "this machine only"),
-        ({"p2p": [NEAR]}, [row(addresses=[NEAR])], State.OK, "this machine only"),
-        ({"p2p": [NEAR]}, [row()], State.WARN, "others are elsewhere"),
-        ({"p2p": [NEAR]}, [row(state="lost")], State.OK, "this machine only"),
-        ({"p2p": [NEAR], "bootstrap": {"addresses": [{"address": JOIN}]}}, [], State.WARN, "elsewhere"),
+        ({"p2p": ["/ip4/192.0.2.9/tcp/1/p2p/x/p2p-circuit"]}, [], Severity.WARN, "through a relay"),
+        ({}, [row(origin="inbound")], Severity.OK, "1 of 1 other nodes dialled"),
+        ({}, [row()], Severity.OK, "none has yet"),
+        ({"p2p": []}, [], Severity.FAIL, "dialled nowhere"),
+        ({"p2p": [NEAR]}, [], Severity.OK, "this machine only"),
+        ({"p2p": [NEAR]}, [row(addresses=[NEAR])], Severity.OK, "this machine only"),
+        ({"p2p": [NEAR]}, [row()], Severity.WARN, "others are elsewhere"),
+        ({"p2p": [NEAR]}, [row(state="lost")], Severity.OK, "this machine only"),
+        ({"p2p": [NEAR], "bootstrap": {"addresses": [{"address": JOIN}]}}, [], Severity.WARN, "elsewhere"),
     ],
 )  # fmt: skip
 def test_whether_others_can_dial_this_node_is_told(said, nodes, state, words) -> None:
@@ -91,7 +91,7 @@ def test_other_nodes_are_told_by_how_they_answer() -> None:
     relayed, silent, doubted, well = running.neighbours(
         [row(), row(THIRD, "d", state="unreachable", why="it does not answer")], rows
     )
-    assert (relayed.state, silent.state) == (State.WARN, State.FAIL)
+    assert (relayed.state, silent.state) == (Severity.WARN, Severity.FAIL)
     assert "no answer within 5 s" in silent.what
     assert doubted.what == "d is unreachable: it does not answer"
     assert well.what == "1 other node answered directly"
@@ -101,11 +101,15 @@ def test_other_nodes_are_told_by_how_they_answer() -> None:
 @pytest.mark.parametrize(
     ("offsets", "state", "words"),
     [
-        ({"a": 0.02}, State.OK, "within 0.020 s of another node's"),
-        ({"a": 0.02, "b": -7.0}, State.WARN, "the clock of b is 7 s behind this machine's"),
-        ({"a": 300.0}, State.FAIL, "the clock of a is 300 s ahead of this machine's"),
-        ({"a": 299.0, "b": 301.0}, State.FAIL, "this machine's clock is 300 s behind all others'"),
-        ({"a": -10.0, "b": -10.0, "c": 0}, State.WARN, "this machine's clock is 10 s ahead"),
+        ({"a": 0.02}, Severity.OK, "within 0.020 s of another node's"),
+        ({"a": 0.02, "b": -7.0}, Severity.WARN, "the clock of b is 7 s behind this machine's"),
+        ({"a": 300.0}, Severity.FAIL, "the clock of a is 300 s ahead of this machine's"),
+        (
+            {"a": 299.0, "b": 301.0},
+            Severity.FAIL,
+            "this machine's clock is 300 s behind all others'",
+        ),
+        ({"a": -10.0, "b": -10.0, "c": 0}, Severity.WARN, "this machine's clock is 10 s ahead"),
     ],
 )
 def test_whose_clock_is_off_is_what_most_say(offsets, state, words) -> None:
@@ -120,27 +124,27 @@ def test_nodes_that_tell_no_time_say_nothing_of_clocks() -> None:
 @pytest.mark.parametrize(
     ("said", "state", "words"),
     [
-        ({"answers": False, "health": "never answered"}, State.FAIL, "nobody answers at http://127.0.0.1:8080 (never answered)"),
-        ({"speaks": "tgi_http"}, State.FAIL, "speaks tgi_http, and is registered as openai_http"),
-        ({"health": "silent: it has requests and answers nothing"}, State.FAIL, "silent"),
-        ({"circuit": "open", "failures": 3, "retry_in": 2.0}, State.FAIL, "open after 3 failures"),
-        ({"speaks": "", "loads": True}, State.WARN, "loads its model"),
-        ({"speaks": "", "tries": ["GET /v1/models: 401"]}, State.WARN, "does not answer as openai_http (GET /v1/models: 401)"),
-        ({"speaks": "", "tries": ["GET /v1/models: nothing"], "in_flight": 1}, State.OK, "answers"),
-        ({"cid": "b"}, State.OK, "p/tiny (b) answers as openai_http (4 at one time)"),
-        ({"learned": True}, State.OK, "(4 at one time, learned)"),
-        ({"slots": None}, State.OK, "no bound is known"),
+        ({"answers": False, "health": "never answered"}, Severity.FAIL, "http://127.0.0.1:8080 (never answered)"),
+        ({"speaks": "tgi_http"}, Severity.FAIL, "speaks tgi_http, and is registered as openai_http"),
+        ({"health": "silent: it has requests and answers nothing"}, Severity.FAIL, "silent"),
+        ({"circuit": "open", "failures": 3, "retry_in": 2.0}, Severity.FAIL, "open after 3 failures"),
+        ({"speaks": "", "loads": True}, Severity.WARN, "loads its model"),
+        ({"speaks": "", "tries": ["GET /v1/models: 401"]}, Severity.WARN, "does not answer as openai_http (GET /v1/models: 401)"),
+        ({"speaks": "", "tries": ["GET /v1/models: nothing"], "in_flight": 1}, Severity.OK, "answers"),
+        ({"cid": "b"}, Severity.OK, "p/tiny (b) answers as openai_http (4 at one time)"),
+        ({"learned": True}, Severity.OK, "(4 at one time, learned)"),
+        ({"slots": None}, Severity.OK, "no bound is known"),
     ],
 )  # fmt: skip
 def test_each_way_in_which_a_worker_fails_is_named(said, state, words) -> None:
     found = only(running.workers([worker(**said)]))
     assert (found.state, words in found.what) == (state, True)
-    assert found.do or state is State.OK
+    assert found.do or state is Severity.OK
 
 
 def test_workers_that_are_well_are_one_line() -> None:
     assert only(running.workers([worker(), worker()])).what == "all 2 answer"
-    assert only(running.workers([worker(), worker(answers=False)])).state is State.FAIL
+    assert only(running.workers([worker(), worker(answers=False)])).state is Severity.FAIL
     assert "none" in only(running.workers([])).what
 
 
@@ -148,7 +152,7 @@ def test_mixed_versions_are_told_by_name() -> None:
     rows = [row(agent="modelvine/0.9"), row(THIRD, "gone", agent="modelvine/0.8", state="lost")]
     found = only(running.versions(status(), rows, {}))
     assert (found.state, found.what) == (
-        State.WARN,
+        Severity.WARN,
         "this node is modelvine/1.0, gpu2 modelvine/0.9",
     )
     own = {"python": "3.11.7", "libp2p": "0.8.1", "loop": "uvloop"}
@@ -169,13 +173,15 @@ def test_a_node_that_was_not_started_anew_after_an_upgrade_is_told() -> None:
 def test_a_late_event_loop_is_told_with_whose_fault_it_is(busy, words) -> None:
     metrics = {"modelvine_loop_lag_seconds": 1.0, "modelvine_loop_busy_seconds": busy}
     _, late = running.process(status(), metrics)
-    assert (late.state, words in late.what) == (State.WARN, True)
+    assert (late.state, words in late.what) == (Severity.WARN, True)
 
 
 def test_a_relay_that_is_full_is_told_and_who_is_none_says_nothing() -> None:
     assert [*running.relay({"serves": False})] == []
-    assert only(running.relay({"serves": True, "reservations": 2, "refused": 0})).state is State.OK
-    assert only(running.relay({"serves": True, "refused": 3})).state is State.WARN
+    assert (
+        only(running.relay({"serves": True, "reservations": 2, "refused": 0})).state is Severity.OK
+    )
+    assert only(running.relay({"serves": True, "refused": 3})).state is Severity.WARN
 
 
 def test_errors_of_the_log_are_told_with_the_last() -> None:

@@ -114,7 +114,7 @@ async def test_how_soon_an_answer_is_wanted_is_counted(served, worker):
 
 
 async def test_only_a_node_may_say_how_patient_a_request_is(served, worker):
-    worker.fail(hang=True)
+    worker.fail(delay_first=0.01, delay_between=60)
     await served.register(worker, capacity=1)
     patient = {"x-modelvine-patience": "0.001"}
     async with asking(served):

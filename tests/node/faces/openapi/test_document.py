@@ -96,7 +96,7 @@ async def test_operations_have_names_of_their_own_and_every_reference_leads_some
 async def test_schemas_are_schemas(api):
     for schema in api["components"]["schemas"].values():
         Draft202012Validator.check_schema(schema)
-    keys = api["components"]["schemas"]["keys.Wanted"]
+    keys = api["components"]["schemas"]["keys.WantedKey"]
     assert keys["properties"]["model_limits"]["items"]["$ref"].endswith("/keys.WantedLimit")
 
 
