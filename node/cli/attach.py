@@ -221,7 +221,7 @@ class _Attaching:
         said = [told(one) for one in answer.get("learned") or ()]
         replica = f", replica {self._cid}" if self._cid else ""
         self._say(
-            f"registered {project}/{row['model']}{replica}: {'; '.join(said) or 'it says nothing of itself'}"
+            f"registered {project}/{row['model']}{replica}: {'; '.join(said) or 'it says nothing about itself'}"
         )
 
     def _withdraw(self, name: str) -> None:

@@ -150,8 +150,9 @@ def _here(seen: Examined, complaints: Sequence[str], *, runs: bool) -> "Iterator
     if settings.node.tls_cert:
         shown = facts.certificate(settings.node.tls_cert, settings.node.tls_key)
         yield machine.tls(shown, now=time.time(), wanted=facts.own_names(settings))
-    yield machine.exposure(_open_ways(seen))
     examined = seen.answers.get("examination.json", {})
+    # A node that runs knows its options; the settings here are those of the next one.
+    yield machine.exposure(examined["exposed"] if "exposed" in examined else _open_ways(seen))
     if not any(row["clock"] is not None for row in examined.get("peers", ())):
         yield machine.clock(facts.kernel_clock())
     if not runs and not complaints:

@@ -110,3 +110,11 @@ async def test_the_log_of_a_node_holds_the_lines_of_its_helpers(
     asked = {line["process"] for line in found if line["logger"] == "modelvine.requests"}
     assert asked == held.keys()
     assert [line["time"] for line in found] == sorted(line["time"] for line in found)
+
+
+async def test_what_a_node_at_work_is_open_to_is_told_by_itself(swarm: Swarm) -> None:
+    # The doctor's own settings are the defaults: only the node knows how it was started.
+    node = await asyncio.to_thread(swarm.start, Start("open", {"node": {"open": "everybody"}}))
+    findings = (await modelvine(node, "doctor", "--json"))["findings"]
+    (access,) = (row for row in findings if row["check"] == "access")
+    assert (access["state"], "HTTP (/v1, /api)" in access["what"]) == ("warn", True)

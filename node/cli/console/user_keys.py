@@ -115,7 +115,7 @@ def _say_key(made: Mapping[str, str]) -> None:
     # Not among what a script reads.
     print(
         plain(
-            f"that is the key of {made['name']}: it is not shown again, and goes where an OpenAI key goes"
+            f"this is the key of {made['name']}: use it like an OpenAI key; it is not shown again"
         ),
         file=sys.stderr,
     )

@@ -27,7 +27,7 @@ def told(row: Mapping[str, Any]) -> str:
         parts.append(f"{slots} at one time")
     if fault := row.get("fault"):
         parts.append(str(fault))
-    return "; ".join(filter(None, parts)) or "nothing of itself"
+    return "; ".join(filter(None, parts)) or "nothing about itself"
 
 
 def unnamed(row: Mapping[str, Any], name: str) -> str:

@@ -272,7 +272,8 @@ TABLE: Mapping[str, OperationDoc] = {
     "GET /api/v1/examination": OperationDoc(
         "Look at this node's own workers, store and neighbours, as the doctor does", May.CHANGE,
         answer=done(
-            process=OBJECT, store=OBJECT, workers=list_of(OBJECT), peers=list_of(OBJECT), relay=OBJECT, keys=COUNT
+            process=OBJECT, store=OBJECT, workers=list_of(OBJECT), peers=list_of(OBJECT), relay=OBJECT,
+            exposed=told(TEXT, "what others may use without a key"), keys=COUNT,
         ),
     ),
     "GET /api/v1/receipts": OperationDoc(

@@ -18,6 +18,7 @@ import orjson
 from aiohttp import web
 
 from node import __version__
+from node.exposure import surfaces, warned
 from node.faces import Context, Serving
 from node.faces.errors import WrongParameter
 from node.faces.request_reader import ID, done, json_answer
@@ -76,12 +77,14 @@ def routes(context: Context) -> list[web.RouteDef]:
             _each(peer, peers[:MAX_PEERS]),
         )
         relay = {"serves": context.settings.mesh.relay, **registry.mesh.relaying()}
+        ways = surfaces(context.settings, context.listening, registry.mesh.addresses())
         return done(
             process=_process(context),
             store=store,
             workers=workers,
             peers=others,
             relay=relay,
+            exposed=warned(ways),
             keys=len(context.keys.keys),
         )
 

@@ -231,7 +231,7 @@ def test_a_worker_that_names_no_model_needs_one_named(modelvine: Modelvine, node
     assert ended.code == 0
     assert server.heard[2].body["model"] == "own"
     assert server.heard[2].body["cid"] == ""
-    assert "it says nothing of itself" in ended.out
+    assert "it says nothing about itself" in ended.out
 
 
 def test_what_the_node_refuses_is_told_and_nothing_is_left(
