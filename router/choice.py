@@ -31,6 +31,12 @@ LOOKED_AT = 12
 ENOUGH = 3
 """Those of them that have to be well; else all are looked at."""
 
+MAX_EXCLUSIONS = 1_000
+"""Requests of which it is remembered who was left out."""
+
+MAX_EXCLUDED = 12
+"""Replicas that are remembered of one of them."""
+
 MAX_TABLES = 1_024
 """Models whose replicas stand in a table; the one that was made first makes room."""
 
@@ -71,6 +77,33 @@ class Tables:
         return [table[place] for place in drawn]
 
 
+class Exclusions:
+    """Who was left out of the newest choices, and why: what a choice has made anyway, kept by request and by model.
+
+    A request that is held or tries several names is chosen for more than once; the last choice of each name counts.
+    """
+
+    def __init__(self, *, most: int = MAX_EXCLUSIONS) -> None:
+        self._most = most
+        self._found: dict[str, dict[str, tuple[Excluded, ...]]] = {}
+
+    def note(self, request: Request, excluded: tuple[Excluded, ...]) -> None:
+        """Take in who was left out of a choice."""
+        found = self._found.pop(request.id, None)
+        if found is None:
+            if not excluded:
+                return
+            found = {}
+            if len(self._found) >= self._most:
+                del self._found[next(iter(self._found))]
+        found[request.model] = excluded[:MAX_EXCLUDED]
+        self._found[request.id] = found
+
+    def of(self, id_: str) -> list[Excluded]:
+        """Return who was left out when this request was routed, nobody where that is not remembered."""
+        return [*chain.from_iterable(self._found.get(id_, {}).values())]
+
+
 @dataclass(frozen=True, slots=True)
 class Explained:
     """Whom a request would be sent to, in this order, and who may not answer it."""
@@ -97,6 +130,7 @@ class Choosing:
         self._policy = policy
         self._random = random
         self._tables = Tables()
+        self.exclusions = Exclusions()
         self._own = world.own
 
     def explain(self, request: Request) -> Explained:
@@ -121,6 +155,7 @@ class Choosing:
         field, among = self._look(request)
         if self._questions and len(field.eligible) > 1 and await self._asked(request, field):
             field = self.field(request, among)
+        self.exclusions.note(request, field.excluded)
         full = self.only_full(field) if field.excluded else []
         if not full and field.eligible and all(map(self._is_gone, field.eligible)):
             raise self._gone(request, field.eligible)

@@ -104,6 +104,7 @@ class Router:
         self._hedging = Hedging(self._desk) if settings.hedge and not self._ledger.lent else None
         self._starting = Starting(self._desk, self._choosing, policy, settings)
         self._holding = Holding(settings, self._ledger.events, clock, world, self._choosing)
+        self.exclusions = self._choosing.exclusions
         self.in_flight = self._ledger.in_flight
         self.reports = self._ledger.reports
         self.events = self._ledger.events

@@ -12,12 +12,12 @@ from registry.catalog import Catalog, Signed
 from registry.members.liveness import Presence
 from registry.records import Load, PeerId, Record, Service, Version
 from router import policies
-from router.choice import LOOKED_AT, MAX_TABLES, Choosing, Tables
+from router.choice import LOOKED_AT, MAX_EXCLUDED, MAX_TABLES, Choosing, Exclusions, Tables
 from router.errors import NobodyServes, NoCapacity, UnknownModel, WorkerFailed
 from router.ledger import Ledger
 from router.openai.prefixes import prefixes_of
 from router.requests import Kind, Pin, Request
-from router.select.candidates import Candidate, Reason
+from router.select.candidates import Candidate, Excluded, Reason
 from router.state.circuit import TRIP
 from router.state.prefix_index import Read, ReplicaAnswer
 from router.state.remote_load import Report
@@ -260,3 +260,33 @@ async def test_of_many_those_who_were_asked_are_chosen_among() -> None:
     ordered, _ = await choice.ordered(chat())
     assert knowing.asked
     assert {*knowing.asked} <= {candidate.node for candidate in ordered}
+
+
+async def test_who_was_left_out_is_remembered_as_it_was(scene: Scene) -> None:
+    scene.serve(NARROW, OTHER)
+    scene.ledger.began(NARROW, holds_slot=False)
+    asked = chat()
+    assert scene.choosing.at_once(asked) is None
+    await scene.choosing.ordered(asked)
+    scene.ledger.release(NARROW.service)
+    [left] = scene.choosing.exclusions.of(asked.id)
+    assert (left.candidate.service, left.reason) == (NARROW.service, Reason.FULL)
+    # It has room again: the next choice leaves nobody out, and the same request would be told so.
+    await scene.choosing.ordered(replace(asked, id="another"))
+    assert scene.choosing.exclusions.of("another") == []
+    await scene.choosing.ordered(asked)
+    assert scene.choosing.exclusions.of(asked.id) == []
+
+
+def test_exclusions_are_remembered_of_the_newest_requests_and_of_a_few_replicas_each() -> None:
+    found = Exclusions(most=2)
+    left = tuple(Excluded(NARROW, Reason.LOST) for _ in range(MAX_EXCLUDED + 1))
+    for number in range(3):
+        found.note(replace(chat(), id=str(number)), left)
+    # Another name of the same request stands beside the first.
+    found.note(replace(chat("second"), id="2"), left[:1])
+    assert [len(found.of(str(number))) for number in range(3)] == [
+        0,
+        MAX_EXCLUDED,
+        MAX_EXCLUDED + 1,
+    ]

@@ -53,6 +53,14 @@ _CONSIDERED = fields(
     cached=told(NUMBER, "kilobytes of the request in its cache"),
     doubts=list_of(TEXT),
 )
+_LEFT_OUT = fields(
+    node=TEXT,
+    project=TEXT,
+    model=TEXT,
+    cid=TEXT,
+    reason=TEXT,
+    retry_in=told(NUMBER, "seconds until it might have answered, 0 where nobody knew"),
+)
 _REQUEST = fields(
     {"key": told(TEXT, "the key's name, for operators"), "first": or_null(_SECONDS)},
     project=TEXT,
@@ -60,6 +68,7 @@ _REQUEST = fields(
     considered=told(
         list_of(_CONSIDERED), "who could answer, in the order in which they would be asked"
     ),
+    excluded=told(list_of(_LEFT_OUT), "who could not, as it was then; at most 12 for each model"),
     id=TEXT,
     at=_UNIX,
     kind=TEXT,

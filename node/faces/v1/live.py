@@ -23,8 +23,9 @@ from node.faces.errors import NotAllowed, TooManyConnections, UnknownRequest
 from node.faces.request_reader import count_in_query, done
 from node.faces.response_writer import Streaming
 from node.faces.v1.network import node_rows
+from node.faces.v1.route import reason
 from node.observe.recent import MOST, FailedAttempt, Recent
-from router.select.candidates import Candidate
+from router.select.candidates import Candidate, Excluded
 
 PERIOD = 1.0
 """Seconds between two events."""
@@ -148,8 +149,10 @@ class Feed:
             keys: _event(
                 {
                     **said,
-                    "under_way": [request_row(one, failed, keys=keys) for one in under_way],
-                    "ended": [request_row(one, failed, keys=keys) for one in ended],
+                    "under_way": [
+                        request_row(context, one, failed, keys=keys) for one in under_way
+                    ],
+                    "ended": [request_row(context, one, failed, keys=keys) for one in ended],
                 }
             )
             for keys in (False, True)
@@ -199,10 +202,10 @@ def _requests(context: Context, number: int, *, keys: bool) -> dict[str, Any]:
         "count": recent.count,
         # Each process remembers its own, and this is the first one's.
         "processes": context.whole.processes,
-        "under_way": [request_row(one, failed, keys=keys) for one in recent.under_way.values()][
-            :MOST
-        ],
-        "ended": [request_row(one, failed, keys=keys) for one in reversed(ended)],
+        "under_way": [
+            request_row(context, one, failed, keys=keys) for one in recent.under_way.values()
+        ][:MOST],
+        "ended": [request_row(context, one, failed, keys=keys) for one in reversed(ended)],
     }
 
 
@@ -233,7 +236,11 @@ def failed_by_request(recent: Recent) -> Mapping[str, list[FailedAttempt]]:
 
 
 def request_row(
-    account: Account, failed: Mapping[str, Iterable[FailedAttempt]], *, keys: bool
+    context: Context,
+    account: Account,
+    failed: Mapping[str, Iterable[FailedAttempt]],
+    *,
+    keys: bool,
 ) -> dict[str, Any]:
     """Show one request; times are Unix times and seconds."""
     running = account.seconds < 0
@@ -248,6 +255,7 @@ def request_row(
         "route": account.route,
         "attempts": account.attempts,
         **_chosen(account),
+        "excluded": [_left_out(one) for one in context.router.exclusions.of(account.id)],
         "status": 0 if running else account.status,
         "first": round(account.first, 4) or None,
         "seconds": round(age if running else account.seconds, 4),
@@ -292,6 +300,19 @@ def _looked(candidate: Candidate) -> dict[str, Any]:
         "slots": candidate.slots,
         "cached": round(candidate.cached, 1),
         "doubts": [doubt for doubt in _DOUBTS if getattr(candidate, doubt)],
+    }
+
+
+def _left_out(left: Excluded) -> dict[str, Any]:
+    """Show who was left out when a request was routed; the seconds are those that it had to wait then."""
+    service = left.candidate.service
+    return {
+        "node": left.candidate.node,
+        "project": service.project,
+        "model": service.model[:MAX_MODEL],
+        "cid": service.cid,
+        "reason": reason(left),
+        "retry_in": round(left.seconds, 3),
     }
 
 

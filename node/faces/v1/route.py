@@ -90,7 +90,7 @@ def _explanation(context: Context, asked: Request) -> dict[str, Any]:
         "excluded": [
             {
                 **_candidate(context, left.candidate, connections),
-                "reason": _reason(left),
+                "reason": reason(left),
                 "retry_in": round(left.seconds, 3),
             }
             for left in explained.excluded
@@ -112,7 +112,8 @@ def _weighed(
     }
 
 
-def _reason(left: Excluded) -> str:
+def reason(left: Excluded) -> str:
+    """Say why a replica may not answer, with the figures behind it."""
     detail = f"{left.seconds:.1f} s more" if left.seconds else left.detail
     return f"{left.reason}: {detail}" if detail else left.reason
 

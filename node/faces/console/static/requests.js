@@ -89,6 +89,12 @@ const CONSIDERED = [
   { title: "Doubts", cell: (one) => one.doubts.map((doubt) => DOUBTS[doubt]).join(", ") || "none" },
 ];
 
+const EXCLUDED = [
+  { title: "Node", cell: (one) => name(called(one.node)) },
+  { title: "Replica", cell: (one) => name(`${one.project}/${one.model}${one.cid ? ` (${one.cid})` : ""}`) },
+  { title: "Reason", wide: true, cell: (one) => one.reason },
+];
+
 async function cancel(row, said) {
   try {
     await post(`/api/v1/requests/${encodeURIComponent(row.id)}/cancel`);
@@ -120,6 +126,7 @@ function about(row, route, mayChange, close) {
       ["Failed", row.failure],
     ]),
     row.considered.length > 1 && h("div", {}, h("h3", { class: "row" }, "Candidates then, in their order"), table("Candidates then", CONSIDERED, row.considered)),
+    row.excluded.length > 0 && h("div", {}, h("h3", { class: "row" }, "Excluded then"), table("Excluded then", EXCLUDED, row.excluded)),
     row.failed.length > 0 && h("div", {}, h("h3", { class: "row" }, "Attempts that failed"), table("Attempts that failed", FAILED, row.failed)),
     h("div", { class: "row" }, h("button", { type: "button", class: "quiet", onclick: () => explain(route, row.model, KINDS.includes(row.kind) ? row.kind : KINDS[0]) }, "How would it be decided now?"),
       mayChange && !row.status && !row.for_node && h("button", { type: "button", class: "danger", onclick: () => cancel(row, said) }, "Cancel it")),

@@ -98,6 +98,35 @@ async def test_a_request_is_shown_with_whom_it_could_have_gone_to(closed, worker
         assert chosen["doubts"] == []
 
 
+async def test_a_request_is_shown_with_who_was_excluded_then(closed, worker):
+    tell(worker)
+    operator = bearer(TOKEN)
+    ann = await key_for(closed, "ann")
+    row = {"project": "q", "model": "tiny", "api": worker.url, "cid": "ears", "type": 5}
+    async with closed.http.post("/api/v0/ai/model/register", json=row, headers=operator) as answer:
+        assert answer.status == 200
+    status, id_ = await ask(closed, ann)
+    assert status == 200
+    async with closed.http.post("/api/v1/drain", headers=operator) as answer:
+        assert answer.status == 200
+    status, late = await ask(closed, ann)
+    assert status == 503
+    body = {"project": "q"}
+    async with closed.http.post(
+        "/api/v0/ai/project/unregister", json=body, headers=operator
+    ) as answer:
+        assert answer.status == 200
+    # Neither is so any more.
+    async with closed.http.post("/api/v1/undrain", headers=operator) as answer:
+        assert answer.status == 200
+    ended = (await get(closed, "/api/v1/requests", operator))["ended"]
+    found = {row["id"]: row["excluded"] for row in ended}
+    [one] = found[id_]
+    assert (one["project"], one["model"], one["cid"]) == ("q", "tiny", "ears")
+    assert one["reason"].startswith("it serves another type of request")
+    assert "its node is draining" in {one["reason"] for one in found[late]}
+
+
 async def test_a_request_is_shown_with_what_became_of_it_and_without_what_was_said(closed, worker):
     tell(worker)
     ann = await key_for(closed, "ann")
