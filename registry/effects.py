@@ -32,6 +32,7 @@ EVENTS: Mapping[str, str] = {
     "questions_refused": "questions of a peer that asks too often, and challenges beyond the limit of concurrent ones",
     "streams_refused": "questions and pipes beyond the limit of concurrent ones, and questions that are too long",
     "connections_refused": "incoming connections beyond the limit",
+    "handshakes_failed": "incoming connections whose handshake failed: another swarm key, or no node",
 }
 """Every event with what it counts."""
 

@@ -219,7 +219,7 @@ class Mesh(Protocol):
         """What this node did for others as a relay since the mesh came up, by name; empty where there are none."""
 
     def refused(self) -> Mapping[str, int]:
-        """What of others was refused because a limit was reached, since the start: how often, by `registry.effects`' names."""
+        """What of others was refused, for a limit or a handshake that failed, since the start: by `registry.effects`' names."""
 
     def tasks(self) -> int:
         """How many tasks the mesh's own loop had when this was last asked; 0 while it is down, or has none."""

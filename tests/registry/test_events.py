@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from registry.effects import EVENTS, counted
-from registry.mesh.libp2p.node import CONNECTIONS_REFUSED, STREAMS_REFUSED
+from registry.mesh.libp2p.guards import CONNECTIONS_REFUSED, HANDSHAKES_FAILED
+from registry.mesh.libp2p.node import STREAMS_REFUSED
 
 ROOT = Path(__file__).parent.parent.parent
 COUNTED = re.compile(r'counters\["(\w+)"\]')
@@ -25,6 +26,6 @@ def test_every_event_that_the_registry_counts_has_a_name_here() -> None:
     pages = [path.read_text() for path in (ROOT / "registry").rglob("*.py")]
     named = {event for page in pages for event in COUNTED.findall(page)}
     named |= {*REASON.findall((ROOT / "registry/intake/validator.py").read_text())}
-    named |= {CONNECTIONS_REFUSED, STREAMS_REFUSED}
+    named |= {CONNECTIONS_REFUSED, HANDSHAKES_FAILED, STREAMS_REFUSED}
     assert {"frames_bad", "strangers_refused", "offences", "loads_in"} <= named
     assert not named - set(EVENTS)

@@ -180,7 +180,11 @@ TABLE: Mapping[str, OperationDoc] = {
     ),
     "GET /api/v1/nodes": OperationDoc(
         "List the nodes, and how this node is connected to each", May.LOOK,
-        answer=fields(nodes=list_of(_NODE), bootstrap=_CONTACTS),
+        answer=fields(
+            nodes=list_of(_NODE),
+            bootstrap=_CONTACTS,
+            handshakes_failed=told(COUNT, "connections of others whose handshake failed since the start"),
+        ),
     ),
     "POST /api/v1/drain": OperationDoc(
         "Take this node out of service: others send it nothing new", May.CHANGE, answer=_DRAINED

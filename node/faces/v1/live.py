@@ -22,7 +22,7 @@ from node.faces.access_log import Account
 from node.faces.errors import NotAllowed, TooManyConnections, UnknownRequest
 from node.faces.request_reader import count_in_query, done
 from node.faces.response_writer import Streaming
-from node.faces.v1.network import node_rows
+from node.faces.v1.network import node_rows, strays
 from node.faces.v1.route import reason
 from node.observe.recent import MOST, FailedAttempt, Recent
 from router.select.candidates import Candidate, Excluded
@@ -137,7 +137,7 @@ class Feed:
         found = context.node_events
         if self._changes != found.changes or tick >= self._nodes_at + NODES_EVERY:
             self._changes, self._nodes_at = found.changes, tick
-            said["nodes"] = node_rows(context)
+            said |= {"nodes": node_rows(context), **strays(context)}
         if new := min(found.count - self._node_events, MAX_SHOWN):
             said["events"] = [asdict(one) for one in list(found.events)[-new:]]
             self._node_events = found.count

@@ -27,8 +27,7 @@ def routes(context: Context) -> list[web.RouteDef]:
         return json_answer(_catalog(context, digest_only=request.query.get("digest") == "1"))
 
     async def nodes(_: web.Request) -> web.Response:
-        found = contacts(context.bootstrap.addresses, context.registry.mesh)
-        return json_answer({"nodes": node_rows(context), "bootstrap": shown(found)})
+        return json_answer({"nodes": node_rows(context), **strays(context)})
 
     return [
         web.get("/api/v1/catalog", catalog),
@@ -144,6 +143,13 @@ def node_rows(context: Context) -> list[dict[str, Any]]:
         }
         for node, signed in sorted(context.registry.catalog.held.items())
     ]
+
+
+def strays(context: Context) -> dict[str, Any]:
+    """Show which nodes do not come together with this one: those it dials in vain, and how many came in vain to it."""
+    found = contacts(context.bootstrap.addresses, context.registry.mesh)
+    failed = context.registry.counted()["handshakes_failed"]
+    return {"bootstrap": shown(found), "handshakes_failed": failed}
 
 
 def _connection(

@@ -24,6 +24,7 @@ import libp2p.pubsub.pubsub as pubsub_module
 import libp2p.stream_muxer.muxer_multistream as muxer_module
 import trio
 from libp2p.abc import IHost, INetConn, INetStream
+from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import GossipSub
 from libp2p.pubsub.rpc_queue import RpcQueue
@@ -52,6 +53,8 @@ _M = TypeVar("_M", bound=_Message)
 
 MAX_MESSAGE_BYTES = 64 * 1024
 """The longest message of a relay, or about dialling back."""
+
+CONNECTIONS_REFUSED, HANDSHAKES_FAILED = "connections_refused", "handshakes_failed"
 
 SPARE, SPARE_OF_ONE = 32, 8
 """Connections beyond the bounds, of all and of one address, that may stand until it is chosen who gives way."""
@@ -148,12 +151,13 @@ def guard(
     host: IHost,
     callers: Callers,
     *,
-    refused: Callable[[], object],
+    refused: Callable[[str], object],
     offended: Callable[[ID], object],
 ) -> None:
     """Guard one host, between its making and its running.
 
-    `refused` is called for each caller that is turned away, `offended` for each stream that breaks its protocol's rules.
+    `refused` is called with an event for each caller that is turned away or does not end its handshake, `offended` for each
+    stream that breaks its protocol's rules.
     """
     network: Any = host.get_network()
     _require(network, "common_stream_handler", "_inbound_limiter", "upgrade_inbound_raw_conn")
@@ -165,7 +169,8 @@ def guard(
     network._inbound_limiter = trio.CapacityLimiter(math.inf)  # noqa: SLF001
     # It dials whoever it has heard of until half of `max_connections` stand, whatever its watermarks say.
     network.auto_connector.maybe_connect = _nothing
-    upgrade = _ending_with_its_connection(network.upgrade_inbound_raw_conn)
+    shaking = _telling(network.upgrade_inbound_raw_conn, refused)
+    upgrade = _ending_with_its_connection(shaking)
     network.upgrade_inbound_raw_conn = _counting(upgrade, callers, refused)
 
 
@@ -262,6 +267,31 @@ def _guarded(
     return handle
 
 
+def _telling(
+    upgrade: Callable[..., Awaitable[Any]], refused: Callable[[str], object]
+) -> Callable[..., Awaitable[Any]]:
+    async def upgrade_or_tell(raw: Any, *positional: Any) -> Any:
+        read, spoke = raw.read, False
+
+        async def read_first(n: int | None = None) -> bytes:
+            nonlocal spoke
+            data: bytes = await read(n)
+            spoke = bool(data)
+            del raw.read
+            return data
+
+        raw.read = read_first
+        try:
+            return await upgrade(raw, *positional)
+        except SwarmException:
+            # Who closes without a word looks only whether the port is open.
+            if spoke:
+                refused(HANDSHAKES_FAILED)
+            raise
+
+    return upgrade_or_tell
+
+
 def _ending_with_its_connection(
     upgrade: Callable[..., Awaitable[Any]],
 ) -> Callable[..., Awaitable[Any]]:
@@ -275,13 +305,13 @@ def _ending_with_its_connection(
 
 
 def _counting(
-    upgrade: Callable[..., Awaitable[Any]], callers: Callers, refused: Callable[[], object]
+    upgrade: Callable[..., Awaitable[Any]], callers: Callers, refused: Callable[[str], object]
 ) -> Callable[..., Awaitable[Any]]:
     async def count_and_upgrade(raw: Any, *positional: Any) -> Any:
         # Before the handshake: the library looks at its limits when that is paid for, and at addresses never.
         address, *_ = raw.get_remote_address() or ("",)
         if why := callers.enter(address, trio.current_time()):
-            refused()
+            refused(CONNECTIONS_REFUSED)
             _log.warning("refused a connection: %s", why)
             await raw.close()
             raise ConnectionResetError(why)

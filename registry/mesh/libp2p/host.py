@@ -236,7 +236,7 @@ def make_host(
     judge: Judge,
     deliver: Deliver,
     offended: Offended,
-    refused: Callable[[], object],
+    refused: Callable[[str], object],
 ) -> Libp2pHost:
     """Make a guarded host. Call it in the trio thread."""
     harden()
@@ -254,7 +254,8 @@ def make_host(
     )
     most = settings.max_connections + SPARE
     per_address = settings.max_connections_per_address + SPARE_OF_ONE
-    guard(host, Callers(most=most, per_address=per_address), refused=refused, offended=offended)
+    callers = Callers(most=most, per_address=per_address)
+    guard(host, callers, refused=refused, offended=offended)
     # Each retry costs the redial loop time that it spends better itself.
     network: Any = host.get_network()
     network.retry_config = RetryConfig(max_retries=0)

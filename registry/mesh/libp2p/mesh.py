@@ -30,13 +30,8 @@ from registry.mesh import (
 )
 from registry.mesh.discovered import claim_in, only_loopback
 from registry.mesh.libp2p.dial import peer_in
-from registry.mesh.libp2p.node import (
-    CONNECTIONS_REFUSED,
-    STREAMS_REFUSED,
-    MeshNode,
-    Plan,
-    WayBack,
-)
+from registry.mesh.libp2p.guards import CONNECTIONS_REFUSED, HANDSHAKES_FAILED
+from registry.mesh.libp2p.node import STREAMS_REFUSED, MeshNode, Plan, WayBack
 from registry.mesh.libp2p.pipes import WINDOW, PipeEnd, StreamPipe
 from registry.mesh.libp2p.thread import TrioThread, living_tasks
 from registry.mesh.mdns import MulticastDns, service_of
@@ -78,7 +73,9 @@ class LibP2PMesh:
         self._sent = 0
         self._landed = 0
         self._refused = 0
-        self._turned_away = {CONNECTIONS_REFUSED: 0, STREAMS_REFUSED: 0}
+        self._turned_away = dict.fromkeys(
+            (CONNECTIONS_REFUSED, STREAMS_REFUSED, HANDSHAKES_FAILED), 0
+        )
         # Where our own interfaces are, which `announce` may leave out.
         self._interfaces: tuple[str, ...] = ()
         self._crew = BackgroundTasks()
@@ -186,7 +183,7 @@ class LibP2PMesh:
         return {} if self._place is None else dict(self._place.relaying)
 
     def refused(self) -> Mapping[str, int]:
-        """What of others was refused because a limit was reached: how often, by event."""
+        """What of others was refused, for a limit or a handshake that failed: how often, by event."""
         return dict(self._turned_away)
 
     def tasks(self) -> int:

@@ -24,7 +24,7 @@ from registry.mesh.discovered import Strangers, only_loopback
 from registry.mesh.libp2p.ask import ASK, Questions, QuestionStreams
 from registry.mesh.libp2p.connections import Company, Eviction, Origins
 from registry.mesh.libp2p.dial import Dials, peer_in
-from registry.mesh.libp2p.guards import indifferent, unreachable
+from registry.mesh.libp2p.guards import CONNECTIONS_REFUSED, indifferent, unreachable
 from registry.mesh.libp2p.host import make_host
 from registry.mesh.libp2p.nat import Nat
 from registry.mesh.libp2p.pipes import WINDOW, PipeEnd
@@ -48,7 +48,7 @@ CLOSE_SECONDS = 3.0
 FLUSH_SECONDS = 0.5
 """Seconds that writing what gossip still holds may take at the end."""
 
-CONNECTIONS_REFUSED, STREAMS_REFUSED = "connections_refused", "streams_refused"
+STREAMS_REFUSED = "streams_refused"
 """Events that the mesh counts."""
 
 _FLUSH_POLL = 0.02
@@ -114,7 +114,7 @@ class MeshNode:
             judge=doors.judge,
             deliver=self._deliver,
             offended=self._tell_offence,
-            refused=partial(doors.refused, CONNECTIONS_REFUSED),
+            refused=doors.refused,
         )
         self._host = self._made.host
         self._asking = QuestionStreams(self._host)

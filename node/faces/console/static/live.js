@@ -5,7 +5,7 @@ import { ask, eventsOf, get } from "./api.js";
 const MOST = 1000;
 const AGAIN = [1000, 2000, 5000];
 
-export const state = { nodes: [], underWay: [], ended: [], events: [], count: 0, processes: 1, at: 0, on: false, tried: 0 };
+export const state = { nodes: [], bootstrap: [], handshakes: 0, underWay: [], ended: [], events: [], count: 0, processes: 1, at: 0, on: false, tried: 0 };
 const watching = new Set();
 
 export function watch(changed) {
@@ -18,14 +18,14 @@ const tell = (what) => watching.forEach((changed) => changed(what));
 async function whole() {
   const [nodes, requests, events] = await Promise.all([get("/api/v1/nodes"), get("/api/v1/requests"), get("/api/v1/node-events")]);
   Object.assign(state, {
-    nodes: nodes.nodes, underWay: requests.under_way, ended: requests.ended, count: requests.count, processes: requests.processes,
+    nodes: nodes.nodes, bootstrap: nodes.bootstrap.addresses, handshakes: nodes.handshakes_failed, underWay: requests.under_way, ended: requests.ended, count: requests.count, processes: requests.processes,
     events: events.events, at: Date.now() / 1000,
   });
 }
 
 async function take(said) {
   state.at = said.at;
-  if (said.nodes) state.nodes = said.nodes;
+  if (said.nodes) Object.assign(state, { nodes: said.nodes, bootstrap: said.bootstrap.addresses, handshakes: said.handshakes_failed });
   if (said.events) {
     const known = new Set(state.events.map((one) => `${one.at} ${one.node}`));
     state.events = [...said.events.filter((one) => !known.has(`${one.at} ${one.node}`)).reverse(), ...state.events].slice(0, MOST);

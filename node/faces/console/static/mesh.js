@@ -12,6 +12,7 @@ const LINKS = { direct: "direct", relayed: "through a relay", none: "no connecti
 
 export function show(place) {
   const top = h("div", {});
+  const strays = h("div", {});
   const picture = h("figure", { class: "picture", "aria-label": "The mesh as this node sees it" });
   const detail = h("div", {});
   const rows = h("section", { class: "pane" });
@@ -50,6 +51,7 @@ export function show(place) {
       ["in flight at this node", number(state.underWay.length)],
       ["in the queues of workers", number(state.nodes.reduce((sum, one) => sum + busy(one, "queued"), 0))],
     ]));
+    put(strays, astray(state.bootstrap.filter((one) => !one.answers && one.why), state.handshakes));
     draw();
     const node = state.nodes.find((one) => one.node === chosen);
     if (node && machine.node !== node.node) { machine.node = node.node; look(machine.place, node); }
@@ -60,7 +62,7 @@ export function show(place) {
     }));
   }
 
-  put(place, top, picture, detail, rows);
+  put(place, top, strays, picture, detail, rows);
   if (state.nodes.length) render();
   else put(top, h("p", { class: "empty" }, "Looking …"));
   const wider = new ResizeObserver(() => { shown = ""; draw(); });
@@ -70,6 +72,17 @@ export function show(place) {
 }
 
 const label = (node) => node.name || short(node.node);
+
+const ADDRESSES = [
+  { title: "Address", cell: (one) => h("span", { class: "mono" }, one.address) },
+  { title: "Because", wide: true, cell: (one) => one.why },
+];
+
+// Which nodes do not come together with this one, by what either end can see of it.
+const astray = (silent, failed) => [
+  silent.length > 0 && h("section", { class: "pane" }, h("h2", {}, "Addresses that do not answer"), table("Addresses that do not answer", ADDRESSES, silent)),
+  failed > 0 && h("p", { class: "muted" }, `${failed === 1 ? "One connection" : `${number(failed)} connections`} from elsewhere failed in the handshake since this node's start: the swarm key there is another than here, or one of the two has none, or it is no node.`),
+];
 
 const COLUMNS = [
   { title: "Node", cell: (one) => name(label(one)) },

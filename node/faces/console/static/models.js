@@ -45,6 +45,20 @@ function rowsOf(nodes, history) {
   return rows.sort((one, two) => one.model.localeCompare(two.model) || one.who.localeCompare(two.who));
 }
 
+const SLOWER = 3;
+const NOTICED = 0.25;
+
+// Machines whose first token comes much later than that of the others that serve the same model, in words.
+export function slow(rows) {
+  return rows.flatMap((row) => {
+    const others = rows.filter((one) => one.model === row.model && one.node !== row.node && one.first !== null).map((one) => one.first);
+    const usual = others.sort((one, two) => one - two)[Math.floor(others.length / 2)];
+    const answered = row.sums.requests - row.sums.failed;
+    if (!others.length || row.first === null || row.first < SLOWER * usual || row.first - usual < NOTICED) return [];
+    return [`${row.who} is slow with ${row.model}: its first token takes ${seconds(row.first)} (over ${answered === 1 ? "one request" : `${number(answered)} requests`}), elsewhere ${seconds(usual)}.`];
+  });
+}
+
 // An old report says nothing of what waits now.
 const lately = (row) => (row.load && row.load.age <= 5 ? row.load : null);
 
@@ -80,6 +94,7 @@ function whole(place) {
       const unanswered = past.history.filter((row) => row.node === "-").reduce((sum, row) => sum + row.requests, 0);
       put(rows,
         h("div", { class: "head" }, h("h2", {}, "Models"), h("span", { class: "muted" }, `The last hour, as asked of this node${unanswered ? `; ${unanswered === 1 ? "one request was" : `${number(unanswered)} requests were`} answered by nobody` : ""}`)),
+        [...new Set(slow(found))].map((words) => h("p", { class: "note" }, words)),
         table("Models", COLUMNS, found, { open, selected: chosen, key: (row) => `${row.model}\n${row.node}\n${row.cid}`, empty: "No model is registered yet. Register one under Manage." }));
     } catch (error) {
       put(rows, note(error.message, "bad"));

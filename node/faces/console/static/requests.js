@@ -36,6 +36,8 @@ export function show(place, me) {
   const detail = h("section", { class: "pane", "aria-live": "polite" });
   const ended = h("section", { class: "pane" });
   let chosen = "";
+  let route = null;
+  let shown = "";
 
   function matches(row) {
     const wanted = filter.querySelector("input").value.trim().toLowerCase();
@@ -46,13 +48,23 @@ export function show(place, me) {
 
   function open(row) {
     chosen = row.id;
-    const route = h("div", { class: "beside" });
-    put(detail, about(row, route, me.may.change, () => { chosen = ""; put(detail); render(); }));
+    route = h("div", { class: "beside" });
+    shown = "";
     render();
     detail.scrollIntoView({ block: "nearest" });
   }
 
+  // An open request under way goes on: what has become of it since is shown as it comes.
+  function follow() {
+    const row = [...state.underWay, ...state.ended].find((one) => one.id === chosen);
+    const now = row && [row.id, row.at, row.status, row.node, row.attempts, row.failed.length, row.excluded.length].join(" ");
+    if (!row || now === shown) return;
+    shown = now;
+    put(detail, about(row, route, me.may.change, () => { chosen = ""; put(detail); render(); }));
+  }
+
   function render() {
+    follow();
     const options = { open, selected: chosen, key: (row) => row.id };
     put(running, h("h2", {}, `In flight: ${state.underWay.length}`), state.underWay.length > 0 && table("In flight", columns(me.may.change), state.underWay.filter(matches), options));
     let rows = state.ended.filter(matches);

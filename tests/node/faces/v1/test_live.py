@@ -228,6 +228,7 @@ async def test_a_reader_hears_each_second_of_nodes_and_requests(served):
         first = await next_event(response)
         assert [one["node"] for one in first["nodes"]] == [served.context.peer]
         assert first["ended"] == []
+        assert (first["bootstrap"]["addresses"], first["handshakes_failed"]) == ([], 0)
         _, id_ = await ask(served)
         second = await next_event(response)
         assert [one["id"] for one in second["ended"]] == [id_]

@@ -49,6 +49,7 @@ async def test_a_node_that_is_lost_leaves_the_live_view_and_not_the_list_of_node
 
 async def test_nodes_are_listed_with_how_they_are_reached(mesh):
     _, body = await told(mesh.two.http.get("/api/v1/nodes"))
+    assert body["handshakes_failed"] == 0
     nodes = {entry["node"]: entry for entry in body["nodes"]}
     one = nodes[mesh.one.context.peer]
     assert (one["state"], one["connection"], one["models"]) == ("alive", "direct", 0)

@@ -80,3 +80,20 @@ async def test_the_idle_make_room_for_a_newcomer(world: LibP2PWorld) -> None:
         await try_to_connect(late, host)
         await asyncio.sleep(0.3)
     assert first.mesh.peer not in host.peers()
+
+
+async def test_a_handshake_that_fails_is_counted_and_a_look_at_the_port_is_not(
+    world: LibP2PWorld,
+) -> None:
+    world.swarm_key = "1" * 64
+    host, friend = await world.seat("host"), await world.seat("friend")
+    world.swarm_key = "2" * 64
+    stranger = await world.seat("stranger")
+    port = int(host.mesh.addresses()[0].split("/")[4])
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.close()
+    assert await try_to_connect(friend, host)
+    assert host.mesh.refused()["handshakes_failed"] == 0
+    assert not await try_to_connect(stranger, host)
+    await until(lambda: host.mesh.refused()["handshakes_failed"] == 1)
+    assert stranger.mesh.peer not in host.peers()
