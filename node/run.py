@@ -39,6 +39,7 @@ from node.observe import logs
 from node.observe.aggregate import Whole
 from node.observe.host import Host, host_name
 from node.observe.loop_lag import Lateness
+from node.observe.queue_samples import QueueSamples
 from node.observe.refusals import Refusals
 from node.peers import contacts
 from node.peers.followers import tell_revoked
@@ -178,6 +179,7 @@ def _background(
         "keys": context.keys.follow,
         "revocations": partial(tell_revoked, context.keys, registry),
         "usage": context.usage_log.run,
+        "queues": _queues(context).run,
         "receipts": context.receipt_log.run,
         "learning": context.learning.run,
         "contacts": partial(
@@ -208,6 +210,18 @@ def _link_address(settings: Settings) -> HostPort:
 
 def _reach(registry: Registry, certificate: bytes, link: HostPort) -> Reach:
     return reach_of(registry.mesh.addresses(), link=link, certificate=certificate)
+
+
+def _queues(context: Context) -> QueueSamples:
+    """Return what looks at queues for the last hour."""
+    return QueueSamples(
+        context.usage_log.history,
+        context.metrics.recent,
+        own=context.peer,
+        busy=context.whole,
+        reports=context.router.reports,
+        now=time.monotonic,
+    )
 
 
 def _context(given: Given, parts: Parts, listening: Listening) -> Context:

@@ -26,7 +26,10 @@ MAX_RINGS = 300
 
 @dataclass(slots=True)
 class UsageBucket:
-    """Sums of one bucket: counts, tokens, and seconds. `number` counts buckets from the start of the clock."""
+    """Sums of one bucket: counts, tokens, and seconds. `number` counts buckets from the start of the clock.
+
+    `refused` counts requests and attempts for which there was no room; `queued` is how many waited at most.
+    """
 
     number: int
     requests: int = 0
@@ -36,6 +39,8 @@ class UsageBucket:
     cached_tokens: int = 0
     seconds: float = 0.0
     first_seconds: float = 0.0
+    refused: int = 0
+    queued: int = 0
 
     def add(self, row: "UsageRow | UsageBucket") -> None:
         """Take in what was counted in a while."""
@@ -46,6 +51,12 @@ class UsageBucket:
         self.cached_tokens += row.cached_tokens
         self.seconds += row.seconds
         self.first_seconds += row.first_seconds
+
+    def join(self, other: "UsageBucket") -> None:
+        """Take in another bucket."""
+        self.add(other)
+        self.refused += other.refused
+        self.queued = max(self.queued, other.queued)
 
 
 class UsageHistory:
@@ -59,13 +70,18 @@ class UsageHistory:
 
     def add(self, row: "UsageRow") -> None:
         """Take in what was counted just now."""
-        number = self._number()
-        ring = self._ring((row.model, row.node), number)
-        if ring is None:
-            return
-        if not ring or ring[-1].number != number:
-            ring.append(UsageBucket(number))
-        ring[-1].add(row)
+        if (bucket := self._bucket(row.model, row.node)) is not None:
+            bucket.add(row)
+
+    def refused(self, model: str, node: str, count: int) -> None:
+        """Take in that so much was refused just now."""
+        if (bucket := self._bucket(model, node)) is not None:
+            bucket.refused += count
+
+    def queued(self, model: str, node: str, count: int) -> None:
+        """Take in how many requests wait now."""
+        if (bucket := self._bucket(model, node)) is not None:
+            bucket.queued = max(bucket.queued, count)
 
     def pairs(self) -> Sequence[tuple[str, str]]:
         """Return the models and nodes of which there is something from the last hour, in order."""
@@ -84,11 +100,20 @@ class UsageHistory:
         total, oldest = UsageBucket(self._number()), self._number() - BUCKETS + 1
         for bucket in self._rings.get((model, node), ()):
             if bucket.number >= oldest:
-                total.add(bucket)
+                total.join(bucket)
         return total
 
     def _number(self) -> int:
         return int(self._now() / BUCKET)
+
+    def _bucket(self, model: str, node: str) -> UsageBucket | None:
+        number = self._number()
+        ring = self._ring((model, node), number)
+        if ring is None:
+            return None
+        if not ring or ring[-1].number != number:
+            ring.append(UsageBucket(number))
+        return ring[-1]
 
     def _ring(self, pair: tuple[str, str], number: int) -> deque[UsageBucket] | None:
         if pair not in self._rings and len(self._rings) >= self._most:

@@ -83,6 +83,8 @@ class Account:
     """Its trace, where it is traced."""
     error: str = ""
     """The class of the error that it failed with."""
+    full: bool = False
+    """Whether this machine had no room for it."""
     used: Usage | None = None
     """The tokens that it took, once it has ended, as far as anybody told."""
 
@@ -128,6 +130,7 @@ class Account:
     def failed(self, error: Exception) -> None:
         """Take in who failed and why; what is wrong with a request itself may quote it, and is not logged."""
         self.error = type(error).__name__
+        self.full = isinstance(error, NoCapacity)
         if isinstance(error, WorkerError | NobodyServes | NoCapacity):
             self.failure = f" at={error.at or '-'} why={quoted(str(error))}"
 
@@ -192,6 +195,8 @@ def conclude(context: Serving, account: Account) -> None:
         _count(context, account, used, seconds)
     if (asker or not account.served) and account.status < _REFUSED:
         _write_down(context, account, used, seconds)
+    if account.full:
+        context.metrics.recent.found_no_room(account.model, context.peer)
     _remember(context.metrics.recent, account, used, seconds)
     if account.trace is not None and context.tracer is not None:
         context.tracer.ended(account, account.trace)

@@ -3,16 +3,18 @@
 A request costs two entries and no call: whoever opens and concludes its account writes them here. Each process has its own.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from node.auth.usage import MAX_NAME
 from registry.clock import Clock
+from registry.records import PeerId
+from router.errors import WorkerBusy, WorkerError
 
 if TYPE_CHECKING:
     from node.faces.access_log import Account
-    from router.errors import WorkerError
     from router.world import Outcome
 
 MOST = 1_000
@@ -52,10 +54,14 @@ class Recent:
         """How many have ended since the start."""
         self.failed: deque[FailedAttempt] = deque(maxlen=most)
         """Attempts that failed, the newest last."""
+        self.refused: Counter[tuple[str, str]] = Counter()
+        """What found no room, by model and node, until somebody takes it: attempts there, and requests that waited here."""
 
-    def failed_attempt(self, outcome: "Outcome", error: "WorkerError") -> None:
+    def failed_attempt(self, outcome: "Outcome", error: WorkerError) -> None:
         """Note an attempt that failed."""
         candidate = outcome.candidate
+        if isinstance(error, WorkerBusy):
+            self.found_no_room(candidate.service.model, candidate.node)
         self.failed.append(
             FailedAttempt(
                 outcome.request,
@@ -69,6 +75,12 @@ class Recent:
                 outcome.circuit,
             )
         )
+
+    def found_no_room(self, model: str, node: PeerId) -> None:
+        """Count what was refused; a caller may name the model, and in a helper nobody takes the counts."""
+        pair = model[:MAX_NAME], node
+        if pair in self.refused or len(self.refused) < MOST:
+            self.refused[pair] += 1
 
     def since(self, count: int) -> Iterable["Account"]:
         """Return the requests that ended after the first `count`, the oldest first, as far as they are remembered."""

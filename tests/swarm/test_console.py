@@ -172,7 +172,9 @@ async def test_a_model_is_asked_and_the_request_is_seen_with_its_decision(
     await page.says("tiny")
     await go(page, "Models")
     await page.click("td .open", "tiny")
-    await page.shows("document.querySelectorAll('.chart canvas').length === 4")
+    await page.shows("document.querySelectorAll('.chart canvas').length === 6")
+    await page.says("Waiting at most, each half minute")
+    await page.says("Refused for want of room, each half minute")
     assert asked_only(page, first)
 
 

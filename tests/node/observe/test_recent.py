@@ -1,9 +1,9 @@
 """Recent requests: the last ones in their order, and no more than that."""
 
 from node.faces.access_log import Account
-from node.observe.recent import MAX_WORDS, Recent
+from node.observe.recent import MAX_WORDS, MOST, Recent
 from registry.records import Service
-from router.errors import WorkerFailed
+from router.errors import WorkerBusy, WorkerFailed
 from router.requests import Kind
 from router.select.candidates import Candidate
 from router.world import Outcome
@@ -38,3 +38,15 @@ def test_a_failed_attempt_is_kept_with_its_request_and_cut():
     )  # fmt: skip
     assert found.circuit == "open"
     assert (found.error, found.seconds, len(found.why)) == ("WorkerFailed", 0.5, MAX_WORDS)
+
+
+def test_what_found_no_room_is_counted_by_model_and_node():
+    recent = Recent(lambda: 5.0)
+    candidate = Candidate("node", Service("p", "m", "c"))
+    for error in (WorkerBusy("full"), WorkerBusy("full"), WorkerFailed("broken")):
+        recent.failed_attempt(Outcome(candidate, error, 0.5, request="r", circuit="closed"), error)
+    assert recent.refused == {("m", "node"): 2}
+    for number in range(MOST + 1):
+        recent.found_no_room(f"{number}-{'x' * 1_000}", "node")
+    assert len(recent.refused) == MOST
+    assert max(len(model) for model, _ in recent.refused) == 100

@@ -23,7 +23,7 @@ function listed(place) {
   ], said.data, { empty: "No model is served that your key is for." }))).catch((error) => put(place, note(error.message, "bad")));
 }
 
-const KEYS = ["requests", "failed", "prompt_tokens", "completion_tokens", "cached_tokens", "seconds", "first_seconds"];
+const KEYS = ["requests", "failed", "prompt_tokens", "completion_tokens", "cached_tokens", "seconds", "first_seconds", "refused", "queued"];
 
 export function rates(sums) {
   const answered = sums.requests - sums.failed;
@@ -77,6 +77,8 @@ const COLUMNS = [
   { title: "Slots", number: true, cell: (row) => number(row.load?.slots) },
   { title: "Requests", number: true, cell: (row) => number(row.sums.requests) },
   { title: "Failed", number: true, cell: (row) => (row.sums.failed ? h("span", { class: "bad" }, number(row.sums.failed)) : "0") },
+  { title: "Refused", number: true, cell: (row) => (row.sums.refused ? h("span", { class: "bad" }, number(row.sums.refused)) : "0") },
+  { title: "Waited at most", number: true, cell: (row) => number(row.sums.queued) },
   { title: "From cache", number: true, cell: (row) => percent(row.cached) },
   { title: "Context", number: true, cell: (row) => (row.context ? compact(row.context) : "–") },
 ];
@@ -132,12 +134,15 @@ function draw(place, past) {
   const length = busy[0].buckets.length;
   const end = Math.ceil(past.until / past.bucket) * past.bucket;
   const x = busy[0].buckets.map((_, at) => end - (length - at) * past.bucket);
+  const each = (what) => busy.map((row) => ({ label: called(row.node), values: row.buckets.map((one) => one[what]) }));
   const of = (value) => busy.map((row) => ({ label: called(row.node), values: row.buckets.map((one) => (one.requests ? value(one) : null)) }));
   const parts = [
-    { title: "Requests, each half minute", show: number, series: busy.map((row) => ({ label: called(row.node), values: row.buckets.map((one) => one.requests) })) },
+    { title: "Requests, each half minute", show: number, series: each("requests") },
     { title: "First token", show: seconds, series: of((one) => rates(one).first) },
     { title: "Tokens per second", show: number, series: of((one) => rates(one).speed) },
-    { title: "Failed or refused, each half minute", show: number, series: busy.map((row) => ({ label: called(row.node), values: row.buckets.map((one) => one.failed) })) },
+    { title: "Waiting at most, each half minute", show: number, series: each("queued") },
+    { title: "Refused for want of room, each half minute", show: number, series: each("refused") },
+    { title: "Failed or refused, each half minute", show: number, series: each("failed") },
   ];
   return parts.map((part) => {
     const one = h("div", { class: "chart" });

@@ -11,6 +11,7 @@ import pytest
 from node.auth.keys import Allowance, Role
 from node.config.settings import Keyless
 from node.faces.v1 import live
+from node.observe.queue_samples import QueueSamples
 from registry import wire
 from registry.catalog import Catalog
 from registry.mesh.memory.network import MemoryNet
@@ -220,6 +221,30 @@ async def test_the_last_hour_is_shown_by_model_and_node(served, worker):
     [row] = (await get(served, "/api/v1/history?model=tiny"))["history"]
     assert row["buckets"][-1]["completion_tokens"] + row["buckets"][-2]["completion_tokens"] == 12
     assert (await get(served, "/api/v1/history?model=other"))["history"] == []
+
+
+async def test_what_finds_no_room_is_shown_by_model_and_node(worker):
+    worker.fail(delay_first=0.5)
+    async with node(World(MemoryNet()), settings_of(queue=1)) as one:
+        await one.register(worker, capacity=1)
+        context = one.context
+        samples = QueueSamples(
+            context.usage_log.history,
+            context.metrics.recent,
+            own=context.peer,
+            busy=context.whole,
+            reports=context.router.reports,
+            now=time.monotonic,
+        )
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(ask(one)) for _ in range(3)]
+            await until(lambda: any(task.done() for task in asked))
+            samples.look()
+        assert sorted(task.result()[0] for task in asked) == [200, 200, 429]
+        said = await get(one, "/api/v1/history?model=tiny")
+        [row] = [row for row in said["history"] if row["node"] == context.peer]
+        assert (row["refused"], row["queued"]) == (1, 1)
+        assert sum(bucket["refused"] for bucket in row["buckets"]) == 1
 
 
 async def test_a_reader_hears_each_second_of_nodes_and_requests(served):
