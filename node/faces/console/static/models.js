@@ -142,7 +142,7 @@ function draw(place, past) {
     { title: "Tokens per second", show: number, series: of((one) => rates(one).speed) },
     { title: "Waiting at most, each half minute", show: number, series: each("queued") },
     { title: "Refused for want of room, each half minute", show: number, series: each("refused") },
-    { title: "Failed or refused, each half minute", show: number, series: each("failed") },
+    { title: "Failed, each half minute", show: number, series: each("failed") },
   ];
   return parts.map((part) => {
     const one = h("div", { class: "chart" });
