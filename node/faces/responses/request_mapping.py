@@ -2,7 +2,8 @@
 
 What has no effect is named, never silently dropped; what would make another answer of it is refused.
 
-Tools of a Responses request. Those that a server runs are refused: none is run here.
+Tools of a Responses request. Those that a server runs are refused, since none is run here, but for a search that the model may do
+without: Codex offers one with each request.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,8 @@ from router.openai.body import written
 
 _PARTS = ("name", "description", "parameters", "strict")
 _SPACE = {"type", "name", "tools"}
+_SEARCH = "web_search"
+"""How the types of tools begin that search the web. An answer without a search is still one: the offer has no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ def _functions(given: object, at: str, namespace: str) -> Iterator[tuple[Functio
                 yield replace(function, unheard={**function.unheard, **unheard}), where
         elif kind == "function":
             yield _function(tool, place, namespace), place
-        else:
+        elif namespace or not kind.startswith(_SEARCH):
             runs = f"tools of type {kind[:64]!r} are not run here; offer functions"
             raise WorkerUnable(runs, param=f"{place}.type")
 
@@ -114,6 +117,14 @@ def _checked(tool: Mapping[str, object], at: str) -> str:
         return needed(tool, "name", MAX_ITEM_ID_CHARACTERS)
     except BadRequest as error:
         raise BadRequest(str(error), param=f"{at}.{error.param}") from error
+
+
+def _searches(fields: Mapping[str, object]) -> Iterator[object]:
+    """Return the offers to search the web, of tools that nothing is wrong with."""
+    tools = fields.get("tools")
+    for tool in tools if isinstance(tools, list) else ():
+        if tool["type"].startswith(_SEARCH):
+            yield tool
 
 
 def _name(one: object, at: str, functions: Mapping[str, object]) -> str:
@@ -230,6 +241,7 @@ def read(fields: Mapping[str, object]) -> ResponsesRequest:
     unheard = (
         *values.others(_without_likely(fields), _READ, _USUAL).items(),
         *(part for function in functions.values() for part in function.unheard.items()),
+        *((f"tools.{_SEARCH}", offer) for offer in _searches(fields)),
         *((f"text.{name}", text[name]) for name in text.keys() - {"format", "verbosity"}),
         *((f"reasoning.{name}", reasoning[name]) for name in reasoning.keys() - {"effort"}),
     )

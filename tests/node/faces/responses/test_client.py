@@ -201,6 +201,34 @@ async def test_a_function_of_a_namespace_is_called_by_its_own_name(ai, worker, s
     assert chat_of(worker)["tools"][0]["function"]["name"] == "vines__look"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_as_codex_makes_it_is_answered(ai, worker, stream):
+    vines = {"type": "namespace", "name": "vines", "description": "What grows.", "tools": [LOOK]}
+    answer = await ai.responses.create(
+        model="tiny",
+        instructions="You write code.",
+        input=[
+            {"type": "message", "role": "developer", "content": "Be brief."},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+        ],
+        tools=[LOOK, vines, {"type": "web_search", "external_web_access": True}],
+        tool_choice="auto",
+        parallel_tool_calls=True,
+        reasoning={"summary": "auto"},
+        store=False,
+        stream=stream,
+        include=["reasoning.encrypted_content"],
+        prompt_cache_key="01a21511",
+        extra_body={"client_metadata": {"session_id": "01a21511"}},
+    )
+    if stream:
+        *_, last = [event async for event in answer]
+        answer = last.response
+    assert answer.output_text in {SAID, STREAMED}
+    offered = [tool["function"]["name"] for tool in chat_of(worker)["tools"]]
+    assert offered == ["look", "vines__look"]
+
+
 async def test_a_schema_and_what_the_client_makes_of_it(ai, worker):
     choice = {"index": 0, "message": {"content": '{"colour":"blue","seeds":3}'}}
     worker.fail(answer=orjson.dumps({"choices": [choice]}))
@@ -248,7 +276,7 @@ async def test_what_has_no_effect_is_named(ai, worker):
         ({"previous_response_id": "resp_1"}, "previous_response_id", "nothing is stored here"),
         ({"conversation": "conv_1"}, "conversation", "nothing is stored here"),
         ({"background": True}, "background", "nothing is stored here"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "web_search"),
+        ({"tools": [{"type": "file_search"}]}, "tools[0].type", "file_search"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]", "nothing is stored here"),
     ],
 )

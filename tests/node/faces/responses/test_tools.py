@@ -3,7 +3,7 @@
 import pytest
 
 from node.faces.responses import request_mapping
-from node.faces.responses.request_mapping import functions_of, repeated
+from node.faces.responses.request_mapping import functions_of, read, repeated
 from router.canonical import MAX_TOOLS
 from router.errors import BadRequest, WorkerUnable
 
@@ -100,7 +100,7 @@ def test_a_fault_is_named_by_its_place(fields, param):
 
 @pytest.mark.parametrize(
     "kind",
-    ["web_search", "file_search", "code_interpreter", "mcp", "computer_use_preview", "custom"],
+    ["file_search", "code_interpreter", "mcp", "computer_use_preview", "custom"],
 )
 def test_what_a_server_would_run_is_refused(kind):
     with pytest.raises(WorkerUnable, match=kind) as unable:
@@ -109,6 +109,20 @@ def test_what_a_server_would_run_is_refused(kind):
     with pytest.raises(WorkerUnable) as unable:
         offered({"tools": [WAIT], "tool_choice": {"type": kind}})
     assert unable.value.param == "tool_choice.type"
+
+
+@pytest.mark.parametrize("kind", ["web_search", "web_search_preview", "web_search_2025_08_26"])
+def test_a_search_that_is_offered_has_no_effect_and_one_that_is_required_is_refused(kind):
+    search = {"type": kind, "external_web_access": True}
+    asked = {"model": "a", "input": "hi", "tools": [WAIT, search]}
+    found = read(asked)
+    assert [tool["function"]["name"] for tool in found.chat["tools"]] == [WAIT["name"]]
+    assert list(found.others) == ["tools.web_search"]
+    assert found.dropped == ("tools.web_search",)
+    with pytest.raises(WorkerUnable):
+        read({**asked, "tool_choice": {"type": kind}})
+    with pytest.raises(BadRequest, match="no tool"):
+        read({**asked, "tools": [search], "tool_choice": "required"})
 
 
 def test_namespaces_hold_no_namespaces_and_share_the_limit():
