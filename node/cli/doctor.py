@@ -208,6 +208,8 @@ def _ask(node: "Client", seen: Examined) -> None:
         # Not for whoever asks; the findings say so.
         pass
     seen.findings += running.findings(status, nodes["nodes"], examined, _values(text))
+    # A node of the version before does not count them.
+    seen.findings += running.handshakes(nodes.get("handshakes_failed", 0))
     seen.findings += running.log(errors)
 
 

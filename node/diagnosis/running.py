@@ -119,6 +119,14 @@ def reached(status: _Row, nodes: Sequence[_Row]) -> Finding:
     return ok("reach", f"others dial {addresses[0]}; none has yet")
 
 
+def handshakes(failed: int) -> list[Finding]:
+    """Tell that other programs failed to connect: their own doctor names the cause, this node cannot."""
+    if not failed:
+        return []
+    do = "run `modelvine doctor` there: nodes of one mesh need the same --swarm-key, or none"
+    return [warn("handshakes", f"{failed} incoming connections failed in the handshake", do)]
+
+
 def neighbours(nodes: Sequence[_Row], asked: Sequence[_Row]) -> Iterator[Finding]:
     """Check the ways to other nodes: those that were asked just now, and what is believed of the rest."""
     known = {row["node"] for row in asked}

@@ -65,6 +65,9 @@ async def test_why_nodes_do_not_join_is_told_with_what_to_do(
     )
     differs = await joining(three, "the swarm keys differ")
     assert (differs["state"], "--swarm-key" in differs["do"]) == ("fail", True)
+    seen = (await modelvine(one, "doctor", "--json"))["findings"]
+    (failed,) = (row for row in seen if row["check"] == "handshakes")
+    assert (failed["state"], "--swarm-key" in failed["do"]) == ("warn", True)
     other = await joining(four, "wrong peer id")
     assert (other["state"], one.peer in other["what"]) == ("fail", True)
 

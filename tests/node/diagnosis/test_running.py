@@ -194,3 +194,11 @@ def test_who_may_not_have_a_node_examined_is_told_so() -> None:
     found = running.findings(status(), [row(PEER)], {}, {})
     assert found[-1].what == "workers, store and clocks were not looked at"
     assert not [finding for finding in found if finding.check in ("workers", "store")]
+
+
+def test_handshakes_that_failed_are_told_with_where_to_look():
+    assert running.handshakes(0) == []
+    (found,) = running.handshakes(3)
+    assert found.state is Severity.WARN
+    assert "3 incoming connections" in found.what
+    assert "modelvine doctor" in found.do
