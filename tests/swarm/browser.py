@@ -161,9 +161,9 @@ class Page:
         )
 
     async def picture(self, file: Path) -> None:
-        """Write what is seen into a file, as PNG."""
+        """Write what is seen into a file, as WebP."""
         await asyncio.sleep(10 * POLL)
-        said = await self.command("Page.captureScreenshot", format="png")
+        said = await self.command("Page.captureScreenshot", format="webp", quality=80)
         await asyncio.to_thread(file.write_bytes, base64.b64decode(said["data"]))
 
 

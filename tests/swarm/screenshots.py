@@ -1,10 +1,11 @@
-"""Screenshots of the console for the documentation: five nodes, some models, some traffic. `make screenshots` runs it."""
+"""Screenshots of each pane of the console, light, dark and on a phone: five nodes, some traffic. `make screenshots` runs it."""
 
 import asyncio
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -20,6 +21,12 @@ SERVED: Mapping[str, Sequence[str]] = {
 }
 MODELS = ("llama-3.3-70b", "qwen-2.5-coder", "smollm2")
 QUESTION = "What grows on a vine?"
+PANES = ("mesh", "models", "requests", "events", "manage", "playground", "usage")
+LOOKS: Mapping[str, Mapping[str, Any]] = {
+    "light": {},
+    "dark": {"dark": True},
+    "phone": {"width": 390, "height": 844},
+}
 
 
 async def _traffic(client: Client, node: Node, key: str) -> None:
@@ -37,7 +44,7 @@ async def _traffic(client: Client, node: Node, key: str) -> None:
 
 
 async def _pictures(seen: Page, node: Node, folder: Path) -> None:
-    async def picture(name: str, pane: str) -> None:
+    async def picture(pane: str, look: str) -> None:
         await seen.run(f"location.hash = '{pane}'")
         await seen.shows(f"document.querySelector('.pane-{pane}')")
         match pane:
@@ -50,17 +57,14 @@ async def _pictures(seen: Page, node: Node, folder: Path) -> None:
                 await seen.shows("document.querySelector('main .card dl, main canvas')")
         await asyncio.sleep(1.5)
         await seen.run("scrollTo(0, 0); document.activeElement?.blur()")
-        await seen.picture(folder / f"console-{name}.png")
+        await seen.picture(folder / f"console-{pane}-{look}.webp")
 
-    await seen.look()
-    await seen.open(f"{node.http}/")
-    await seen.says("nodes alive")
-    await picture("light", "mesh")
-    await picture("models", "models")
-    await seen.look(dark=True)
-    await picture("dark", "requests")
-    await seen.look(width=390, height=844)
-    await picture("phone", "mesh")
+    for look, screen in LOOKS.items():
+        await seen.look(**screen)
+        await seen.open(f"{node.http}/")
+        await seen.says("nodes alive")
+        for pane in PANES:
+            await picture(pane, look)
 
 
 async def _take(folder: Path) -> None:
