@@ -236,7 +236,8 @@ def _result(block: Mapping[str, object], where: str) -> tuple[Said, list[Said]]:
     parts: list[Said] = []
     if block.get("content") is not None:
         for place, inner in _blocks(block["content"], f"{where}.content"):
-            parts += _parts(inner, place)
+            found = inner.get("type") == "tool_reference"
+            parts += [_reference(inner, place)] if found else _parts(inner, place)
     text = _joined([str(part["text"]) for part in parts if part["type"] == "text"])
     images = [part for part in parts if part["type"] != "text"]
     id_ = words(block, "tool_use_id", where, most=MAX_ID_CHARACTERS)
@@ -245,6 +246,14 @@ def _result(block: Mapping[str, object], where: str) -> tuple[Said, list[Said]]:
         images = [_words(f"Images of the result of {id_}:"), *images]
     content = FAILED + text if failed else text
     return {"role": "tool", "tool_call_id": id_, "content": content}, images
+
+
+def _reference(block: Mapping[str, object], where: str) -> Said:
+    """Return the words for a tool that a search found. The worker knows the tool: deferred ones are offered too."""
+    name = block.get("tool_name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise wrong(f"{where}.tool_name", f"must match {_NAME.pattern}")
+    return _words(f"The tool {name} can be called.")
 
 
 def _parts(block: Mapping[str, object], where: str) -> list[Said]:

@@ -3,6 +3,7 @@
 import pytest
 
 from node.faces.anthropic.messages import FAILED, MAX_URL_CHARACTERS, messages_of
+from router.errors import BadRequest
 from tests.router.canonical.hostile import outcome
 
 PNG = {"type": "base64", "media_type": "image/png", "data": "aGVsbG8="}
@@ -120,6 +121,22 @@ def test_what_tools_said_comes_before_the_rest():
 
 def test_a_tool_that_failed_says_so():
     assert user(result("no network", is_error=True))[0]["content"] == f"{FAILED}no network"
+
+
+def test_tools_that_a_search_found_are_named():
+    found = [{"type": "tool_reference", "tool_name": name} for name in ("WebFetch", "Monitor")]
+    said = "The tool WebFetch can be called.\nThe tool Monitor can be called."
+    assert user(result(found)) == [{"role": "tool", "tool_call_id": "toolu_1", "content": said}]
+
+
+def test_only_a_result_refers_to_tools_and_by_a_name_that_a_tool_may_have():
+    reference = {"type": "tool_reference", "tool_name": "WebFetch"}
+    with pytest.raises(BadRequest, match="tool_reference"):
+        user(reference)
+    for name in ("", "x" * 129, "a\nb", 1, None):
+        with pytest.raises(BadRequest) as refused:
+            user(result([reference | {"tool_name": name}]))
+        assert refused.value.param == "messages[0].content[0].content[0].tool_name"
 
 
 def test_images_of_tools_follow_in_the_users_words():

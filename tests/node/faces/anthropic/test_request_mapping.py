@@ -132,10 +132,11 @@ FIELDS = sorted(request_mapping.READ | request_mapping.BESIDE | set(request_mapp
 KEYS = (
     "type", "text", "role", "content", "source", "data", "media_type", "id", "name", "input", "input_schema", "tool_use_id",
     "is_error", "title", "context", "citations", "url", "thinking", "description", "format", "schema", "effort",
+    "tool_name",
 )  # fmt: skip
 WORDS = (
     "text", "image", "document", "search_result", "tool_use", "tool_result", "thinking", "user", "assistant", "system",
-    "base64", "url", "content", "image/png", "aGk=", "enabled", "auto", "tool", "json_schema",
+    "tool_reference", "base64", "url", "content", "image/png", "aGk=", "enabled", "auto", "tool", "json_schema",
 )  # fmt: skip
 VALUES = ANYTHING | st.sampled_from(WORDS)
 LIKELY = st.recursive(
