@@ -23,7 +23,7 @@ from node.config.settings import Settings
 from node.exposure import surfaces, told, warned
 from node.faces import Context, Listening, grpc
 from node.faces.app import link_app, public_app
-from node.faces.v1 import receipts
+from node.faces.v1 import own_link_routes
 from node.inspection import Learning
 from node.listeners import (
     TRUSTED_PER_NODE,
@@ -321,7 +321,7 @@ async def _open_link(
     registry.on_change(welcome(tls, registry, at_most=most))
     settings, crowd = context.settings.web, context.metrics.crowd
     return await serve(
-        link_app(context, registry, context.keys, receipts.own_link_routes(context)),
+        link_app(context, registry, context.keys, own_link_routes(context)),
         link,
         closing,
         settings,

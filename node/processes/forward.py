@@ -31,6 +31,7 @@ from node.faces.peer_access import asking_peer
 from node.faces.request_reader import ID, read_raw
 from node.faces.response_writer import Streaming, cut
 from node.faces.v1.receipts import OF_ASKER, PATH
+from node.faces.v1.topology import CONNECTIONS
 from node.heads import fixed_headers
 from node.lane.request import HttpRequest
 from registry.errors import PeerUnreachable, RegistryError
@@ -259,16 +260,22 @@ def routes(first: PooledPlace, access: Access, settings: Settings) -> list[web.R
 
 
 def link_routes(first: PooledPlace, settings: Settings) -> list[web.RouteDef]:
-    """Return what other nodes may ask, and only the first process keeps: a peer gets what is its own."""
+    """Return what other nodes may ask, and only the first process knows: a peer gets what is its own."""
 
     async def yours(http: web.Request) -> web.StreamResponse:
-        reply = await _asked(first, http, b"", _HERE, path=f"{PATH}/{asking_peer(http)}")
+        return await asked(http, f"{PATH}/{asking_peer(http)}")
+
+    async def connections(http: web.Request) -> web.StreamResponse:
+        return await asked(http, CONNECTIONS)
+
+    async def asked(http: web.Request, path: str) -> web.StreamResponse:
+        reply = await _asked(first, http, b"", _HERE, path=path)
         try:
             return await _answer(http, reply, patience=settings.router.idle_timeout)
         finally:
             reply.close()
 
-    return [web.get(OF_ASKER, yours)]
+    return [web.get(OF_ASKER, yours), web.get(CONNECTIONS, connections)]
 
 
 async def _asked(

@@ -67,7 +67,7 @@ VIEWS = (
     "/healthz", "/readyz", "/metrics", "/v1/models", f"/v1/models/{MODEL}", f"/api/v1/route?model={MODEL}",
     "/", "/api/v1/status", "/api/v1/catalog", "/api/v1/nodes", "/api/v1/requests", f"/api/v1/history?model={MODEL}",
     "/api/v1/node-events", "/api/v1/usage", "/api/v1/audit", "/api/v1/receipts", "/api/v1/logs", "/api/v1/examination",
-    "/api/v0/id", "/api/v0/peers", "/api/v0/swarm/peers",
+    "/api/v0/id", "/api/v0/peers", "/api/v0/swarm/peers", "/api/v1/topology", "/api/v1/connections",
     "/api/v0/swarm/addrs", "/api/v0/pubsub/peers", "/api/v0/bootstrap/list", "/api/v0/rendezvous/peers",
     "/api/v0/ai/projects/list", "/api/v0/ai/projects/models?project=canaries",
     f"/api/v0/ai/projects/peers?project=canaries&model={MODEL}",

@@ -57,6 +57,14 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node
 
 
 @pytest.fixture
+def three(tmp_path: Path) -> Iterator[list[Node]]:
+    """Three nodes, each connected to both others."""
+    names = ("atlas", "borealis", "corona")
+    with Swarm(tmp_path) as swarm:
+        yield swarm.start_all(*(Start(name, {"node": {"name": name}}) for name in names))
+
+
+@pytest.fixture
 async def page(tmp_path: Path) -> AsyncIterator[Page]:
     """A page of a browser of its own, whose console must be empty at the end."""
     async with browser.page(tmp_path) as opened:
@@ -176,6 +184,20 @@ async def test_a_model_is_asked_and_the_request_is_seen_with_its_decision(
     await page.says("Waiting at most, each half minute")
     await page.says("Refused for want of room, each half minute")
     assert asked_only(page, first)
+
+
+async def test_connections_between_other_nodes_are_in_the_picture(
+    three: list[Node], page: Page, client: Client
+) -> None:
+    await client.met(three)
+    await page.open(f"{three[0].http}/")
+    # One of each is in the legend.
+    await page.shows("document.querySelectorAll('.picture line.direct').length === 3")
+    await page.shows("document.querySelectorAll('.picture line.other').length === 2", within=20)
+    await page.says("between others, as they tell")
+    await page.click(".picture g.node text", "borealis")
+    await page.says("atlas, corona")
+    assert await violations(page) == []
 
 
 async def test_a_user_sees_models_the_playground_and_their_own_usage(

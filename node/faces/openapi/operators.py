@@ -105,6 +105,7 @@ _NODE = fields(
     agent=TEXT,
     self=FLAG,
 )
+_RELAYED = told(FLAG, "through a relay only")
 _PARTS = told(
     {"type": "object", "additionalProperties": TEXT},
     "of each part `ok`, or a sentence on what is wrong",
@@ -184,6 +185,17 @@ TABLE: Mapping[str, OperationDoc] = {
             nodes=list_of(_NODE),
             bootstrap=_CONTACTS,
             handshakes_failed=told(COUNT, "connections of others whose handshake failed since the start"),
+        ),
+    ),
+    "GET /api/v1/connections": OperationDoc(
+        "List the nodes that this one is connected to", May.LOOK,
+        answer=fields(connections=list_of(fields(node=TEXT, relayed=_RELAYED))),
+    ),
+    "GET /api/v1/topology": OperationDoc(
+        "Show which nodes are connected to each other, as they tell when they are asked", May.LOOK,
+        answer=done(
+            links=list_of(fields(one=TEXT, other=TEXT, relayed=_RELAYED)),
+            told=told(list_of(TEXT), "the nodes that told; above fifty only this one is asked"),
         ),
     ),
     "POST /api/v1/drain": OperationDoc(

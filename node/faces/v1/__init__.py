@@ -15,6 +15,7 @@ from node.faces.v1 import (
     recognise,
     replica,
     route,
+    topology,
     usage,
 )
 
@@ -32,6 +33,7 @@ def routes(context: Context) -> list[web.RouteDef]:
         *receipts.routes(context),
         *recognise.routes(context),
         *route.routes(context),
+        *topology.routes(context),
         *usage.routes(context),
     ]
 
@@ -39,3 +41,8 @@ def routes(context: Context) -> list[web.RouteDef]:
 def link_routes(context: Serving) -> list[web.RouteDef]:
     """Return what other nodes may ask."""
     return [*examination.link_routes(context), *replica.link_routes(context)]
+
+
+def own_link_routes(context: Context) -> list[web.RouteDef]:
+    """Return what other nodes may ask of a node's first process only."""
+    return [*receipts.own_link_routes(context), *topology.own_link_routes(context)]

@@ -49,6 +49,7 @@ _EXAMINED = "examined"
 _LIVE = frozenset({Presence.ALIVE, Presence.UNREACHABLE, Presence.SUSPECT, Presence.DRAINING})
 
 One = TypeVar("One")
+Found = TypeVar("Found")
 
 
 def routes(context: Context) -> list[web.RouteDef]:
@@ -73,8 +74,8 @@ def routes(context: Context) -> list[web.RouteDef]:
 
         store, workers, others = await asyncio.gather(
             _store(context),
-            _each(lambda worker: _worker(context, worker), [*context.agent.workers][:MAX_WORKERS]),
-            _each(peer, peers[:MAX_PEERS]),
+            each(lambda worker: _worker(context, worker), [*context.agent.workers][:MAX_WORKERS]),
+            each(peer, peers[:MAX_PEERS]),
         )
         relay = {"serves": context.settings.mesh.relay, **registry.mesh.relaying()}
         ways = surfaces(context.settings, context.listening, registry.mesh.addresses())
@@ -100,12 +101,11 @@ def link_routes(_: Serving) -> list[web.RouteDef]:
     return [web.get(CLOCK, clock)]
 
 
-async def _each(
-    look: Callable[[One], Awaitable[dict[str, Any]]], all_of: Iterable[One]
-) -> list[dict[str, Any]]:
+async def each(look: Callable[[One], Awaitable[Found]], all_of: Iterable[One]) -> list[Found]:
+    """Look at all of them, some at a time, and return what was found in their order."""
     turn = asyncio.Semaphore(AT_ONCE)
 
-    async def one(which: One) -> dict[str, Any]:
+    async def one(which: One) -> Found:
         async with turn:
             return await look(which)
 

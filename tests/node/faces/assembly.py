@@ -26,7 +26,7 @@ from node.config.settings import Keyless, NodeSettings, Settings
 from node.config.web import WebSettings
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
-from node.faces.v1.receipts import own_link_routes
+from node.faces.v1 import own_link_routes
 from node.inspection import Learning
 from node.listeners import serve
 from node.observe import logs

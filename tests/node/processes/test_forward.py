@@ -81,7 +81,8 @@ async def asked() -> AsyncIterator[aiohttp.ClientSession]:
         place = PooledPlace(DescriptorChannel(theirs).dial(), settings.router)
         closing.callback(place.close)
         access = Access(token="", settings=SHARED, keyless=Keyless.EVERYBODY)
-        made = application(forward.routes(place, access, settings), access.admit)
+        of_nodes = forward.link_routes(place, settings)
+        made = application([*of_nodes, *forward.routes(place, access, settings)], access.admit)
         helper = Listener(made, SHARED)
         closing.push_async_callback(helper.close)
         (listener,) = bind(HostPort("127.0.0.1", 0), "node.http")
@@ -124,6 +125,15 @@ async def test_a_caller_cannot_say_where_it_is(asked: aiohttp.ClientSession) -> 
     headers = {CALLER: "here", "X-Forwarded-For": "192.0.2.1"}
     async with asked.post("/api", headers=headers) as answer:
         assert (await answer.json())["local"] is False
+
+
+async def test_a_node_is_told_the_connections_of_the_first_process_and_nothing_else(
+    asked: aiohttp.ClientSession,
+) -> None:
+    headers = {"X-Forwarded-For": "192.0.2.1"}
+    async with asked.get("/api/v1/connections?x=1", headers=headers) as answer:
+        said = await answer.json()
+    assert (said["path"], said["local"]) == ("/api/v1/connections", True)
 
 
 async def test_a_page_that_may_read_is_told_so_once(asked: aiohttp.ClientSession) -> None:

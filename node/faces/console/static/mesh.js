@@ -1,12 +1,13 @@
-// The mesh: up to fifty nodes as a picture, above that as a matrix; always as a table. Links are those of this node.
+// The mesh: up to fifty nodes as a picture, above that as a matrix; always as a table. Links between others are as they tell.
 
-import { post } from "./api.js";
+import { get, post } from "./api.js";
 import { badge, bytes, facts, figures, h, name, number, put, seconds, short, svg, table } from "./dom.js";
-import { busy, state, watch } from "./live.js";
+import { busy, called, state, watch } from "./live.js";
 import { load } from "./load.js";
 
 const MOST = 50;
 const NARROW = 640;
+const AGAIN = 10000;
 const FORCES = ["d3-dispatch/d3-dispatch", "d3-quadtree/d3-quadtree", "d3-timer/d3-timer", "d3-force/d3-force"];
 const LINKS = { direct: "direct", relayed: "through a relay", none: "no connection", self: "this node" };
 
@@ -20,6 +21,20 @@ export function show(place) {
   let chosen = "";
   let placed = new Map();
   let shown = "";
+  let told = { links: [], told: [] };
+  let hearing = 0;
+
+  // Asked of the nodes only while somebody looks at a picture in which there are others.
+  async function hear() {
+    if (document.hidden || state.nodes.length < 3 || state.nodes.length > MOST) return;
+    hearing ||= setInterval(hear, AGAIN);
+    try {
+      told = await get("/api/v1/topology");
+    } catch {
+      return;
+    }
+    if (hearing) render();
+  }
 
   function open(node) {
     chosen = chosen === node.node ? "" : node.node;
@@ -29,7 +44,8 @@ export function show(place) {
 
   async function draw() {
     const nodes = [...state.nodes].sort((one, two) => two.self - one.self || label(one).localeCompare(label(two)));
-    const now = nodes.map((one) => [one.node, one.name, one.state, one.connection, one.models, one.node === chosen].join(" ")).join("\n");
+    const others = between(nodes, told.links);
+    const now = [...nodes.map((one) => [one.node, one.name, one.state, one.connection, one.models, one.node === chosen].join(" ")), JSON.stringify(others)].join("\n");
     if (now === shown) return;
     shown = now;
     if (nodes.length > MOST) { put(picture, matrix(nodes, open)); return; }
@@ -37,7 +53,7 @@ export function show(place) {
     const width = Math.max(320, Math.round(place.clientWidth));
     const height = (width < NARROW ? 250 : 270) + 9 * Math.max(0, nodes.length - 6);
     placed = layout(nodes, placed, width, height);
-    put(picture, drawing(nodes, placed, open, chosen, width, height), legend());
+    put(picture, drawing(nodes, others, placed, open, chosen, width, height), legend(others));
   }
 
   function render() {
@@ -53,10 +69,11 @@ export function show(place) {
     ]));
     put(strays, astray(state.bootstrap.filter((one) => !one.answers && one.why), state.handshakes));
     draw();
+    if (!hearing) hear();
     const node = state.nodes.find((one) => one.node === chosen);
     if (node && machine.node !== node.node) { machine.node = node.node; look(machine.place, node); }
     if (!node) machine.node = "";
-    put(detail, node && about(node, machine.place, () => open(node)));
+    put(detail, node && about(node, told, machine.place, () => open(node)));
     put(rows, h("h2", {}, "Nodes"), table("Nodes", COLUMNS, [...state.nodes].sort((one, two) => two.self - one.self || label(one).localeCompare(label(two))), {
       open, selected: chosen, key: (one) => one.node, empty: "No node is known yet.",
     }));
@@ -68,10 +85,27 @@ export function show(place) {
   const wider = new ResizeObserver(() => { shown = ""; draw(); });
   if (state.nodes.length) wider.observe(place);
   const away = watch((what) => { if (what === "nodes") { render(); wider.observe(place); } });
-  return () => { wider.disconnect(); away(); };
+  return () => { clearInterval(hearing); hearing = 0; wider.disconnect(); away(); };
 }
 
 const label = (node) => node.name || short(node.node);
+
+const SERVING = ["alive", "draining", "unreachable", "suspect"];
+
+// Connections in which this node has no part, between nodes that are in the picture and are not gone.
+function between(nodes, links) {
+  const there = new Set(nodes.filter((one) => !one.self && SERVING.includes(one.state)).map((one) => one.node));
+  return links.filter((link) => there.has(link.one) && there.has(link.other));
+}
+
+// Whom a node is connected to, by its own word or by theirs; which of the two is said.
+function peers(node, { links, told }) {
+  const names = links.filter((link) => link.one === node.node || link.other === node.node)
+    .map((link) => `${called(link.one === node.node ? link.other : link.one)}${link.relayed ? " (through a relay)" : ""}`).sort((one, two) => one.localeCompare(two));
+  if (!told.length) return "";
+  if (told.includes(node.node)) return names.join(", ") || "no other node";
+  return `${names.length ? `${names.join(", ")}, as they tell; ` : ""}it tells nothing itself`;
+}
 
 const ADDRESSES = [
   { title: "Address", cell: (one) => h("span", { class: "mono" }, one.address) },
@@ -96,7 +130,7 @@ const COLUMNS = [
   { title: "Version", cell: (one) => one.agent.replace("modelvine/", "") || "–" },
 ];
 
-function about(node, shown, close) {
+function about(node, told, shown, close) {
   const rows = node.load || [];
   return h("section", { class: "card pane", "aria-label": `About ${label(node)}` },
     h("div", { class: "head" }, h("h2", {}, label(node)), badge(node.state), h("button", { type: "button", class: "quiet small end", onclick: close }, "Close")),
@@ -106,6 +140,7 @@ function about(node, shown, close) {
       ["Says", node.standing],
       ["Heard", node.self ? "this node itself" : `${seconds(node.last_heard)} ago`],
       ["Connection", `${LINKS[node.connection] || node.connection}${node.origin ? `, ${node.origin}` : ""}${node.round_trip ? `, round trip ${seconds(node.round_trip)}` : ""}`],
+      ["Connected to", peers(node, told)],
       ["Version", node.agent],
       ["Addresses", node.addresses.length ? node.addresses.map((one) => h("div", { class: "mono" }, one)) : ""],
       ["HTTPS", node.links.join(", ")],
@@ -166,9 +201,13 @@ function layout(nodes, before, width, height) {
   return new Map(points.map((one) => [one.id, { fx: one.x, fy: one.y, x: width / 2 + one.x * wide, y: height / 2 - 10 + one.y * Math.min(high, 1.6) }]));
 }
 
-function drawing(nodes, placed, open, chosen, width, height) {
+function drawing(nodes, others, placed, open, chosen, width, height) {
   const own = nodes.find((one) => one.self);
   const middle = own && placed.get(own.node);
+  const apart = others.map((link) => {
+    const [one, other] = [placed.get(link.one), placed.get(link.other)];
+    return svg("line", { class: link.relayed ? "other relayed" : "other", x1: one.x, y1: one.y, x2: other.x, y2: other.y });
+  });
   const lines = nodes.filter((one) => middle && !one.self).map((one) => {
     const to = placed.get(one.node);
     return svg("line", { class: one.connection, x1: middle.x, y1: middle.y, x2: to.x, y2: to.y });
@@ -191,12 +230,13 @@ function drawing(nodes, placed, open, chosen, width, height) {
     svg("text", { y: one.self ? 35 : 29 }, cut),
     count && svg("text", { class: "count", y: one.self ? 49 : 43 }, count));
   });
-  return svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `${nodes.length} nodes` }, lines, circles);
+  return svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `${nodes.length} nodes` }, apart, lines, circles);
 }
 
-function legend() {
+function legend(others) {
   const line = (kind, words) => h("span", { class: "legend" }, svg("svg", { viewBox: "0 0 26 10", "aria-hidden": "true" }, svg("line", { class: kind, x1: 1, y1: 5, x2: 25, y2: 5 })), words);
   return h("figcaption", {}, line("direct", "direct"), line("relayed", "through a relay"), line("none", "known, not connected"),
+    others.length > 0 && line("other", "between others, as they tell"),
     badge("alive"), badge("suspect", "in doubt"), badge("draining"), badge("lost"));
 }
 

@@ -1,0 +1,147 @@
+"""`/api/v1/topology`: which nodes of the mesh are connected to each other, as each of them tells when it is asked.
+
+It stands in no record and in no gossip. Nodes are asked over the link, like for their machine, while somebody looks at the mesh.
+"""
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from node.faces import Context
+from node.faces.request_reader import ID, done, json_answer
+from node.faces.v1.examination import each
+from registry.members.liveness import Presence
+from registry.records import PeerId
+from router.errors import WorkerError
+
+CONNECTIONS = "/api/v1/connections"
+"""Where a node tells its own connections: its callers, and other nodes over the link."""
+
+MAX_ASKED = 50
+"""Nodes of a mesh that are asked: as many as are drawn. Of a larger mesh only the own connections are shown."""
+
+MAX_TOLD = 64
+"""Connections that a node tells, and is believed."""
+
+MAX_ANSWER_BYTES = 16 * 1024
+SECONDS = 1.0
+"""How long a node may take; a picture does not wait for it."""
+
+FRESH = 9.0
+"""Seconds for which all who look are shown the same."""
+
+Told = Mapping[PeerId, bool]
+"""The peers that a node is connected to, and whether through a relay only."""
+
+_ANSWERING = frozenset({Presence.ALIVE, Presence.DRAINING})
+
+
+def routes(context: Context) -> list[web.RouteDef]:
+    """Return the routes of this face."""
+    topology = Topology(context)
+
+    async def connections(_: web.Request) -> web.Response:
+        return _shown(context)
+
+    async def all_links(request: web.Request) -> web.Response:
+        return done(**await topology.seen(time.monotonic(), request[ID]))
+
+    return [web.get(CONNECTIONS, connections), web.get("/api/v1/topology", all_links)]
+
+
+def own_link_routes(context: Context) -> list[web.RouteDef]:
+    """Return what other nodes may ask of the process that is connected to them."""
+
+    async def connections(_: web.Request) -> web.Response:
+        return _shown(context)
+
+    return [web.get(CONNECTIONS, connections)]
+
+
+class Topology:
+    """What the nodes told when they were last asked, for all who look."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._turn = asyncio.Lock()
+        self._seen: dict[str, Any] = {}
+        self._until = 0.0
+
+    async def seen(self, now: float, request_id: str) -> dict[str, Any]:
+        """Show each connection once, and which nodes told theirs; ask anew where that is too long ago."""
+        async with self._turn:
+            if now >= self._until:
+                self._seen = await self._asked(request_id)
+                self._until = now + FRESH
+            return self._seen
+
+    async def _asked(self, request_id: str) -> dict[str, Any]:
+        context = self._context
+        registry = context.registry
+        held = registry.catalog.held
+        others = [
+            node for node in held if node != context.peer and registry.presence(node) in _ANSWERING
+        ]
+
+        async def one(node: PeerId) -> tuple[PeerId, Told | None]:
+            return node, await _of_other(context, node, request_id)
+
+        answers = await each(one, others if len(others) < MAX_ASKED else [])
+        told = {context.peer: _own(context)}
+        told |= {node: said for node, said in answers if said is not None}
+        links: dict[tuple[PeerId, PeerId], bool] = {}
+        for node, peers in told.items():
+            for peer, relayed in peers.items():
+                pair = (min(node, peer), max(node, peer))
+                # Between two that do not agree, a direct connection stands beside the relayed one.
+                links[pair] = links.get(pair, True) and relayed
+        return {
+            "links": [
+                {"one": one, "other": other, "relayed": relayed}
+                for (one, other), relayed in sorted(links.items())
+            ],
+            "told": sorted(told),
+        }
+
+
+def _own(context: Context) -> Told:
+    held = context.registry.catalog.held
+    found = (c for c in context.registry.mesh.connections() if c.peer in held)
+    return {c.peer: c.relayed for c, _ in zip(found, range(MAX_TOLD), strict=False)}
+
+
+def _shown(context: Context) -> web.Response:
+    rows = [{"node": node, "relayed": relayed} for node, relayed in _own(context).items()]
+    return json_answer({"connections": rows})
+
+
+async def _of_other(context: Context, node: PeerId, request_id: str) -> Told | None:
+    """Ask a node for its connections; `None` where it tells none: its version is older, or it does not answer."""
+    headers = {**context.links.introduction, "x-request-id": request_id}
+    try:
+        async with asyncio.timeout(SECONDS), context.links.to(node) as link:
+            status, said = await link.ask(CONNECTIONS, headers, at_most=MAX_ANSWER_BYTES)
+    except (OSError, WorkerError):
+        return None
+    if status != HTTPStatus.OK:
+        return None
+    return read(said, node, context.registry.catalog.held)
+
+
+def read(said: bytes, node: PeerId, known: Collection[PeerId]) -> Told | None:
+    """Take from a node's answer its connections to others that are known here; `None` where it is no such answer."""
+    try:
+        rows = orjson.loads(said)["connections"][:MAX_TOLD]
+        pairs = [(row["node"], row["relayed"] is True) for row in rows]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return None
+    return {
+        PeerId(peer): relayed
+        for peer, relayed in pairs
+        if isinstance(peer, str) and peer != node and peer in known
+    }
