@@ -217,7 +217,11 @@ class Registry:
 
     def observe(self, node: PeerId, evidence: Evidence) -> None:
         """Take in what a request showed about a node."""
-        self._notify(self._replica.observe(node, evidence, self._now()))
+        pulse, now = self._replica.pulses().get(node), self._now()
+        # A busy node shows the same a thousand times a second.
+        if evidence is Evidence.ANSWERED and pulse is not None and pulse.well(now):
+            return
+        self._notify(self._replica.observe(node, evidence, now))
 
     def look(self, node: PeerId) -> None:
         """Probe a node at once, because a request has been waiting for it for some time; at most once a second."""

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 from registry.clock import Clock
 from registry.members.liveness import Presence
+from registry.values import changed
 from router.attempt import Attempt
 from router.dialects import Answer, Dialect, Starter
 from router.errors import WorkerFailed, WorkerUnreachable
@@ -62,11 +63,11 @@ def as_asked(attempt: Attempt) -> Request:
     """Return the request as its candidate is asked: with how long it may wait there, where there are others."""
     request, candidate, others = attempt.request, attempt.candidate, attempt.others
     if request.trace is not None and attempt.trace is not None:
-        request = replace(request, passed=request.trace.onward(request.passed, attempt.trace))
+        request = changed(request, passed=request.trace.onward(request.passed, attempt.trace))
     if others and not candidate.worker:
         patient = patience(request, candidate, others)
-        return replace(request, waits=False, patience=patient)
+        return changed(request, waits=False, patience=patient)
     if attempt.number > 1 and request.holds:
         # It has others to go to; whoever is ready first is found here.
-        return replace(request, holds=False)
+        return changed(request, holds=False)
     return request

@@ -7,9 +7,9 @@ the first part passes as it is and is only remembered; its events are looked at 
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
-from dataclasses import replace
 from types import TracebackType
 
+from registry.values import changed
 from router import failover
 from router.attempt import Routed
 from router.dialects import Answer, Flow
@@ -199,8 +199,8 @@ class Continued:
         flow, parts = routed.answer.rest, self._parts(first)
         self._all = parts
         rest = ContinuedFlow(first, flow, parts) if isinstance(flow, Flow) else parts
-        answer = replace(routed.answer, first=b"", rest=rest, hides_usage=False)
-        return replace(routed, answer=answer, tally=None)
+        answer = changed(routed.answer, first=b"", rest=rest, hides_usage=False)
+        return changed(routed, answer=answer, tally=None)
 
     async def __aexit__(
         self,
@@ -238,9 +238,9 @@ class Continued:
             if isinstance(step, Finish):
                 yield step.last
                 return
-            pin = replace(step.request.pin, but=routed.candidate.key)
+            pin = changed(step.request.pin, but=routed.candidate.key)
             try:
-                routed = await self._enter(replace(step.request, pin=pin))
+                routed = await self._enter(changed(step.request, pin=pin))
             except RouterError:
                 yield _last_words(broken)
                 return

@@ -7,10 +7,10 @@ Attempts write into it, the choice of whom to ask reads it. Slots of this machin
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from registry.clock import Chance, Clock
 from registry.records import Load, PeerId, Service
+from registry.values import changed
 from router.answer_times import AnswerTimes, Expected
 from router.dialects import Answer
 from router.errors import RouterError, WorkerBusy, WorkerError, WorkerRejected, WorkerUnable
@@ -390,7 +390,7 @@ class _Moment:
         told = retry_after.left(address, now) if retry_after.told_by else 0.0
         failing = address in health.failing and not health.admits(address, now)
         ejected = failing or (worker is not None and ledger.silence.silent(worker.api))
-        return replace(row, told=told, ejected=ejected) if told or ejected else row
+        return changed(row, told=told, ejected=ejected) if told or ejected else row
 
     def allowance(self, candidate: Candidate) -> float:
         return self._ledger.warming.allowance(candidate.node, candidate.service, self._now)

@@ -88,7 +88,7 @@ class Page(BaseModel):
 
     def digest(self) -> str:
         """Return the hash that it should have: SHA-256 of all but hash and signature, as JSON with sorted names."""
-        said = self.model_dump(mode="json", exclude={"hash", "signature"})
+        said = self.model_dump(exclude={"hash", "signature"})
         text = json.dumps(said, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -217,7 +217,7 @@ class ReceiptLog:
             if not taken:
                 return
             now = self._wall()
-            undo = {peer: self._copied(peer) for peer, _ in taken}
+            undo = {peer: self._copied(peer) for peer in {peer for peer, _ in taken}}
             pages: dict[str, Page] = {}
             for peer, receipt in taken:
                 chain = self._chains.setdefault(peer, _Chain())

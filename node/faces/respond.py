@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 
 from aiohttp import web
 
@@ -30,6 +29,7 @@ from node.faces.response_writer import (
     headers_of,
 )
 from node.lane.request import HttpRequest
+from registry.values import changed
 from router import failover
 from router.attempt import Attempt, Routed
 from router.dialects import Answer, Flow
@@ -68,7 +68,7 @@ async def answer(
             spoken = await ask()
             if context.tracer is not None:
                 traced = context.tracer.begin(spoken.request, account)
-                spoken = replace(spoken, request=traced)
+                spoken = changed(spoken, request=traced)
             principal = http.get(PRINCIPAL, ANYBODY)
             account.key = principal.name
             account.ticket = admit(context, principal, spoken.request)

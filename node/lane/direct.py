@@ -5,7 +5,6 @@ failure, a stream, a worker to which no connection lies idle, another node.
 """
 
 import asyncio
-from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -19,6 +18,7 @@ from node.faces.errors import KNOWN
 from node.faces.response_writer import AT_ONCE_BYTES, headers_of
 from node.lane.calls import CallHandler, LaneCall
 from node.lane.request import HttpRequest, LaneRequest
+from registry.values import changed
 from router.attempt import Attempt
 from router.http.reply import Reply
 from router.peers.headers import HOP
@@ -55,7 +55,7 @@ def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "CallHandl
     account.key, account.ticket, account.http = principal.name, ticket, http
     account.asks(spoken.request)
     if context.tracer is not None:
-        spoken = replace(spoken, request=context.tracer.begin(spoken.request, account))
+        spoken = changed(spoken, request=context.tracer.begin(spoken.request, account))
     try:
         attempt = context.router.start(spoken.request)
     except KNOWN:

@@ -8,7 +8,7 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from importlib import import_module
 from itertools import chain
@@ -22,6 +22,7 @@ from node.config.settings import NodeSettings
 from node.observe import genai
 from registry.clock import Chance, Clock
 from registry.records import PeerId
+from registry.values import changed
 from router.peers.headers import PARENT
 from router.requests import Request
 from router.trace import SAMPLED, AttemptTrace, Trace, parent_of
@@ -125,7 +126,7 @@ class Tracer:
             trace, parent, flags = self.ids.trace(), "", _RECORDED
             if self.chance() >= self.share:
                 unsampled = parent_of(trace, self.ids.span(), _UNSAMPLED)
-                return replace(request, passed={**request.passed, PARENT: unsampled})
+                return changed(request, passed={**request.passed, PARENT: unsampled})
         account.trace = Trace(
             trace,
             self.ids.span(),
@@ -135,7 +136,7 @@ class Tracer:
             parent=parent,
             streams=request.stream,
         )
-        return replace(request, trace=account.trace)
+        return changed(request, trace=account.trace)
 
     def ended(self, account: "Account", trace: Trace) -> None:
         """Have the spans of a request exported; its account is concluded."""

@@ -5,10 +5,11 @@ Which evidence moves it between the states, as a table; time is an argument.
 Presence is this node's own, local opinion. It is never gossiped: nobody can declare another dead for everyone.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from registry.records import PeerId, Standing, Version
+from registry.values import changed
 
 
 class Status(StrEnum):
@@ -98,6 +99,9 @@ One of them may be another's: that is what it says by a doubt. Without one of ou
 UNPROBED = 3
 """A doubt that no probes have confirmed ends in loss all the same, after so many times `suspicion`."""
 
+FRESH = 0.1
+"""Seconds after a sign of life in which another one of the same kind shows nothing new."""
+
 _BEFORE_ALL = Version(-1, -1)
 _NEVER = float("-inf")
 
@@ -136,6 +140,11 @@ class Pulse:
     proved_by: PeerId | None = None
     """Who got its last proof of life that was not for us."""
 
+    def well(self, now: float) -> bool:
+        """Say whether it was heard just now, is reached, and nobody has doubted it since."""
+        fresh = self.contact is Status.ALIVE and now - self.heard < FRESH
+        return fresh and self.shut is None and self.accused < self.heard
+
     def silence(self, now: float) -> float:
         """Return the seconds since it was last heard; of one that never was, since it is followed."""
         return now - (self.heard if self.heard > _NEVER else self.since)
@@ -146,7 +155,7 @@ class Pulse:
         if evidence is not Evidence.UNREACHED or moved.contact is not Status.SUSPECT:
             return moved
         first = moved.unreached if moved.rounds else now
-        return replace(moved, rounds=moved.rounds + 1, unreached=first)
+        return changed(moved, rounds=moved.rounds + 1, unreached=first)
 
     def barred(self, evidence: Evidence, now: float) -> "Pulse":
         """Return the pulse once our own way has failed to a node that spoke meanwhile: no reason to doubt its life."""
@@ -187,11 +196,11 @@ class Pulse:
         if contact is Status.ALIVE and shut:
             contact = Status.UNREACHABLE
         if contact is self.contact:
-            return replace(self, heard=heard, shut=shut)
+            return changed(self, heard=heard, shut=shut)
         # Others' proof of its life is not why we do not reach it.
         why = shut if contact is Status.UNREACHABLE and shut else evidence
-        kept = replace(self, rounds=0, unreached=_NEVER)
-        return replace(kept, contact=contact, heard=heard, since=now, why=why, shut=shut)
+        kept = changed(self, rounds=0, unreached=_NEVER)
+        return changed(kept, contact=contact, heard=heard, since=now, why=why, shut=shut)
 
 
 def first_pulse(*, heard: float, now: float, lease: float) -> Pulse:

@@ -73,7 +73,10 @@ class PooledPlace:
         self._limit = settings.connections_per_worker
         self._connect_timeout = settings.connect_timeout
         self._known: dict[Connection, None] = {}
-        self._idle: list[tuple[Connection, float]] = []
+        self._idle: dict[Connection, float] = {}
+        """Connections for the next requests, with when each was freed, the newest last."""
+        self._resting: dict[Connection, float] = {}
+        """Those that are left alone first, the oldest first."""
         self._dialling = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._sweep: asyncio.TimerHandle | None = None
@@ -106,19 +109,19 @@ class PooledPlace:
 
     def idle(self) -> Connection | None:
         """Take a connection on which a request may be sent at once."""
+        lying = self._idle or self._resting
+        if not lying:
+            return None
+        now = next(iter(lying)).loop.time()
+        self._end_rest(now)
         # The one that was used last has the best chance to stand still.
-        for at in reversed(range(len(self._idle))):
-            connection, since = self._idle[at]
-            now = connection.loop.time()
-            rests = connection.streamed and not self._kept_open
-            if rests and now - since < self._rest:
-                continue
-            del self._idle[at]
+        while self._idle:
+            connection, since = self._idle.popitem()
             if connection.quiet and now - since < self._keep:
-                self._kept_open = self._kept_open or rests
+                self._kept_open = self._kept_open or connection.streamed
                 return connection
             if connection.streamed and not connection.quiet:
-                self._kept_open = self._rest == 0
+                self._distrust()
             connection.abort()
         return None
 
@@ -134,6 +137,7 @@ class PooledPlace:
         for connection in self._known:
             connection.abort()
         self._idle.clear()
+        self._resting.clear()
         while self._waiting:
             self._next()
 
@@ -144,21 +148,20 @@ class PooledPlace:
 
     def let_go(self) -> None:
         """Cut the idle connections: nobody is at their other end any more."""
-        for connection, _ in self._idle:
+        for connection in (*self._idle, *self._resting):
             connection.abort()
         self._idle.clear()
+        self._resting.clear()
 
     # What connections tell.
 
     def free(self, connection: Connection) -> None:
         """Keep a connection for the next request."""
-        if self.closed:
+        if self.closed or self._retired:
             connection.abort()
             return
-        if self._retired:
-            connection.abort()
-            return
-        self._idle.append((connection, connection.loop.time()))
+        lies = self._resting if connection.streamed and not self._kept_open else self._idle
+        lies[connection] = connection.loop.time()
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(self._keep, self._tidy)
         self._next()
@@ -166,10 +169,9 @@ class PooledPlace:
     def lost(self, connection: Connection) -> None:
         """Forget a connection that is closed."""
         self._known.pop(connection, None)
-        lying = [entry for entry in self._idle if entry[0] is not connection]
-        if connection.streamed and len(lying) < len(self._idle):
-            self._kept_open = self._rest == 0
-        self._idle = lying
+        for lying in (self._idle, self._resting):
+            if lying.pop(connection, None) is not None and connection.streamed:
+                self._distrust()
         self._next()
 
     # How.
@@ -181,9 +183,10 @@ class PooledPlace:
                 return connection
             if self.closed or self.has_room:
                 return None
-            if self._idle:
-                # All that lie here rest: one of them makes room.
-                self._idle.pop(0)[0].abort()
+            if self._resting:
+                oldest = next(iter(self._resting))
+                del self._resting[oldest]
+                oldest.abort()
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
@@ -212,6 +215,22 @@ class PooledPlace:
         self._known[connection] = None
         return connection
 
+    def _end_rest(self, now: float) -> None:
+        """Take back those that have rested for long enough."""
+        while self._resting:
+            connection, since = next(iter(self._resting.items()))
+            if now - since < self._rest and not self._kept_open:
+                return
+            del self._resting[connection]
+            self._idle[connection] = since
+
+    def _distrust(self) -> None:
+        """A connection was closed after a stream: the others have to rest."""
+        if self._kept_open and self._rest:
+            self._kept_open = False
+            for connection in [c for c in self._idle if c.streamed]:
+                self._resting[connection] = self._idle.pop(connection)
+
     def _next(self) -> None:
         while self._waiting:
             turn = self._waiting.popleft()
@@ -222,12 +241,12 @@ class PooledPlace:
     def _tidy(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        fresh = [(c, since) for c, since in self._idle if now - since < self._keep]
-        stale = self._idle[: len(self._idle) - len(fresh)]
-        self._idle = fresh
-        for connection, _ in stale:
-            connection.abort()
-        self._sweep = loop.call_later(self._keep, self._tidy) if fresh else None
+        for lying in (self._idle, self._resting):
+            for connection in [c for c, since in lying.items() if now - since >= self._keep]:
+                del lying[connection]
+                connection.abort()
+        lies = self._idle or self._resting
+        self._sweep = loop.call_later(self._keep, self._tidy) if lies else None
 
 
 def _reason_of(error: OSError) -> str:
@@ -304,12 +323,18 @@ def tcp(
 
 async def addresses_of(host: str, port: int) -> list[str]:
     """Return the IP addresses that a host has now; raise `OSError`."""
-    try:
-        return [str(ip_address(host))]
-    except ValueError:
-        pass
+    if (address := _literal(host)) is not None:
+        return [address]
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [*dict.fromkeys(str(address[0]) for *_, address in found)]
+
+
+@lru_cache(maxsize=4096)
+def _literal(host: str) -> str | None:
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return None
 
 
 @lru_cache(maxsize=4096)

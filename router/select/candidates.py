@@ -1,7 +1,7 @@
 """Who could answer this request, and who could not, with the reason. Pure: values in, values out."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from enum import StrEnum
 from functools import lru_cache, partial
 from typing import Protocol
@@ -9,7 +9,7 @@ from typing import Protocol
 from registry.catalog import Catalog, Offer
 from registry.members.liveness import Presence
 from registry.records import ModelType, PeerId, Service
-from registry.values import value_class
+from registry.values import changed, value_class
 from router.requests import ANYWHERE, Request
 from router.select.fitness import Length, MediaNeeds, Types
 from router.state.remote_load import Reported
@@ -248,7 +248,7 @@ def _long_enough(
 ) -> tuple[list[Candidate], list[Excluded]]:
     """Leave out whose context is surely too short; where everybody's is, leave the longest: the worker has the last word."""
     left = [
-        replace(c, tight=True) if length.strains(c.service) else c
+        changed(c, tight=True) if length.strains(c.service) else c
         for c in found
         if not length.beyond(c.service)
     ]
@@ -276,7 +276,7 @@ def begin_gently(
     full = {c.key for c in found if c.in_flight and not c.ejected and c.in_flight >= allowance(c)}
     if not full or not any(c.has_room and not c.rank and c.key not in full for c in found):
         return tuple(found)
-    return tuple([replace(c, held_back=True) if c.key in full else c for c in found])
+    return tuple([changed(c, held_back=True) if c.key in full else c for c in found])
 
 
 _FOR_NOW = frozenset({Reason.FULL, Reason.TOLD})

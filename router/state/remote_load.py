@@ -6,6 +6,7 @@ Hints that may be wrong: they come late, get lost, and each node speaks for itse
 import math
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 from registry.records import Load, PeerId, Service
@@ -21,6 +22,7 @@ MAX_NODES = 1_024
 MAX_REPLICAS = 64
 """Replicas of one node whose reports are held; the one heard longest ago makes room."""
 
+_MAX_CHARACTERS = 100
 _WRITTEN = re.compile(
     r"in_flight=(\d{1,5});queued=(\d{1,5});slots=(\d{1,5});rate=(\d{1,7}(?:\.\d{1,3})?)"
     r"(?:;first=(\d{1,7}(?:\.\d{1,3})?))?",
@@ -122,7 +124,12 @@ def written(load: Load) -> str:
 
 
 def read(text: str) -> Load | None:
-    """Read the value of the header `LOAD`; `None` for what is no load. The pattern bounds the length."""
+    """Read the value of the header `LOAD`; `None` for what is no load."""
+    return _read(text) if len(text) <= _MAX_CHARACTERS else None
+
+
+@lru_cache(maxsize=1_024)
+def _read(text: str) -> Load | None:
     found = _WRITTEN.fullmatch(text)
     if found is None:
         return None

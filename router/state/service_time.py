@@ -8,6 +8,7 @@ The node of a worker learns this (`router.state.estimator`), and says it in the 
 
 import math
 import re
+from functools import lru_cache
 
 from registry.values import value_class
 
@@ -36,6 +37,7 @@ _FIGURES = (
     "holds",
     "error",
 )
+_MAX_CHARACTERS = 400
 _NUMBER = r"(\d{1,7}(?:\.\d{1,6})?)"
 _WRITTEN = re.compile(
     ";".join(f"{name}={_NUMBER}" for name in _FIGURES) + r";answers=(?P<answers>\d{1,7})", re.ASCII
@@ -94,6 +96,7 @@ class Before:
 NOTHING_BEFORE = Before()
 
 
+@lru_cache(maxsize=1_024)
 def written(time: ServiceTime) -> str:
     """Write a service time as the value of the header `SERVICE_TIME`."""
     answers = time.fixed, time.kilobyte, time.token, time.tokens
@@ -103,7 +106,12 @@ def written(time: ServiceTime) -> str:
 
 
 def read(text: str) -> ServiceTime | None:
-    """Read the value of the header `SERVICE_TIME`; `None` for what is none. The pattern bounds the length."""
+    """Read the value of the header `SERVICE_TIME`; `None` for what is none."""
+    return _read(text) if len(text) <= _MAX_CHARACTERS else None
+
+
+@lru_cache(maxsize=1_024)
+def _read(text: str) -> ServiceTime | None:
     found = _WRITTEN.fullmatch(text)
     if found is None:
         return None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from registry.members.liveness import (
     CONFIRMED,
+    FRESH,
     LIFE,
     OPENS,
     REASONS,
@@ -228,3 +229,13 @@ def test_a_nodes_own_word_is_tempered_by_whether_we_hear_it(
     standing: Standing, contact: Status, seen: Presence
 ) -> None:
     assert presence(standing, contact) is seen
+
+
+def test_more_of_the_same_shows_nothing_new_only_of_one_that_is_well() -> None:
+    soon = FRESH / 2
+    assert alive().well(soon)
+    assert not alive().well(FRESH)
+    assert not alive().after(Evidence.FAILED, 0.0).well(soon)
+    assert not replace(alive(), shut=Evidence.MISSED).well(soon)
+    # Another node doubts it since.
+    assert not replace(alive(), accused=soon / 2).well(soon)
