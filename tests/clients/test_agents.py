@@ -14,6 +14,7 @@ import pytest
 from tests.clients.tried import ROOT
 from tests.swarm.client import connected
 from tests.swarm.nodes import Node, Swarm
+from tests.swarm.waiting import until
 from tests.workers.agent_worker import SAID
 
 pytestmark = pytest.mark.clients
@@ -95,10 +96,17 @@ def _set(place: Place, section: str) -> dict[str, str]:
 
 
 def _refused(place: Place) -> list[str]:
-    """Return the lines of the node's log that tell of a request without success."""
-    lines = [line for line in place.node.log.splitlines() if " status=" in line]
-    assert lines
-    return [line for line in lines if " status=200 " not in line]
+    """Return the lines of the node's log that tell of a request without success, once all are written."""
+
+    def told() -> list[str]:
+        return [line for line in place.node.log.splitlines() if " status=" in line]
+
+    async def complete() -> bool:
+        return len(told()) >= len(list(place.asked.iterdir()))
+
+    # A node writes its lines by a timer.
+    asyncio.run(until(complete, within=5, otherwise="the log lacks requests"))
+    return [line for line in told() if " status=200 " not in line]
 
 
 def test_claude_code_searches_for_a_tool_and_runs_a_command(place: Place, tmp_path: Path) -> None:

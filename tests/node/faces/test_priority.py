@@ -14,7 +14,7 @@ BACKGROUND = {"x-modelvine-priority": "background"}
 @pytest.mark.parametrize("place", ["serving", "asked"])
 async def test_a_background_request_comes_after_one_that_somebody_waits_for(mesh, worker, place):
     node = await mesh.offers(place, worker, capacity=1)
-    worker.fail(delay_first=0.05)
+    worker.fail(delay_first=0.2)
     order = []
 
     async def ask(name, headers):
