@@ -43,7 +43,7 @@ async def test_another_word_for_a_priority_is_none(served, worker):
 @pytest.mark.parametrize("how", ["service_tier", "key"])
 async def test_a_tier_or_a_key_says_so_as_well_over_a_hop_too(mesh, worker, place, how):
     node = await mesh.offers(place, worker, capacity=1)
-    worker.fail(delay_first=0.05)
+    worker.fail(delay_first=0.2)
     made = await node.context.keys.create({"batch": Allowance(background=True)})
     order = []
     later = {"Authorization": f"Bearer {made['batch']}"} if how == "key" else {}
