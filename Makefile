@@ -45,7 +45,7 @@ test-all: $(MADE)/dev ## the same with real libp2p hosts, processes, copies of t
 swarm: $(MADE)/dev $(MADE)/model $(MADE)/axe $(MADE)/kubernetes $(MADE)/collector ## several nodes as processes, a real mesh, real HTTP, a real worker
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "swarm or lab" $(ARGS)
 
-clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/peer $(MADE)/agents $(MADE)/go $(MADE)/clients-new $(MADE)/openapi ## clients as they are published, and peers in JavaScript and Go, at a real node
+clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/peer $(MADE)/agents $(MADE)/go $(MADE)/clients-new $(MADE)/openapi $(MADE)/aider ## clients as they are published, and peers in JavaScript and Go, at a real node
 	@$(BIN)/python -m pytest -m clients tests/clients $(ARGS)
 
 images: $(MADE)/dev $(MADE)/images ## pictures are made, and a model is tuned, through the mesh: diffusers and peft with tiny random weights
@@ -114,6 +114,7 @@ lock: $(MADE)/dev ## the lock files again from pyproject.toml; UPGRADE=--upgrade
 	@$(LOCK) requirements-build.in -c requirements-dev.lock -o requirements-build.lock
 	@$(LOCK) requirements-clients.in -o requirements-clients.lock
 	@$(LOCK) requirements-clients-new.in -o requirements-clients-new.lock
+	@$(LOCK) requirements-aider.in -o requirements-aider.lock
 	@$(LOCK) requirements-kubernetes.in -o requirements-kubernetes.lock
 	@$(LOCK) requirements-openapi.in -o requirements-openapi.lock
 	@$(LOCK) requirements-images.in -o requirements-images.lock
@@ -158,7 +159,7 @@ $(MADE)/bench: $(MADE)/dev requirements-bench.lock
 	@touch $@
 
 # What clients, schemas and fuzzers need is not what a node needs, hence environments of their own. What cannot be had is skipped, aloud.
-$(MADE)/clients $(MADE)/clients-new $(MADE)/kubernetes $(MADE)/openapi: $(MADE)/%: requirements-%.lock $(MADE)/venv
+$(MADE)/clients $(MADE)/clients-new $(MADE)/kubernetes $(MADE)/openapi $(MADE)/aider: $(MADE)/%: requirements-%.lock $(MADE)/venv
 	@rm -rf $(VENV)/$* && $(BIN)/python -m venv $(VENV)/$*
 	@if $(VENV)/$*/bin/python scripts/install.py requirements-$*.lock --only-binary=:all:; then touch $@; \
 		else rm -rf $(VENV)/$*; echo "SKIPPED: what requirements-$*.lock names could not be had"; fi

@@ -1,4 +1,4 @@
-"""Do coding agents as they are published work with a node, set as the guide says? Each runs a command that the model asks for."""
+"""Do coding agents as they are published work with a node, set as the guide says? Each writes a file as the model says."""
 
 import asyncio
 import os
@@ -142,4 +142,16 @@ def test_codex_runs_a_command(place: Place, tmp_path: Path) -> None:
     words = [program, "exec", "--skip-git-repo-check", "--sandbox", "danger-full-access", TASK]
     said = _run(home, words, _set(place, section))
     assert said.strip() == SAID
+    assert not _refused(place)
+
+
+def test_aider_writes_a_file(place: Place, tmp_path: Path) -> None:
+    program = ROOT / ".venv" / "aider" / "bin" / "aider"
+    if not program.exists():
+        pytest.skip("aider is not installed; `make clients` installs it, or says why it cannot")
+    section = GUIDE.partition("**aider**")[2].partition("\n## ")[0]
+    [words] = re.findall(r"^aider (.+)", section, re.MULTILINE)
+    quiet = ["--no-git", "--no-check-update", "--no-show-release-notes", "--analytics-disable"]
+    task = ["--yes-always", "--message", TASK, "vine.txt"]
+    _run(tmp_path / "home", [str(program), *words.split(), *quiet, *task], _set(place, section))
     assert not _refused(place)

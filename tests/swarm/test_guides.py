@@ -23,12 +23,12 @@ PATIENCE = 100
 STAND_INS = Path(__file__).with_name("guides.sh")
 
 NOT_RUN = {
-    "make demo": "installs everything and fetches a model; tests/node/demo runs its parts",
+    "make demo": "installs everything and fetches a model; .ci/run runs it",
     "sudo cp deploy/nginx.conf": "needs nginx with a real domain; test_proxies.py runs that sample",
     "pip install open-webui": "Open WebUI is gigabytes; test_openai_client.py asks in its words",
     "claude": "tests/clients/test_agents.py runs it with these settings",
     "codex": "tests/clients/test_agents.py runs it with these settings",
-    "aider": "it needs 700 MB of packages; the requests in its words run",
+    "aider": "tests/clients/test_agents.py runs it with these settings",
 }
 """How a block begins that cannot be run here, and why."""
 

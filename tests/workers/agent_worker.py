@@ -28,6 +28,8 @@ CALLS: tuple[Mapping[str, Mapping[str, object]], ...] = (
 )
 """Tools that are called one after the other, where they are offered, by the names that agents give them."""
 SAID = "It grows grapes."
+EDIT = "vine.txt\n```\ngrapes\n```"
+"""What is said where no tool is offered: a file, as aider reads it."""
 USAGE = {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}
 
 
@@ -37,7 +39,7 @@ def answered(fields: Mapping[str, Any]) -> dict[str, Any]:
     calls = [(name, call) for step in CALLS for name, call in step.items() if name in offered]
     done = sum(message["role"] == "tool" for message in fields["messages"])
     if done >= len(calls):
-        return {"role": "assistant", "content": SAID}
+        return {"role": "assistant", "content": SAID if offered else EDIT}
     name, arguments = calls[done]
     function = {"name": name, "arguments": orjson.dumps(arguments).decode()}
     call = {"id": f"call_{done}", "type": "function", "function": function}
