@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from node.config.addresses import HostPort
 from node.config.settings import Settings
+from node.faces.pump_queue import PumpQueue
 from registry.records import Load, PeerId
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class Serving:
     """Says how busy a worker of this machine is, by all processes of this node."""
     tracer: "Tracer | None" = None
     """Traces requests, where that is wanted."""
+    pumps: PumpQueue = field(default_factory=PumpQueue)
+    """Where the streams of this process take turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from node.faces.pump_queue import PumpQueue
 from node.faces.response_writer import Outgoing
 from router.dialects import Flow
 from router.errors import AnswerBroken
@@ -11,17 +12,20 @@ from router.errors import AnswerBroken
 class Pump:
     """Moves one stream from a flow to its caller."""
 
-    __slots__ = ("_flow", "_loop", "_out", "_stopped", "_tap", "_turn", "_unsent")
+    __slots__ = ("_due", "_flow", "_out", "_queue", "_stopped", "_tap", "_unsent")
 
-    def __init__(self, flow: Flow, tap: Callable[[bytes], bytes], out: Outgoing) -> None:
+    def __init__(
+        self, flow: Flow, tap: Callable[[bytes], bytes], out: Outgoing, queue: PumpQueue
+    ) -> None:
         """`tap` takes in all that comes, and returns what is ready to be sent."""
         self._flow = flow
         self._tap = tap
         self._out = out
+        self._queue = queue
         self._unsent = b""
-        self._loop = asyncio.get_running_loop()
-        self._stopped = self._loop.create_future()
-        self._turn: asyncio.Handle | None = None
+        self._due = False
+        """Whether it stands in the queue."""
+        self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
         """Pass on what comes until the flow is over; raise what it does, and `ConnectionError` when the caller is gone."""
@@ -32,26 +36,25 @@ class Pump:
                 await self._stopped
                 self._still()
                 await self._out.send(self._unsent)
-                self._unsent, self._stopped = b"", self._loop.create_future()
+                self._unsent = b""
+                self._stopped = asyncio.get_running_loop().create_future()
         finally:
             self._still()
 
     def _still(self) -> None:
         """Take nothing more: a caller who is slow slows the worker."""
         self._flow.listen(None)
-        if self._turn is not None:
-            self._turn.cancel()
-            self._turn = None
+        self._due = False
 
     def _news(self) -> None:
-        # What comes in one turn of the loop goes on in one piece.
-        if self._turn is None:
-            self._turn = self._loop.call_soon(self._look)
+        if not self._due:
+            self._due = True
+            self._queue.add(self._look)
 
     def _look(self) -> None:
-        self._turn = None
-        if self._stopped.done():
+        if not self._due or self._stopped.done():
             return
+        self._due = False
         try:
             piece = self._flow.here()
             ready = self._tap(piece) if piece else b""

@@ -122,7 +122,7 @@ async def _pass_on(
                 if request.fallbacks or request.target:
                     account.model = routed.candidate.service.model
                 headers = headers_of(context, routed, account, spoken)
-                whole = await _passed_on(routed, out, headers, account, spoken)
+                whole = await _passed_on(context, routed, out, headers, account, spoken)
             if whole is not None:
                 return await _at_once(out, whole, headers, account)
         except RouterError as error:
@@ -166,6 +166,7 @@ def put(
 
 
 async def _passed_on(
+    context: Serving,
     routed: Routed,
     out: Outgoing,
     headers: dict[str, str],
@@ -190,7 +191,7 @@ async def _passed_on(
     if not out.begun:
         await out.begin(answer.status, headers, length=answer.length)
     if answer.streamed:
-        await _streamed(routed, out, account)
+        await _streamed(context, routed, out, account)
         return None
     await _unread(answer, out)
     return None
@@ -218,12 +219,16 @@ async def _of_service(
     return None
 
 
-async def _streamed(routed: Routed, out: Outgoing, account: Account) -> None:
+async def _streamed(context: Serving, routed: Routed, out: Outgoing, account: Account) -> None:
     """Pass on a stream as it comes, and end it as OpenAI's end."""
     answer, passage, done = routed.answer, Passage(routed, account), StreamEnd()
     await out.send(done.seen(passage.first(answer.first)))
     if isinstance(answer.rest, Flow):
-        await Pump(answer.rest, lambda chunk: done.seen(passage.take(chunk)), out).run()
+
+        def tap(chunk: bytes) -> bytes:
+            return done.seen(passage.take(chunk))
+
+        await Pump(answer.rest, tap, out, context.pumps).run()
     async for chunk in answer.rest:
         ready = done.seen(passage.take(chunk))
         # While a slow caller reads, nobody holds it twice.

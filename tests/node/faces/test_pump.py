@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from node.faces.pump import Pump
+from node.faces.pump_queue import PumpQueue
 from node.faces.response_writer import Outgoing
 from node.lane.request import LaneRequest, read_head
 from router.dialects import Flow
@@ -85,7 +86,7 @@ async def begun(line: Line) -> Outgoing:
 async def test_what_comes_in_one_turn_goes_on_in_one_piece() -> None:
     flow, line = Script(), Line()
     out = await begun(line)
-    task = asyncio.ensure_future(Pump(flow, bytes.upper, out).run())
+    task = asyncio.ensure_future(Pump(flow, bytes.upper, out, PumpQueue()).run())
     await asyncio.sleep(0)
     flow.say(b"a")
     flow.say(b"b")
@@ -102,7 +103,7 @@ async def test_what_comes_in_one_turn_goes_on_in_one_piece() -> None:
 async def test_a_slow_caller_stops_it_until_all_is_read() -> None:
     flow, line = Script(), Line()
     out = await begun(line)
-    task = asyncio.ensure_future(Pump(flow, lambda piece: piece, out).run())
+    task = asyncio.ensure_future(Pump(flow, lambda piece: piece, out, PumpQueue()).run())
     await asyncio.sleep(0)
     flow.say(b"a")
     await until(lambda: line.sent)
@@ -128,7 +129,7 @@ async def test_what_fails_within_is_raised_by_the_task() -> None:
 
     flow = Script()
     out = await begun(Line())
-    task = asyncio.ensure_future(Pump(flow, broken, out).run())
+    task = asyncio.ensure_future(Pump(flow, broken, out, PumpQueue()).run())
     await asyncio.sleep(0)
     flow.say(b"a")
     with pytest.raises(AnswerBroken):
@@ -138,7 +139,9 @@ async def test_what_fails_within_is_raised_by_the_task() -> None:
 
 async def test_a_task_that_is_cancelled_takes_nothing_more() -> None:
     flow, line = Script(), Line()
-    task = asyncio.ensure_future(Pump(flow, lambda piece: piece, await begun(line)).run())
+    task = asyncio.ensure_future(
+        Pump(flow, lambda piece: piece, await begun(line), PumpQueue()).run()
+    )
     await asyncio.sleep(0)
     flow.say(b"a")
     task.cancel()

@@ -1,0 +1,39 @@
+"""Queue in which the streams of one event loop take turns to pass on what they have."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+PER_TURN = 16
+"""Streams that pass on what they have in one turn of the event loop, which takes them about half a millisecond."""
+
+
+class PumpQueue:
+    """First come, first served, and only a few in each turn of the event loop.
+
+    Where chunks come faster than they can be passed on, a new request waits for those of a turn instead of all; and what comes
+    for a stream while it stands here goes on in one piece.
+    """
+
+    __slots__ = ("_serving", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._serving = False
+
+    def add(self, look: Callable[[], None]) -> None:
+        """Have a stream look what it has, in its turn."""
+        self._waiting.append(look)
+        if not self._serving:
+            self._serving = True
+            asyncio.get_running_loop().call_soon(self._serve)
+
+    def _serve(self) -> None:
+        waiting = self._waiting
+        try:
+            for _ in range(min(PER_TURN, len(waiting))):
+                waiting.popleft()()
+        finally:
+            self._serving = bool(waiting)
+            if waiting:
+                asyncio.get_running_loop().call_soon(self._serve)

@@ -1,0 +1,54 @@
+"""Streams take turns, and whoever is new comes between."""
+
+import asyncio
+
+import pytest
+
+from node.faces.pump_queue import PER_TURN, PumpQueue
+
+
+async def turns(count: int) -> None:
+    """Let the event loop turn so many times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_one_turn_of_the_event_loop_serves_only_some_in_their_order() -> None:
+    queue = PumpQueue()
+    served: list[int] = []
+    for number in range(2 * PER_TURN + 1):
+        queue.add(lambda number=number: served.append(number))
+    assert not served
+    for expected in (PER_TURN, 2 * PER_TURN, 2 * PER_TURN + 1):
+        await turns(1)
+        assert served == [*range(expected)]
+
+
+async def test_whoever_comes_meanwhile_stands_behind() -> None:
+    queue = PumpQueue()
+    served: list[str] = []
+    queue.add(lambda: queue.add(lambda: served.append("second")))
+    queue.add(lambda: served.append("first"))
+    await turns(2)
+    assert served == ["first", "second"]
+    queue.add(lambda: served.append("third"))
+    await turns(1)
+    assert served[2:] == ["third"]
+
+
+async def test_one_that_fails_stops_no_other() -> None:
+    def failing() -> None:
+        raise ValueError("a defect")
+
+    said = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: said.append(context["exception"]))
+    queue = PumpQueue()
+    served: list[int] = []
+    queue.add(failing)
+    for number in range(PER_TURN):
+        queue.add(lambda number=number: served.append(number))
+    await turns(3)
+    assert served == [*range(PER_TURN)]
+    with pytest.raises(ValueError, match="a defect"):
+        raise said[0]
