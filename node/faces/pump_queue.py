@@ -15,9 +15,10 @@ class PumpQueue:
     for a stream while it stands here goes on in one piece.
     """
 
-    __slots__ = ("_serving", "_waiting")
+    __slots__ = ("_loop", "_serving", "_waiting")
 
     def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[Callable[[], None]] = deque()
         self._serving = False
 
@@ -25,15 +26,21 @@ class PumpQueue:
         """Have a stream look what it has, in its turn."""
         self._waiting.append(look)
         if not self._serving:
-            self._serving = True
-            asyncio.get_running_loop().call_soon(self._serve)
+            self._serve_soon()
+
+    def _serve_soon(self) -> None:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        self._serving = True
+        self._loop.call_soon(self._serve)
 
     def _serve(self) -> None:
-        waiting = self._waiting
+        waiting, served = self._waiting, 0
         try:
-            for _ in range(min(PER_TURN, len(waiting))):
+            while waiting and served < PER_TURN:
+                served += 1
                 waiting.popleft()()
         finally:
-            self._serving = bool(waiting)
+            self._serving = False
             if waiting:
-                asyncio.get_running_loop().call_soon(self._serve)
+                self._serve_soon()

@@ -149,14 +149,17 @@ class Connection(asyncio.BufferedProtocol):
         return _INWARD if self._reply is not None and self._reply.much else _LITTLE
 
     def buffer_updated(self, count: int) -> None:
+        """Take in bytes of a socket."""
+        self.data_received(_INWARD[:count])
+
+    def data_received(self, data: bytes | memoryview) -> None:
         """Take in bytes."""
-        data = _INWARD[:count]
         if self._reply is None:
             # Nobody asked for anything.
             self.abort()
             return
         self._heard = True
-        self._barren += count
+        self._barren += len(data)
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade):

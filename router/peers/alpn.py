@@ -32,5 +32,6 @@ class Arrival(asyncio.Protocol):
         secured = transport.get_extra_info("ssl_object")
         shared = secured is not None and secured.selected_alpn_protocol() == SHARED
         self.protocol = self._shared() if shared else self._alone()
-        cast("asyncio.Transport", transport).set_protocol(self.protocol)
+        taking_over = cast("asyncio.BaseProtocol", self.protocol)
+        cast("asyncio.Transport", transport).set_protocol(taking_over)
         self.protocol.connection_made(transport)

@@ -82,6 +82,10 @@ class _Stream:
     since: float = 0.0
     """When room was given back last."""
 
+    def takes(self, size: int) -> bool:
+        """Whether so many bytes may come, and are not passed over."""
+        return 0 < size <= self.room and not (self.got_end or self.deaf)
+
 
 class Mux:
     """One side of a connection."""
@@ -124,12 +128,14 @@ class Mux:
         self._say(_WINDOW, _SYN, self._newest)
         return self._newest
 
-    def send(self, number: int, data: bytes | bytearray | memoryview) -> None:
-        """Send bytes on a stream as soon as there is credit."""
+    def send(self, number: int, data: bytes | bytearray | memoryview) -> int:
+        """Send bytes on a stream as soon as there is credit; return how many of it wait to be sent."""
         stream = self._streams.get(number)
-        if stream is not None and not stream.ends:
-            stream.pending += data
-            self._wait_for_turn(number, stream)
+        if stream is None or stream.ends:
+            return 0
+        stream.pending += data
+        self._wait_for_turn(number, stream)
+        return len(stream.pending)
 
     def unsent(self, number: int) -> int:
         """Return how many bytes of a stream wait to be sent."""
@@ -162,14 +168,14 @@ class Mux:
             self._say(_WINDOW, _RST | stream.flags, number)
             self._forget(number)
 
-    def consumed(self, number: int, count: int, now: float) -> None:
-        """The reader of a stream has taken bytes: give back as much room, when it is worth a frame."""
+    def consumed(self, number: int, count: int, now: float) -> bool:
+        """The reader of a stream has taken bytes: give back as much room, if that is worth a frame; return whether it is."""
         stream = self._streams.get(number)
         if stream is None or stream.got_end:
-            return
+            return False
         stream.read += count
         if stream.read < stream.window // 2:
-            return
+            return False
         granted, stream.read = stream.read, 0
         wider = 2 * stream.window <= MAX_WINDOW and stream.window <= self._extra
         if wider and now - stream.since < QUICK_SECONDS:
@@ -180,6 +186,7 @@ class Mux:
         stream.room += granted
         self._say(_WINDOW, stream.flags, number, granted)
         stream.flags = 0
+        return True
 
     def ping(self) -> None:
         """Have the other side say that it lives."""
@@ -219,7 +226,7 @@ class Mux:
             stream.sent_end = True
             if stream.got_end or stream.deaf:
                 self._forget(number)
-        else:
+        elif not whole:
             self._wait_for_turn(number, stream)
 
     # What comes from the other side.
@@ -229,18 +236,28 @@ class Mux:
         if self._partial:
             data, self._partial = self._partial + data, b""
         events: list[Event] = []
+        streams = self._streams
         at, size = 0, len(data)
         while at < size:
             if self._left:
                 piece = data[at : at + self._left]
                 at += len(piece)
                 self._take(piece, events)
-            elif size - at < FRAME.size:
+                continue
+            if size - at < FRAME.size:
                 self._partial = data[at:]
                 break
+            frame = FRAME.unpack_from(data, at)
+            at += FRAME.size
+            version, kind, flags, number, value = frame
+            stream = None if version or kind or flags else streams.get(number)
+            if stream is not None and stream.takes(value) and value <= size - at:
+                # As nearly all frames are: bytes of a stream, here as a whole.
+                stream.room -= value
+                events.append(Received(number, data[at : at + value]))
+                at += value
             else:
-                self._frame(FRAME.unpack_from(data, at), now, events)
-                at += FRAME.size
+                self._frame(frame, now, events)
         return events
 
     def _frame(

@@ -120,8 +120,7 @@ class MuxedConnection(asyncio.Protocol):
 
     def consumed(self, number: int, count: int) -> None:
         """A stream's reader has taken bytes."""
-        self.mux.consumed(number, count, self.loop.time())
-        if self.mux.wants_to_send:
+        if self.mux.consumed(number, count, self.loop.time()):
             self.flush_soon()
 
     def watch(self, stream: MuxedStream) -> None:
@@ -191,10 +190,10 @@ class MuxedConnection(asyncio.Protocol):
 
     def _happened(self, event: Event) -> None:
         match event:
-            case Opened(number) if self._accept is not None:
-                self._begin(number, self._accept())
             case Received(number, data) if (stream := self._streams.get(number)) is not None:
                 stream.feed(data)
+            case Opened(number) if self._accept is not None:
+                self._begin(number, self._accept())
             case Ended(number) if (stream := self._streams.get(number)) is not None:
                 stream.feed_end()
             case StreamCut(number, taken) if (stream := self._streams.get(number)) is not None:

@@ -12,7 +12,27 @@ from router.peers.mux import Mux
 
 _HELD_BYTES = 64 * 1024  # before its writer is told to wait; it may say otherwise
 
-Streaming = asyncio.Protocol | asyncio.BufferedProtocol
+
+class Streaming(Protocol):
+    """What asyncio's protocols have: one whose bytes a socket puts into a buffer takes them from a stream as they are."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+
+    def data_received(self, data: bytes) -> None:
+        """Take in bytes."""
+
+    def eof_received(self) -> bool | None:
+        """Nothing more comes; return whether the stream stays open."""
+
+    def pause_writing(self) -> None:
+        """The transport holds enough."""
+
+    def resume_writing(self) -> None:
+        """The transport takes more."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The stream is over."""
 
 
 class Carrier(Protocol):
@@ -68,7 +88,7 @@ class MuxedStream(asyncio.Transport):
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         """Return the protocol."""
-        return self._protocol
+        return cast("asyncio.BaseProtocol", self._protocol)
 
     def is_closing(self) -> bool:
         """Whether nothing more can be written."""
@@ -107,9 +127,10 @@ class MuxedStream(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send bytes with this turn's."""
         if data and not self._closing:
-            self._connection.mux.send(self.number, data)
+            unsent = self._connection.mux.send(self.number, data)
             self._connection.flush_soon()
-            self._fill()
+            if unsent > self._high:
+                self._fill()
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         """Send several."""
@@ -144,8 +165,10 @@ class MuxedStream(asyncio.Transport):
 
     def feed(self, data: bytes) -> None:
         """Take in bytes."""
-        self._unread.append(data)
-        self._hand_over()
+        if self._unread or self._paused or self._closing:
+            self._unread.append(data)
+        else:
+            self._deliver(data)
 
     def feed_end(self) -> None:
         """The other side has ended."""
@@ -180,27 +203,12 @@ class MuxedStream(asyncio.Transport):
 
     def _hand_over(self) -> None:
         while self._unread and self.is_reading():
-            data = self._unread.popleft()
-            taken = self._deliver(data)
-            self._connection.consumed(self.number, taken)
-            if taken < len(data) and not self._closing:
-                self._unread.appendleft(data[taken:])
+            self._deliver(self._unread.popleft())
         if self._ended and self.is_reading():
             self._ended = False
             if not self._protocol.eof_received():
                 self.close()
 
-    def _deliver(self, data: bytes) -> int:
-        """Hand bytes to the protocol; return how many it took before it paused."""
-        protocol = self._protocol
-        if not isinstance(protocol, asyncio.BufferedProtocol):
-            protocol.data_received(data)
-            return len(data)
-        taken = 0
-        while taken < len(data) and self.is_reading():
-            buffer = memoryview(protocol.get_buffer(len(data) - taken))
-            piece = data[taken : taken + len(buffer)]
-            buffer[: len(piece)] = piece
-            protocol.buffer_updated(len(piece))
-            taken += len(piece)
-        return taken
+    def _deliver(self, data: bytes) -> None:
+        self._protocol.data_received(data)
+        self._connection.consumed(self.number, len(data))

@@ -76,22 +76,18 @@ class Noted(asyncio.Protocol):
         self.told.append(error if error is None else type(error))
 
 
-class Little(asyncio.BufferedProtocol):
-    """Takes little at a time, and pauses after it until it is asked to go on."""
+class Little(asyncio.Protocol):
+    """Pauses after all that it is given until it is asked to go on."""
 
     def __init__(self) -> None:
-        self.place = bytearray(4)
         self.got = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, MuxedStream)
         self.transport = transport
 
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return self.place
-
-    def buffer_updated(self, count: int) -> None:
-        self.got += self.place[:count]
+    def data_received(self, data: bytes) -> None:
+        self.got += data
         self.transport.pause_reading()
 
 
@@ -167,11 +163,11 @@ async def test_a_reader_who_pauses_is_given_the_rest_when_it_goes_on(
     asking.stream(little)
     asking.data_received(data(1, b"0123456789"))
     asking.data_received(data(1, b"abc"))
-    assert little.got == b"0123"
-    for _ in range(4):
+    asking.data_received(data(1, b"def"))
+    for got in (b"0123456789", b"0123456789abc", b"0123456789abcdef"):
+        assert little.got == got
         little.transport.resume_reading()
         await turn()
-    assert little.got == b"0123456789abc"
 
 
 async def test_the_end_comes_after_all_that_came_before_it(asking: MuxedConnection) -> None:
