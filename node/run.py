@@ -295,6 +295,7 @@ def _helpers(
             quotas=sync,
             usage=parts.usage.book,
             receipts=parts.receipts.book,
+            recent=parts.metrics.recent,
             control=Listener(public_app(replace(context, access=judge))),
         ),
         workers=lambda: parts.agent.workers,

@@ -38,7 +38,7 @@ class QueueSamples:
         reports: Reports,
         now: Clock,
     ) -> None:
-        """What is found goes into `history`; `recent` has counted what was refused, of this process only."""
+        """What is found goes into `history`; `recent` has counted what was refused."""
         self._history = history
         self._recent = recent
         self._own = own
@@ -59,18 +59,17 @@ class QueueSamples:
             queued[service.model, self._own] += load.queued
         # What others say of models that nobody asks for here takes no room.
         asked = set(self._history.pairs())
-        refused, self._recent.refused = self._recent.refused, Counter()
-        for (model, node), count in refused.items():
+        for model, node, count in self._recent.take_refused():
             # A caller who names several models may call the first one anything.
             if node != self._own or (model, node) in asked or (model, node) in queued:
                 self._history.refused(model, node, count)
-        for node in {node for _, node in asked} - {self._own}:
-            for model, waiting in self._told(PeerId(node)):
-                if (model, node) in asked:
-                    queued[model, node] += waiting
-        for (model, node), waiting in queued.items():
+        for other in {node for _, node in asked} - {self._own}:
+            for model, waiting in self._told(PeerId(other)):
+                if (model, other) in asked:
+                    queued[model, other] += waiting
+        for (model, at), waiting in queued.items():
             if waiting:
-                self._history.queued(model, node, waiting)
+                self._history.queued(model, at, waiting)
 
     def _told(self, node: PeerId) -> Iterator[tuple[str, int]]:
         for service, said in self._reports.of_node(node, self._now()):

@@ -6,7 +6,7 @@ A request costs two entries and no call: whoever opens and concludes its account
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from node.auth.usage import MAX_NAME
 from registry.clock import Clock
@@ -40,6 +40,14 @@ class FailedAttempt:
     """How the circuit of the worker or node was after it: `open` says that nobody is sent there for a while."""
 
 
+class Refused(NamedTuple):
+    """How often there was no room for a model at a node."""
+
+    model: str
+    node: PeerId
+    times: int
+
+
 class Recent:
     """What one process of this node was asked lately."""
 
@@ -54,7 +62,7 @@ class Recent:
         """How many have ended since the start."""
         self.failed: deque[FailedAttempt] = deque(maxlen=most)
         """Attempts that failed, the newest last."""
-        self.refused: Counter[tuple[str, str]] = Counter()
+        self.refused: Counter[tuple[str, PeerId]] = Counter()
         """What found no room, by model and node, until somebody takes it: attempts there, and requests that waited here."""
 
     def failed_attempt(self, outcome: "Outcome", error: WorkerError) -> None:
@@ -76,11 +84,16 @@ class Recent:
             )
         )
 
-    def found_no_room(self, model: str, node: PeerId) -> None:
-        """Count what was refused; a caller may name the model, and in a helper nobody takes the counts."""
+    def found_no_room(self, model: str, node: PeerId, times: int = 1) -> None:
+        """Count what was refused; a caller may name the model."""
         pair = model[:MAX_NAME], node
         if pair in self.refused or len(self.refused) < MOST:
-            self.refused[pair] += 1
+            self.refused[pair] += times
+
+    def take_refused(self) -> tuple[Refused, ...]:
+        """Return what was refused since this was asked last."""
+        taken, self.refused = self.refused, Counter()
+        return tuple(Refused(*pair, times) for pair, times in taken.items())
 
     def since(self, count: int) -> Iterable["Account"]:
         """Return the requests that ended after the first `count`, the oldest first, as far as they are remembered."""

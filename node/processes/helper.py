@@ -33,6 +33,7 @@ from node.processes.protocol import (
     LinesAsked,
     LinesTold,
     LoadHeard,
+    Observed,
     QuotaSpent,
     QuotaStandings,
     Ready,
@@ -132,6 +133,8 @@ class _Helper:
             self._channel.tell(UsageCounted(rows))
         if receipts := self._parts.receipts.take():
             self._channel.tell(ReceiptsMade(receipts))
+        if refused := self._parts.metrics.recent.take_refused():
+            self._channel.tell(Observed(refused))
 
     async def _end_with_the_first(self) -> None:
         await self._channel.closed.wait()

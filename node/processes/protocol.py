@@ -18,6 +18,7 @@ from node.auth.usage import UsageRow
 from node.config.settings import Settings
 from node.errors import NodeError
 from node.observe.counters import Counts
+from node.observe.recent import Refused
 from node.observe.recent_lines import LogLine
 from registry.members.liveness import Evidence, Presence
 from registry.records import Load, PeerId, Service
@@ -297,6 +298,14 @@ class ReceiptsMade:
 
 
 @dataclass(frozen=True, slots=True)
+class Observed:
+    """What found no room since this was said last."""
+
+    refused: tuple[Refused, ...]
+    kind: Literal["observed"] = "observed"
+
+
+@dataclass(frozen=True, slots=True)
 class ReachAsked:
     """Connect to this peer unless it is connected, and say how."""
 
@@ -327,6 +336,7 @@ Said = (
     | QuotaSpent
     | UsageCounted
     | ReceiptsMade
+    | Observed
     | ReachAsked
     | LinesTold
 )

@@ -17,6 +17,7 @@ from node.auth.receipts import ReceiptBook
 from node.auth.usage import UsageBook
 from node.listeners import Listener
 from node.observe.counters import Counts
+from node.observe.recent import Recent
 from node.observe.recent_lines import LogLine
 from node.processes.channel import Channel
 from node.processes.forward import Door, Doorway, lend
@@ -30,6 +31,7 @@ from node.processes.protocol import (
     LinesTold,
     LoadReport,
     Look,
+    Observed,
     QuotaSpent,
     ReachAsked,
     Ready,
@@ -149,11 +151,12 @@ class Offices:
     quotas: QuotaSync
     usage: UsageBook
     receipts: ReceiptBook
+    recent: Recent
     control: Listener
     """Answers the requests that helpers pass on."""
 
-    def hear(self, word: QuotaSpent | UsageCounted | ReceiptsMade) -> None:
-        """Take in what a helper's requests have used."""
+    def hear(self, word: QuotaSpent | UsageCounted | ReceiptsMade | Observed) -> None:
+        """Take in what a helper's requests have used, and what became of them."""
         match word:
             case QuotaSpent(spent):
                 self.quotas.hear(spent)
@@ -163,6 +166,9 @@ class Offices:
             case ReceiptsMade(receipts):
                 for peer, receipt in receipts:
                     self.receipts.take_in(peer, receipt)
+            case Observed(refused):
+                for model, node, times in refused:
+                    self.recent.found_no_room(model, node, times)
 
 
 class HelperSession:
@@ -256,7 +262,7 @@ class HelperSession:
                 self._answered(word.number, word)
             case LinesTold(number, lines):
                 self._answered(number, lines)
-            case QuotaSpent() | UsageCounted() | ReceiptsMade():
+            case QuotaSpent() | UsageCounted() | ReceiptsMade() | Observed():
                 self._offices.hear(word)
             case EvidenceShown() | Stale() | Look():
                 self._note(word)

@@ -6,18 +6,21 @@ import re
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 
-from tests.swarm.client import Client
+from tests.swarm.client import PROMPT, Client
 from tests.swarm.nodes import Node, Start, Swarm
-from tests.swarm.processes import Line, alive, helpers, kill, lines
-from tests.swarm.waiting import show, until
+from tests.swarm.processes import Line, alive, helpers, kill, lines, processes
+from tests.swarm.waiting import SLACK, show, until
 from tests.workers.openai_worker import OpenAIWorker, running
 
 pytestmark = pytest.mark.swarm
 
 TWO = {"node": {"workers": 2}}
+CHAT = {"model": "hour", "messages": PROMPT}
 _REQUESTS = re.compile(rb'^modelvine_requests_total\{kind="chat/completions",status="200"\} (\S+)$', re.MULTILINE)  # fmt: skip
 
 
@@ -125,6 +128,36 @@ async def test_a_full_queue_refuses_in_both_processes(many: Node, worker: OpenAI
         statuses = [status for status, _ in await asyncio.gather(*sent)]
         assert (statuses.count(200), statuses.count(429)) == (101, 59)
         await unregister(asked[0], "refused")
+
+
+async def test_queue_and_refusals_of_the_last_hour_are_of_all_processes(
+    tmp_path: Path, client: Client, worker: OpenAIWorker
+):
+    with Swarm(tmp_path) as swarm:
+        node = await asyncio.to_thread(swarm.start, Start("short", {**TWO, "router": {"queue": 3}}))
+        await client.register(node, "p", ["hour"], worker.url, capacity=1)
+        worker.fail(delay_headers=60)
+        async with lines(node, 6) as held:
+            of_first, of_helper = (held[pid] for pid in processes(node))
+            await of_first[0].send("POST", "/v1/chat/completions", CHAT)
+            await until(
+                lambda: len(worker.received) == 1, within=5, otherwise="nobody has the slot"
+            )
+            for line in of_helper[:3]:
+                await line.send("POST", "/v1/chat/completions", CHAT)
+
+            async def last_hour(queued: int, refused: int) -> bool:
+                rows = (await client.get(node, "/api/v1/history?model=hour"))["history"]
+                found = [(row["node"], row["queued"], row["refused"]) for row in rows]
+                return found == [(node.peer, queued, refused)]
+
+            waits = partial(last_hour, queued=3, refused=0)
+            await until(waits, within=SLACK * 5, otherwise="the queue is not seen")
+            # Nobody holds a place in the queue but the helper's, and all that it refuses counts.
+            for line in (*of_helper[3:], of_first[1]):
+                assert (await line.chat("hour"))[0] == 429
+            refused = partial(last_hour, queued=3, refused=4)
+            await until(refused, within=SLACK * 7, otherwise="refusals are not counted")
 
 
 async def test_requests_go_out_of_both_processes_to_another_node_over_pipes(

@@ -45,7 +45,9 @@ def test_what_found_no_room_is_counted_by_model_and_node():
     candidate = Candidate("node", Service("p", "m", "c"))
     for error in (WorkerBusy("full"), WorkerBusy("full"), WorkerFailed("broken")):
         recent.failed_attempt(Outcome(candidate, error, 0.5, request="r", circuit="closed"), error)
-    assert recent.refused == {("m", "node"): 2}
+    recent.found_no_room("m", "node", 3)
+    assert recent.take_refused() == (("m", "node", 5),)
+    assert recent.take_refused() == ()
     for number in range(MOST + 1):
         recent.found_no_room(f"{number}-{'x' * 1_000}", "node")
     assert len(recent.refused) == MOST

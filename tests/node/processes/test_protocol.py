@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from node.config.settings import Settings
 from node.observe.counters import Counts, Histogram, Spread, Times
+from node.observe.recent import Refused
 from node.processes import protocol
 from node.processes.protocol import (
     MAX_FRAME_BYTES,
@@ -15,6 +16,7 @@ from node.processes.protocol import (
     Leave,
     LoadHeard,
     LoadReport,
+    Observed,
     Seen,
     SlotGranted,
     SlotRefused,
@@ -54,6 +56,7 @@ SAID = (
     Take(3, (SERVICE,), waiting=True, model="m"),
     EvidenceShown(PeerId("a"), Evidence.FAILED),
     LoadReport(1, 2, LOADS, COUNTS, 0.1, 0.05),
+    Observed((Refused("m", PeerId("a"), 3),)),
 )
 
 
