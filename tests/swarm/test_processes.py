@@ -158,6 +158,7 @@ async def test_queue_and_refusals_of_the_last_hour_are_of_all_processes(
                 assert (await line.chat("hour"))[0] == 429
             refused = partial(last_hour, queued=3, refused=4)
             await until(refused, within=SLACK * 7, otherwise="refusals are not counted")
+        await asyncio.to_thread(swarm.stop, node)
 
 
 async def test_requests_go_out_of_both_processes_to_another_node_over_pipes(
