@@ -19,6 +19,11 @@ from node.auth.usage import UsageBook, UsageLog
 from node.config.checks import shown_in
 from node.config.settings import Settings
 from node.faces import Listening
+from node.observe.measurements import (
+    MeasurementsExporter,
+    measurements_exporter_of,
+    measurements_of,
+)
 from node.observe.metrics import Metrics
 from node.observe.tracing import Tracer, exporter_of, tracer_of
 from node.peers.bootstrap import Bootstrap
@@ -95,6 +100,7 @@ class Parts:
     router: Router
     metrics: Metrics
     tracer: Tracer | None
+    measured: MeasurementsExporter | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +180,7 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
     registry.on_change(follow_revoked(keys, registry))
     premises = _premises(given, listening, registry)
     links, peers = _links(given, registry, premises, closing)
-    metrics = Metrics()
+    metrics = Metrics(measurements_of(settings.node))
     router = Router(
         NodeWorld(registry, agent, metrics, outside.now),
         dialects.Spoken(links),
@@ -210,6 +216,7 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
         router=router,
         metrics=metrics,
         tracer=_tracer(given, metrics, closing),
+        measured=_measured(given, metrics, closing),
     )
 
 
@@ -222,6 +229,17 @@ def _tracer(given: Given, metrics: Metrics, closing: AsyncExitStack) -> Tracer |
     return tracer_of(
         exporter, settings, peer, now=outside.now, wall=outside.wall, chance=outside.chance
     )
+
+
+def _measured(
+    given: Given, metrics: Metrics, closing: AsyncExitStack
+) -> MeasurementsExporter | None:
+    """Return what sends measurements to a collector, `None` where there is none; raise `ValueError`."""
+    settings, peer = given.settings.node, given.identity.peer
+    exporter = measurements_exporter_of(settings, peer, metrics.measurements, given.outside.wall)
+    if exporter is not None:
+        closing.push_async_callback(exporter.close)
+    return exporter
 
 
 async def _books(

@@ -135,6 +135,8 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
             beside = _background(context, reach, certificate)
             if posts or parts.counters:
                 beside["quotas"] = sync.run
+            if parts.measured is not None:
+                beside["measurements"] = parts.measured.run
             work = [group.create_task(supervise(name, run)) for name, run in beside.items()]
             if posts:
                 work.append(group.create_task(supervise("helpers", helpers.run)))
@@ -295,7 +297,7 @@ def _helpers(
             quotas=sync,
             usage=parts.usage.book,
             receipts=parts.receipts.book,
-            recent=parts.metrics.recent,
+            metrics=parts.metrics,
             control=Listener(public_app(replace(context, access=judge))),
         ),
         workers=lambda: parts.agent.workers,

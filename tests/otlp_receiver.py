@@ -1,10 +1,14 @@
-"""What did a collector get? A receiver of OTLP over HTTP, by OpenTelemetry's own messages, and the spans that came."""
+"""What did a collector get? A receiver of OTLP over HTTP, by OpenTelemetry's own messages; the spans and histograms that came."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -32,6 +36,24 @@ class GotSpan:
     schema: str
 
 
+@dataclass(frozen=True, slots=True)
+class GotHistogram:
+    """One data point of a histogram, with its process's attributes in `resource`; times are nanoseconds."""
+
+    name: str
+    unit: str
+    attributes: dict[str, object]
+    began: int
+    at: int
+    count: int
+    sum: float
+    counts: tuple[int, ...]
+    bounds: tuple[float, ...]
+    cumulative: bool
+    resource: dict[str, object]
+    schema: str
+
+
 @dataclass
 class Receiver:
     """What came. `status` is what is answered."""
@@ -39,16 +61,30 @@ class Receiver:
     url: str = ""
     status: int = 200
     spans: list[GotSpan] = field(default_factory=list)
+    histograms: list[GotHistogram] = field(default_factory=list)
     raw: list[bytes] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
 
-    async def take(self, request: web.Request) -> web.Response:
+    async def take_spans(self, request: web.Request) -> web.Response:
+        body = await self._taken(request)
+        if self.status == 200:
+            self.spans += _spans(ExportTraceServiceRequest.FromString(body))
+        return self._answer(ExportTraceServiceResponse().SerializeToString())
+
+    async def take_metrics(self, request: web.Request) -> web.Response:
+        body = await self._taken(request)
+        if self.status == 200:
+            self.histograms += _histograms(ExportMetricsServiceRequest.FromString(body))
+        return self._answer(ExportMetricsServiceResponse().SerializeToString())
+
+    async def _taken(self, request: web.Request) -> bytes:
         body = await request.read()
         self.headers.append({name.lower(): value for name, value in request.headers.items()})
         if self.status == 200:
             self.raw.append(body)
-            self.spans += _spans(ExportTraceServiceRequest.FromString(body))
-        said = ExportTraceServiceResponse().SerializeToString()
+        return body
+
+    def _answer(self, said: bytes) -> web.Response:
         return web.Response(status=self.status, body=said, content_type=PROTOBUF)
 
     def of(self, trace: str) -> list[GotSpan]:
@@ -61,7 +97,12 @@ async def receiving() -> AsyncIterator[Receiver]:
     """Receive at a free port of loopback."""
     receiver = Receiver()
     app = web.Application()
-    app.add_routes([web.post("/v1/traces", receiver.take)])
+    app.add_routes(
+        [
+            web.post("/v1/traces", receiver.take_spans),
+            web.post("/v1/metrics", receiver.take_metrics),
+        ]
+    )
     runner = web.AppRunner(app, shutdown_timeout=1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -93,6 +134,29 @@ def _spans(request: ExportTraceServiceRequest) -> list[GotSpan]:
         for of_process in request.resource_spans
         for of_scope in of_process.scope_spans
         for span in of_scope.spans
+    ]
+
+
+def _histograms(request: ExportMetricsServiceRequest) -> list[GotHistogram]:
+    return [
+        GotHistogram(
+            metric.name,
+            metric.unit,
+            _values(point.attributes),
+            point.start_time_unix_nano,
+            point.time_unix_nano,
+            point.count,
+            point.sum,
+            tuple(point.bucket_counts),
+            tuple(point.explicit_bounds),
+            metric.histogram.aggregation_temporality == 2,
+            _values(of_process.resource.attributes),
+            of_scope.schema_url,
+        )
+        for of_process in request.resource_metrics
+        for of_scope in of_process.scope_metrics
+        for metric in of_scope.metrics
+        for point in metric.histogram.data_points
     ]
 
 

@@ -13,10 +13,11 @@ from node.faces import Serving
 from node.faces.errors import KNOWN, refusal
 from node.lane.request import HttpRequest
 from node.observe.logs import RequestLog, quoted
+from node.observe.metrics import Metrics
 from node.observe.recent import Recent
 from router.attempt import Routed
 from router.errors import NobodyServes, NoCapacity, RouterError, WorkerError
-from router.openai.usage import Tokens, Usage, told_at_end
+from router.openai.usage import TEXT, Tokens, Usage, told_at_end
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.trace import Trace
@@ -83,6 +84,8 @@ class Account:
     """Its trace, where it is traced."""
     error: str = ""
     """The class of the error that it failed with."""
+    streams_text: bool = False
+    """Whether the answer is a stream of text."""
     full: bool = False
     """Whether this machine had no room for it."""
     used: Usage | None = None
@@ -99,6 +102,7 @@ class Account:
         self.node, self.route = routed.candidate.node, str(answer.route)
         self.attempts, self.status = routed.attempts, answer.status
         self.verbatim = answer.verbatim
+        self.streams_text = answer.streamed and self.kind in TEXT
         if worker:
             self.served, self.usage = routed.candidate.service.model, answer.usage
 
@@ -198,6 +202,7 @@ def conclude(context: Serving, account: Account) -> None:
     if account.full:
         context.metrics.recent.found_no_room(account.model, context.peer)
     _remember(context.metrics.recent, account, used, seconds)
+    _measure(context.metrics, account, spent)
     if account.trace is not None and context.tracer is not None:
         context.tracer.ended(account, account.trace)
         account.trace = None
@@ -214,6 +219,17 @@ def conclude(context: Serving, account: Account) -> None:
         _in_words([usage for _, usage in spent]),
         account.failure,
     )
+
+
+def _measure(metrics: Metrics, account: Account, spent: list[tuple[str, Usage]]) -> None:
+    """Measure what needs an account that has ended."""
+    used, token_time = account.used, 0.0
+    well = account.streams_text and account.status < _REFUSED
+    if well and used is not None and used.completion > 1 and not used.estimated:
+        token_time = (account.seconds - account.first) / (used.completion - 1)
+        metrics.token_time(str(account.kind), token_time)
+    if metrics.measurements is not None:
+        metrics.measurements.ended(account, spent, token_time)
 
 
 def _write_down(context: Serving, account: Account, used: Usage | None, seconds: float) -> None:

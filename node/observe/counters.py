@@ -43,6 +43,8 @@ class Counts:
     attempts: tuple[Times, ...] = ()
     seconds: tuple[Spread, ...] = ()
     first_byte: tuple[Spread, ...] = ()
+    token_time: tuple[Spread, ...] = ()
+    """Seconds of each token after the first."""
     tokens: tuple[Spent, ...] = ()
     routed: tuple[tuple[str, int], ...] = ()
     """The router's events."""
@@ -65,6 +67,7 @@ def summed(all_counts: Iterable[Counts]) -> Counts:
         attempts=_times(row for counts in each for row in counts.attempts),
         seconds=_spreads(row for counts in each for row in counts.seconds),
         first_byte=_spreads(row for counts in each for row in counts.first_byte),
+        token_time=_spreads(row for counts in each for row in counts.token_time),
         tokens=_spent(row for counts in each for row in counts.tokens),
         routed=_events(row for counts in each for row in counts.routed),
         crowd=_events(row for counts in each for row in counts.crowd),
@@ -78,15 +81,24 @@ def summed(all_counts: Iterable[Counts]) -> Counts:
 
 @dataclass(slots=True)
 class Histogram:
-    """How often a time fell between two bounds."""
+    """How often a value, mostly a time, fell between two bounds."""
 
-    counts: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
+    bounds: tuple[float, ...] = SECONDS
+    counts: list[int] = field(init=False)
     total: float = 0.0
 
-    def observe(self, seconds: float) -> None:
-        """Count a time."""
-        self.counts[bisect_left(SECONDS, seconds)] += 1
-        self.total += seconds
+    def __post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def add(self, counts: Iterable[int], total: float) -> None:
+        """Take in what was counted elsewhere between the same bounds."""
+        self.counts = [a + b for a, b in zip(self.counts, counts, strict=True)]
+        self.total += total
 
 
 def _times(rows: Iterable[Times]) -> tuple[Times, ...]:

@@ -1,10 +1,12 @@
 """Names of OpenTelemetry's semantic conventions, version 1.41.1, and this program's own where those have none.
 
-All names of spans' attributes stand here and nowhere else, so a later version of the conventions is an edit of this file. 1.41.1
-is the last version that has those of generative AI ("GenAI") in the conventions themselves; they are in development there.
+All names of spans, metrics and their attributes stand here and nowhere else, and so do the metrics' units and bounds: a later
+version of the conventions is an edit of this file. 1.41.1 is the last version that has those of generative AI ("GenAI") in the
+conventions themselves; they are in development there.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from router.requests import Kind
@@ -25,6 +27,9 @@ OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
 FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
 """Seconds."""
+
+SORT_OF_TOKENS = "gen_ai.token.type"
+INPUT, OUTPUT = "input", "output"
 
 # Of all spans of servers and clients.
 STATUS = "http.response.status_code"
@@ -50,12 +55,49 @@ DIALECT = "modelvine.dialect"
 FIRST_BYTE = "modelvine.first_byte"
 """An event."""
 
-# Metrics, as Prometheus has them: with their unit, and underscores for dots.
+# Metrics. Prometheus has them with their unit, and underscores for dots.
 REQUEST_DURATION = "gen_ai.server.request.duration"
 FIRST_BYTE_TIME = "gen_ai.server.time_to_first_token"
+TIME_PER_OUTPUT = "gen_ai.server.time_per_output_token"
+TOKENS_USED = "gen_ai.client.token.usage"
 
 OWN_PROVIDER = "modelvine"
 """The provider: which engine a model runs in, the conventions have no name for where they know no company."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instrument:
+    """A histogram of the conventions: its unit, what falls into it, and the bounds between values that they advise."""
+
+    unit: str
+    text: str
+    bounds: tuple[float, ...]
+
+
+INSTRUMENTS: Mapping[str, Instrument] = MappingProxyType(
+    {
+        REQUEST_DURATION: Instrument(
+            "s",
+            "Seconds from a request's arrival to its last byte.",
+            (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92),
+        ),
+        FIRST_BYTE_TIME: Instrument(
+            "s",
+            "Seconds from a request's arrival to the first byte of a stream of text.",
+            (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+        ),
+        TIME_PER_OUTPUT: Instrument(
+            "s",
+            "Seconds of a stream of text after its first byte, for each token after the first.",
+            (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5),
+        ),
+        TOKENS_USED: Instrument(
+            "{token}",
+            "Tokens that a worker of this machine read or wrote for a request.",
+            tuple(4**power for power in range(14)),
+        ),
+    }
+)  # fmt: skip
 
 _OPERATIONS: Mapping[Kind, str] = MappingProxyType(
     {Kind.CHAT: "chat", Kind.COMPLETION: "text_completion", Kind.EMBEDDING: "embeddings"}

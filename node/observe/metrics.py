@@ -21,6 +21,7 @@ from prometheus_client.utils import floatToGoString
 from node.connection_limits import EVENTS, Crowd
 from node.observe import genai
 from node.observe.counters import SECONDS, Counts, Histogram, Spent, Spread, Times, summed
+from node.observe.measurements import Measurements
 from node.observe.recent import Recent
 from registry.records import Service
 from router.requests import Kind
@@ -80,13 +81,16 @@ class Metrics:
     The library's own counters take a lock and a look-up each; ten of them cost a request more than its routing does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, measurements: Measurements | None = None) -> None:
+        """`measurements` are taken for a collector of OpenTelemetry, where there is one."""
+        self.measurements = measurements
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
         self._requests: Counter[tuple[str, int]] = Counter()
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._seconds: dict[str, Histogram] = defaultdict(Histogram)
         self._first_byte: dict[str, Histogram] = defaultdict(Histogram)
+        self._token_time: dict[str, Histogram] = defaultdict(Histogram)
         self._tokens: Counter[tuple[str, str, str]] = Counter()
         self._models: set[str] = set()
         self._in_flight = self._taken = self._sent = 0
@@ -104,6 +108,10 @@ class Metrics:
     def answering(self, kind: str, seconds: float) -> None:
         """Count the first byte of an answer."""
         self._first_byte[kind].observe(seconds)
+
+    def token_time(self, kind: str, seconds: float) -> None:
+        """Count the time of each token after the first, of one answer."""
+        self._token_time[kind].observe(seconds)
 
     def ended(self, kind: str, *, status: int, seconds: float, taken: int, sent: int) -> None:
         """Count a request that is over, with the bytes it took in and sent out."""
@@ -140,6 +148,7 @@ class Metrics:
             attempts=tuple(Times(*key, count) for key, count in self._attempts.items()),
             seconds=_spreads_of(self._seconds),
             first_byte=_spreads_of(self._first_byte),
+            token_time=_spreads_of(self._token_time),
             tokens=tuple(Spent(*key, tokens) for key, tokens in self._tokens.items()),
             crowd=tuple(self.crowd.events.items()),
             spans=tuple(self.spans.items()),
@@ -230,16 +239,11 @@ def _counted(counts: Counts) -> Iterable[Metric]:
 
 
 def _by_operation(counts: Counts) -> Iterable[Metric]:
-    yield _operations(
-        genai.REQUEST_DURATION,
-        "The same as modelvine_request_seconds, under OpenTelemetry's name.",
-        counts.seconds,
-    )
-    yield _operations(
-        genai.FIRST_BYTE_TIME,
-        "The same as modelvine_first_byte_seconds, under OpenTelemetry's name.",
-        counts.first_byte,
-    )
+    same = "The same as modelvine_{}_seconds, under OpenTelemetry's name."
+    of_tokens = "Seconds of each token after the first, in streams whose worker reports its tokens."
+    yield _operations(genai.REQUEST_DURATION, same.format("request"), counts.seconds)
+    yield _operations(genai.FIRST_BYTE_TIME, same.format("first_byte"), counts.first_byte)
+    yield _operations(genai.TIME_PER_OUTPUT, of_tokens, counts.token_time)
 
 
 def _counts(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Times | Spent]) -> Metric:

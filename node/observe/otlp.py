@@ -1,17 +1,29 @@
-"""Export of spans to a collector: OTLP over HTTP, from a thread of OpenTelemetry's SDK. Only this module knows that library.
+"""Export of spans and measurements to a collector: OTLP over HTTP, from threads. Only this module knows OpenTelemetry's SDK.
 
 The SDK's own exporter adds headers and certificates that it finds in the environment (`OTEL_EXPORTER_…`), whoever meant them for
 which program; so the request is made here, and no proxy of the environment is used.
 """
 
+import asyncio
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from http.client import HTTPException
+from typing import cast
 from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, Request
 
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    MetricsData,
+    ResourceMetrics,
+    ScopeMetrics,
+)
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
@@ -19,6 +31,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from node.observe import genai, tracing
+from node.observe.measurements import Measured, Measurements
+from registry.clock import Clock
 
 log = logging.getLogger("modelvine.traces")
 
@@ -30,6 +44,9 @@ BATCH = 512
 
 EVERY = 1.0
 """Seconds between two times."""
+
+MEASUREMENTS_EVERY = 10.0
+"""Seconds between two times that measurements are sent."""
 
 TIMEOUT = 5.0
 """Seconds that a collector may take; also what the end of a process waits for it at most, once or twice."""
@@ -44,16 +61,46 @@ _KINDS = {
 _SCOPE = InstrumentationScope("modelvine", schema_url=genai.SCHEMA)
 
 
-class Collector(SpanExporter):
-    """The collector, as the SDK's thread calls it. Who is away is named once, until it is back."""
+class Endpoint:
+    """Where a collector takes one sort of thing. Who is away is named once, until it is back."""
 
-    def __init__(self, endpoint: str, counts: Counter[str]) -> None:
-        self._endpoint = endpoint
-        self._counts = counts
+    def __init__(self, url: str, sort: str, otherwise: str) -> None:
+        """`sort` is what it takes, and `otherwise` what becomes of it until it does."""
+        self._url = url
+        self._sort = sort
+        self._otherwise = otherwise
         self._opener = OpenerDirector()
         self._opener.add_handler(HTTPHandler())
         self._opener.add_handler(HTTPSHandler())
-        self._away = False
+        self.away = False
+
+    def post(self, body: bytes) -> bool:
+        """Send a message once, and say whether it was taken; blocks."""
+        headers = {"Content-Type": "application/x-protobuf"}
+        try:
+            asked = Request(self._url, body, headers)  # noqa: S310 (http or https, as the settings are checked)
+            with self._opener.open(asked, timeout=TIMEOUT) as response:
+                said = f"it answers with status {response.status}"
+                well = bool(200 <= response.status <= 299)
+        except (OSError, HTTPException) as error:
+            said, well = f"{type(error).__name__}: {error}", False
+        if not well and not self.away:
+            log.warning(
+                "%s %s until the collector of node.traces takes them: %s",
+                self._sort, self._otherwise, said,
+            )  # fmt: skip
+        elif well and self.away:
+            log.info("the collector of node.traces takes %s again", self._sort)
+        self.away = not well
+        return well
+
+
+class Collector(SpanExporter):
+    """The collector, as the SDK's thread calls it."""
+
+    def __init__(self, endpoint: str, counts: Counter[str]) -> None:
+        self._endpoint = Endpoint(endpoint, "spans", "are dropped")
+        self._counts = counts
         self.taken = 0
         """Spans that have left the queue."""
         self.closing = False
@@ -62,24 +109,11 @@ class Collector(SpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send spans once: a collector that is away shall not keep newer ones waiting."""
         self.taken += len(spans)
-        if self.closing and self._away:
+        if self.closing and self._endpoint.away:
             self._counts[DROPPED] += len(spans)
             return SpanExportResult.FAILURE
-        body = encode_spans(spans).SerializeToString()
-        headers = {"Content-Type": "application/x-protobuf"}
-        try:
-            asked = Request(self._endpoint, body, headers)  # noqa: S310 (http or https, as the settings are checked)
-            with self._opener.open(asked, timeout=TIMEOUT) as response:
-                said = f"it answers with status {response.status}"
-                well = 200 <= response.status <= 299
-        except (OSError, HTTPException) as error:
-            said, well = f"{type(error).__name__}: {error}", False
+        well = self._endpoint.post(encode_spans(spans).SerializeToString())
         self._counts[SENT if well else DROPPED] += len(spans)
-        if not well and not self._away:
-            log.warning("spans are dropped until the collector of node.traces takes them: %s", said)
-        elif well and self._away:
-            log.info("the collector of node.traces takes spans again")
-        self._away = not well
         return SpanExportResult.SUCCESS if well else SpanExportResult.FAILURE
 
 
@@ -143,3 +177,68 @@ class OtlpExporter:
             end_time=span.ended,
             instrumentation_scope=_SCOPE,
         )
+
+
+class OtlpMeasurements:
+    """A `measurements.MeasurementsExporter` to a collector. It sends sums since the start, so nothing is lost with a message."""
+
+    def __init__(
+        self,
+        url: str,
+        resource: Mapping[str, tracing.Value],
+        measurements: Measurements,
+        wall: Clock,
+    ) -> None:
+        self._endpoint = Endpoint(url, "metrics", "are kept")
+        self._resource = Resource(dict(resource), genai.SCHEMA)
+        self._measurements = measurements
+        self._wall = wall
+        self._began = self._now()
+
+    async def run(self) -> None:
+        """Send what was measured, every few seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(MEASUREMENTS_EVERY)
+            await self._send()
+
+    async def close(self) -> None:
+        """Send what was measured once more, unless the collector is away."""
+        if not self._endpoint.away:
+            await self._send()
+
+    async def _send(self) -> None:
+        if rows := self._measurements.rows():
+            await asyncio.to_thread(self._post, rows, self._now())
+
+    def _post(self, rows: Iterable[Measured], now: int) -> None:
+        points: dict[str, list[HistogramDataPoint]] = defaultdict(list)
+        for row in rows:
+            points[row.instrument].append(self._point(row, now))
+        metrics = [_metric(name, of_it) for name, of_it in points.items()]
+        scope = ScopeMetrics(_SCOPE, metrics, genai.SCHEMA)
+        data = MetricsData([ResourceMetrics(self._resource, [scope], genai.SCHEMA)])
+        self._endpoint.post(encode_metrics(data).SerializeToString())
+
+    def _point(self, row: Measured, now: int) -> HistogramDataPoint:
+        # The protocol has the extremes optional, and those of all time since the start say nothing.
+        none = cast("float", None)
+        return HistogramDataPoint(
+            attributes=dict(row.attributes),
+            start_time_unix_nano=self._began,
+            time_unix_nano=now,
+            count=sum(row.counts),
+            sum=row.total,
+            bucket_counts=row.counts,
+            explicit_bounds=genai.INSTRUMENTS[row.instrument].bounds,
+            min=none,
+            max=none,
+        )
+
+    def _now(self) -> int:
+        return int(self._wall() * 1_000_000_000)
+
+
+def _metric(name: str, points: Sequence[HistogramDataPoint]) -> Metric:
+    instrument = genai.INSTRUMENTS[name]
+    held = Histogram(points, AggregationTemporality.CUMULATIVE)
+    return Metric(name, instrument.text, instrument.unit, held)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from importlib import import_module
 from itertools import chain
+from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast
 
 from yarl import URL
@@ -151,18 +152,27 @@ def exporter_of(settings: NodeSettings, node: PeerId, counts: Counter[str]) -> S
     """
     if not settings.traces:
         return None
+    exporter = library().OtlpExporter(settings.traces, resource_of(node), counts)
+    return cast("SpanExporter", exporter)
+
+
+def library() -> ModuleType:
+    """Return the module that speaks to collectors; raise `ValueError` where what it needs is not installed."""
     try:
-        otlp = import_module("node.observe.otlp")
+        return import_module("node.observe.otlp")
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("opentelemetry", "google"):
             raise
         raise ValueError('node.traces needs more: pip install "modelvine[otel]"') from error
-    resource = {
+
+
+def resource_of(node: PeerId) -> Mapping[str, Value]:
+    """Return the attributes of this process, by which a collector tells nodes apart."""
+    return {
         genai.SERVICE: "modelvine",
         genai.SERVICE_VERSION: __version__,
         genai.INSTANCE: node,
     }
-    return cast("SpanExporter", otlp.OtlpExporter(settings.traces, resource, counts))
 
 
 def tracer_of(
@@ -242,7 +252,7 @@ class _SpansOf:
         began = account.began
         first = [SpanEvent(genai.FIRST_BYTE, self._at(began + account.first))]
         return self._span(
-            f"{genai.operation_of(account.kind)} {_name(account.model)}",
+            f"{genai.operation_of(account.kind)} {shown(account.model)}",
             SpanKind.SERVER,
             (trace.span, trace.parent),
             (began, began + account.seconds),
@@ -265,7 +275,7 @@ class _SpansOf:
         elif account.error:
             attributes[genai.ERROR] = account.error
         return self._span(
-            f"choose {_name(account.model)}",
+            f"choose {shown(account.model)}",
             SpanKind.INTERNAL,
             (trace.ids.span(), trace.span),
             (trace.asked, ended),
@@ -290,7 +300,7 @@ class _SpansOf:
         if attempt.expected >= 0:
             attributes[genai.EXPECTED] = attempt.expected
         made = self._span(
-            f"attempt {_name(candidate.service.model)}",
+            f"attempt {shown(candidate.service.model)}",
             SpanKind.INTERNAL if candidate.worker else SpanKind.CLIENT,
             (attempt.id, self.trace.span),
             (attempt.began, attempt.ended),
@@ -320,7 +330,7 @@ class _SpansOf:
                 attributes[genai.OUTPUT_TOKENS] = attempt.usage.completion
         operation = genai.operation_of(self.account.kind)
         return self._span(
-            f"{operation} {_name(candidate.service.model)}",
+            f"{operation} {shown(candidate.service.model)}",
             SpanKind.CLIENT,
             (attempt.call, attempt.id),
             (attempt.began, attempt.ended),
@@ -332,7 +342,7 @@ class _SpansOf:
         return {
             genai.OPERATION: genai.operation_of(self.account.kind),
             genai.PROVIDER: genai.OWN_PROVIDER,
-            genai.REQUEST_MODEL: _name(model),
+            genai.REQUEST_MODEL: shown(model),
         }
 
     def _span(
@@ -366,6 +376,6 @@ class _SpansOf:
         return int((time + self.offset) * _NANOSECONDS)
 
 
-def _name(model: str) -> str:
-    """Return a model's name as it may stand in a span: short, and without what nobody sees."""
+def shown(model: str) -> str:
+    """Return a model's name as a collector may have it: short, and without what nobody sees."""
     return _HIDDEN.sub("?", model[:MAX_NAME])

@@ -15,6 +15,7 @@ from node.config.settings import Settings
 from node.faces import Serving
 from node.observe.host import Host
 from node.observe.loop_lag import Lateness
+from node.observe.measurements import measurements_of
 from node.observe.metrics import Metrics
 from node.observe.tracing import SpanExporter, exporter_of, tracer_of
 from node.peers.followers import follow_loads, follow_ways
@@ -220,7 +221,7 @@ def assemble(
         premises=_premises(welcome, view, identity.peer),
         grant=welcome.grant,
     )
-    metrics = Metrics()
+    metrics = Metrics(measurements_of(settings.node))
     witness = Witness(identity.peer, tell, time.monotonic)
 
     router = Router(

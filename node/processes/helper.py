@@ -133,8 +133,11 @@ class _Helper:
             self._channel.tell(UsageCounted(rows))
         if receipts := self._parts.receipts.take():
             self._channel.tell(ReceiptsMade(receipts))
-        if refused := self._parts.metrics.recent.take_refused():
-            self._channel.tell(Observed(refused))
+        metrics = self._parts.metrics
+        refused = metrics.recent.take_refused()
+        measured = metrics.measurements.take() if metrics.measurements is not None else ()
+        if refused or measured:
+            self._channel.tell(Observed(refused, measured))
 
     async def _end_with_the_first(self) -> None:
         await self._channel.closed.wait()

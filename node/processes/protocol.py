@@ -18,6 +18,7 @@ from node.auth.usage import UsageRow
 from node.config.settings import Settings
 from node.errors import NodeError
 from node.observe.counters import Counts
+from node.observe.measurements import Measured
 from node.observe.recent import Refused
 from node.observe.recent_lines import LogLine
 from registry.members.liveness import Evidence, Presence
@@ -299,9 +300,10 @@ class ReceiptsMade:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What found no room since this was said last."""
+    """What found no room, and what was measured for a collector, since this was said last."""
 
     refused: tuple[Refused, ...]
+    measured: tuple[Measured, ...] = ()
     kind: Literal["observed"] = "observed"
 
 

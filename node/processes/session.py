@@ -17,7 +17,7 @@ from node.auth.receipts import ReceiptBook
 from node.auth.usage import UsageBook
 from node.listeners import Listener
 from node.observe.counters import Counts
-from node.observe.recent import Recent
+from node.observe.metrics import Metrics
 from node.observe.recent_lines import LogLine
 from node.processes.channel import Channel
 from node.processes.forward import Door, Doorway, lend
@@ -151,7 +151,7 @@ class Offices:
     quotas: QuotaSync
     usage: UsageBook
     receipts: ReceiptBook
-    recent: Recent
+    metrics: Metrics
     control: Listener
     """Answers the requests that helpers pass on."""
 
@@ -166,9 +166,11 @@ class Offices:
             case ReceiptsMade(receipts):
                 for peer, receipt in receipts:
                     self.receipts.take_in(peer, receipt)
-            case Observed(refused):
+            case Observed(refused, measured):
                 for model, node, times in refused:
-                    self.recent.found_no_room(model, node, times)
+                    self.metrics.recent.found_no_room(model, node, times)
+                if self.metrics.measurements is not None:
+                    self.metrics.measurements.add(measured)
 
 
 class HelperSession:

@@ -3,11 +3,17 @@
 import asyncio
 import logging
 import re
+import time
+from dataclasses import replace
 
 import pytest
 
-from node.faces.access_log import CALLER_LEFT, accounting
+from node.faces.access_log import CALLER_LEFT, Account, accounting, conclude
+from node.observe import genai
+from node.observe.measurements import Measurements
+from node.observe.metrics import Metrics
 from router.errors import UnknownModel
+from router.openai.usage import Usage
 from router.requests import Kind
 
 
@@ -74,3 +80,27 @@ async def test_a_name_that_callers_make_up_is_one_field_of_the_line(served, line
     assert shown in line
     assert len(re.findall(r" status=404 ", line)) == 1
     assert line.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("used", "status", "streams", "times"),
+    [
+        (Usage(7, 5), 200, True, [0.5]),
+        (Usage(7, 1), 200, True, []),
+        (Usage(0, 5, estimated=True), 200, True, []),
+        (Usage(7, 5), 502, True, []),
+        (Usage(7, 5), 200, False, []),
+        (None, 200, True, []),
+    ],
+)
+async def test_tokens_after_the_first_are_timed_where_a_stream_told_them(
+    served, used, status, streams, times
+):
+    metrics = Metrics(Measurements())
+    account = Account("r", Kind.CHAT, began=time.monotonic() - 3.0, first=1.0, status=status)
+    account.streams_text, account.told = streams, used
+    conclude(replace(served.context, metrics=metrics), account)
+    found = [row for row in metrics.counts().token_time if sum(row.counts)]
+    measured = [r for r in metrics.measurements.rows() if r.instrument == genai.TIME_PER_OUTPUT]
+    for rows in (found, measured):
+        assert [row.total for row in rows] == pytest.approx(times, abs=0.02)

@@ -30,6 +30,14 @@ def test_times_of_one_kind_are_added_bucket_by_bucket():
     assert both.seconds == (spread("chat", 0.004, 0.004, 2), other)
 
 
+def test_a_histogram_takes_in_another_of_its_bounds():
+    one, two = Histogram((1, 4)), Histogram((1, 4))
+    for histogram, value in ((one, 1), (two, 2), (two, 5)):
+        histogram.observe(value)
+    one.add(two.counts, two.total)
+    assert (one.counts, one.total) == ([1, 1, 1], 8)
+
+
 def test_tokens_are_added_by_model_part_and_whether_they_are_estimated():
     one = Counts(tokens=(Spent("m", "prompt", "no", 2), Spent("m", "completion", "yes", 1)))
     both = summed((one, Counts(tokens=(Spent("m", "prompt", "no", 3),))))

@@ -71,7 +71,9 @@ def test_times_have_opentelemetrys_names_beside_our_own():
     metrics.answering("chat/completions", 0.03)
     metrics.begun()
     metrics.ended("chat/completions", status=200, seconds=0.2, taken=10, sent=20)
+    metrics.token_time("chat/completions", 0.02)
     seen = samples(metrics)
+    assert seen["gen_ai_server_time_per_output_token_seconds_sum", "chat", "modelvine"] == 0.02
     assert seen["gen_ai_server_request_duration_seconds_count", "chat", "modelvine"] == 1
     assert seen["gen_ai_server_time_to_first_token_seconds_sum", "chat", "modelvine"] == 0.03
 

@@ -1,4 +1,4 @@
-"""What leaves for a collector, and what becomes of spans where it is away: they are dropped, counted, and named once."""
+"""What leaves for a collector, and what becomes of it where that is away: spans are dropped and counted, measurements wait."""
 
 import asyncio
 import logging
@@ -6,7 +6,9 @@ import socket
 from collections import Counter
 from dataclasses import replace
 
+from node.config.settings import NodeSettings
 from node.observe import genai, otlp
+from node.observe.measurements import Measured, Measurements, measurements_exporter_of
 from node.observe.otlp import DROPPED, SENT, OtlpExporter
 from node.observe.tracing import Span, SpanEvent, SpanKind
 from tests.otlp_receiver import receiving
@@ -17,6 +19,8 @@ FACE = Span(
     {genai.REQUEST_MODEL: "llama", genai.STATUS: 200, genai.STREAM: True, genai.FIRST_CHUNK: 0.5},
     events=(SpanEvent(genai.FIRST_BYTE, 1_500),),
 )  # fmt: skip
+ATTRIBUTES = ((genai.OPERATION, "chat"), (genai.REQUEST_MODEL, "llama"))
+TIMES = Measured(genai.TIME_PER_OUTPUT, ATTRIBUTES, (0, 2, 1, *(0,) * 11), 0.09)
 PROCESS = {genai.SERVICE: "modelvine", genai.INSTANCE: "here"}
 
 
@@ -70,6 +74,45 @@ async def test_a_collector_that_is_away_costs_its_spans_and_one_warning(caplog):
     assert len(said) == 3
     assert said[0].endswith("it answers with status 503")
     assert said[1].endswith("takes spans again")
+    assert "URLError" in said[2]
+
+
+async def test_measurements_arrive_as_sums_since_the_start():
+    measurements, times = Measurements(), iter((5.0, 6.0))
+    measurements.add([TIMES, TIMES])
+    async with receiving() as collector:
+        settings = NodeSettings(traces=collector.url)
+        exporter = measurements_exporter_of(settings, "here", measurements, lambda: next(times))
+        await exporter.close()
+    [got] = collector.histograms
+    assert (got.name, got.unit, got.attributes) == (genai.TIME_PER_OUTPUT, "s", dict(ATTRIBUTES))
+    assert (got.count, got.sum, got.counts[:3]) == (6, 0.18, (0, 4, 2))
+    assert got.bounds == genai.INSTRUMENTS[genai.TIME_PER_OUTPUT].bounds
+    assert len(got.counts) == len(got.bounds) + 1
+    assert (got.began, got.at, got.cumulative) == (5_000_000_000, 6_000_000_000, True)
+    assert (got.resource[genai.INSTANCE], got.schema) == ("here", genai.SCHEMA)
+
+
+async def test_measurements_that_are_not_taken_come_with_the_next(caplog):
+    measurements = Measurements()
+    with caplog.at_level(logging.INFO):
+        async with receiving() as collector:
+            url = collector.url.replace("traces", "metrics")
+            exporter = otlp.OtlpMeasurements(url, PROCESS, measurements, lambda: 5.0)
+            await exporter._send()
+            assert collector.headers == []
+            for status in (503, 503, 200):
+                collector.status = status
+                measurements.add([TIMES])
+                await exporter._send()
+        measurements.add([TIMES])
+        await exporter._send()
+        await exporter.close()
+    assert [got.count for got in collector.histograms] == [9]
+    said = [record.getMessage() for record in caplog.records if record.name == "modelvine.traces"]
+    assert len(said) == 3
+    assert said[0].startswith("metrics are kept until the collector of node.traces takes them")
+    assert said[1].endswith("takes metrics again")
     assert "URLError" in said[2]
 
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from node.config.settings import Settings
 from node.observe.counters import Counts, Histogram, Spread, Times
+from node.observe.measurements import Measured
 from node.observe.recent import Refused
 from node.processes import protocol
 from node.processes.protocol import (
@@ -57,6 +58,7 @@ SAID = (
     EvidenceShown(PeerId("a"), Evidence.FAILED),
     LoadReport(1, 2, LOADS, COUNTS, 0.1, 0.05),
     Observed((Refused("m", PeerId("a"), 3),)),
+    Observed((), (Measured("name", (("a", "b"),), (0, 1), 1.5),)),
 )
 
 
