@@ -1,4 +1,4 @@
-"""One request, one trace: spans of two nodes and a worker, as a collector has them.
+"""One request, one trace: spans of two nodes and a worker, and their metrics, as a collector has them.
 
 The collector is rotel, a real one, which passes on to the tests' receiver; where it cannot be had, nodes send to that themselves.
 """
@@ -18,11 +18,12 @@ import orjson
 import pytest
 
 from node.observe import genai
-from tests.otlp_receiver import GotSpan, Receiver, receiving
+from node.observe.otlp import MEASUREMENTS_EVERY
+from tests.otlp_receiver import GotHistogram, GotSpan, Receiver, receiving
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Start, Swarm
 from tests.swarm.processes import lines
-from tests.swarm.waiting import until
+from tests.swarm.waiting import SLACK, until
 from tests.workers.openai_worker import OpenAIWorker, running
 
 pytestmark = pytest.mark.swarm
@@ -33,6 +34,7 @@ CHAT = {"model": MODEL, "messages": [{"role": "user", "content": PROMPT}], "max_
 ANSWER = "Hello there"
 PATH = "/v1/chat/completions"
 SOON = 10.0
+MEASURED_WITHIN = SLACK * MEASUREMENTS_EVERY
 
 WHOLE = 7
 """Spans of a chat over a hop: face, choice and attempt of each node, and the call of the worker."""
@@ -65,6 +67,15 @@ class Scene:
             raise
         return self.got.of(trace)
 
+    def measured(self, node: Node, name: str) -> dict[tuple[object, ...], GotHistogram]:
+        """Return the newest histograms of a node under a name, by the values of their attributes in order."""
+        found = sorted(self.got.histograms, key=lambda one: one.at)
+        return {
+            tuple(value for _, value in sorted(one.attributes.items())): one
+            for one in found
+            if one.name == name and one.resource[genai.INSTANCE] == node.peer
+        }
+
 
 @asynccontextmanager
 async def collector(target: str, folder: Path) -> AsyncIterator[str]:
@@ -85,6 +96,7 @@ async def collector(target: str, folder: Path) -> AsyncIterator[str]:
         "--otlp-http-endpoint", places[0], "--otlp-grpc-endpoint", places[1], "--exporter", "otlp",
         "--otlp-exporter-protocol", "http", "--otlp-exporter-endpoint", base,
         "--otlp-exporter-traces-endpoint", target, "--traces-batch-timeout", "200ms",
+        "--otlp-exporter-metrics-endpoint", f"{base}/v1/metrics", "--metrics-batch-timeout", "200ms",
     ]  # fmt: skip
     with (folder / "rotel.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
@@ -210,6 +222,45 @@ async def test_helpers_trace_too_and_a_trace_begins_where_its_caller_has_none(sc
         await scene.spans(span.trace, WHOLE)
 
 
+async def test_a_collector_has_the_sums_of_all_processes_under_the_conventions_names(
+    scene: Scene,
+) -> None:
+    async with lines(scene.asked) as held:
+        for [line] in held.values():
+            assert (await line.chat(MODEL))[0] == 200
+    for _ in range(3):
+        await scene.chat(stream=True)
+    nobody = {"model": "canary-model", "messages": []}
+    assert (await scene.client.post(scene.asked, PATH, nobody)).status == 404
+    nodes = (scene.asked, scene.serving)
+    asked = ("chat", "modelvine", MODEL)
+
+    def all_measured() -> bool:
+        found = [scene.measured(node, genai.REQUEST_DURATION).get(asked) for node in nodes]
+        return [one and one.count for one in found] == [5, 5]
+
+    await until(all_measured, within=MEASURED_WITHIN, otherwise="metrics are missing")
+    for node in nodes:
+        for name in (genai.FIRST_BYTE_TIME, genai.TIME_PER_OUTPUT):
+            [(attributes, one)] = scene.measured(node, name).items()
+            assert (attributes, one.count, one.unit) == (asked, 3, "s")
+            assert one.bounds == genai.INSTRUMENTS[name].bounds
+    assert scene.measured(scene.asked, genai.TOKENS_USED) == {}
+    used = scene.measured(scene.serving, genai.TOKENS_USED)
+    # The worker tells five and six of each stream.
+    assert {key: (one.count, one.sum) for key, one in used.items()} == {
+        (*asked, "input"): (3, 15),
+        (*asked, "output"): (3, 18),
+    }
+    failed = scene.measured(scene.asked, genai.REQUEST_DURATION)
+    assert {key: one.count for key, one in failed.items()} == {
+        asked: 5,
+        ("UnknownModel", "chat", "modelvine"): 1,
+    }
+    assert {one.schema for one in scene.got.histograms} == {genai.SCHEMA}
+    assert all(one.cumulative for one in scene.got.histograms)
+
+
 async def test_nothing_that_was_said_and_nobody_who_said_it_is_in_a_span(scene: Scene) -> None:
     made = await scene.client.post(scene.asked, "/api/v1/keys", {"keys": [{"name": KEY_NAME}]})
     key = orjson.loads(made.body)["keys"][0]["key"]
@@ -225,6 +276,11 @@ async def test_nothing_that_was_said_and_nobody_who_said_it_is_in_a_span(scene: 
     seen = await scene.client.post(scene.asked, PATH, CHAT, headers=headers)
     assert seen.status == 400
     await scene.spans(trace, 2 * WHOLE)
+
+    def both_measured() -> bool:
+        return all(scene.measured(n, genai.REQUEST_DURATION) for n in (scene.asked, scene.serving))
+
+    await until(both_measured, within=MEASURED_WITHIN, otherwise="no metrics come")
     everything = b"".join(scene.got.raw)
     assert MODEL.encode() in everything
     for secret in (PROMPT, ANSWER, HEADER, KEY_NAME, key, "canary"):
