@@ -39,6 +39,7 @@ from node.observe import logs
 from node.observe.aggregate import Whole
 from node.observe.host import Host, host_name
 from node.observe.loop_lag import Lateness
+from node.observe.measurements import MeasurementsExporter
 from node.observe.queue_samples import QueueSamples
 from node.observe.refusals import Refusals
 from node.peers import contacts
@@ -132,11 +133,9 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
         )
         helpers = _helpers(given, parts, context, posts, (public, others), sync)
         async with asyncio.TaskGroup() as group:
-            beside = _background(context, reach, certificate)
+            beside = _background(context, parts.measured, reach, certificate)
             if posts or parts.counters:
                 beside["quotas"] = sync.run
-            if parts.measured is not None:
-                beside["measurements"] = parts.measured.run
             work = [group.create_task(supervise(name, run)) for name, run in beside.items()]
             if posts:
                 work.append(group.create_task(supervise("helpers", helpers.run)))
@@ -169,13 +168,18 @@ def _bind(
 
 
 def _background(
-    context: Context, reach: Callable[[], Reach], certificate: Certificate | None
+    context: Context,
+    measured: MeasurementsExporter | None,
+    reach: Callable[[], Reach],
+    certificate: Certificate | None,
 ) -> dict[str, Callable[[], Awaitable[None]]]:
     """Return what runs beside the requests, by name."""
     registry = context.registry
     shown = {"certificate": certificate.follow} if certificate else {}
+    sent = {"measurements": measured.run} if measured else {}
     return {
         **shown,
+        **sent,
         "registry": registry.run,
         "addresses": partial(_follow, registry, reach),
         "keys": context.keys.follow,

@@ -138,7 +138,8 @@ class NodeSettings(BaseModel):
         "",
         description=(
             "URL of an OpenTelemetry collector that receives request traces as OTLP over HTTP, such as "
-            "`http://127.0.0.1:4318/v1/traces`; empty: no traces. Needs `modelvine[otel]`."
+            "`http://127.0.0.1:4318/v1/traces`, and metrics at the same URL with `metrics` for `traces`; empty: neither. "
+            "Needs `modelvine[otel]`."
         ),
     )
     trace_share: float = Field(

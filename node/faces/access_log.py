@@ -14,7 +14,6 @@ from node.faces.errors import KNOWN, refusal
 from node.lane.request import HttpRequest
 from node.observe.logs import RequestLog, quoted
 from node.observe.metrics import Metrics
-from node.observe.recent import Recent
 from router.attempt import Routed
 from router.errors import NobodyServes, NoCapacity, RouterError, WorkerError
 from router.openai.usage import TEXT, Tokens, Usage, told_at_end
@@ -201,8 +200,7 @@ def conclude(context: Serving, account: Account) -> None:
         _write_down(context, account, used, seconds)
     if account.full:
         context.metrics.recent.found_no_room(account.model, context.peer)
-    _remember(context.metrics.recent, account, used, seconds)
-    _measure(context.metrics, account, spent)
+    _remember(context.metrics, account, used, seconds, spent)
     if account.trace is not None and context.tracer is not None:
         context.tracer.ended(account, account.trace)
         account.trace = None
@@ -221,17 +219,6 @@ def conclude(context: Serving, account: Account) -> None:
     )
 
 
-def _measure(metrics: Metrics, account: Account, spent: list[tuple[str, Usage]]) -> None:
-    """Measure what needs an account that has ended."""
-    used, token_time = account.used, 0.0
-    well = account.streams_text and account.status < _REFUSED
-    if well and used is not None and used.completion > 1 and not used.estimated:
-        token_time = (account.seconds - account.first) / (used.completion - 1)
-        metrics.token_time(str(account.kind), token_time)
-    if metrics.measurements is not None:
-        metrics.measurements.ended(account, spent, token_time)
-
-
 def _write_down(context: Serving, account: Account, used: Usage | None, seconds: float) -> None:
     """Write receipts of what ended well between this node and others."""
     add = context.receipts.add
@@ -247,13 +234,27 @@ def _write_down(context: Serving, account: Account, used: Usage | None, seconds:
         add(Side.ASKED, node, account.id, account.model, tokens, seconds)
 
 
-def _remember(recent: Recent, account: Account, used: Usage | None, seconds: float) -> None:
-    """Have an account looked at after its end, without what is large or others' own."""
+def _remember(
+    metrics: Metrics,
+    account: Account,
+    used: Usage | None,
+    seconds: float,
+    spent: list[tuple[str, Usage]],
+) -> None:
+    """Have an account that has ended measured, and looked at later, without what is large or others' own."""
+    recent = metrics.recent
     account.seconds, account.used = seconds, used
     account.ticket = account.tokens = account.http = None
     recent.under_way.pop(id(account), None)
     recent.ended.append(account)
     recent.count += 1
+    token_time = 0.0
+    well = account.streams_text and account.status < _REFUSED
+    if well and used is not None and used.completion > 1 and not used.estimated:
+        token_time = (seconds - account.first) / (used.completion - 1)
+        metrics.token_time(str(account.kind), token_time)
+    if metrics.measurements is not None:
+        metrics.measurements.ended(account, spent, token_time)
 
 
 def _used(account: Account, spent: list[tuple[str, Usage]]) -> Usage | None:
