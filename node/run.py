@@ -24,6 +24,7 @@ from node.exposure import surfaces, told, warned
 from node.faces import Context, Listening, grpc
 from node.faces.app import link_app, public_app
 from node.faces.v1 import own_link_routes
+from node.faces.v1.topology import Topology
 from node.inspection import Learning
 from node.listeners import (
     TRUSTED_PER_NODE,
@@ -257,6 +258,7 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         whole=whole,
         load_of=whole.load_of,
         links=parts.links,
+        topology=Topology(parts.registry, parts.links),
         bootstrap=parts.bootstrap,
         host=Host(),
         listening=listening,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from node.auth.receipts import ReceiptBook, ReceiptLog
     from node.auth.usage import UsageBook, UsageLog
     from node.faces.errors import Refusal
+    from node.faces.v1.topology import Topology
     from node.inspection import Learning
     from node.observe.aggregate import Whole
     from node.observe.host import Host
@@ -109,6 +110,7 @@ class Context(Serving):
     lateness: "Lateness"
     whole: "Whole"
     links: "Links"
+    topology: "Topology"
     bootstrap: "Bootstrap"
     listening: Listening
     swarm_key: str = field(repr=False)

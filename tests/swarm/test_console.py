@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from node.faces.v1.topology import FRESH
 from tests.swarm import browser
 from tests.swarm.browser import Page
 from tests.swarm.client import Client, connected
 from tests.swarm.nodes import Node, Start, Swarm
-from tests.swarm.waiting import SLACK, show
+from tests.swarm.waiting import SLACK, show, until
 
 pytestmark = [
     pytest.mark.swarm,
@@ -278,10 +279,30 @@ async def test_without_javascript_there_are_tables(
 ) -> None:
     await page.command("Emulation.setScriptExecutionDisabled", value=True)
     await page.open(f"{nodes[0].http}/")
-    for text in ("atlas", HOSTILE_NODE, HOSTILE_MODEL, "with JavaScript"):
+    told = "2 of 2 nodes told their connections."
+    for text in ("atlas", HOSTILE_NODE, HOSTILE_MODEL, "with JavaScript", told, "Longest queue"):
         await page.says(text)
     assert await page.run("document.querySelectorAll('main img').length") == 0
     assert asked_only(page, nodes[0])
+
+
+async def test_without_javascript_connections_between_other_nodes_are_rows(
+    three: list[Node], page: Page
+) -> None:
+    async with connected() as client:
+        await client.met(three)
+    await page.command("Emulation.setScriptExecutionDisabled", value=True)
+
+    async def drawn() -> bool:
+        await page.open(f"{three[0].http}/")
+        table = "[...document.querySelectorAll('section')].find((s) => s.innerText.startsWith('Connections'))"
+        rows = await page.run(f"[...{table}.querySelectorAll('tbody tr')].map((r) => r.innerText)")
+        found = {frozenset(row.split()) for row in rows}
+        names = [("atlas", "borealis"), ("atlas", "corona"), ("borealis", "corona")]
+        return found == {frozenset((*pair, "direct")) for pair in names}
+
+    # What was told a moment ago is shown for some seconds.
+    await until(drawn, within=SLACK * FRESH, otherwise="a connection is not shown")
 
 
 async def test_the_page_of_the_api_shows_every_operation_and_how_to_ask_for_it(

@@ -1,8 +1,10 @@
 """Console: the page at `/` by which people see their mesh and work with it, and the files that it loads.
 
 The page holds no secret, so nobody needs a key for it. What it shows it asks of the API, with the rights of whoever looks.
-Without JavaScript it shows tables of nodes and models to those who may see them.
+Without JavaScript it shows tables to those who may see them: nodes, connections, models, the last hour.
 """
+
+import time
 
 from aiohttp import web
 
@@ -10,9 +12,13 @@ from node.faces import Context
 from node.faces.console.assets import Asset, assets
 from node.faces.console.plain import tables
 from node.faces.errors import UnknownPath
+from node.faces.request_reader import ID
 
 PLACE = b"<!-- tables -->"
 """Where the tables stand in the page."""
+
+PATIENCE = 0.5
+"""Seconds for which the page waits until other nodes have told their connections; most need milliseconds."""
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -31,7 +37,10 @@ def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
 
     async def page(request: web.Request) -> web.Response:
-        shown = tables(context) if context.access.looks(request) else b""
+        shown = b""
+        if context.access.looks(request):
+            asked = context.topology.seen_within(PATIENCE, time.monotonic(), request[ID])
+            shown = tables(context, await asked)
         body = assets()["page.html"].content.replace(PLACE, shown)
         headers = {**HEADERS, "Content-Type": "text/html; charset=utf-8"}
         return web.Response(body=body, headers={**headers, "Cache-Control": "no-store"})

@@ -1,22 +1,30 @@
-"""Tables of nodes and models as plain HTML, for whoever has no JavaScript. All names come from strangers, and are escaped."""
+"""Tables of the mesh as plain HTML, for whoever has no JavaScript. All names come from strangers, and are escaped."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
+from typing import Any
 
 from node.faces import Context
 from node.faces.model_list import live_offers
 from node.faces.v1.network import node_rows
+from registry.records import PeerId
 
 MAX_ROWS = 1_000
 """Rows of one table; a line below it counts the others."""
 
+Row = tuple[object, ...]
 
-def tables(context: Context, *, most: int = MAX_ROWS) -> bytes:
-    """Return the tables, as UTF-8, of `most` rows each."""
+
+def tables(context: Context, topology: Mapping[str, Any], *, most: int = MAX_ROWS) -> bytes:
+    """Return the tables, as UTF-8, of `most` rows each; an empty `topology` says that nodes have told nothing yet."""
     names = {node: signed.record.name for node, signed in context.registry.catalog.held.items()}
+
+    def name_of(node: str) -> str:
+        return names.get(PeerId(node)) or node[-8:]
+
     nodes = [
         (
-            row["name"] or row["node"][-8:],
+            name_of(row["node"]),
             row["state"],
             row["why"],
             row["connection"],
@@ -25,27 +33,50 @@ def tables(context: Context, *, most: int = MAX_ROWS) -> bytes:
         )
         for row in node_rows(context)
     ]
+    links = [
+        (name_of(link["one"]), name_of(link["other"]), "relayed" if link["relayed"] else "direct")
+        for link in topology.get("links", ())
+    ]
     models = sorted(
         (
             offer.service.project,
             offer.service.model,
             offer.service.type.name.lower().replace("_", " "),
-            names.get(offer.node) or offer.node[-8:],
+            name_of(offer.node),
         )
         for offer in live_offers(context)
     )
+    history = context.usage_log.history
+    pairs = ((*pair, history.total(*pair)) for pair in history.pairs())
+    last_hour = [
+        (model, name_of(node), total.requests, total.failed, total.refused, total.queued)
+        for model, node, total in pairs
+    ]
     parts = [
         *_table(
             "Nodes", ("Node", "State", "Because", "Connection", "Version", "Models"), nodes, most
         ),
+        *_table("Connections", ("Node", "Node", "Way"), links, most, _told(topology, len(nodes))),
         *_table("Models", ("Project", "Model", "Type", "Node"), models, most),
+        *_table(
+            "Last hour",
+            ("Model", "Node", "Requests", "Failed", "Refused", "Longest queue"),
+            last_hour,
+            most,
+        ),
     ]
     # A name may hold half of a character; HTML may not.
     return "\n".join(parts).encode(errors="replace")
 
 
+def _told(topology: Mapping[str, Any], nodes: int) -> str:
+    if not topology:
+        return "The nodes are being asked; load the page again."
+    return f"{len(topology['told']):,} of {nodes:,} nodes told their connections."
+
+
 def _table(
-    title: str, columns: tuple[str, ...], rows: Iterable[tuple[object, ...]], most: int
+    title: str, columns: tuple[str, ...], rows: Iterable[Row], most: int, note: str = ""
 ) -> Iterable[str]:
     rows = list(rows)
     yield f"<section class='pane'><h2>{title}</h2><div class='scroll'><table><thead><tr>"
@@ -58,4 +89,6 @@ def _table(
         yield "<p>None.</p>"
     if len(rows) > most:
         yield f"<p>And {len(rows) - most:,} more.</p>"
+    if note:
+        yield f"<p>{note}</p>"
     yield "</section>"

@@ -17,7 +17,9 @@ from node.faces.request_reader import ID, done, json_answer
 from node.faces.v1.examination import each
 from registry.members.liveness import Presence
 from registry.records import PeerId
+from registry.service import Registry
 from router.errors import WorkerError
+from router.peers.links import Links
 
 CONNECTIONS = "/api/v1/connections"
 """Where a node tells its own connections: its callers, and other nodes over the link."""
@@ -43,13 +45,12 @@ _ANSWERING = frozenset({Presence.ALIVE, Presence.DRAINING})
 
 def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
-    topology = Topology(context)
 
     async def connections(_: web.Request) -> web.Response:
-        return _shown(context)
+        return _shown(context.registry)
 
     async def all_links(request: web.Request) -> web.Response:
-        return done(**await topology.seen(time.monotonic(), request[ID]))
+        return done(**await context.topology.seen(time.monotonic(), request[ID]))
 
     return [web.get(CONNECTIONS, connections), web.get("/api/v1/topology", all_links)]
 
@@ -58,7 +59,7 @@ def own_link_routes(context: Context) -> list[web.RouteDef]:
     """Return what other nodes may ask of the process that is connected to them."""
 
     async def connections(_: web.Request) -> web.Response:
-        return _shown(context)
+        return _shown(context.registry)
 
     return [web.get(CONNECTIONS, connections)]
 
@@ -66,8 +67,9 @@ def own_link_routes(context: Context) -> list[web.RouteDef]:
 class Topology:
     """What the nodes told when they were last asked, for all who look."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, registry: Registry, links: Links) -> None:
+        self._registry = registry
+        self._links = links
         self._turn = asyncio.Lock()
         self._seen: dict[str, Any] = {}
         self._until = 0.0
@@ -80,19 +82,24 @@ class Topology:
                 self._until = now + FRESH
             return self._seen
 
+    async def seen_within(self, seconds: float, now: float, request_id: str) -> dict[str, Any]:
+        """Show the same, or after so many `seconds` what was shown last, nothing perhaps; nodes are asked all the same."""
+        asking = self._links.crew.spawn(self.seen(now, request_id))
+        await asyncio.wait({asking}, timeout=seconds)
+        return self._seen
+
     async def _asked(self, request_id: str) -> dict[str, Any]:
-        context = self._context
-        registry = context.registry
+        registry = self._registry
         held = registry.catalog.held
         others = [
-            node for node in held if node != context.peer and registry.presence(node) in _ANSWERING
+            node for node in held if node != registry.peer and registry.presence(node) in _ANSWERING
         ]
 
         async def one(node: PeerId) -> tuple[PeerId, Told | None]:
-            return node, await _of_other(context, node, request_id)
+            return node, await self._told_by(node, request_id)
 
         answers = await each(one, others if len(others) < MAX_ASKED else [])
-        told = {context.peer: _own(context)}
+        told = {registry.peer: _own(registry)}
         told |= {node: said for node, said in answers if said is not None}
         links: dict[tuple[PeerId, PeerId], bool] = {}
         for node, peers in told.items():
@@ -108,29 +115,28 @@ class Topology:
             "told": sorted(told),
         }
 
+    async def _told_by(self, node: PeerId, request_id: str) -> Told | None:
+        """Ask a node for its connections; `None` where it tells none: its version is older, or it does not answer."""
+        headers = {**self._links.introduction, "x-request-id": request_id}
+        try:
+            async with asyncio.timeout(SECONDS), self._links.to(node) as link:
+                status, said = await link.ask(CONNECTIONS, headers, at_most=MAX_ANSWER_BYTES)
+        except (OSError, WorkerError):
+            return None
+        if status != HTTPStatus.OK:
+            return None
+        return read(said, node, self._registry.catalog.held)
 
-def _own(context: Context) -> Told:
-    held = context.registry.catalog.held
-    found = (c for c in context.registry.mesh.connections() if c.peer in held)
+
+def _own(registry: Registry) -> Told:
+    held = registry.catalog.held
+    found = (c for c in registry.mesh.connections() if c.peer in held)
     return {c.peer: c.relayed for c, _ in zip(found, range(MAX_TOLD), strict=False)}
 
 
-def _shown(context: Context) -> web.Response:
-    rows = [{"node": node, "relayed": relayed} for node, relayed in _own(context).items()]
+def _shown(registry: Registry) -> web.Response:
+    rows = [{"node": node, "relayed": relayed} for node, relayed in _own(registry).items()]
     return json_answer({"connections": rows})
-
-
-async def _of_other(context: Context, node: PeerId, request_id: str) -> Told | None:
-    """Ask a node for its connections; `None` where it tells none: its version is older, or it does not answer."""
-    headers = {**context.links.introduction, "x-request-id": request_id}
-    try:
-        async with asyncio.timeout(SECONDS), context.links.to(node) as link:
-            status, said = await link.ask(CONNECTIONS, headers, at_most=MAX_ANSWER_BYTES)
-    except (OSError, WorkerError):
-        return None
-    if status != HTTPStatus.OK:
-        return None
-    return read(said, node, context.registry.catalog.held)
 
 
 def read(said: bytes, node: PeerId, known: Collection[PeerId]) -> Told | None:

@@ -27,6 +27,7 @@ from node.config.web import WebSettings
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
 from node.faces.v1 import own_link_routes
+from node.faces.v1.topology import Topology
 from node.inspection import Learning
 from node.listeners import serve
 from node.observe import logs
@@ -209,6 +210,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         whole=Whole(router, metrics, lateness, logs.recent()),
         load_of=router.load_of,
         links=links,
+        topology=Topology(registry, links),
         bootstrap=Bootstrap(store, registry.saving, configured=(), keep=registry.pin),
         host=Host(),
         listening=Listening(http=_name(public), link=_name(link)),

@@ -1,19 +1,56 @@
-"""The tables for whoever has no JavaScript: strangers' names are text, and there are not too many rows."""
+"""The tables for whoever has no JavaScript: what they show, that strangers' names are text, and not too many rows."""
+
+import re
 
 from node.faces.console import plain
 
 HOSTILE = "<img src=x onerror=alert(1)>"
+A, B = "12D3KooWaaaaaaaa", "12D3KooWbbbbbbbb"
+
+
+def rows(text, title):
+    """Return the cells of each row of one table."""
+    [table] = re.findall(f"<h2>{title}</h2>.*?</section>", text, re.DOTALL)
+    body = table.partition("<tbody>")[2]
+    return [re.findall("<td>(.*?)</td>", row) for row in body.split("</tr>") if "<td>" in row]
 
 
 async def test_names_are_text_and_never_markup(alone, worker):
     await alone.register(worker, project="'\"&", model=HOSTILE)
-    text = plain.tables(alone.context).decode()
+    text = plain.tables(alone.context, {}).decode()
     assert "<img" not in text
     assert "<td>&lt;img src=x onerror=alert(1)&gt;</td>" in text
     assert "<td>&#x27;&quot;&amp;</td>" in text
 
 
 async def test_a_long_table_is_cut_and_says_so(mesh):
-    text = plain.tables(mesh.one.context, most=1).decode()
+    text = plain.tables(mesh.one.context, {}, most=1).decode()
     assert text.count("<td>alive</td>") == 1
     assert "And 1 more." in text
+
+
+async def test_connections_between_other_nodes_are_a_table(alone):
+    topology = {
+        "links": [
+            {"one": A, "other": B, "relayed": True},
+            {"one": A, "other": alone.context.peer, "relayed": False},
+        ],
+        "told": [A],
+    }
+    text = plain.tables(alone.context, topology).decode()
+    own = alone.context.registry.own.name or alone.context.peer[-8:]
+    assert rows(text, "Connections") == [[A[-8:], B[-8:], "relayed"], [A[-8:], own, "direct"]]
+    assert "1 of 1 nodes told their connections." in text
+    assert "load the page again" in plain.tables(alone.context, {}).decode()
+
+
+async def test_queue_and_refusals_of_the_last_hour_are_a_table(alone):
+    history = alone.context.usage_log.history
+    for queued in (2, 5, 1):
+        history.queued("tiny", A, queued)
+    history.refused(HOSTILE, A, 3)
+    text = plain.tables(alone.context, {}).decode()
+    assert rows(text, "Last hour") == [
+        ["&lt;img src=x onerror=alert(1)&gt;", A[-8:], "0", "0", "3", "0"],
+        ["tiny", A[-8:], "0", "0", "0", "5"],
+    ]

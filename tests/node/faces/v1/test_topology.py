@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from node.config.settings import Keyless
-from node.faces.v1.topology import CONNECTIONS, FRESH, MAX_TOLD, Topology, read
+from node.faces.v1.topology import CONNECTIONS, FRESH, MAX_TOLD, read
 from registry.mesh.memory.network import MemoryNet
 from registry.records import PeerId
 from tests.node.faces.assembly import World, node, settings_of, told, until
@@ -46,7 +46,7 @@ async def test_connections_between_other_nodes_are_shown_once_each(three):
 
 
 async def test_nodes_are_asked_again_only_after_a_while(three):
-    seen = Topology(three[0].context).seen
+    seen = three[0].context.topology.seen
     first = await seen(100.0, "r")
     assert await seen(100.0 + FRESH - 0.1, "r") is first
     assert await seen(100.0 + FRESH, "r") is not first
@@ -54,7 +54,7 @@ async def test_nodes_are_asked_again_only_after_a_while(three):
 
 async def test_a_node_that_is_gone_tells_nothing_and_holds_nobody_up(three):
     gone = three[2].context
-    seen = Topology(three[0].context).seen
+    seen = three[0].context.topology.seen
     await gone.links.close()
     gone.registry.mesh.fail()
     presence = three[0].context.registry.presence
@@ -63,6 +63,17 @@ async def test_a_node_that_is_gone_tells_nothing_and_holds_nobody_up(three):
     assert gone.peer not in body["told"]
     assert three[1].context.peer in body["told"]
     gone.registry.mesh.recover()
+
+
+async def test_whoever_cannot_wait_is_shown_what_was_told_before_and_later_what_is_told_now(three):
+    topology = three[0].context.topology
+    assert await topology.seen_within(0.0, 100.0, "r") == {}
+    first = await topology.seen(100.0, "r")
+    assert len(first["links"]) == 3
+    assert await topology.seen_within(0.0, 100.0 + FRESH, "r") is first
+    second = await topology.seen(100.0 + FRESH, "r")
+    assert second is not first
+    assert await topology.seen_within(5.0, 100.0 + FRESH, "r") is second
 
 
 async def test_whoever_may_not_look_is_not_told():
