@@ -33,7 +33,9 @@ function show() {
   const [wanted] = location.hash.slice(1).split("/");
   const pane = panes.find(([id]) => id === wanted) || panes[0];
   put(tabs, panes.map(([id, title]) => h("a", { href: `#${id}`, "data-key": id, "aria-current": id === pane[0] ? "page" : undefined }, title)));
-  tabs.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  const current = tabs.querySelector("[aria-current]");
+  // To scroll it into view would also begin the order of the Tab key there, behind the link that skips to the content.
+  tabs.scrollLeft = current.offsetLeft - tabs.offsetLeft - (tabs.clientWidth - current.offsetWidth) / 2;
   document.title = `${pane[1]} – ${me.node_name || "modelvine"}`;
   leave();
   const place = h("div", { class: `pane-${pane[0]}` });
