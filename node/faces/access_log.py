@@ -16,7 +16,7 @@ from node.observe.logs import RequestLog, quoted
 from node.observe.metrics import Metrics
 from router.attempt import Routed
 from router.errors import NobodyServes, NoCapacity, RouterError, WorkerError
-from router.openai.usage import TEXT, Tokens, Usage, told_at_end
+from router.openai.usage import Tokens, Usage, told_at_end
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.trace import Trace
@@ -101,7 +101,6 @@ class Account:
         self.node, self.route = routed.candidate.node, str(answer.route)
         self.attempts, self.status = routed.attempts, answer.status
         self.verbatim = answer.verbatim
-        self.streams_text = answer.streamed and self.kind in TEXT
         if worker:
             self.served, self.usage = routed.candidate.service.model, answer.usage
 

@@ -48,7 +48,8 @@ class Passage:
         # What another node tells stands in a receipt.
         self._looks = bool(routed.tally) or hides or not account.served
         self._tokens = Tokens(hidden=hides, tells=routed.answer.tells)
-        if routed.tally and account.kind in TEXT:
+        account.streams_text = account.kind in TEXT
+        if routed.tally and account.streams_text:
             account.tokens = self._tokens
 
     def first(self, chunk: bytes) -> bytes:

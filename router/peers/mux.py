@@ -82,10 +82,6 @@ class _Stream:
     since: float = 0.0
     """When room was given back last."""
 
-    def takes(self, size: int) -> bool:
-        """Whether so many bytes may come, and are not passed over."""
-        return 0 < size <= self.room and not (self.got_end or self.deaf)
-
 
 class Mux:
     """One side of a connection."""
@@ -251,7 +247,8 @@ class Mux:
             at += FRAME.size
             version, kind, flags, number, value = frame
             stream = None if version or kind or flags else streams.get(number)
-            if stream is not None and stream.takes(value) and value <= size - at:
+            open_ = stream is not None and not (stream.got_end or stream.deaf)
+            if stream is not None and open_ and 0 < value <= min(stream.room, size - at):
                 # As nearly all frames are: bytes of a stream, here as a whole.
                 stream.room -= value
                 events.append(Received(number, data[at : at + value]))
