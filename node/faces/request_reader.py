@@ -169,17 +169,28 @@ def _ask_for_it(request: HttpRequest) -> None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
+_NO_ROOM = "too many large requests are under way here; try again"
+
+
 def _check_room(request: HttpRequest, size: int) -> None:
     """Refuse unread what would be refused once it has come. Nothing is set aside: it may never come."""
     if not request.app[ROOM].fits(size - request.get(HELD, 0)):
-        raise NoRoomForBody("too many large requests are under way here; try again")
+        raise NoRoomForBody(_NO_ROOM)
 
 
 def _hold(request: HttpRequest, size: int) -> None:
-    """Hold so many bytes, those that are held already included, until this request is answered."""
-    _check_room(request, size)
-    request.app[ROOM].held += size - request.get(HELD, 0)
+    if not hold(request, size):
+        raise NoRoomForBody(_NO_ROOM)
+
+
+def hold(request: HttpRequest, size: int) -> bool:
+    """Hold so many bytes, those that are held already included, until this request is answered; return whether they fit."""
+    room, more = request.app[ROOM], size - request.get(HELD, 0)
+    if not room.fits(more):
+        return False
+    room.held += more
     request[HELD] = size
+    return True
 
 
 def release(request: HttpRequest) -> None:

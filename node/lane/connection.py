@@ -11,14 +11,14 @@ from aiohttp import web
 
 from node.connections import STALL_SECONDS, CallerConnection
 from node.faces.errors import KNOWN
-from node.faces.request_reader import ID, id_of
+from node.faces.request_reader import ID, SMALL, hold, id_of, release
 from node.lane import direct
 from node.lane.calls import CallHandler, LaneCall, LaneCalls
-from node.lane.request import MAX_BYTES, LaneHead, LaneRequest, read_head
+from node.lane.request import MAX_HEAD_BYTES, LaneHead, LaneRequest, read_head
 from node.lane.response import LaneResponse, head_of
 
-PIECES = 8
-"""Reads of a socket that one request may take; aiohttp goes on with what comes in more."""
+PIECES = 32
+"""Reads of a socket that one body may take; aiohttp goes on with what comes in more."""
 
 WAIT_SECONDS = 0.25
 """Seconds that the rest of a body may take; aiohttp goes on after them, with limits of its own."""
@@ -29,7 +29,7 @@ _COPIED_BYTES = 64 * 1024
 class LaneConnection(CallerConnection):
     """One caller's connection."""
 
-    __slots__ = ("_awaited", "_calls", "_direct", "_pieces", "_since")
+    __slots__ = ("_awaited", "_calls", "_direct", "_missing", "_pieces", "_since")
 
     def __init__(self, server: web.Server, place: Any, calls: LaneCalls) -> None:
         super().__init__(server, place)
@@ -37,7 +37,9 @@ class LaneConnection(CallerConnection):
         self._awaited: LaneHead | None = None
         """The head of a request whose body is still to come."""
         self._direct: direct.DirectCall | None = None
-        self._pieces = 0
+        self._pieces: list[bytes] = []
+        """What has come of that body, and how many bytes are missing."""
+        self._missing = 0
         self._since = inf
 
     # What the listener calls.
@@ -66,9 +68,13 @@ class LaneConnection(CallerConnection):
         if self._awaited is None or self._deaf:
             super().data_received(data)
             return
-        self._ahead = b"".join((self._ahead, data))
-        self._pieces += 1
-        self._read()
+        self._pieces.append(data)
+        self._missing -= len(data)
+        if self._missing <= 0:
+            self._join()
+            self._read()
+        elif len(self._pieces) >= PIECES:
+            self._step_aside()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # asyncio's, which aiohttp makes narrower
         """Go on with what was asked before, though nothing more will be."""
@@ -77,11 +83,14 @@ class LaneConnection(CallerConnection):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The caller is gone: nobody wants its answer any more."""
-        task = self.task if isinstance(self._under_way, LaneRequest) else None
+        asked = self._under_way
+        task = self.task if isinstance(asked, LaneRequest) else None
         call, self._direct = self._direct, None
+        self._pieces.clear()
         super().connection_lost(exc)
         if call is not None:
             call.cancel()
+            release(cast("LaneRequest", asked))
         elif task is not None:
             # Not before it has begun: it could not conclude anything.
             self._loop.call_soon(task.cancel)
@@ -148,8 +157,8 @@ class LaneConnection(CallerConnection):
         ahead = self._ahead
         if self._deaf or self._last or self._wire is None:
             return
-        whole = ahead if isinstance(ahead, bytes) else bytes(ahead[:MAX_BYTES])
-        head = self._awaited or read_head(whole)
+        begins = ahead if isinstance(ahead, bytes) else bytes(ahead[:MAX_HEAD_BYTES])
+        head = self._awaited or read_head(begins)
         call = None if head is None else self._calls.calls.get(head.path)
         if head is None or call is None:
             return
@@ -157,8 +166,11 @@ class LaneConnection(CallerConnection):
             self._await_body(head)
             return
         self._awaited = None
+        request = LaneRequest(head, ahead, self._calls.app, self)
+        if request.content_length > SMALL and not hold(request, request.content_length):
+            # aiohttp says so.
+            return
         self._ahead = memoryview(ahead)[head.end :] if head.end < len(ahead) else b""
-        request = LaneRequest(head, whole, self._calls.app, self)
         self._under_way = request
         self._head_due = self._due = inf
         self._begin(request, call)
@@ -177,15 +189,18 @@ class LaneConnection(CallerConnection):
             self.hand_over(begun)
 
     def _await_body(self, head: LaneHead) -> None:
-        if self._awaited is None:
-            self._awaited, self._pieces, self._since = head, 1, self._loop.time()
-            self._head_due = self._due = inf
-        elif self._pieces >= PIECES or self._loop.time() - self._since >= WAIT_SECONDS:
-            self._awaited = None
+        self._awaited, self._since = head, self._loop.time()
+        self._missing = head.end - len(self._ahead)
+        self._head_due = self._due = inf
+
+    def _join(self) -> None:
+        self._ahead = b"".join((self._ahead, *self._pieces))
+        self._pieces.clear()
 
     def _step_aside(self) -> None:
         """Have aiohttp go on with what has come of a request."""
         self._awaited = None
+        self._join()
         super()._read()
 
     async def _respond(self, request: LaneRequest, handler: CallHandler) -> None:
@@ -219,6 +234,9 @@ class LaneConnection(CallerConnection):
 
     def _done(self) -> None:
         """An answer is sent as far as its caller reads it, and the next request may come."""
+        asked = self._under_way
+        if isinstance(asked, LaneRequest) and asked.content_length > SMALL:
+            release(asked)
         self._under_way = self.task = None
         if self._wire is None or self._deaf:
             return

@@ -13,11 +13,8 @@ from aiohttp import HttpVersion11, web
 MAX_HEAD_BYTES = 8 * 1024
 """The longest head that is read here."""
 
-MAX_BODY_BYTES = 64 * 1024
-"""The longest body that is read here: one as long finds room without being counted."""
-
-MAX_BYTES = MAX_HEAD_BYTES + MAX_BODY_BYTES
-"""The longest request."""
+MAX_BODY_BYTES = 256 * 1024
+"""The longest body that is read here: for longer ones, what aiohttp takes besides is little."""
 
 # One blank after the colon, none after the value, and nothing but ASCII: clients send nothing else.
 _HEAD = re.compile(
@@ -158,11 +155,13 @@ class LaneRequest:
     method = "POST"
     version = HttpVersion11
 
-    def __init__(self, head: LaneHead, data: bytes, app: web.Application, line: LaneWire) -> None:
+    def __init__(
+        self, head: LaneHead, data: bytes | memoryview, app: web.Application, line: LaneWire
+    ) -> None:
         """Take the request that `data` begins with, from the line that its answer goes to."""
         self._notes: dict[Any, Any] = {}
         self.app = app
-        self.body = data[head.body_at : head.end]
+        self.body = bytes(data[head.body_at : head.end])
         self.content = WholeBody(self.body)
         self.content_length = head.end - head.body_at
         self.headers = head.headers

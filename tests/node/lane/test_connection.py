@@ -13,17 +13,17 @@ from aiohttp import web
 
 from node.config.web import WebSettings
 from node.faces.app import application
-from node.faces.request_reader import ID, read_raw
+from node.faces.request_reader import ID, ROOM, read_raw
 from node.faces.response_writer import Outgoing
 from node.lane.calls import LANE, LaneCall
 from node.lane.connection import PIECES
-from node.lane.request import LaneRequest
+from node.lane.request import MAX_BODY_BYTES, LaneRequest
 from node.listeners import Listener
 from router.requests import Kind
 
 PATH = b"/v1/chat/completions"
 LINES = (b"Host: localhost", b"X-Request-Id: r1", b"Content-Type: application/json")
-BIG = 60_000
+BIG = 200_000
 MUTATED = 2_000 if os.environ.get("CI") else 300
 SETTINGS = WebSettings(head_timeout=0.5, idle_timeout=5)
 
@@ -58,7 +58,7 @@ class App:
                     return out.response
                 await out.end()
                 return out.response
-            case b"wait":
+            case _ if body.startswith(b"wait"):
                 self.begun.set()
                 try:
                     await self.go.wait()
@@ -85,6 +85,7 @@ class App:
         )
         elsewhere = web.route("*", "/{tail:.*}", self.handle)
         app = application([taken.at(PATH.decode()), elsewhere], lambda request: None)
+        self.room = app[ROOM]
         if not lane:
             app[LANE].calls.clear()
         return app
@@ -156,7 +157,8 @@ WAYS = {
         call(b"201")[20:],
     ),
     "big": (call(b"x" * BIG),),
-    "too big for the lane": (call(b"x" * 70_000), call(b"y")),
+    "big, in pieces": (call(b"x" * BIG)[:-BIG], *[b"x" * 10_000] * 20, call(b"y")),
+    "too big for the lane": (call(b"x" * (MAX_BODY_BYTES + 1)), call(b"y")),
     "chunked between": (
         call(b"a"),
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
@@ -255,6 +257,26 @@ async def test_a_body_that_does_not_come_is_aiohttps_to_wait_for() -> None:
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         assert app.seen == [web.Request]
         writer.transport.abort()
+
+
+LARGE = b"wait" * 25_000
+
+
+async def test_a_large_body_takes_room_until_it_is_answered() -> None:
+    async with served(lane=True) as app:
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(answers(app.port, call(LARGE), quiet=5))
+            async with asyncio.timeout(5):
+                await app.begun.wait()
+            assert app.room.held == len(LARGE)
+            app.go.set()
+        assert asked.result().startswith(b"HTTP/1.1 200")
+        assert app.room.held == 0
+        # Where there is no room, it is refused as it always was, and asked for again later.
+        app.room.held = WebSettings().max_bodies_bytes
+        assert (await answers(app.port, call(LARGE))).startswith(b"HTTP/1.1 503")
+        app.room.held = 0
+        assert app.seen == [LaneRequest, web.Request]
 
 
 async def test_a_caller_who_reads_nothing_is_not_answered_again() -> None:
