@@ -1,4 +1,4 @@
-"""Thread that parses large bodies, one at a time, outside of the event loop."""
+"""Thread that unpacks and parses large bodies, one at a time, outside of the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import TypeVar
 from router.openai.large_json import is_large
 
 _LONG_BYTES = 4 * 1024 * 1024  # to go through a body that is no longer some ten times takes 20 ms
-# One alone: several would take turns with one another before the event loop has its own.
+# One alone: several would take turns with one another before the event loop has its own, and each keeps memory of its own.
 _READER = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
 
 Made = TypeVar("Made")
@@ -21,6 +21,9 @@ def takes_long(body: bytes) -> bool:
 
 async def aside(body: bytes, work: Callable[[], Made]) -> Made:
     """Return what is made of a body, in a thread where it is large."""
-    if not takes_long(body):
-        return work()
+    return await in_thread(work) if takes_long(body) else work()
+
+
+async def in_thread(work: Callable[[], Made]) -> Made:
+    """Return what is made, in the thread."""
     return await asyncio.get_running_loop().run_in_executor(_READER, work)

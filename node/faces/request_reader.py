@@ -23,7 +23,7 @@ from node.faces.errors import (
     WrongParameter,
 )
 from node.lane.request import HttpRequest, WholeBody
-from router.large_bodies import aside
+from router.large_bodies import aside, in_thread
 from router.openai.body import object_of
 from router.openai.media_type import media_of
 
@@ -299,7 +299,7 @@ async def _unpacked(body: bytes, encoding: str, limit: int) -> bytes:
             raise UnsupportedMediaType(f"content encoding {other[:40]!r} is not read; use gzip")
     if len(body) < _INFLATE_HERE // 16:
         return _inflated(body, window, limit)
-    return await asyncio.to_thread(_inflated, body, window, limit)
+    return await in_thread(partial(_inflated, body, window, limit))
 
 
 def _inflated(packed: bytes, window: int, limit: int) -> bytes:

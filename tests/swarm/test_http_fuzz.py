@@ -21,6 +21,7 @@ from registry.mesh.memory.network import MemoryNet
 from router.peers.certificate import certificate_of, client_context
 from router.requests import Kind
 from tests.hostile.mutations import Route, mutants
+from tests.hostile.refused import EVERYWHERE
 from tests.hostile.wire import Answer, Listener
 from tests.node.faces.assembly import World
 from tests.node.faces.assembly import node as small_node
@@ -88,8 +89,9 @@ async def test_ten_thousand_bad_requests_hurt_nobody(scene: Scene, client: Clien
     assert len(public) > 40
     links = [("POST", f"/v1/{kind.value}") for kind in Kind]
     for_clients, for_nodes = await _listeners(scene, client)
-    # What the first thousand leave behind is what any traffic leaves: caches, pools, arenas.
+    # What the first thousand leave behind is what any traffic leaves: caches, pools, arenas, one of them the unpacker's.
     await _attack(for_clients, mutants(public, SEED - 1), 1_000, Seen())
+    await _attack(for_clients, itertools.repeat(EVERYWHERE["packed: a bomb"][0]), 4, Seen())
     before, began = resident(victim), time.monotonic()
     seen = Seen()
     async with asyncio.TaskGroup() as group:
