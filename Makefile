@@ -24,10 +24,10 @@ REAL := gateways texts vectors stack vllm
 
 .PHONY: help demo test test-all swarm clients images real pythons dist check fmt docs bench instructions charts screenshots recording vendored seeds soak install lock clean
 
-help: ## this list
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(MADE)/demo $(MADE)/model ## three nodes and a real model on this machine, and one streamed chat through them
+demo: $(MADE)/demo $(MADE)/model ## run three nodes and a language model on this machine, and stream a chat
 	@$(BIN)/modelvine demo $(ARGS)
 
 # Tests share nothing, and half of their time they wait: two processes a core, and one that is done takes over from others.
@@ -36,76 +36,76 @@ APART := not swarm and not lab and not clients and not images and not real
 WHOLLY_APART := bench clients lab real swarm
 SIDE_BY_SIDE := -n $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN)))) --dist worksteal
 
-test: $(MADE)/dev ## the test suite but for what is slow, Redis and PostgreSQL included; ARGS="-k name" chooses
+test: $(MADE)/dev ## run all tests that are not slow, with Redis and PostgreSQL; ARGS="-k name" selects
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(WHOLLY_APART:%=--ignore=tests/%) -m "not slow and $(APART)" $(ARGS)
 
-test-all: $(MADE)/dev ## the same with real libp2p hosts, processes, copies of the tree and floods
+test-all: $(MADE)/dev ## also run the slow tests: real libp2p hosts, processes, copies of the tree, floods
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(APART)" $(ARGS)
 
-swarm: $(MADE)/dev $(MADE)/model $(MADE)/axe $(MADE)/kubernetes $(MADE)/collector ## several nodes as processes, a real mesh, real HTTP, a real worker
+swarm: $(MADE)/dev $(MADE)/model $(MADE)/axe $(MADE)/kubernetes $(MADE)/collector ## test several nodes as processes, with a real mesh, HTTP and worker
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "swarm or lab" $(ARGS)
 
-clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/peer $(MADE)/agents $(MADE)/go $(MADE)/clients-new $(MADE)/openapi $(MADE)/aider ## clients as they are published, and peers in JavaScript and Go, at a real node
+clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/peer $(MADE)/agents $(MADE)/go $(MADE)/clients-new $(MADE)/openapi $(MADE)/aider ## test published clients, and peers in JavaScript and Go, against a node
 	@$(BIN)/python -m pytest -m clients tests/clients $(ARGS)
 
-images: $(MADE)/dev $(MADE)/images ## pictures are made, and a model is tuned, through the mesh: diffusers and peft with tiny random weights
+images: $(MADE)/dev $(MADE)/images ## generate images and fine-tune a model through the mesh: diffusers and peft with tiny random weights
 	@$(BIN)/python -m pytest -m images tests/swarm/test_images.py tests/swarm/test_fine_tuning.py $(ARGS)
 
-real: $(MADE)/dev $(REAL:%=$(MADE)/real-%) ## servers and gateways as they are published, as workers behind a node and before one
+real: $(MADE)/dev $(REAL:%=$(MADE)/real-%) ## test published servers as workers behind a node, and gateways before one
 	@$(BIN)/python -m pytest -m real tests/real $(ARGS)
 
-pythons: $(MADE)/venv ## wheel and sdist on every Python that is promised and is here: two nodes, a worker, a streamed chat
+pythons: $(MADE)/venv ## test wheel and sdist on each supported Python that is installed: two nodes, a worker, a streamed chat
 	@$(BIN)/python scripts/pythons.py $(VENV)/pythons
 
-dist: $(MADE)/venv ## a release: wheel and sdist in dist/
+dist: $(MADE)/venv ## build wheel and sdist in dist/
 	@rm -rf dist && $(BIN)/python -m hatchling build --directory dist
 
-check: $(MADE)/dev ## format, lint, types, walls between packages, dependencies, spelling, compose file
+check: $(MADE)/dev ## check format, lint, types, imports between packages, dependencies, spelling, compose file
 	@sh scripts/check.sh $(BIN)
 
-fmt: $(MADE)/dev ## format, and mend what lint can mend
+fmt: $(MADE)/dev ## format, and apply fixes of the linter
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-docs: $(MADE)/dev ## the generated tables of docs/ again
+docs: $(MADE)/dev ## regenerate the tables in docs/
 	@$(BIN)/python scripts/tables.py --write
 
-bench: $(MADE)/dev ## what the project measures about itself
+bench: $(MADE)/dev ## run the benchmarks
 	@$(BIN)/python -m bench $(ARGS)
 
 # Of a request through a node, ÷ bare aiohttp: on one slow machine 1.08 to 1.14, and 1.16 with code that had 1.07 elsewhere.
 BOUND := 1.18
 
-instructions: $(MADE)/dev ## what a request and a chunk cost, by callgrind; fails where a request costs more than BOUND
+instructions: $(MADE)/dev ## count instructions of a request and a chunk with callgrind; fails if a request exceeds BOUND
 	@$(BIN)/python -m bench.instructions --bound $(BOUND) $(ARGS)
 
-charts: $(MADE)/bench ## the charts of docs/ that are simulated, drawn again (some minutes)
+charts: $(MADE)/bench ## redraw the simulated charts in docs/ (some minutes)
 	@$(BIN)/python -m bench.routing --plot docs
 	@$(BIN)/python -m bench.simulate --sweep 10,30,100,300,1000,3000,10000 --full 20 --plot docs
 
 SEEDS := 1000
 
-screenshots: $(MADE)/dev ## the pictures of the console in docs/images, by chromium
+screenshots: $(MADE)/dev ## take the screenshots of the console in docs/images, with chromium
 	@$(BIN)/python -m tests.swarm.screenshots docs/images
 
-recording: $(MADE)/demo $(MADE)/model ## the recording of `make demo` in the README
+recording: $(MADE)/demo $(MADE)/model ## record `make demo` for the README
 	@$(BIN)/python scripts/recording.py docs/images/demo.svg make demo
 
 CONSOLE := node/faces/console/static/vendor
 
-vendored: $(MADE)/clients ## the libraries of the console's page, fetched with npm and checked
+vendored: $(MADE)/clients ## fetch the console's libraries with npm, and check them
 	@$(BIN)/python scripts/vendor.py $(CONSOLE)/packages.json $(CONSOLE) $(NPM)
 
-seeds: $(MADE)/dev ## whole nodes under a virtual clock, with faults by seed; SEEDS=50 is a look, ARGS="--seed 7" one of them
+seeds: $(MADE)/dev ## simulate whole nodes with faults by seed, under a virtual clock; SEEDS=50 is quick, ARGS="--seed 7" runs one
 	@$(BIN)/python -m bench.seeds --count $(SEEDS) $(ARGS)
 
-soak: $(MADE)/dev ## 200,000 requests, kills and freezes throughout; ARGS="--requests 2000 --rate 200" is a look
+soak: $(MADE)/dev ## send 200,000 requests, with kills and freezes; ARGS="--requests 2000 --rate 200" is quick
 	@$(BIN)/python -m bench.soak $(ARGS)
 
-install: $(MADE)/node ## a node and nothing else, in .venv
+install: $(MADE)/node ## install the node in .venv
 	@echo "installed: $(BIN)/modelvine up"
 
-lock: $(MADE)/dev ## the lock files again from pyproject.toml; UPGRADE=--upgrade takes newer versions
+lock: $(MADE)/dev ## regenerate the lock files from pyproject.toml; UPGRADE=--upgrade takes newer versions
 	@$(LOCK) pyproject.toml $(DEV_EXTRAS:%=--extra %) -o requirements-dev.lock
 	@$(LOCK) pyproject.toml --extra bench -c requirements-dev.lock -o requirements-bench.lock
 	@$(LOCK) pyproject.toml --extra demo -c requirements-dev.lock -o requirements-demo.lock
@@ -121,7 +121,7 @@ lock: $(MADE)/dev ## the lock files again from pyproject.toml; UPGRADE=--upgrade
 	@for name in gateways texts vectors vllm; do $(LOCK) requirements-real-$$name.in -o requirements-real-$$name.lock || exit 1; done
 	@$(LOCK:3.11=3.12) requirements-real-stack.in -o requirements-real-stack.lock
 
-clean: ## everything that was made here
+clean: ## remove everything that make created
 	rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache .coverage htmlcov \
 		$(wildcard tests/clients/*/node_modules)
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -129,7 +129,7 @@ class Acceptor:
             try:
                 connection, name = await loop.sock_accept(self._listener)
             except OSError as error:
-                log.warning("no connection can be accepted now: %s", error.strerror)
+                log.warning("cannot accept connections now: %s", error.strerror)
                 await asyncio.sleep(ACCEPT_PAUSE)
                 continue
             newcomer = Newcomer(str(name[0]), self._make, self._limits, self._preface.seconds)
@@ -152,7 +152,7 @@ class Acceptor:
             )
         except (OSError, NoPreamble) as error:
             # Scanners, and clients that speak plain HTTP or do not trust the certificate.
-            log.debug("a connection did not begin: %s", type(error).__name__)
+            log.debug("a connection failed to start: %s", type(error).__name__)
         finally:
             if not heard:
                 connection.close()

@@ -109,7 +109,7 @@ class Agent:
         try:
             await self._change(lambda now: now, told)
         except LimitReached as error:
-            log.warning("what workers say of themselves is not announced: %s", error)
+            log.warning("what workers report about themselves is not announced: %s", error)
 
     async def _change(
         self, change: Callable[[Workers], Iterable[Worker]], told: Told = _NOTHING

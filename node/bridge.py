@@ -147,7 +147,7 @@ class Bridge:
         self._world.workers = Workers.of(await self._found())
         if not await self._answers():
             place = self._plan.upstream.partition("?")[0]
-            log.warning("nobody answers at %s; callers are told so until it does", place)
+            log.warning("nothing answers at %s; requests fail until it does", place)
         self._links.crew.spawn(self._watch())
         context = self._serving()
         plan = self._plan
@@ -192,7 +192,7 @@ class Bridge:
             names = tuple(model.name for model in described.models) if described else ()
         if not names:
             raise OSError(
-                f"{plan.upstream} does not say which models it has: start it first, or name one with --model"
+                f"{plan.upstream} lists no models: start it first, or name one with --model"
             )
         own = bit(worker.dialect)
         return [replace(worker, service=Service(PROJECT, name, abilities=own)) for name in names]

@@ -52,7 +52,7 @@ _NEVER = 1e6  # seconds: this module itself ends idle connections
 _SOON = 0.05  # seconds after which a caller who has closed its side is looked at
 _HEAD_END = b"\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_NOT_FRAMED = "the body is not framed as it says"
+_NOT_FRAMED = "the body does not match its framing headers"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _TCP_CLOSE = 7  # net/tcp_states.h
 
@@ -164,7 +164,7 @@ class CallerConnection(web.RequestHandler):
                 self.abort()
         elif now >= self._head_due and self._waiter and not self._messages:
             if self._head_bytes:
-                self.refuse(HeadTooSlow("the head of the request did not come in time"))
+                self.refuse(HeadTooSlow("the request's headers did not arrive in time"))
             else:
                 self.end()
         elif now >= self._due:
@@ -196,7 +196,7 @@ class CallerConnection(web.RequestHandler):
         wire = self._wire
         if self._deaf or wire is None:
             return
-        log.debug("refused what is no request: %s", type(error).__name__)
+        log.debug("refused an invalid request: %s", type(error).__name__)
         self._deaf, self._under_way, self._ahead = True, None, b""
         # aiohttp would close it at once, and who still sends would lose the answer.
         self.transport = None
@@ -217,7 +217,7 @@ class CallerConnection(web.RequestHandler):
         self.address = self.address or (str(name[0]) if isinstance(name, tuple) else "")
         wire.set_write_buffer_limits(HELD_BYTES)  # TLS would hold eight times as much
         if not self._place.made(self):
-            self.refuse(TooManyConnections("too many connections are open here"))
+            self.refuse(TooManyConnections("too many connections are open"))
             wire.close()
             return
         self._head_due = self._place.now + self._place.settings.head_timeout
@@ -354,7 +354,7 @@ class CallerConnection(web.RequestHandler):
         asked = self._under_way
         if asked is None and not self._last:
             if self._head_bytes > heads.MAX_HEAD_BYTES:
-                self.refuse(HeadTooLarge(f"the head has more than {heads.MAX_HEAD_BYTES} bytes"))
+                self.refuse(HeadTooLarge(f"the headers exceed {heads.MAX_HEAD_BYTES} bytes"))
                 return
             if not self._head_bytes:
                 self._head_due, self._due = self._place.now + self._place.settings.head_timeout, inf

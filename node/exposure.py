@@ -13,8 +13,8 @@ from node.faces import Listening
 from node.peers.reach import host_of
 
 HERE = "this machine"
-EVERYBODY = "EVERYBODY who reaches it"
-BEYOND = "this machine and EVERYBODY whom a proxy here lets through"
+EVERYBODY = "ALL machines that can reach it"
+BEYOND = "this machine and ALL callers of a proxy on it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def warned(found: Iterable[Surface]) -> str:
         if surface.open:
             ways.setdefault(surface.closing, []).append(surface.name)
     return "; ".join(
-        f"{', '.join(names)}: anybody who reaches this node may use it without a key; {closing}"
+        f"{', '.join(names)}: open to callers on other machines without a key; {closing}"
         for closing, names in ways.items()
     )
 
@@ -69,12 +69,10 @@ def _http(settings: Settings, listening: Listening) -> Iterator[Surface]:
     if place.loopback and settings.node.open is Keyless.EVERYBODY:
         who = BEYOND
     key = _users_key(settings, place)
-    closing = (
-        "to close it say --open machine, or --open nobody, and make keys: modelvine key create NAME"
-    )
+    closing = "to close it, use --open machine or --open nobody, and create keys: modelvine key create NAME"
     yield Surface("HTTP (/v1, /api)", listening.url, who, key, closing)
     yield Surface("metrics", f"{listening.url}/metrics", who, key, closing)
-    proof = "the control token, which the node's own user and root need not on this machine"
+    proof = "the control token (except the node's user and root on this machine)"
     changing = HERE if place.loopback else EVERYBODY
     yield Surface("changes", f"{listening.url}/api", changing, proof, "")
 
@@ -85,9 +83,7 @@ def _users_key(settings: Settings, place: HostPort) -> str:
         case Keyless.EVERYBODY:
             return ""
         case Keyless.MACHINE:
-            return (
-                "" if place.loopback else "a user's key, which people on this machine do not need"
-            )
+            return "" if place.loopback else "a user's key (except users of this machine)"
     return "a user's key"
 
 
@@ -95,7 +91,7 @@ def _rpc(settings: Settings, listening: Listening) -> Iterator[Surface]:
     for name, place in listening.rpcs.items():
         who = HERE if place.loopback else EVERYBODY
         keyed = settings.faces.model_dump()[f"{name}_keys"]
-        closing = f"to close it set faces.{name} to 127.0.0.1:{place.port}, or say --open machine"
+        closing = f"to close it, set faces.{name} to 127.0.0.1:{place.port}, or use --open machine"
         key = f"a key of faces.{name}_keys" if keyed else _users_key(settings, place)
         yield Surface(f"gRPC ({name})", f"grpc://{place}", who, key, closing)
 
@@ -104,27 +100,27 @@ def _mesh(settings: Settings, listening: Listening, mesh: Sequence[str]) -> Iter
     hosts = [*map(host_of, settings.mesh.listen), *map(host_of, mesh)]
     who = HERE if all(map(_is_loopback, hosts)) else EVERYBODY
     key = _key(settings)
-    closing = "to close it use --swarm-key FILE, or name the peers in registry.allow"
+    closing = "to close it, use --swarm-key FILE, or list the peers in registry.allow"
     where = ", ".join(mesh) or ", ".join(settings.mesh.listen)
     yield Surface("mesh", where, who, key, closing)
     link = host_port(listening.link)
     proof = "the certificate of a node of this mesh"
     yield Surface("link", f"https://{link}", HERE if link.loopback else EVERYBODY, proof, "")
     if settings.mesh.relay:
-        yield Surface("relay", "the mesh", who, key, f"{closing}, or leave --relay out")
+        yield Surface("relay", "the mesh", who, key, f"{closing}, or omit --relay")
     if settings.mesh.rendezvous_point:
-        off = f"{closing}, or leave --rendezvous-point out"
+        off = f"{closing}, or omit --rendezvous-point"
         yield Surface("rendezvous point", "the mesh", who, key, off)
     if settings.mesh.mdns:
-        named = "a name that the swarm key gives" if settings.node.swarm_key else ""
-        network = who if who == HERE else "everybody on its networks"
-        yield Surface("mDNS", "UDP port 5353", network, named, "to close it use --no-mdns")
+        named = "a name derived from the swarm key" if settings.node.swarm_key else ""
+        network = who if who == HERE else "all machines on its networks"
+        yield Surface("mDNS", "UDP port 5353", network, named, "to close it, use --no-mdns")
 
 
 def _key(settings: Settings) -> str:
     if settings.node.swarm_key:
         return "the swarm key"
-    return "a key that registry.allow names" if settings.registry.allow else ""
+    return "a key in registry.allow" if settings.registry.allow else ""
 
 
 def _is_loopback(host: str) -> bool:

@@ -79,22 +79,22 @@ def check(request: web.BaseRequest) -> None:
         raise HeadTooLarge(f"the headers have more than {MAX_HEAD_BYTES} bytes together")
     once = [known for name, _ in lines if (known := name.lower()) in _ONCE]
     if len(once) != len(set(once)):
-        raise BadHead("a header that may stand once stands twice")
+        raise BadHead("a header that may occur only once occurs twice")
     if _PATH.fullmatch(request.raw_path) is None and (request.method, request.raw_path) != (
         "OPTIONS",
         "*",
     ):
-        raise BadHead("the URL is no path; send the path alone")
+        raise BadHead("the URL is not a path; send only the path")
     if request.headers.get("expect", _CONTINUE).lower() != _CONTINUE:
         raise UnsupportedExpectation("this Expect header cannot be met")
     coding = request.headers.get("transfer-encoding")
     if coding is None:
         return
     if coding.strip(" \t").lower() != "chunked":
-        raise BadHead("this Transfer-Encoding is not read; send chunked, or a Content-Length")
+        raise BadHead("this Transfer-Encoding is not supported; send chunked, or a Content-Length")
     # RFC 9112 6.1: whoever speaks 1.0 may have passed the header on without knowing it.
     if request.version == HttpVersion10 or "content-length" in request.headers:
-        raise BadHead("a Transfer-Encoding goes with HTTP/1.1 and without a Content-Length")
+        raise BadHead("Transfer-Encoding requires HTTP/1.1, and excludes Content-Length")
 
 
 def is_read(request: web.BaseRequest | LaneRequest) -> bool:
@@ -121,7 +121,7 @@ def fault_of(error: BaseException | None) -> FaceError:
             return HeadTooLarge(f"a header has more than {MAX_FIELD_BYTES} bytes")
         case _ if _TOO_MANY in str(error):
             return HeadTooLarge(f"there are more than {MAX_FIELDS} headers")
-    return BadHead("these bytes are no HTTP request; send HTTP/1.1, without TLS on this port")
+    return BadHead("these bytes are not an HTTP request; send HTTP/1.1, without TLS on this port")
 
 
 def spelt(error: FaceError, id_: str, fixed: FixedHeaders) -> bytes:

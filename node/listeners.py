@@ -71,8 +71,8 @@ def fitted(settings: Settings, limit: int) -> Settings:
     wanted = "connections" in settings.web.model_fields_set
     log.log(
         logging.WARNING if wanted or most < PLENTY else logging.DEBUG,
-        "%d open files are allowed, which is enough for %d connections to each listener, not %d (web.connections); "
-        "raise the limit (LimitNOFILE, ulimit -n)",
+        "the limit of %d open files allows %d connections to each listener, not %d (web.connections); "
+        "raise it (LimitNOFILE, ulimit -n)",
         limit,
         most,
         settings.web.connections,
@@ -333,7 +333,9 @@ def welcome(
                 continue
             # A context cannot forget, so those that made room in the registry still count here.
             if len(met) >= at_most:
-                log.warning("%d certificates are trusted already; %s is not let in", at_most, node)
+                log.warning(
+                    "%d certificates are trusted already; %s is not admitted", at_most, node
+                )
                 continue
             met.add(shown)
             trust(tls, shown)
@@ -348,5 +350,5 @@ def _belongs(certificate: bytes, node: PeerId) -> bool:
     except InvalidSignature:
         belongs = False
     if not belongs:
-        log.warning("%s shows a certificate that is not its own; it is not let in", node)
+        log.warning("%s presents the certificate of another node; it is not admitted", node)
     return belongs

@@ -58,7 +58,7 @@ async def told_address(receive: Receive) -> str:
 def _told_v1(line: bytes) -> str:
     found = _V1.fullmatch(line)
     if found is None:
-        raise NoPreamble("the preamble has no form of version 1")
+        raise NoPreamble("the preamble does not have the form of version 1")
     places = next((p for p in (found.group(1, 2, 3, 4), found.group(5, 6, 7, 8)) if p[0]), None)
     if places is None:
         return ""
@@ -77,7 +77,7 @@ def _told_v2(head: bytes, rest: bytes) -> str:
         return ""
     kind, size = _KINDS.get(family, (None, 0))
     if command != _PROXY or kind is None or len(rest) < 2 * size + 4:
-        raise NoPreamble("the preamble has no form of version 2")
+        raise NoPreamble("the preamble does not have the form of version 2")
     return str(kind(rest[:size]))
 
 

@@ -88,7 +88,7 @@ def run(
     except (RegistryError, OSError, ValueError) as error:
         advice = ""
         if isinstance(error, StoreUnavailable):
-            advice = "; see that the store works, or name another with node.store (--store)"
+            advice = "; check that the store works, or set another with node.store (--store)"
         log.error("cannot start: %s%s", error, advice)  # noqa: TRY400  (a sentence for the operator, not a traceback)
         return 1
     log.info("stopped")

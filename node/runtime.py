@@ -71,7 +71,7 @@ def only_node_in(data_dir: Path) -> Iterator[None]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise CommandFailed(
-            f"{secret_files.unwritable(path, error)}; another is named with --data-dir DIR"
+            f"{secret_files.unwritable(path, error)}; set another with --data-dir DIR"
         ) from error
     try:
         try:
@@ -79,7 +79,7 @@ def only_node_in(data_dir: Path) -> Iterator[None]:
         except BlockingIOError as error:
             raise CommandFailed(
                 f"another node already runs with the data directory {data_dir}: "
-                "stop it, or give this one its own with --data-dir DIR"
+                "stop it, or set another directory with --data-dir DIR"
             ) from error
         yield
     finally:
@@ -100,7 +100,7 @@ async def supervise(
         try:
             await run()
         except Exception:
-            log.exception("%s failed and starts again in %.1f s", name, pause)
+            log.exception("%s failed; it restarts in %.1f s", name, pause)
         else:
             return
         await asyncio.sleep(pause)

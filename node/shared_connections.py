@@ -38,7 +38,7 @@ class SharedConnections:
             connection.get_extra_info("ssl_object").getpeercert(binary_form=True)
         )
         if list(self._peers.values()).count(peer) >= SHARED_PER_PEER:
-            log.warning("%s has %d links here already", peer, SHARED_PER_PEER)
+            log.warning("%s already has %d links to this node", peer, SHARED_PER_PEER)
             connection.abort()
         self._peers[connection] = peer
 

@@ -39,11 +39,11 @@ class Certificate:
                 return
             self._stamp = self._load()
         except OSError as error:
-            log.warning("the certificate stays as it was: %s", error)
+            log.warning("keeping the old certificate: %s", error)
             # Told once; the next change is looked at again.
             self._stamp = _stamp_or_nothing(self._files)
         else:
-            log.info("a new certificate is shown from now on")
+            log.info("new connections use the new certificate")
 
     def _load(self) -> _Stamp:
         chain, key = self._files
@@ -57,7 +57,7 @@ class Certificate:
             except ssl.SSLError as error:
                 why = error.reason or "an error of OpenSSL"
                 raise OSError(
-                    f"{chain} and {key} are no certificate with its key, both in PEM and without a password: {why}"
+                    f"{chain} and {key} are not a certificate and its key, both in PEM and without a password: {why}"
                 ) from error
         return stamp
 

@@ -83,7 +83,7 @@ class Admission:
     def require(self, asker: PeerId) -> None:
         """Raise `LimitReached` unless a peer may ask us something now."""
         if not self.admits(asker):
-            raise LimitReached(f"{asker} is not let in here")
+            raise LimitReached(f"{asker} is not admitted here")
         if not self._askers.allows(asker, self._now()):
             self._counters["questions_refused"] += 1
             log.warning("refused a question: %s asks too often", asker)
@@ -95,7 +95,7 @@ class Admission:
         if self._blame.offence(peer, self._now(), weight=weight):
             self._counters["barred"] += 1
             log.warning(
-                "cut off %s for %d s: too much that it sends is malformed or forged",
+                "disconnected %s for %d s: it sent too many malformed or forged frames",
                 peer,
                 BARRED_SECONDS,
             )

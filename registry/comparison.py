@@ -119,7 +119,7 @@ class Comparison:
                 self._require(peer, claimed)
             except InvalidFrame as error:
                 self._counters["syncs_failed"] += 1
-                log.debug("what %s answered makes no sense: %s", peer, error)
+                log.debug("invalid answer of %s: %s", peer, error)
                 await self._offended(peer)
             except MeshError as error:
                 self._counters["syncs_failed"] += 1
@@ -134,7 +134,7 @@ class Comparison:
         if claimed is None or unplaced:
             return
         if held is None or held.record.version < claimed:
-            raise InvalidFrame("it has no word as new as it claims")
+            raise InvalidFrame("it does not have the version that it claims")
 
     async def _compare(self, peer: PeerId) -> None:
         exchange = sync.compare(self._replica, self._now, peer)

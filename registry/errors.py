@@ -66,11 +66,11 @@ def cannot_listen(place: str, setting: str, error: OSError) -> str:
     """Say why nobody can listen at a place, and what to do; `setting` is what names it, as operators write it."""
     match error.errno:
         case errno.EADDRINUSE:
-            advice = f"another program does, perhaps another node: stop it, or name a free port with {setting}"
+            advice = f"another program does, perhaps another node: stop it, or use a free port with {setting}"
         case errno.EADDRNOTAVAIL:
-            advice = f"this machine has no such address: name one of its own with {setting}"
+            advice = f"this machine does not have this address: use one of its own with {setting}"
         case errno.EACCES:
-            advice = f"this user may not: name a port from 1024 with {setting}"
+            advice = f"this user may not: use a port from 1024 with {setting}"
         case _:
             advice = f"see {setting}"
     why = os.strerror(error.errno) if error.errno else str(error)

@@ -61,7 +61,7 @@ class _Wanted(BaseModel):
 def require_at_most(limit: int, message: bytes) -> None:
     """Raise `InvalidFrame` when a message is longer than what is read here."""
     if len(message) > limit:
-        raise InvalidFrame(f"at most {limit:,} bytes are read here, not {len(message):,}")
+        raise InvalidFrame(f"at most {limit:,} bytes are allowed, not {len(message):,}")
 
 
 def write_buckets(numbers: Iterable[int]) -> bytes:
@@ -75,7 +75,7 @@ def read_buckets(body: bytes) -> list[int]:
     try:
         return _Numbers.model_validate_json(body).buckets
     except ValidationError as error:
-        raise InvalidFrame("a question that makes no sense") from error
+        raise InvalidFrame("a malformed question") from error
 
 
 def write_wanted(nodes: Iterable[PeerId]) -> bytes:
@@ -89,7 +89,7 @@ def read_wanted(body: bytes) -> list[PeerId]:
     try:
         return _Wanted.model_validate_json(body).nodes
     except ValidationError as error:
-        raise InvalidFrame("a question that makes no sense") from error
+        raise InvalidFrame("a malformed question") from error
 
 
 def write_listing(held: dict[PeerId, Held]) -> bytes:
@@ -103,7 +103,7 @@ def read_listing(listing: bytes) -> dict[PeerId, Held]:
     try:
         return _Listing.model_validate_json(listing).held
     except ValidationError as error:
-        raise InvalidFrame("a listing that makes no sense") from error
+        raise InvalidFrame("a malformed listing") from error
 
 
 def unpack(batch: bytes) -> Iterable[tuple[float, bytes]]:

@@ -161,7 +161,7 @@ class Persistence:
             self._failed(error)
             raise
         if self._mark.key not in kept:
-            log.warning("the store was emptied; what this node knows is written anew")
+            log.warning("the store was emptied; writing this node's data again")
             for change in (self._mark, *(c for source in self._sources for c in source())):
                 self.note(change)
         self._works()
@@ -173,7 +173,7 @@ class Persistence:
 
     def _failed(self, error: StoreUnavailable) -> None:
         if not self._failure:
-            log.error("the store does not work, serving goes on: %s", error)
+            log.error("the store does not work; the node keeps serving: %s", error)
         self._failure = error.told
 
 

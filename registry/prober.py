@@ -86,7 +86,7 @@ class Prober:
     async def _vouch(self, about: PeerId, challenge: bytes) -> bytes:
         if self._vouching >= VOUCHING:
             self._counters["questions_refused"] += 1
-            raise LimitReached(f"{VOUCHING} challenges are being passed on already")
+            raise LimitReached(f"{VOUCHING} challenges are already being forwarded")
         self._vouching += 1
         try:
             proof = await self._mesh.ask(about, PROVE + challenge, timeout=self._patience(about))

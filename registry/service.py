@@ -64,9 +64,7 @@ _GRAIN = 0.25
 _TICK_SHARE = 0.1
 _LONG_TICK = 0.005
 
-_CONTESTED = (
-    "another machine speaks with this node's key: stop one of the two, and give it a key of its own"
-)
+_CONTESTED = "another machine uses this node's key: stop one of them, and give it its own key"
 
 
 class Registry:
@@ -149,9 +147,9 @@ class Registry:
         """Return the parts that do not work now, each with a sentence."""
         parts: dict[str, str] = {}
         if self.saving.failure:
-            parts["store"] = f"{self.saving.failure}: nothing new is saved or registered"
+            parts["store"] = f"{self.saving.failure}: no changes are saved"
         if not self.mesh.running():
-            parts["mesh"] = "the mesh is being restarted; other nodes do not hear this one"
+            parts["mesh"] = "the mesh is restarting; other nodes cannot reach this one"
         if self._now() - self._contested < _CONTEST_SECONDS or self._replica.quiet:
             parts["identity"] = _CONTESTED
         return MappingProxyType(parts)
@@ -299,7 +297,7 @@ class Registry:
             log.warning("refused a record: %s", error)
         except InvalidFrame as error:
             self.counters["frames_bad"] += 1
-            log.warning("dropped a frame that came by %s: %s", via, error)
+            log.warning("dropped a frame from %s: %s", via, error)
         else:
             await self._perform(effects)
 
@@ -338,7 +336,8 @@ class Registry:
             late = self._now() - before - wait
             if late > _STALL:
                 log.warning(
-                    "this process stood still for %.1f s, so it is patient with others", late
+                    "this process was stopped for %.1f s; it allows other nodes as much more time",
+                    late,
                 )
                 self._replica.stalled(late, self._now())
 

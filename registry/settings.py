@@ -235,7 +235,7 @@ class MeshSettings(BaseModel):
         8,
         ge=0,
         description=(
-            "Pairs of members for which this node forwards traffic although it is no relay, and connections forwarded to "
+            "Pairs of members for which this node forwards traffic although it is not a relay, and connections forwarded to "
             "it, if their direct link fails. 0: none."
         ),
     )

@@ -44,7 +44,7 @@ def peer_of(public: bytes) -> PeerId:
     if len(public) != KEY_BYTES:
         raise InvalidSignature(f"a public key has {KEY_BYTES} bytes, not {len(public)}")
     if public[:-1] + bytes((public[-1] & 0x7F,)) in _WEAK_KEYS:
-        raise InvalidSignature("this key is nobody's: anyone can sign for it")
+        raise InvalidSignature("this key is unsafe: anyone can sign for it")
     return PeerId(base58.b58encode(_ID_PREFIX + public).decode())
 
 
@@ -62,7 +62,7 @@ def public_of(peer: str) -> bytes:
     public = decoded[len(_ID_PREFIX) :]
     # The decoder forgives white space; two spellings of one id would be two nodes with one key.
     if peer_of(public) != peer:
-        raise InvalidSignature(f"{peer!r} is not spelled as a peer id is")
+        raise InvalidSignature(f"{peer!r} is not a canonical peer id")
     return public
 
 

@@ -130,7 +130,7 @@ def _fetch(
     batch = yield Step(_PULL + messages.write_wanted(nodes), effects)
     # It listed them a moment ago: whoever lists what is not there has us work for nothing.
     if {wire.author_of(frame) for _, frame in messages.unpack(batch)}.isdisjoint(nodes):
-        raise InvalidFrame("what was listed cannot be had")
+        raise InvalidFrame("listed records cannot be fetched")
     return batch
 
 
@@ -232,7 +232,7 @@ def _take(
     """Learn a batch; return whose words were read, and what came of it. Nonsense changes nothing, as all is checked first."""
     words, left_out = _read_batch(replica, batch, now, via=via)
     effects: list[Effect] = []
-    refused = [f"{via} brings more strangers than one neighbour may"] * left_out
+    refused = [f"{via} introduces more unknown nodes than its limit"] * left_out
     for age, word in words:
         try:
             effects += replica.learn(word, heard=_heard(age, now), now=now, via=via)

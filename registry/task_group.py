@@ -42,5 +42,5 @@ class BackgroundTasks:
         if not task.cancelled() and (error := task.exception()) is not None:
             # A peer that left is no news. The text of an error may quote what a peer sent, so only its type is told.
             level = logging.DEBUG if isinstance(error, MeshError) else logging.WARNING
-            _log.log(level, "work for a peer failed: %s", type(error).__name__)
-            _log.debug("work for a peer failed", exc_info=error)
+            _log.log(level, "a task for a peer failed: %s", type(error).__name__)
+            _log.debug("a task for a peer failed", exc_info=error)

@@ -204,9 +204,9 @@ def decode(frame: bytes) -> Signed | Heartbeat | Doubt | LoadNote:
         )
     version, kind = frame[0], frame[1]
     if version != VERSION:
-        raise UnknownKind(f"frames of version {version} are not known here")
+        raise UnknownKind(f"frames of version {version} are unknown")
     if kind not in _READERS:
-        raise UnknownKind(f"frames of kind {kind} are not known here")
+        raise UnknownKind(f"frames of kind {kind} are unknown")
     public = frame[2 : 2 + signing.KEY_BYTES]
     signature = frame[2 + signing.KEY_BYTES : HEADER_BYTES]
     body = frame[HEADER_BYTES:]
@@ -235,7 +235,7 @@ def _require_readable(record: Record, body: bytes) -> None:
             f"projects and models are named in 1 to {MAX_NAME_BYTES} printable bytes, and once"
         )
     if record.name and not is_node_name(record.name):
-        raise LimitReached(f"other nodes would pass over the name {record.name!r}")
+        raise LimitReached(f"other nodes would ignore the name {record.name!r}")
 
 
 def _heartbeat(public: bytes, body: bytes, _: bytes) -> Heartbeat:

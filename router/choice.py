@@ -218,7 +218,7 @@ class Choosing:
         return candidate.ejected and not self._ledger.may_return(candidate)
 
     def _gone(self, request: Request, candidates: Sequence[Candidate]) -> NobodyServes:
-        words = f"{request.model!r} is known, but nobody who serves it has answered for some time"
+        words = f"{request.model!r} is known, but none of its workers has answered for some time"
         seconds = min(self._ledger.condition(c).retry_in for c in candidates)
         return NobodyServes(words, retry_after=max(1.0, seconds))
 
@@ -235,9 +235,7 @@ class Choosing:
         worker = self._ledger.workers().by_key.get(service.key)
         if worker is None or worker.service != service:
             self._ledger.release(service)
-            raise NobodyServes(
-                f"{request.model!r} was unregistered while this request waited for it"
-            )
+            raise NobodyServes(f"{request.model!r} was unregistered while this request waited")
         return [self._ledger.known(request).row(self._own, service, worker)], True
 
     def _look(self, request: Request) -> tuple[Field, Sequence[Offer] | None]:

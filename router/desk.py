@@ -46,14 +46,14 @@ class Desk:
         candidate, others = attempt.candidate, attempt.others
         dialect = self.dialects.get(candidate.dialect)
         if dialect is None:
-            raise WorkerFailed(f"this node speaks no dialect called {candidate.dialect!r}")
+            raise WorkerFailed(f"this node has no dialect called {candidate.dialect!r}")
         asked = as_asked(attempt)
         if attempt.reply is None:
             self.inquire(candidate)
             answer = dialect.answer(asked, candidate)
         elif not candidate.worker and self.world.presence_of(candidate.node) is Presence.LOST:
             attempt.reply.close()
-            raise WorkerUnreachable("the node that was asked fell silent", sent=True)
+            raise WorkerUnreachable("the other node stopped answering", sent=True)
         else:
             answer = cast("Starter", dialect).resume(asked, candidate, attempt.reply)
         return self.waits.watch(candidate, others, answer, elsewhere=not attempt.request.waits)

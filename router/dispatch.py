@@ -329,7 +329,7 @@ class Router:
                     holds_slot = await self._ledger.lent.take(request, candidate)
                 elif tried > 1 and self._ledger.is_full(candidate):
                     # It had room when it was chosen; whoever comes now waits in turn with the others.
-                    raise WorkerBusy("every slot of this worker is taken", retry_after=1.0)
+                    raise WorkerBusy("all slots of this worker are in use", retry_after=1.0)
                 attempt, first = first, None
                 if attempt is None:
                     others = left if tried < self._settings.attempts else ()
@@ -373,7 +373,7 @@ class Router:
     def _afford(self, candidate: Candidate | None, error: RouterError) -> bool:
         affordable = self._ledger.afford(candidate, error)
         if not affordable:
-            log.warning("a failure is not tried elsewhere: router.retry_share is spent: %s", error)
+            log.warning("a failure is not retried, because router.retry_share is spent: %s", error)
         return affordable
 
 
@@ -384,7 +384,7 @@ def _mourned(request: Request, error: WorkerError) -> Request:
     if error.deaths < MOST_DEATHS:
         return replace(request, deaths=error.deaths)
     poisonous = PoisonousRequest(
-        "two workers died of this request before they answered, so no third is given it"
+        "two workers died during this request before they answered, so no third worker gets it"
     )
     poisonous.attempts, poisonous.deaths, poisonous.at = error.attempts, error.deaths, error.at
     raise poisonous from error

@@ -150,7 +150,7 @@ class WorkerLoading(WorkerError):
     sent = False
 
     def __init__(self, eta: float | None = None) -> None:
-        super().__init__("the model is still being loaded")
+        super().__init__("the model is still loading")
         self.eta = eta
 
 

@@ -112,7 +112,7 @@ class FirstPart:
     def ended(self) -> None:
         """Take in that nothing more comes; raise `AnswerBroken` where that is too soon."""
         if failover.ended_too_soon(self._sent.last):
-            raise AnswerBroken("the stream ended before its text did")
+            raise AnswerBroken("the stream ended before its text was complete")
         if self._tally:
             self.routed.answer.usage = self._tokens.usage()
 
@@ -245,7 +245,7 @@ class Continued:
                 yield _last_words(broken)
                 return
             if not routed.answer.streamed:
-                raise AnswerBroken("the worker that was to go on does not stream")
+                raise AnswerBroken("the second worker does not stream")
             yield stream.seam(routed.candidate.node)
 
     def _replayed(self) -> Continuing | None:
@@ -269,11 +269,11 @@ class Continued:
                     yield ready
                 # What came with it, before it, has been said.
                 if stream.state is StreamState.BROKEN:
-                    raise AnswerBroken("the worker gave up in the middle of its answer")
+                    raise AnswerBroken("the worker stopped in the middle of its answer")
             if ready := _taken(stream, splitter.finish(), tokens):
                 yield ready
             if stream.state in (StreamState.OPEN, StreamState.BROKEN):
-                raise AnswerBroken("the stream ended before its text did")
+                raise AnswerBroken("the stream ended before its text was complete")
             if routed.tally:
                 routed.answer.usage = tokens.usage()
         except EventTooLarge as error:
@@ -304,7 +304,7 @@ class _GaveUp(AnswerBroken):
     """A worker said by an event that it fails; `events` is that one and what came with it."""
 
     def __init__(self, events: bytes) -> None:
-        super().__init__("the worker gave up in the middle of its answer")
+        super().__init__("the worker stopped in the middle of its answer")
         self.events = events
 
 

@@ -151,7 +151,7 @@ class _Watched:
                 raise
             # What it may have begun comes to nobody: that it is done twice is better than not at all.
             raise WorkerUnreachable(
-                "whoever was asked fell silent", sent=not self._again
+                "the worker or node stopped answering", sent=not self._again
             ) from error
         finally:
             self._waits._remove(self)  # noqa: SLF001

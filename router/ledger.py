@@ -150,10 +150,10 @@ class Ledger:
         """Say how a worker of this machine is, for people: `ok`, or what is the matter."""
         candidate, now = Candidate(self._own, worker.service, worker), self._now()
         if self.stopped(candidate):
-            return "silent: it has requests and answers nothing"
+            return "silent: it has requests, but sends nothing"
         life, failures = self.vitals.life(worker.api, now), self.condition(candidate).failures
         if not life.known:
-            return "not asked yet"
+            return "no requests yet"
         if not life.answers:
             return f"no answer for {life.silent:.0f} s" if life.ever else "never answered"
         return "ok" if failures < TRIP else f"{failures} failures in a row"

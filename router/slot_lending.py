@@ -66,7 +66,7 @@ class Lent:
         """Take a slot if a candidate needs one, and say whether it did; raise `WorkerBusy` when it is full."""
         left, holds_slot = await self.secure(request, [candidate])
         if not left:
-            raise WorkerBusy("every slot of this worker is taken", retry_after=1.0)
+            raise WorkerBusy("all slots of this worker are in use", retry_after=1.0)
         return holds_slot
 
     async def turn(self, request: Request, full: Sequence[Candidate]) -> Service:

@@ -39,15 +39,17 @@ _OF_A_CONNECTION = frozenset(
 def objection(name: str, value: str) -> str:
     """Say why a header cannot be sent with every request, nothing when it can; the value is not repeated."""
     if not _NAME.fullmatch(name):
-        return f"{name[:64]!r} is no header's name: at most 64 of a-z, 0-9, '.', '_' and '-'"
+        return f"{name[:64]!r} is not a header name: at most 64 of a-z, 0-9, '.', '_' and '-'"
     if name in _OURS or name in _OF_A_CONNECTION or name.startswith((PREFIX, "grpc-")):
-        return f"the header {name!r} is the node's own to send"
+        return f"the header {name!r} is set by the node"
     if name.endswith("-bin"):
-        return f"the header {name!r} would have to hold bytes in gRPC, not text"
+        return f"the header {name!r} must be binary in gRPC"
     if not _VALUE.fullmatch(value):
         return f"the value of the header {name!r} must be printable ASCII without blanks around it"
     if value.startswith("@") and _NAMED.fullmatch(value) is None:
-        return f"the value of the header {name!r} names a file; say its whole path: @/path/to/file"
+        return (
+            f"the value of the header {name!r} names a file; use its absolute path: @/path/to/file"
+        )
     return ""
 
 
@@ -79,9 +81,7 @@ def _value(name: str, value: str) -> str:
             f"the file of the worker's header {name!r} cannot be read: {why}"
         ) from error
     if not _VALUE.fullmatch(found):
-        raise WorkerFailed(
-            f"the file of the worker's header {name!r} does not begin with a line to send"
-        )
+        raise WorkerFailed(f"the file of the worker's header {name!r} has no first line")
     return named[1] + found
 
 
@@ -90,7 +90,7 @@ def _first_line(path: str) -> str:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("it is no file")
+            raise ValueError("it is not a file")
         found = os.read(descriptor, MAX_HEADERS_BYTES + 1)
     finally:
         os.close(descriptor)

@@ -108,7 +108,7 @@ class Access:
         host = request.headers.get("host")
         if host is not None and _ANY not in self._names and not _is_ours(host, self._names):
             raise NotAllowed(
-                f"{host[:100]!r} is no name of this node: use its address or localhost, or name it in the setting web.names"
+                f"{host[:100]!r} is not a name of this node: use its address or localhost, or add the name to web.names"
             )
         origin = request.headers.get("origin")
         if origin is None or _same_origin(origin, host or ""):
@@ -167,14 +167,16 @@ class Access:
         """Admit only who may change this node: its own user or root on this machine, an operator's key, or the control token."""
         asking = request.get(PRINCIPAL, ANYBODY)
         if asking.key is not None and not asking.is_operator:
-            raise RoleNotAllowed(f"this takes an operator's key; yours is a {asking.key.role}'s")
+            raise RoleNotAllowed(
+                f"this requires an operator's key; your key has the role {asking.key.role}"
+            )
         shown = asking.is_operator or self.holds_token(request)
         if not shown and _from_another_page(request):
-            raise NotAllowed("without the control token pages of another origin are refused")
+            raise NotAllowed("pages of another origin need the control token")
         if not shown and not self.local(request):
             raise NotAllowed(
-                "this takes a process of the node's own user or of root on its machine, or the control token: send "
-                "'Authorization: Bearer TOKEN' with what is in the file control.token of the node's data directory"
+                "this requires a process of the node's user or root on its machine, or the control token: send "
+                "'Authorization: Bearer TOKEN' with the content of control.token in the node's data directory"
             )
         if request.body_exists and request.content_type not in TAKEN_FOR_JSON:
             raise UnsupportedMediaType("send this as application/json")

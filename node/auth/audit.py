@@ -67,7 +67,7 @@ def faults(entries: Iterable[AuditEntry]) -> Sequence[str]:
         if before is not None and entry.number != before.number + 1:
             found.append(f"{entry.number - before.number - 1} before {place} are missing")
         elif before is not None and entry.before != before.hash:
-            found.append(f"{place} does not follow the one before")
+            found.append(f"{place} does not follow the previous one")
         last[entry.node] = entry
     return found
 

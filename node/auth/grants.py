@@ -184,13 +184,13 @@ def check(grant: Grant, *, holder: PeerId | None = None) -> None:
 
     What costs most comes last; one signature at most is checked in vain. Terms are not compared with anything here.
     """
-    forged = GrantRefused("this grant is not signed by whom it names")
+    forged = GrantRefused("the signature of this grant does not match its issuer")
     last = grant.blocks[-1].terms
     if holder is None:
         if last.holder or not grant.secret:
-            raise GrantRefused("this grant is for one node alone")
+            raise GrantRefused("this grant is for one node only")
     elif last.holder != holder or grant.secret:
-        raise GrantRefused("this grant is another node's")
+        raise GrantRefused("this grant belongs to another node")
     left = MAX_BLOCKS
     for block in grant.narrowing:
         if block.terms.holder or left <= 0:
@@ -243,6 +243,4 @@ def _terms(body: bytes) -> Terms:
     try:
         return Terms.model_validate_json(body)
     except ValidationError:
-        raise GrantRefused(
-            "this grant has terms that this node does not know, or is damaged"
-        ) from None
+        raise GrantRefused("this grant has unknown terms, or is damaged") from None

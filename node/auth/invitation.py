@@ -73,10 +73,12 @@ def read(text: str) -> Invitation:
     text = text.strip()
     if not text.startswith(INVITED):
         raise GrantRefused(
-            f"this is no invitation: one begins with {GRANT_PREFIX} or {NODE_PREFIX}"
+            f"this is not an invitation: it must begin with {GRANT_PREFIX} or {NODE_PREFIX}"
         )
     if len(text) > MAX_CHARACTERS:
-        raise GrantRefused(f"this is no invitation: it has more than {MAX_CHARACTERS:,} characters")
+        raise GrantRefused(
+            f"this is not an invitation: it has more than {MAX_CHARACTERS:,} characters"
+        )
     if text.startswith(NODE_PREFIX):
         way = _way(text.removeprefix(NODE_PREFIX))
         return Invitation(grants.read(way.grant), way.addresses, way.swarm_key)
@@ -88,7 +90,7 @@ def grant_in(text: str) -> Grant:
     """Return the grant in what is shown as a key; raise `GrantRefused`."""
     if text.startswith(NODE_PREFIX):
         raise GrantRefused(
-            "this invitation holds the mesh's key: start a node with it (modelvine up --join), and ask for one of your own"
+            "this invitation is for a node (modelvine up --join): ask for one for users"
         )
     if len(text) > MAX_CHARACTERS:
         raise GrantRefused("this grant is damaged: copy it whole")

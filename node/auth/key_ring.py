@@ -128,11 +128,11 @@ class KeyRing:
                     await self.restore()
         except StoreUnavailable as error:
             if self._reached:
-                log.warning("keys may be behind: %s; those that are known hold", error)
+                log.warning("keys may be out of date: %s; known keys stay valid", error)
             self._reached = False
         else:
             if not self._reached:
-                log.info("the store answers again; keys are as it has them")
+                log.info("the store is available again; keys are up to date")
             self._reached = True
 
     async def create(self, wanted: Mapping[str, Allowance]) -> Mapping[str, str]:
@@ -146,11 +146,11 @@ class KeyRing:
             for name in wanted:
                 if name == CONTROL_TOKEN or (name in held and not held[name].ended(now)):
                     raise KeyExists(
-                        f"there is a key {name!r} already: rotate or revoke it, or choose another name"
+                        f"the key {name!r} already exists: rotate or revoke it, or choose another name"
                     )
             kept = {key.name for key in self.keys if not _is_over(key, now)}
             if len(kept | set(wanted)) > MAX_KEYS:
-                raise LimitReached(f"a site has at most {MAX_KEYS:,} keys; revoke some first")
+                raise LimitReached(f"a site can have at most {MAX_KEYS:,} keys; revoke some first")
             made = {name: new_secret() for name in wanted}
             await self._put(_made(name, made[name], wanted[name], now) for name in wanted)
             return made
@@ -162,12 +162,10 @@ class KeyRing:
         async with self._changing:
             now, held = self._wall(), self.table.by_name.get(name)
             if name == CONTROL_TOKEN or (held is not None and not held.ended(now)):
-                raise KeyExists(f"there is a key {name!r} already: choose another name")
+                raise KeyExists(f"the key {name!r} already exists: choose another name")
             own = [k for k in self.keys if k.issuer == self._identity.peer and k.expires > now]
             if len(own) >= MAX_REVOKED or len(self.keys) >= MAX_KEYS:
-                raise LimitReached(
-                    f"a node signs at most {MAX_REVOKED:,} grants that have not ended"
-                )
+                raise LimitReached(f"a node can have at most {MAX_REVOKED:,} unexpired grants")
             made = grants.issue(self._identity, terms)
             allowed = terms.allowance().model_dump()
             key = ApiKey(
@@ -218,7 +216,7 @@ class KeyRing:
         async with self._changing:
             held = self._held(name)
             if held.issuer:
-                raise KeyExists(f"{name!r} is a grant: revoke it, and invite anew")
+                raise KeyExists(f"{name!r} is a grant: revoke it, and create a new invitation")
             secret = new_secret()
             await self._put([_made(name, secret, held, self._wall())])
             return secret
@@ -233,9 +231,7 @@ class KeyRing:
     def _held(self, name: str) -> ApiKey:
         found = self.table.by_name.get(name)
         if found is None or name == CONTROL_TOKEN:
-            raise NoSuchKey(
-                f"there is no key {name!r}; `modelvine key list` shows those that there are"
-            )
+            raise NoSuchKey(f"there is no key {name!r}; `modelvine key list` shows all keys")
         return found
 
     async def _put(self, keys: Iterable[ApiKey]) -> None:
@@ -297,6 +293,6 @@ def _thaw(name: str, row: bytes) -> ApiKey | None:
     except ValidationError:
         found = None
     if found is None or found.name != name:
-        log.warning("a key in the store cannot be read, and opens nothing")
+        log.warning("a key in the store cannot be read, and is not valid")
         return None
     return found

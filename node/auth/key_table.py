@@ -73,11 +73,11 @@ class KeyTable:
         try:
             issuer = grant.peer
         except InvalidSignature as error:
-            raise GrantRefused("this grant is from nobody") from error
+            raise GrantRefused("this grant has no issuer") from error
         known = row is not None and row.issuer == issuer
         if not known and (issuer not in self.rules.trusted or issuer == self.rules.node):
             raise GrantRefused(
-                f"this grant is from {issuer}, whom this node does not trust (setting node.trusted_issuers)"
+                f"this grant is from {issuer}, which this node does not trust (node.trusted_issuers)"
             )
         name = row.name if row and known else f"grant-{grant.id[:12]}"
         revoked = row.revoked if row and known else float(grant.id in self.rules.revoked)

@@ -97,7 +97,7 @@ class Allowance(KeyLimits):
     def _each_once(cls, given: tuple[ModelLimit, ...]) -> tuple[ModelLimit, ...]:
         # Limits of one pattern have one book.
         if len({limit.model for limit in given}) < len(given):
-            raise ValueError("a pattern stands there twice")
+            raise ValueError("a pattern occurs twice")
         return given
 
 

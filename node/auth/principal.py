@@ -17,8 +17,8 @@ from node.auth.keys import PREFIX, ApiKey, Role
 from registry.records import PeerId
 
 _HOW = (
-    "ask this node's operator for one (modelvine key create) and send 'Authorization: Bearer KEY'; "
-    "its operator may send what is in the file control.token of its data directory"
+    "ask this node's operator for one (modelvine key create), and send 'Authorization: Bearer KEY'; "
+    "operators can send the content of control.token in its data directory"
 )
 _MOST_SHOWN = 5
 
@@ -66,9 +66,7 @@ class Principal:
         if (key := self.key) is None:
             return
         if key.role is Role.VIEWER:
-            raise RoleNotAllowed(
-                "this key is for looking only (role viewer), not for asking models"
-            )
+            raise RoleNotAllowed("this key has the role viewer, and cannot use models")
         for model in models:
             if not key.opens(model):
                 shown = ", ".join(key.models[:_MOST_SHOWN])
@@ -85,7 +83,7 @@ class Principal:
         """Raise `RoleNotAllowed` unless the holder may see what this node shows."""
         if self.key is not None and self.key.role is Role.USER:
             raise RoleNotAllowed(
-                "this takes a key with the role viewer or operator; yours is for asking models"
+                "this requires a key with the role viewer or operator; your key has the role user"
             )
 
 
@@ -104,9 +102,9 @@ def holder_of(secret: str, keys: KeyLookup, now: float, *, keyless: bool) -> Pri
     key = keys.find(secret) if secret else None
     if key is None:
         if secret and not (keyless and not secret.startswith(PREFIX)):
-            raise KeyUnknown(f"this key is not known here; {_HOW}")
+            raise KeyUnknown(f"this key is not valid here; {_HOW}")
         if not keyless:
-            raise KeyMissing(f"this node wants a key; {_HOW}")
+            raise KeyMissing(f"this node requires a key; {_HOW}")
         return ANYBODY
     return principal_of(key, now)
 

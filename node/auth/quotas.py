@@ -32,7 +32,7 @@ MAX_ADDRESSES = 16_384
 """Addresses whose books are kept; beyond, the one that asked longest ago is forgotten, and begins anew."""
 
 _OF_KEY = "this key allows"
-_OF_ADDRESS = "without a key one address may have"
+_OF_ADDRESS = "without a key, one address may have"
 _LIMIT = re.compile(rb'"max_(?:completion_|output_)?tokens"\s{0,8}:\s{0,8}(\d{1,7})')
 
 
@@ -84,13 +84,13 @@ class Quota:
         wait, words = 0.0, ""
         if limits.concurrency and books.under_way >= limits.concurrency:
             kind, wait = TooManyAtOnce, 1.0
-            words = f"{limits.concurrency} requests under way at one time"
+            words = f"{limits.concurrency} concurrent requests"
         elif limits.rpm and (wait := books.requests.wait(now, requests_a_minute(limits.rpm), 1)):
             words = f"{limits.rpm:,} requests a minute, evenly spread"
         elif limits.tpm and (wait := books.tokens.wait(now, tokens_a_minute(limits.tpm), estimate)):
             words = f"{limits.tpm:,} tokens a minute"
         elif limits.tokens_per_day and (wait := books.day.wait(wall, limits.tokens_per_day)):
-            kind, words = DaySpent, f"{limits.tokens_per_day:,} tokens a day, and they are spent"
+            kind, words = DaySpent, f"{limits.tokens_per_day:,} tokens a day, which are used up"
         return kind(f"{self.whose} {words}", wait, {}) if wait else None
 
     def begin(self, now: float, wall: float, estimate: int) -> None:

@@ -32,7 +32,7 @@ def faults(pages: Sequence[Page], *, node: PeerId, peer: PeerId) -> Sequence[str
                 f"{page.number - before.number - 1} pages before {page.number} are missing"
             )
         elif page.before != before.hash:
-            found.append(f"page {page.number} does not follow the one before")
+            found.append(f"page {page.number} does not follow the previous one")
     return found
 
 

@@ -200,7 +200,7 @@ class ReceiptLog:
             else:
                 waiting = False
             if self.book.lost:
-                log.error("%d receipts are lost: too many waited for the store", self.book.lost)
+                log.error("%d receipts were lost: too many waited for the store", self.book.lost)
                 self.book.lost = 0
 
     async def close(self) -> None:
@@ -208,7 +208,7 @@ class ReceiptLog:
         try:
             await self.write()
         except StoreUnavailable as error:
-            log.warning("the last receipts are lost: %s", error)
+            log.warning("the last receipts were lost: %s", error)
 
     async def write(self) -> None:
         """Write what was written down since the last time; raise `StoreUnavailable`, and write it then with what comes next."""

@@ -170,14 +170,14 @@ class UsageLog:
             try:
                 await self.write()
             except StoreUnavailable as error:
-                log.debug("usage is kept until the store works: %s", error)
+                log.debug("usage waits for the store: %s", error)
 
     async def close(self) -> None:
         """Write what is left; what cannot be written is lost."""
         try:
             await self.write()
         except StoreUnavailable as error:
-            log.warning("the last usage is lost: %s", error)
+            log.warning("the last usage was lost: %s", error)
 
     async def write(self) -> None:
         """Write what was counted since the last time; raise `StoreUnavailable`, and write it then with what comes next."""
@@ -284,5 +284,5 @@ def _thaw(value: bytes) -> tuple[UsageRow, ...]:
     try:
         return _ROWS.validate_json(value)
     except ValidationError:
-        log.warning("rows of usage in the store cannot be read, and do not count")
+        log.warning("rows of usage in the store cannot be read, and are not counted")
         return ()

@@ -30,9 +30,9 @@ Examples:
   modelvine up
   # offer a model that runs here
   modelvine register demo tiny http://127.0.0.1:8080
-  # what the whole network serves
+  # list the models of all nodes
   modelvine models
-  # ask for it, from any node
+  # chat with it, at any node
   modelvine chat tiny "Why is the sky blue?"
 """
 

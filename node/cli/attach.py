@@ -125,7 +125,7 @@ class _Attaching:
         while found is None:
             if not any(one.get("waits") for one in tries):
                 raise CommandFailed(_unknown(self._url, tries))
-            self._say("waiting until it has loaded its model")
+            self._say("waiting until its model is loaded")
             if self._over.wait(self._every):
                 return
             tries, found = self._look(self._url)
@@ -134,11 +134,11 @@ class _Attaching:
         step = self._attached.seen(found)
         if not step.register:
             raise CommandFailed(
-                f"the worker at {self._url} does not say which models it runs, or none of those that were asked for: "
+                f"the worker at {self._url} does not list its models, or none of the requested ones: "
                 "name one with --model NAME"
             )
         self._take(step)
-        self._say("watching it; Ctrl-C withdraws what is registered")
+        self._say("monitoring it; Ctrl-C withdraws the models")
 
     def watch(self) -> None:
         """Look again and again, until it is over."""
@@ -177,7 +177,7 @@ class _Attaching:
             except CommandFailed as error:
                 left = f"modelvine unregister {self._project_of(name)} {name} --cid {self._cid}"
                 raise CommandFailed(
-                    f"{error}\nstill registered there; withdraw it by: {left}"
+                    f"{error}\nstill registered there; withdraw it with: {left}"
                 ) from error
 
     def _say(self, text: str) -> None:
@@ -221,7 +221,7 @@ class _Attaching:
         said = [told(one) for one in answer.get("learned") or ()]
         replica = f", replica {self._cid}" if self._cid else ""
         self._say(
-            f"registered {project}/{row['model']}{replica}: {'; '.join(said) or 'it says nothing about itself'}"
+            f"registered {project}/{row['model']}{replica}: {'; '.join(said) or 'it reports nothing about itself'}"
         )
 
     def _withdraw(self, name: str) -> None:
@@ -273,7 +273,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not SHORTEST <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from {SHORTEST:g}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {SHORTEST:g}")
     return seconds
 
 
@@ -287,8 +287,8 @@ def _unknown(url: str, tries: list[Mapping[str, Any]]) -> str:
         return f"nothing listens at {url}: start the worker, or name another port"
     looked = ", ".join(f"{one['asked']} ({one['came']})" for one in tries)
     return (
-        f"no protocol that this node speaks was recognised at {url}; it was asked: {looked}.\n"
-        "Where it is one of them all the same, name it: modelvine register PROJECT MODEL URL --dialect D"
+        f"no supported protocol was detected at {url}; the node tried: {looked}.\n"
+        "If you know its protocol, name it: modelvine register PROJECT MODEL URL --dialect D"
     )
 
 

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
             (_when(e["at"]), e["node"][-8:], e["who"], f"{e['action']} {e['target']}".rstrip())
             for e in entries
         ),
-        none="nothing was changed yet",
+        none="no changes yet",
     )
     return 0
 
@@ -65,14 +65,14 @@ def _verify(entries: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:
     try:
         found = audit.faults(audit.read(entries))
     except ValueError as error:
-        raise CommandFailed("the node shows entries that are none") from error
+        raise CommandFailed("the node returned invalid entries") from error
     if as_json:
         say_json({"entries": len(entries), "faults": list(found)})
     elif not found:
         last = max(entries, key=lambda entry: entry["at"], default=None)
         end = f"; the last hash is {last['hash']}" if last else ""
         count = "1 entry" if len(entries) == 1 else f"{len(entries):,} entries"
-        print(f"{count}, none was changed and none is missing{end}")
+        print(f"{count}: none was changed, none is missing{end}")
     for fault in found if not as_json else ():
         print(plain(fault))
     return 1 if found else 0

@@ -93,14 +93,14 @@ def _begin(node: "Client", file: Path, window: str) -> dict[str, Any]:
             except Refused as refused:
                 if refused.status != 404:
                     raise
-                note("the batch that was begun before is gone; it begins anew")
+                note("the earlier batch no longer exists; starting a new one")
             else:
-                note(f"goes on with {said['batch']}")
+                note(f"continuing {said['batch']}")
                 return found
     try:
         endpoint = json.loads(content.partition(b"\n")[0])["url"]
     except (ValueError, KeyError, TypeError) as error:
-        raise CommandFailed(f"{file}: its first line is no request with a `url`") from error
+        raise CommandFailed(f"{file}: its first line is not a request with a `url`") from error
     boundary = f"modelvine-{digest[:32]}"
     head = (
         f'--{boundary}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--{boundary}\r\n'

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise WrongUsage(f"--listen is {arguments.listen!r}: it {error}") from error
     if not place.loopback and settings.node.open is not Keyless.EVERYBODY:
         raise WrongUsage(
-            f"--listen {place} can be reached by other machines, and a bridge asks nobody for a key: say --open if that is meant"
+            f"--listen {place} can be reached by other machines, and a bridge requires no key: pass --open to allow this"
         )
 
     def ready(line: str) -> None:

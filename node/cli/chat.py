@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
         said.append(standard_input())
     prompt = "\n\n".join(text for text in said if text.strip())
     if not prompt:
-        raise WrongUsage("there is nothing to say: give a PROMPT, or write one to standard input")
+        raise WrongUsage("there is no prompt: pass PROMPT, or write it to standard input")
     say_answer(conversation, prompt, as_json=arguments.json)
     return 0
 

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _say(seen.findings)
         if arguments.bundle:
-            print(f"wrote {arguments.bundle}: look through it before you send it")
+            print(f"wrote {arguments.bundle}: review it before you send it")
     return 1 if failures(seen.findings) else 0
 
 
@@ -96,9 +96,9 @@ def examine(arguments: argparse.Namespace) -> Examined:
         why = str(error).partition(". ")[0]
     except WrongSetting:
         do = "correct the settings first"
-        seen.findings.append(warn("node", "it was not asked: settings cannot be used", do))
+        seen.findings.append(warn("node", "not checked: the settings are invalid", do))
     except CommandFailed as error:
-        do = "show an operator's key (MODELVINE_KEY), or run this as the node's own user"
+        do = "set MODELVINE_KEY to an operator's key, or run this as the node's user"
         seen.findings.append(warn("node", str(error), do))
     if node is None or is_here(node.target.url):
         runs = bool(seen.answers) or (node is not None and not why)

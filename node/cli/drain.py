@@ -48,17 +48,17 @@ def run(arguments: argparse.Namespace) -> int:
     from node.errors import WrongUsage  # noqa: PLC0415
 
     if arguments.timeout < 0 or (arguments.timeout and not arguments.wait):
-        raise WrongUsage("--timeout is seconds from 0, and stands with --wait")
+        raise WrongUsage("--timeout must be a number of seconds from 0, with --wait")
     node = client(arguments)
     node.post("/api/v1/drain", {})
     status = node.get("/api/v1/status", holds="ready")
     if not arguments.json:
-        print(plain(f"{status['name'] or 'the node'} drains; {in_flight(status)}"), flush=True)
+        print(plain(f"{status['name'] or 'the node'} is draining; {in_flight(status)}"), flush=True)
     left = _wait(node, status, float(arguments.timeout)) if arguments.wait else status["in_flight"]
     if arguments.json:
         say_json({"standing": "draining", "in_flight": left})
     elif arguments.wait and not left:
-        print("nothing is in flight any more")
+        print("nothing is in flight now")
     return 1 if arguments.wait and left else 0
 
 

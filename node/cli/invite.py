@@ -67,7 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do what was asked; raise `CommandFailed` or `WrongUsage`."""
     if arguments.days <= 0:
-        raise WrongUsage(f"--days is {arguments.days:g}: a grant holds for some time")
+        raise WrongUsage(f"--days is {arguments.days:g}: a grant must expire after a day or more")
     if arguments.show:
         return _show(arguments)
     if arguments.origin:
@@ -159,7 +159,7 @@ def _show(arguments: argparse.Namespace) -> int:
             ("ends" if not ended else "ended", _date(held.grant.expires)),
             *terms,
             ("mesh", ", ".join(held.addresses) or "not said"),
-            ("for", "a node" if held.swarm_key else "people, or a node of an open mesh"),
+            ("for", "a node" if held.swarm_key else "a user, or a node of an open mesh"),
         ]
     )
     return 0
@@ -176,7 +176,7 @@ def _say(arguments: argparse.Namespace, name: str, text: str, expires: int) -> i
     print(text, flush=True)
     use = "modelvine up --join" if arguments.for_node else "OPENAI_API_KEY, or modelvine up --join"
     whose = f"the invitation of {name}" if name else "the invitation"
-    print(plain(f"{whose}, until {_date(expires)}: it is not shown again; {use}"), file=sys.stderr)
+    print(plain(f"{whose}, until {_date(expires)}: it is shown only once; {use}"), file=sys.stderr)
     return 0
 
 

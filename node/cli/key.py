@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_node_options(listed)
     add_json(listed)
     show = actions.add_parser("show", help="show a user's key, or this node's peer id")
-    show.add_argument("name", metavar="NAME", nargs="?", default="", help="whose key")
+    show.add_argument("name", metavar="NAME", nargs="?", default="", help="name of the user")
     add_node_options(show)
     add_json(show)
     for name, text in (
@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("revoke", "revoke a user's key at once"),
     ):
         action = actions.add_parser(name, help=text)
-        action.add_argument("name", metavar="NAME", help="whose key")
+        action.add_argument("name", metavar="NAME", help="name of the user")
         add_node_options(action)
         add_json(action)
     new = actions.add_parser("new", help="create the identity key, unless it exists")
@@ -65,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _configure_create(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("name", metavar="NAME", nargs="?", default="", help="whose key")
+    add("name", metavar="NAME", nargs="?", default="", help="name of the user")
     add(
         "--csv",
         metavar="FILE",
@@ -132,12 +132,10 @@ def _identity(arguments: argparse.Namespace) -> int:
         own = identity.create(data_dir) if arguments.action == "new" else identity.load(data_dir)
     except FileNotFoundError:
         raise CommandFailed(
-            f"there is no key {path} yet: `modelvine up` or `modelvine key new` makes one"
+            f"there is no key {path} yet: `modelvine up` or `modelvine key new` creates it"
         ) from None
     except FileExistsError:
-        raise CommandFailed(
-            f"there is a key {path} already, and it is never replaced: move it away first"
-        ) from None
+        raise CommandFailed(f"the key {path} already exists: move it away first") from None
     found = {"peer": own.peer, "file": str(path)}
     if arguments.json:
         say_json(found)
@@ -157,9 +155,11 @@ def _swarm(arguments: argparse.Namespace) -> int:
     try:
         secret_files.write_new_swarm_key(path)
     except FileExistsError:
-        raise CommandFailed(f"{path} exists already, and a key is never replaced") from None
+        raise CommandFailed(f"{path} already exists; move it away first") from None
     if arguments.json:
         say_json({"file": str(path)})
     else:
-        print(plain(f"made {path}; copy it to every node and start each with --swarm-key {path}"))
+        print(
+            plain(f"created {path}; copy it to every node and start each with --swarm-key {path}")
+        )
     return 0

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
             for m in found
         ),
-        none="no model is served: register one with `modelvine register PROJECT MODEL URL`",
+        none="no models yet: register one with `modelvine register PROJECT MODEL URL`",
         wide=arguments.wide,
     )
     return 0

@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
             for node in answer["nodes"]
         ),
-        none="no node is known, not even this one",
+        none="no nodes are known, not even this one",
         wide=arguments.wide,
     )
     if not name:
@@ -94,7 +94,7 @@ def _comment(answer: Mapping[str, Any]) -> None:
 
     if all(node["connection"] == "self" for node in answer["nodes"]):
         note(
-            "no other node was met yet; `modelvine status` says at which address this one is joined"
+            "no other nodes yet; `modelvine status` shows the address at which they can join this one"
         )
     # Nodes of older versions do not say it.
     joined = answer.get("bootstrap", {"addresses": ()})

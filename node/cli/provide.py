@@ -120,10 +120,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise WrongUsage(f"--listen is {arguments.listen!r}: it {error}") from error
     if not place.loopback:
         raise WrongUsage(
-            f"--listen {place} can be reached by other machines; they ask their own nodes"
+            f"--listen {place} can be reached by other machines; callers must use their own nodes"
         )
     if arguments.database and arguments.service == "agents":
-        raise WrongUsage("agents keep nothing, so they have no --database")
+        raise WrongUsage("agents store nothing, so they have no --database")
     folder = Path(arguments.data or Path(settings.data_dir) / arguments.service)
     name = arguments.name or arguments.service
     plan = ProviderPlan(

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
             for row in rows
         ),
-        none="no request has gone to another node or come from one",
+        none="no requests to or from other nodes yet",
     )
     return 0
 
@@ -74,7 +74,9 @@ def _found(said: str, names: Mapping[str, str]) -> str:
     if len(found) == 1:
         return found[0]
     what = "no node" if not found else f"{len(found)} nodes"
-    raise CommandFailed(f"{what} of the mesh answers to {said!r}; `modelvine peers` lists them")
+    raise CommandFailed(
+        f"{what} of the mesh has the name or id {said!r}; `modelvine peers` lists them"
+    )
 
 
 def _compare(arguments: argparse.Namespace, found: Mapping[str, Any]) -> int:
@@ -89,9 +91,9 @@ def _compare(arguments: argparse.Namespace, found: Mapping[str, Any]) -> int:
     for one in found["differ"]:
         here, there = (f"{read}+{written}" for read, written in (one["here"], one["there"]))
         print(plain(f"{one['request']}: {here} tokens here, {there} there"))
-    for side, words in (("only_here", "here alone"), ("only_there", "there alone")):
+    for side, words in (("only_here", "only here"), ("only_there", "only there")):
         if counts[side]:
-            print(plain(f"{counts[side]:,} written down {words}: {', '.join(found[side][:5])}"))
+            print(plain(f"{counts[side]:,} recorded {words}: {', '.join(found[side][:5])}"))
     for fault in wrong:
         print(plain(fault))
     return int(disagree)

@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="explain this request or list of messages, in JSON; - is standard input",
     )
     add("--session", metavar="S", default="", help="session of the request")
-    add_node_options(parser, about="who would answer there")
+    add_node_options(parser, about="its routes")
     add_wide(parser)
     add_json(parser)
 
@@ -90,11 +90,11 @@ def _read(file: str) -> dict[str, Any]:
     except OSError as error:
         raise WrongUsage(f"{file} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise WrongUsage(f"{file} holds no JSON: {error}") from error
+        raise WrongUsage(f"{file} is not JSON: {error}") from error
     if isinstance(said, list):
         return {"messages": said}
     if not isinstance(said, dict):
-        raise WrongUsage(f"{file} holds neither a request nor a list of messages")
+        raise WrongUsage(f"{file} contains neither a request nor a list of messages")
     return said
 
 
@@ -103,7 +103,7 @@ def _say(found: _Row, *, wide: bool) -> None:
 
     print(plain(f"model {found['model']}, policy {found['policy']}"))
     if found["fallbacks"]:
-        print(plain(f"if nobody answers: {', '.join(found['fallbacks'])}"))
+        print(plain(f"fallback models: {', '.join(found['fallbacks'])}"))
     candidates = found["candidates"]
     ids = shown_ids((row["node"] for row in (*candidates, *found["excluded"])), wide=wide)
     say_table(
@@ -123,7 +123,7 @@ def _say(found: _Row, *, wide: bool) -> None:
             )
             for place, c in enumerate(candidates, 1)
         ),
-        none="nobody could answer now",
+        none="no replica can answer now",
         beneath=[c["why"] for c in candidates],
         wide=wide,
     )

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     from node.errors import WrongUsage  # noqa: PLC0415
 
     if not 0.01 <= arguments.every <= 3600:
-        raise WrongUsage("--every is seconds, from 0.01 to 3600")
+        raise WrongUsage("--every must be a number of seconds from 0.01 to 3600")
     node, every = client(arguments), float(arguments.every)
     before = look(node)
     if sys.stdout.isatty() and not (arguments.once or arguments.json):

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not arguments.model and (arguments.cid or arguments.type is not None):
         option = "--cid" if arguments.cid else "--type"
-        raise WrongUsage(f"{option} names a replica of one model: name the model as well")
+        raise WrongUsage(f"{option} is for a replica of one model: name the model too")
     node = client(arguments)
     if arguments.model:
         body = {"project": arguments.project, "model": arguments.model, "cid": arguments.cid}
@@ -77,12 +77,12 @@ def _instead(nodes: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) 
     """Say what could have been meant: another replica, another project that has the model, another node."""
     here = [service for node in nodes if node["self"] for service in node["services"]]
     if not arguments.model:
-        return _listed("; its projects are: ", (service["project"] for service in here))
+        return _listed("; its projects: ", (service["project"] for service in here))
     called = [service for service in here if service["model"] == arguments.model]
     cids = [s["cid"] for s in called if s["project"] == arguments.project and s["cid"]]
     return (
-        _listed("; its replicas are, by --cid: ", cids)
-        or _listed("; there the model is in the project: ", (s["project"] for s in called))
+        _listed("; its replicas (--cid): ", cids)
+        or _listed("; the model is in the project: ", (s["project"] for s in called))
         or _listed(
             "; registered at other nodes (--node): ",
             (

@@ -32,8 +32,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--join",
         metavar="INVITATION",
         default="",
-        help="join the mesh of whoever made this with `modelvine invite`; @FILE reads it, - takes it from standard "
-        "input, MODELVINE_JOIN may hold it; it is kept, so say it once",
+        help="join a mesh by an invitation (`modelvine invite --for-node`): its text, @FILE, - for standard input, or "
+        "MODELVINE_JOIN; the node stores it, so pass it once",
     )
 
 
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
             grant = invited.sealed(held, own.peer)
             if not grant:
                 log.warning(
-                    "the grant of this node's invitation is over: nodes that want one answer it no more"
+                    "the grant of this node's invitation has expired: nodes that require a grant refuse its requests"
                 )
         identity.control_token(data_dir)
 
@@ -89,7 +89,9 @@ def run(arguments: argparse.Namespace) -> int:
                 shown = settings.node.tls_cert
                 leave_trace(data_dir, url=fields["http"], peer=own.peer, certificate=shown)
             except OSError as error:
-                log.warning("commands on this machine must be told where this node is: %s", error)
+                log.warning(
+                    "commands on this machine need the address of this node (--node): %s", error
+                )
 
         try:
             return composition.run(settings, own, swarm_key, data_dir, grant=grant, ready=ready)

@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
             for row in rows
         ),
-        none="nothing was asked in these days",
+        none="no usage in these days",
     )
     return 0
 
@@ -89,7 +89,7 @@ def _asked(arguments: argparse.Namespace) -> dict[str, str]:
     since = arguments.since
     if arguments.days:
         if since or arguments.days < 1:
-            raise WrongUsage("--days is a number from 1, and stands without --since")
+            raise WrongUsage("--days must be a number from 1, without --since")
         since = (datetime.now(UTC).date() - timedelta(days=arguments.days - 1)).isoformat()
     return {
         "since": since,

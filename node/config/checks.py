@@ -43,8 +43,8 @@ def complaints(settings: Settings, origins: Mapping[str, str]) -> Mapping[str, s
             found[key] = str(error)
     if origins["node.store"].startswith("--") and _password(settings.node.store):
         found["node.store"] = (
-            "holds a password, and other users can read a command line: "
-            "put it into MODELVINE_STORE or the configuration file"
+            "holds a password, and other users can read command lines: "
+            "put it into MODELVINE_STORE or the settings file"
         )
     return found
 
@@ -91,7 +91,7 @@ def _check_http(settings: Settings) -> None:
     place = host_port(settings.node.http)
     if not place.loopback and not settings.node.open_said:
         raise ValueError(
-            "can be reached by other machines: say who may ask without a key, with --open nobody, --open machine "
+            "can be reached by other machines: set who needs no key, with --open nobody, --open machine "
             f"or --open everybody, or listen on 127.0.0.1:{place.port}"
         )
 
@@ -110,8 +110,8 @@ def _check_rpc(said: str, keys: str, settings: Settings) -> None:
     place = host_port(said)
     if not (place.loopback or keys or settings.node.open_said):
         raise ValueError(
-            "can be reached by other machines: say who may ask without a key, with --open nobody, --open machine "
-            f"or --open everybody, name a file of keys, or listen on 127.0.0.1:{place.port}"
+            "can be reached by other machines: set who needs no key, with --open nobody, --open machine "
+            f"or --open everybody, set a file of keys, or listen on 127.0.0.1:{place.port}"
         )
 
 
@@ -125,7 +125,7 @@ def _check_remotellm_keys(settings: Settings) -> None:
 
 def _check_keys(file: str) -> None:
     if file and not Path(file).is_file():
-        raise ValueError("names no file: write one with a key on each line, and `chmod 600` it")
+        raise ValueError("names no file: create it with a key on each line, and `chmod 600` it")
 
 
 def _check_link(settings: Settings) -> None:
@@ -160,18 +160,20 @@ def _check_traces(settings: Settings) -> None:
     if url.scheme not in {"http", "https"} or not url.hostname or _NOT_URL.search(said):
         raise ValueError(form)
     if "@" in url.netloc or url.query or url.fragment:
-        raise ValueError(f"{form}, without a password or a query: a collector of yours adds keys")
+        raise ValueError(
+            f"{form}, without a password or a query: let a collector of your own add keys"
+        )
 
 
 def _check_swarm_key(settings: Settings) -> None:
     if settings.node.swarm_key and not Path(settings.node.swarm_key).is_file():
-        raise ValueError("names no file: make one with `modelvine key swarm FILE`")
+        raise ValueError("names no file: create it with `modelvine key swarm FILE`")
 
 
 def _check_tls(settings: Settings) -> None:
     given = settings.node.tls_cert, settings.node.tls_key
     if any(given) and not all(given):
-        raise ValueError("needs the other: --tls-cert FILE and --tls-key FILE go together")
+        raise ValueError("needs both: --tls-cert FILE and --tls-key FILE")
     for file in given:
         if file and not Path(file).is_file():
             raise ValueError(f"needs a file, and {file} is none")
@@ -255,18 +257,20 @@ def _check_trusted_proxies(settings: Settings) -> None:
             f"must list addresses and networks, like 192.0.2.7 or 10.0.0.0/24: {error}"
         ) from error
     if not all(network.prefixlen for network in proxies):
-        raise ValueError("must not be everybody: any caller could pretend to be any address")
+        raise ValueError("must not include all addresses: any caller could claim any address")
 
 
 def _check_proxy_protocol(settings: Settings) -> None:
     if settings.web.proxy_protocol and not settings.web.trusted_proxies:
-        raise ValueError("needs web.trusted_proxies: nobody else may say whose a connection is")
+        raise ValueError(
+            "needs web.trusted_proxies: only these may name the client of a connection"
+        )
 
 
 def _check_bodies(settings: Settings) -> None:
     if settings.web.max_bodies_bytes < settings.router.max_body_bytes:
         raise ValueError(
-            f"must be at least router.max_body_bytes, {settings.router.max_body_bytes}: no body of that size would ever have room"
+            f"must be at least router.max_body_bytes, {settings.router.max_body_bytes}: otherwise bodies of that size never fit"
         )
 
 

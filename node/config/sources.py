@@ -148,15 +148,13 @@ def _file_layer(path: Path) -> Layer:
         with path.open("rb") as file:
             text = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise WrongSetting(
-            f"the configuration file {path} cannot be read: {error.strerror}"
-        ) from error
+        raise WrongSetting(f"the settings file {path} cannot be read: {error.strerror}") from error
     if len(text) > MAX_FILE_BYTES:
-        raise WrongSetting(f"the configuration file {path} is larger than {MAX_FILE_BYTES} bytes")
+        raise WrongSetting(f"the settings file {path} is larger than {MAX_FILE_BYTES} bytes")
     try:
         content = tomllib.loads(text.decode())
     except ValueError as error:  # both a TOMLDecodeError and a UnicodeDecodeError
-        raise WrongSetting(f"the configuration file {path} is not TOML: {error}") from error
+        raise WrongSetting(f"the settings file {path} is not TOML: {error}") from error
     layer: dict[str, Sourced] = {}
     for section, entries in content.items():
         if section not in SECTIONS or not isinstance(entries, dict):
@@ -246,7 +244,7 @@ def _advice(message: str) -> str:
     """Turn pydantic's "Input should be …" into the rest of our sentence."""
     _, should, rest = message.partition(" should ")
     if not should:
-        return f"cannot be used: {message}"
+        return f"is invalid: {message}"
     kind, comma, _ = rest.partition(", unable to")
     return f"should {kind if comma else rest}".replace("a valid tuple", "a list")
 

@@ -1,1 +1,1 @@
-"""The demonstration: a real worker, so that a fresh machine has something to ask."""
+"""Demonstration: three nodes and a small language model on one machine."""

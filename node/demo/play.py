@@ -211,30 +211,30 @@ def play(show: Show, stage: Stage, *, keep: bool) -> None:
 
     show.heading("An operator registers the model at node 1")
     _run(show, "register", PROJECT, model, url, "--node", nodes[0].fields["http"])
-    with show.step("the news reaches node 3"):
-        _until(lambda: model in _models(asked), "node 3 did not hear of the model")
+    with show.step("node 3 learns of the model"):
+        _until(lambda: model in _models(asked), "node 3 did not learn of the model")
 
-    show.heading("A user asks node 3, which has no model of its own")
+    show.heading("A user chats at node 3, which has no model of its own")
     _run(show, "chat", model, QUESTION, *ANSWER, "--node", asked)
 
-    show.heading("The operator looks, from node 2")
+    show.heading("The operator checks the mesh at node 2")
     _run(show, "models", "--node", nodes[1].fields["http"])
     _run(show, "route", model, "--node", nodes[1].fields["http"])
 
-    show.heading("Node 1 loses its power: kill -9")
+    show.heading("Node 1 is killed: kill -9")
     stage.kill(nodes[0])
     begun = time.monotonic()
     _run(show, "chat", model, QUESTION, *ANSWER, "--node", asked, fails=True)
     waited = time.monotonic() - begun
-    show.fact(f"node 3 waits {waited:.1f} s for somebody to come back; then an honest error")
+    show.fact(f"node 3 waits {waited:.1f} s for the model to return, then reports the error")
     with show.step("node 3 stops listing the model"):
         _until(lambda: model not in _models(asked), "node 3 still lists the model")
 
-    show.heading("Node 1 comes back with the files it left: nobody registers again")
+    show.heading("Node 1 restarts with its data: its registration is kept")
     with show.step("node 1 starts"):
         nodes[0] = stage.start_node("node1", bootstrap=[nodes[1].fields["p2p"]])
     with show.step("node 3 routes to it again"):
-        _until(lambda: model in _models(asked), "node 3 did not hear of node 1 again")
+        _until(lambda: model in _models(asked), "node 3 did not learn of node 1 again")
     _run(show, "chat", model, "And what is a rumour?", *ANSWER, "--node", asked)
 
     if keep:
@@ -259,9 +259,7 @@ def _start(show: Show, stage: Stage) -> tuple[Actor, list[Actor]]:
         with show.step("the worker loads its model"):
             worker = loading.result()
     if worker.fields["source"] == "random":
-        show.note(
-            "  no trained model is installed: a tiny random one answers, with noise for words"
-        )
+        show.note("  no trained model is installed: a tiny random one answers, with random words")
     return worker, nodes
 
 
@@ -297,10 +295,10 @@ def _wait(show: Show, nodes: list[Actor]) -> None:
     show.heading("The nodes stay up until Ctrl-C")
     for actor in nodes:
         show.note(f"  {actor.name}  {actor.fields['http']}  {actor.fields['p2p']}")
-    show.note(f"  to look at it all, open a node's page: {nodes[0].fields['http']}/")
+    show.note(f"  to see it all, open a node's console: {nodes[0].fields['http']}/")
     try:
         while all(actor.process.poll() is None for actor in nodes):
             time.sleep(0.5)
     except KeyboardInterrupt:
         return
-    raise StageError("a node ended by itself")
+    raise StageError("a node ended unexpectedly")

@@ -95,7 +95,7 @@ def _checked(path: Path) -> Path:
     except OSError as error:
         raise DemoWorkerFailed(f"{path}: {error.strerror}") from error
     if magic != b"GGUF":
-        raise DemoWorkerFailed(f"{path} is no GGUF file")
+        raise DemoWorkerFailed(f"{path} is not a GGUF file")
     return path
 
 
@@ -173,28 +173,28 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0 picks a free one")
     parser.add_argument("--model", type=Path, metavar="FILE", help="a GGUF file of your own")
-    parser.add_argument("--alias", default="", metavar="NAME", help="what the model is called")
+    parser.add_argument("--alias", default="", metavar="NAME", help="name of the model")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--embedding", action="store_true", help="serve embeddings")
     kinds.add_argument(
         "--rerank",
         action="store_true",
-        help="serve /v1/rerank; only a model made for it orders sensibly",
+        help="serve /v1/rerank; only useful with a reranking model",
     )
-    parser.add_argument("--slots", type=int, default=4, metavar="N", help="requests at one time")
+    parser.add_argument("--slots", type=int, default=4, metavar="N", help="concurrent requests")
     parser.add_argument(
         "--temperature",
         type=float,
         default=0.8,
         metavar="T",
-        help="of requests that name none; 0 always takes the likeliest token",
+        help="default of requests; 0: always the most likely token",
     )
     parser.add_argument(
         "--threads",
         type=int,
         default=min(2, os.cpu_count() or 1),
         metavar="N",
-        help="processor threads for the model; few leave room for the nodes",
+        help="CPU threads for the model; few leave CPU for the nodes",
     )
     return parser
 

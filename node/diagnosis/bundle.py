@@ -22,16 +22,16 @@ SHORTEST = 6
 ABOUT = """\
 Support file of modelvine, made by `modelvine doctor --bundle`.
 
-doctor.json      what was found, and what to do
-settings.json    every setting with where it comes from; passwords are struck out
+doctor.json      findings and remedies
+settings.json    every setting with its source; passwords are masked
 versions.json    of Python, modelvine and its libraries
-status.json      the node's answers (absent where none runs): status, nodes, catalog, examination
+status.json      the node's answers (absent if no node runs): status, nodes, catalog, examination
 metrics.txt      its metrics
-logs.json        the last lines of its log that it keeps in memory, up to a thousand of each process. What it wrote
-                 before its last start is where standard error went: journalctl -u modelvine, docker logs, a file
+logs.json        the last log lines in memory, up to a thousand of each process. For older lines, see where standard
+                 error went: journalctl -u modelvine, docker logs, a file
 
-There is no key, token, header, password, prompt or answer in it, and no name of a key's holder. Look through it before
-you send it: it names this machine's models, nodes and addresses.
+The file contains no key, token, header, password, prompt, answer or name of a key's holder. Review it before you send
+it: it names this machine's models, nodes and addresses.
 """
 
 

@@ -77,7 +77,9 @@ def kept(path: Path) -> str:
         there = path.exists()
     except OSError:
         there = False
-    whose = "can be used, and read by its owner alone" if there else "is made when a node starts"
+    whose = (
+        "is valid, and readable only by its owner" if there else "is created when the node starts"
+    )
     return f"{path.name} {whose}"
 
 
@@ -243,7 +245,7 @@ def certificate(path: str, key: str) -> TlsFacts:
     except OSError as error:
         return TlsFacts(path, problem=f"{path} cannot be read: {error.strerror}")
     except ValueError:
-        return TlsFacts(path, problem=f"{path} holds no certificate in PEM")
+        return TlsFacts(path, problem=f"{path} contains no PEM certificate")
     try:
         Certificate(Path(path), Path(key))
     except OSError as error:
@@ -282,7 +284,7 @@ def _dialled(address: str) -> str:
     except TimeoutError:
         return "timed out"
     except socket.gaierror:
-        return "the name leads nowhere"
+        return "the name does not resolve"
     except OSError as error:
         return (error.strerror or type(error).__name__).lower()
 

@@ -23,7 +23,7 @@ FULL = 0.8
 SOON = 14 * 86_400.0
 """Seconds before a certificate ends, from which on it is time to renew it."""
 
-_DATA = "name another with --data-dir DIR"
+_DATA = "set another with --data-dir DIR"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,11 @@ class Absence:
 def settings(complaints: Sequence[str]) -> list[Finding]:
     """Say which settings cannot be used, and where they come from."""
     if not complaints:
-        return [ok("settings", "all can be used")]
+        return [ok("settings", "all valid")]
     found = []
     for line in complaints:
         what, _, advice = line.partition(": it ")
-        do = f"it {advice}" if advice else "`modelvine config show` lists what holds"
+        do = f"it {advice}" if advice else "`modelvine config show` lists the settings"
         found.append(fail("settings", what, do))
     return found
 
@@ -98,16 +98,16 @@ def absent(facts: Absence) -> Finding:
         return fail(
             "node",
             f"process {facts.lock} has the data directory, but no node answers: {facts.said}",
-            "it may be starting, or hang: look at its log, then stop it and start it anew",
+            "it may be starting or hanging: check its log, then restart it",
         )
     if facts.left is not None and not facts.left_lives:
         return fail(
             "node",
-            f"none runs: process {facts.left} ended without a farewell (killed, out of memory, a power cut)",
-            "look at what it wrote last (journalctl -u modelvine) and start it: modelvine up",
+            f"not running: process {facts.left} ended unexpectedly (killed, out of memory, power failure)",
+            "check its last log lines (journalctl -u modelvine), then start it: modelvine up",
         )
     return fail(
-        "node", f"none runs here: {facts.said}", "start it: modelvine up (or name it with --node)"
+        "node", f"not running here: {facts.said}", "start it: modelvine up (or name it with --node)"
     )
 
 
@@ -116,64 +116,64 @@ def data_dir(facts: Directory) -> list[Finding]:
     path = facts.path
     if not facts.exists:
         if facts.writable:
-            return [ok("data", f"{path} is made when a node starts")]
-        return [fail("data", f"{path} is not there and this user cannot make it", _DATA)]
+            return [ok("data", f"{path} is created when the node starts")]
+        return [fail("data", f"{path} does not exist, and this user cannot create it", _DATA)]
     if not facts.is_directory:
-        return [fail("data", f"a file is in the place of the data directory {path}", _DATA)]
+        return [fail("data", f"the data directory {path} is a file", _DATA)]
     if not (facts.readable and facts.writable):
         return [fail("data", _unusable(facts), f"run as user {facts.owner}, or {_DATA}")]
     if facts.owner != facts.user:
         found = warn(
             "data",
             f"{path} belongs to user {facts.owner}, and this is user {facts.user}",
-            "run modelvine as the user of the directory, or what is written there is not the node's",
+            "run modelvine as that user, or the node cannot use the files that it creates",
         )
     elif facts.mode & 0o022:
         found = warn(
-            "data", f"other users may write in {path} (mode {facts.mode:o})", f"chmod 700 {path}"
+            "data", f"other users can write to {path} (mode {facts.mode:o})", f"chmod 700 {path}"
         )
     else:
-        found = ok("data", f"{path} is this user's")
+        found = ok("data", f"{path} belongs to this user")
     return [found, *_disk(facts)]
 
 
 def _unusable(facts: Directory) -> str:
-    cannot = "write" if facts.readable else "read"
+    cannot = "write to" if facts.readable else "read"
     whose = f", which belongs to user {facts.owner}" if facts.owner != facts.user else ""
-    return f"user {facts.user} cannot {cannot} in {facts.path}{whose} (mode {facts.mode:o}, or a read-only disk)"
+    return f"user {facts.user} cannot {cannot} {facts.path}{whose} (mode {facts.mode:o}, or a read-only disk)"
 
 
 def _disk(facts: Directory) -> Iterator[Finding]:
     if facts.free is None:
         return
     free = f"{facts.free / _GB:,.1f} GB" if facts.free >= _GB else f"{facts.free / _MB:,.0f} MB"
-    do = f"make room on the disk of {facts.path}; registrations, keys and usage are written there"
+    do = f"free space on the disk of {facts.path}, which stores registrations, keys and usage"
     if facts.free < NO_DISK:
-        yield fail("disk", f"it is full: {free} are free", do)
+        yield fail("disk", f"full: {free} free", do)
     elif facts.free < LITTLE_DISK:
-        yield warn("disk", f"it is nearly full: {free} are free", do)
+        yield warn("disk", f"nearly full: {free} free", do)
     else:
-        yield ok("disk", f"{free} are free")
+        yield ok("disk", f"{free} free")
 
 
 def secret(check: str, problem: str, *, there: str) -> Finding:
     """Check a file that holds a secret: `problem` is what is wrong with it, `there` what is well otherwise."""
     if not problem:
         return ok(check, there)
-    return said(check, problem, "see who may read it, and what it holds")
+    return said(check, problem, "check its permissions and its content")
 
 
 def open_files(limit: int, *, wanted: int, used: int = 0) -> Finding:
     """Check how many connections fit into the open files that are allowed."""
     do = "raise the limit: LimitNOFILE of the service, ulimit -n, --ulimit of the container"
     fits = room_for(limit)
-    text = f"{limit:,} are allowed, enough for {fits:,} connections to each listener"
+    text = f"{fits:,} connections to each listener, by the limit of {limit:,}"
     if used > FULL * limit:
-        return fail("open files", f"{used:,} of the {limit:,} that are allowed are in use", do)
+        return fail("open files", f"{used:,} of {limit:,} are in use", do)
     if fits < FEW_CONNECTIONS:
         return fail("open files", f"only {text}", do)
     if fits < min(wanted, PLENTY):
-        return warn("open files", f"only {text}, and {wanted:,} are set (web.connections)", do)
+        return warn("open files", f"only {text}; web.connections is {wanted:,}", do)
     return ok("open files", f"{text}{f'; {used:,} are in use' if used else ''}")
 
 
@@ -187,36 +187,38 @@ def ports(facts: Iterable[Port]) -> list[Finding]:
             continue
         why, _, advice = port.problem.partition("; ")
         held = f"; {port.holder} listens there" if port.holder else ""
-        found.append(fail(check, f"{why}{held}", advice or f"see {port.setting}"))
+        found.append(fail(check, f"{why}{held}", advice or f"check {port.setting}"))
     return found
 
 
 def clock(kernel: KernelClock) -> Finding:
     """Check what the kernel says, where no other node tells the time."""
     if kernel.synchronised is None:
-        return ok("clock", "the kernel does not say whether it is in step, and no other node tells")
+        return ok("clock", "unknown: neither the kernel nor another node reports the time")
     if not kernel.synchronised:
         return warn(
             "clock",
-            "nobody keeps it in step, says the kernel; keys that expire and certificates go by it",
+            "the kernel reports that it is not synchronised; keys and certificates expire by it",
             "run chrony or systemd-timesyncd (in a container: on its host)",
         )
-    return ok("clock", f"it is kept in step, within {max(kernel.error, 0.001):.3f} s")
+    return ok("clock", f"synchronised, within {max(kernel.error, 0.001):.3f} s")
 
 
 def tls(facts: TlsFacts, *, now: float, wanted: Sequence[str]) -> Finding:
     """Check the certificate of the HTTP face: whether it can be used, until when, and for which of the names `wanted`."""
     if facts.problem:
-        return said("tls", facts.problem, "give --tls-cert and --tls-key files that fit")
-    renew = f"renew it and put it to {facts.path}: the node shows it without a restart"
+        return said(
+            "tls", facts.problem, "pass a certificate and its key with --tls-cert and --tls-key"
+        )
+    renew = f"replace {facts.path}: the node loads it without a restart"
     if now >= facts.ends:
         days = (now - facts.ends) / 86_400
         return fail("tls", f"the certificate {facts.path} expired {days:.0f} days ago", renew)
     if now < facts.begins:
         return fail(
             "tls",
-            f"the certificate {facts.path} holds only from a time that is still to come",
-            "see that this machine's clock is right, or wait",
+            f"the certificate {facts.path} is not valid yet",
+            "check this machine's clock, or wait",
         )
     days = (facts.ends - now) / 86_400
     if facts.ends - now < SOON:
@@ -226,9 +228,9 @@ def tls(facts: TlsFacts, *, now: float, wanted: Sequence[str]) -> Finding:
         return warn(
             "tls",
             f"the certificate {facts.path} is for {names}, none of which is a name of this node ({', '.join(wanted[:5])})",
-            "get one for the name by which callers ask, or put that name into web.names",
+            "get one for the name that callers use, or add its name to web.names",
         )
-    return ok("tls", f"the certificate for {names} holds for {days:.0f} days more")
+    return ok("tls", f"the certificate for {names} is valid for another {days:.0f} days")
 
 
 def _covers(name: str, wanted: str) -> bool:
@@ -241,7 +243,7 @@ def _covers(name: str, wanted: str) -> bool:
 def exposure(warning: str) -> Finding:
     """Check what anybody may use without a key: `warning` is `node.exposure`'s, empty where nothing is so."""
     if not warning:
-        return ok("access", "nobody on another machine gets in without a key")
+        return ok("access", "other machines need a key")
     what, _, advice = warning.partition("; ")
     return warn("access", what, advice or "see `modelvine up --help`, --open")
 
@@ -251,7 +253,7 @@ def bootstrap_dials(found: Iterable[tuple[str, str]]) -> list[Finding]:
     return [
         fail("join", f"{address} does not answer: {why}", dial_advice(why))
         if why
-        else ok("join", f"somebody listens at {address}")
+        else ok("join", f"{address} accepts connections")
         for address, why in found
     ]
 
@@ -261,31 +263,31 @@ _ADVICE = (
     (
         "peer id",
         _OTHER_ID
-        := "take the address that `modelvine status` shows there (p2p): its end must be that node's own id",
+        := "use the address that `modelvine status` shows there (p2p); it ends with that node's id",
     ),
     ("names another", _OTHER_ID),
     (
         "does not answer as a node",
-        "give both nodes the same file (--swarm-key FILE), or see what else listens at that port",
+        "use the same file at both nodes (--swarm-key FILE), or check what listens at that port",
     ),
     (
         "refused",
-        "start the node there, or correct the address; `modelvine status` shows it there (p2p)",
+        "start that node, or correct the address (`modelvine status` there shows it: p2p)",
     ),
     (
         "timed out",
-        _NO_WAY := "see that TCP gets there: a firewall, a wrong address, or a machine that is off",
+        _NO_WAY := "check firewalls, the address, and that the machine is on",
     ),
     ("unreachable", _NO_WAY),
     ("no route", _NO_WAY),
-    ("name", "correct the name, or its DNS"),
+    ("name", "correct the name or its DNS entry"),
 )
 
 
 def dial_advice(why: str) -> str:
     """Say what helps where an address does not answer, by why it does not."""
     text = why.lower()
-    usual = "wait some seconds; then see that the node there runs and that TCP gets there"
+    usual = "wait a few seconds, then check that the node runs and accepts TCP connections"
     return next((advice for words, advice in _ADVICE if words in text), usual)
 
 
@@ -293,9 +295,9 @@ def store(kind: str, error: str, *, seconds: float = 0.0) -> Finding:
     """Check what keeps registrations and keys: `error` is why it does not work, `seconds` what one write and one read took."""
     if error:
         do = (
-            "start it, or correct node.store (--store); a node that runs serves on meanwhile and saves nothing"
+            "start it, or correct node.store (--store); meanwhile a running node serves, but saves nothing"
             if kind == "redis"
-            else "see that the disk has room and the file belongs to this user, or name another with node.store (--store)"
+            else "check free space and the file's owner, or set another store with node.store (--store)"
         )
         what, _, advice = error.partition(": ")
         own_words = any(word in advice for word in ("upgrade this one", "stop the node", "choose "))
@@ -304,7 +306,7 @@ def store(kind: str, error: str, *, seconds: float = 0.0) -> Finding:
         return warn(
             "store",
             f"{kind} is slow: a write and a read took {seconds:.1f} s",
-            "see what else its disk or server does",
+            "check the load of its disk or server",
         )
     took = f": a write and a read took {1000 * seconds:.1f} ms" if seconds else ""
     return ok("store", f"{kind} works{took}")

@@ -39,8 +39,8 @@ def findings(
         *process(status, metrics),
     ]
     if not examined:
-        do = "run this as the node's own user, or show an operator's key (MODELVINE_KEY)"
-        return [*found, warn("node", "workers, store and clocks were not looked at", do)]
+        do = "run this as the node's user, or set MODELVINE_KEY to an operator's key"
+        return [*found, warn("node", "workers, store and clocks were not checked", do)]
     own, kept = examined["process"], examined["store"]
     return [
         *found,
@@ -59,14 +59,16 @@ def parts(status: _Row) -> Iterator[Finding]:
     name = status["name"] or status["peer"]
     ready = status["ready"]
     if "draining" in ready["http"]:
-        yield warn("node", f"{name} drains: other nodes send nothing new here", "modelvine undrain")
+        yield warn(
+            "node", f"{name} is draining: other nodes send it no new requests", "modelvine undrain"
+        )
     else:
         yield ok("node", f"{name} serves at {status['http']}")
     if ready["mesh"] != "ok":
-        do = "look at the log: modelvine logs --level warning; if it stays so, start the node anew"
+        do = "check the log (modelvine logs --level warning); if it persists, restart the node"
         yield fail("mesh", ready["mesh"], do)
     if "identity" in ready:
-        do = "stop the other one, or give it an identity.key of its own (another --data-dir)"
+        do = "stop the other node, or give it its own identity.key (another --data-dir)"
         yield fail("identity", ready["identity"], do)
 
 
@@ -100,23 +102,23 @@ def reached(status: _Row, nodes: Sequence[_Row]) -> Finding:
     if any("/p2p-circuit" in address for address in addresses):
         return warn(
             "reach",
-            "other nodes cannot dial this one: they come through a relay",
-            "open the ports of mesh.listen and --link to them, or say where they are with --announce",
+            "other nodes cannot dial this one: they use a relay",
+            "open the ports of mesh.listen and --link, or advertise reachable addresses with --announce",
         )
     if came:
         return ok("reach", f"{came} of {len(others)} other nodes dialled this one")
     if not addresses:
-        return fail("reach", "this node can be dialled nowhere", "see `mesh` above")
+        return fail("reach", "this node has no address that others can dial", "see `mesh` above")
     if only_loopback(addresses):
         elsewhere = [r for r in status["bootstrap"]["addresses"] if not only_loopback([r["address"]])]  # fmt: skip
         if elsewhere or any(not only_loopback(row["addresses"]) for row in others):
             return warn(
                 "reach",
-                "this node listens on this machine only, and others are elsewhere",
-                "start it with --profile lan, or name an address with --listen",
+                "this node listens only on this machine, but other nodes are elsewhere",
+                "start it with --profile lan, or set an address with --listen",
             )
-        return ok("reach", "it listens on this machine only (profile local)")
-    return ok("reach", f"others dial {addresses[0]}; none has yet")
+        return ok("reach", "it listens only on this machine (profile local)")
+    return ok("reach", f"others can dial {addresses[0]}; none has yet")
 
 
 def handshakes(failed: int) -> list[Finding]:
@@ -134,22 +136,22 @@ def neighbours(nodes: Sequence[_Row], asked: Sequence[_Row]) -> Iterator[Finding
     for row in asked:
         name = row["name"] or row["node"]
         if not row["answers"]:
-            do = "see that its link port (`modelvine status` there: link) and its libp2p port are open from here"
+            do = "check that its link port (`modelvine status` there: link) and libp2p port are reachable from here"
             yield fail("peers", f"{name} does not answer requests: {row['why']}", do)
         elif row["route"] == "relay":
-            do = "open its HTTPS port (--link fixes it) or its libp2p port to this machine"
+            do = "open its HTTPS port (--link sets it) or its libp2p port to this machine"
             yield warn("peers", f"requests to {name} go through a relay or a libp2p stream", do)
         else:
             well += 1
     for row in nodes:
         if row["node"] not in known and row["state"] in ("unreachable", "suspect"):
             name = row.get("name") or row["node"]
-            do = "see the network between the two machines; others may reach it"
+            do = "check the network between the two machines; others may reach it"
             yield warn("peers", f"{name} is {row['state']}: {row['why']}", do)
     if well:
         yield ok("peers", f"{well} other node{'' if well == 1 else 's'} answered directly")
     if all(row["self"] for row in nodes):
-        yield ok("peers", "no other node is known: it serves its own models")
+        yield ok("peers", "no other node is known; this node serves its own models")
 
 
 def clocks(asked: Sequence[_Row]) -> list[Finding]:
@@ -167,13 +169,13 @@ def clocks(asked: Sequence[_Row]) -> list[Finding]:
     ]
     most = max(map(abs, told.values()))
     others = "another node's" if len(told) == 1 else f"those of {len(told)} other nodes"
-    return off or [ok("clock", f"it is within {max(most, 0.001):.3f} s of {others}")]
+    return off or [ok("clock", f"within {max(most, 0.001):.3f} s of {others}")]
 
 
 def _off(whose: str, ahead: float, than: str) -> Finding:
     where = "ahead of" if ahead > 0 else "behind"
     what = f"{whose} is {abs(ahead):.0f} s {where} {than}"
-    do = "run chrony or systemd-timesyncd there: keys and certificates expire by it"
+    do = "run chrony or systemd-timesyncd there: keys and certificates expire by the clock"
     return (fail if abs(ahead) >= CLOCK_FAIL else warn)("clock", what, do)
 
 
@@ -195,17 +197,17 @@ def _worker(row: _Row) -> Finding:
     if not row["answers"]:
         health = "" if row["health"] == "ok" else f" ({row['health']})"
         do = f"start it, or withdraw it: {withdraw}"
-        return fail("workers", f"{name}: nobody answers at {row['api']}{health}", do)
+        return fail("workers", f"{name}: nothing answers at {row['api']}{health}", do)
     if row["speaks"] and row["speaks"] != row["dialect"]:
-        what = f"{name}: {row['api']} speaks {row['speaks']}, and is registered as {row['dialect']}"
-        do = f"register it anew with --dialect {row['speaks']}, or let `modelvine attach` find out"
+        what = f"{name}: {row['api']} speaks {row['speaks']}, but is registered as {row['dialect']}"
+        do = f"register it again with --dialect {row['speaks']}, or use `modelvine attach`, which detects it"
         return fail("workers", what, do)
     if row["health"].startswith("silent"):
-        do = "look at the worker's own log; it may hang, and a restart helps"
+        do = "check the worker's log; if it hangs, restart it"
         return fail("workers", f"{name}: {row['health']}", do)
     if row["circuit"] == _OPEN:
-        what = f"{name}: its circuit is open after {row['failures']} failures in a row, for {row['retry_in']:.1f} s more"
-        do = "see why it fails: modelvine logs --level warning"
+        what = f"{name}: its circuit is open after {row['failures']} failures in a row, for another {row['retry_in']:.1f} s"
+        do = "find the reason in the log: modelvine logs --level warning"
         return fail("workers", what, do)
     return _answering(row, name)
 
@@ -213,12 +215,12 @@ def _worker(row: _Row) -> Finding:
 def _answering(row: _Row, name: str) -> Finding:
     """Check a worker that answers as it should, as far as can be told."""
     if row["loads"]:
-        return warn("workers", f"{name}: it loads its model", "wait until it has")
+        return warn("workers", f"{name}: it is loading its model", "wait until it is loaded")
     if not row["speaks"] and row["tries"] and not row["in_flight"]:
         what = f"{name}: {row['api']} does not answer as {row['dialect']} ({row['tries'][0]})"
-        do = "see that the URL is right, and that it needs no key (--header 'authorization: Bearer …')"
+        do = "check the URL, and whether it needs a key (--header 'authorization: Bearer …')"
         return warn("workers", what, do)
-    slots = f"{row['slots']} at one time" if row["slots"] else "no bound is known"
+    slots = f"{row['slots']} slots" if row["slots"] else "unknown capacity"
     learned = ", learned" if row["slots"] and row["learned"] else ""
     return ok("workers", f"{name} answers as {row['dialect']} ({slots}{learned})")
 
@@ -227,8 +229,8 @@ def upgraded(status: _Row, command: str) -> list[Finding]:
     """Compare the version of a node with that of the command: of one machine, they are installed together."""
     if status["version"] == command:
         return []
-    what = f"modelvine {command} is installed, and the node that runs is {status['version']}"
-    do = "start it anew: modelvine drain --wait, then systemctl restart modelvine"
+    what = f"modelvine {command} is installed, but the running node is {status['version']}"
+    do = "restart it: modelvine drain --wait, then systemctl restart modelvine"
     return [warn("versions", what, do)]
 
 
@@ -242,7 +244,7 @@ def versions(status: _Row, nodes: Sequence[_Row], own_process: _Row) -> Iterator
     for agent, names in others.items():
         more = ", …" if names[5:] else ""
         what = f"this node is {own}, {', '.join(names[:5])}{more} {agent}"
-        do = "bring all nodes to one version, one after the other (docs/operations.md, Upgrade)"
+        do = "upgrade all nodes to one version, one at a time (docs/operations.md, Upgrade)"
         yield warn("versions", what, do)
     if not others:
         made_of = [f"{what} {own_process[what]}" for what in ("python", "libp2p") if own_process]
@@ -260,11 +262,11 @@ def process(status: _Row, metrics: Mapping[str, float]) -> Iterator[Finding]:
         own = busy >= CPU_SHARE * lag
         yield warn(
             "load",
-            f"its event loop woke {lag:.1f} s too late within the last minute, "
-            + ("because it computed itself" if own else "because the machine gave it no processor"),
-            "serve with several processes: --workers N"
+            f"its event loop lagged by {lag:.1f} s in the last minute, "
+            + ("because of its own work" if own else "because it got too little CPU"),
+            "run several processes: --workers N"
             if own
-            else "see what else runs on this machine: top, or the container's limits",
+            else "check the machine's load (top), or the container's limits",
         )
 
 
@@ -274,10 +276,12 @@ def relay(row: _Row) -> Iterator[Finding]:
         return
     held, refused = row.get("reservations", 0), row.get("refused", 0)
     if refused:
-        do = "let another node be a relay, too, or raise mesh.relay_…"
-        yield warn("relay", f"{refused} wishes of other nodes were refused: it is full", do)
+        do = "run another relay, or raise mesh.relay_…"
+        yield warn(
+            "relay", f"{refused} requests of other nodes were refused, because it is full", do
+        )
     else:
-        yield ok("relay", f"it hands on for others: {held} places are taken")
+        yield ok("relay", f"it relays for others: {held} reservations")
 
 
 def log(errors: Sequence[_Row]) -> Iterable[Finding]:
@@ -286,6 +290,6 @@ def log(errors: Sequence[_Row]) -> Iterable[Finding]:
         last = errors[-1]
         yield warn(
             "log",
-            f"{len(errors)} errors of late, the last: {last['logger']}  {last['message'][:200]}",
+            f"{len(errors)} recent errors, the last: {last['logger']}  {last['message'][:200]}",
             "modelvine logs --level error",
         )

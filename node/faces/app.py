@@ -147,7 +147,7 @@ def _answering(
             face = asked.get(handler, _PLAIN) if isinstance(error, AuthError) else _PLAIN
             return face.form(refusal(error), request[ID]).response()
         except web.HTTPNotFound:
-            unknown = UnknownPath(f"nothing is served under {request.path[:200]!r}")
+            unknown = UnknownPath(f"no endpoint has the path {request.path[:200]!r}")
             return refusal(unknown).response()
         except web.HTTPMethodNotAllowed as error:
             allowed = tuple(sorted(error.allowed_methods))

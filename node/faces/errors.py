@@ -7,11 +7,11 @@ FaceError
 ├── BadHead                the request line or a header is malformed, or could be read in two ways
 ├── HeadTooLarge           the headers are longer or more than what we take in
 ├── UrlTooLong             the URL is longer than what we take in
-├── HeadTooSlow            the head of the request did not come in time
+├── HeadTooSlow            the request's headers did not arrive in time
 ├── TooManyConnections     no place for another connection
 ├── WrongParameter         read well, but a value will not do; `param` names it
 ├── NotAllowed             this caller may not do this, or not from there
-├── UnknownPath            nothing is served under this path
+├── UnknownPath            no endpoint has this path
 ├── WrongMethod            the path exists, for other methods
 ├── UnknownNode            the registry knows no such node
 ├── BodyTooLarge           the body is longer than what we take in
@@ -302,7 +302,7 @@ def _as_known(error: Exception) -> Refusal:
             words = error.told if isinstance(error, StoreUnavailable) else str(error)
             return Refusal(row.status, _body(row, words or row.reason), _headers(error))
         case _:
-            return Refusal(INTERNAL.status, _body(INTERNAL, "internal error; the log says more"))
+            return Refusal(INTERNAL.status, _body(INTERNAL, "internal error; see the log"))
 
 
 def _row(error: Exception) -> Row:

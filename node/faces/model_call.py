@@ -37,7 +37,7 @@ class ModelAnswer:
         answer, passage = self.routed.answer, Passage(self.routed, self._account)
         splitter = Splitter(max_event_bytes=self._max_event_bytes)
         if not answer.streamed:
-            raise WorkerFailed("the answer is in one piece where a stream was asked for")
+            raise WorkerFailed("the worker did not stream, although a stream was requested")
         try:
             for event in splitter.feed(passage.first(answer.first)):
                 yield read(event.data)
@@ -73,7 +73,7 @@ class ModelAnswer:
     async def body(self) -> bytes:
         """Read an answer in one piece; raise a `RouterError`."""
         if self.routed.answer.streamed:
-            raise WorkerFailed("the worker streams what was asked for in one piece")
+            raise WorkerFailed("the worker streamed, although no stream was requested")
         body = await read_whole(self.routed.answer, MAX_WHOLE_BYTES)
         if body is None:
             raise WorkerFailed(f"the answer has more than {MAX_WHOLE_BYTES:,} bytes")

@@ -316,9 +316,7 @@ def node_called(context: Serving, text: str) -> PeerId:
         more = ", …" if len(found) > _NODES_LISTED else ""
         raise WrongParameter(f"{text!r} may be any of {them}{more}", param="node_id")
     if len(text) < _PEER_ID_CHARACTERS and (text.startswith(ID_HEAD) or is_node_name(text)):
-        raise UnknownNode(
-            f"no node is called {text!r}; `modelvine peers` lists those that are known"
-        )
+        raise UnknownNode(f"no node is called {text!r}; `modelvine peers` lists the known nodes")
     try:
         public_of(text)
     except InvalidSignature as error:

@@ -43,11 +43,11 @@ def peer_check(
     def check(request: HttpRequest) -> None:
         peer = asking_peer(request)
         if peer != request.headers.get(HOP):
-            raise NotAllowed(f"{HOP} must name the peer whose certificate is shown")
+            raise NotAllowed(f"{HOP} must name the peer of the TLS certificate")
         if peer not in known.catalog.held:
-            raise NotAllowed(f"the registry here does not know {peer}")
+            raise NotAllowed(f"this node's registry does not contain {peer}")
         if not known.admits(peer):
-            raise NotAllowed(f"{peer} is not let in here")
+            raise NotAllowed(f"{peer} is not admitted here")
         if known.presence(peer) is Presence.LEFT:
             raise NotAllowed(f"{peer} has left the network")
         if grants is not None:
@@ -60,7 +60,7 @@ def _granted(request: HttpRequest, peer: PeerId, grants: GrantLookup, now: float
     """Return what the grant allows that a peer shows; raise `NotAllowed`: it is asked elsewhere, whatever is wrong with it."""
     shown = request.headers.get(GRANT)
     if shown is None:
-        raise NotAllowed("this node wants a grant of those who ask (modelvine invite --for-node)")
+        raise NotAllowed("this node requires a grant (modelvine invite --for-node)")
     try:
         return principal_of(grants.granted(shown, peer), now)
     except OF_KEYS as error:
@@ -76,7 +76,7 @@ def asking_peer(request: HttpRequest) -> PeerId:
         raise NotAllowed("this listener is for nodes, over TLS")
     certificate = secured.getpeercert(binary_form=True)
     if certificate is None:
-        raise NotAllowed("a node shows its certificate")
+        raise NotAllowed("nodes must present their certificate")
     # The answer is remembered by the certificate, so a connection's later requests pay for a look-up alone.
     try:
         return peer_of_certificate(certificate)

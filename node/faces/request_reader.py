@@ -156,10 +156,10 @@ async def _more(
             return await content.readany()
     except TimeoutError as error:
         raise BodyTooSlow(
-            f"no more of the body came within {idle:g} s, or less than {rate} bytes a second"
+            f"the body stalled for {idle:g} s, or arrived at less than {rate} bytes a second"
         ) from error
     except web.RequestPayloadError as error:
-        raise Unparseable("the body is not framed as it says") from error
+        raise Unparseable("the body does not match its framing headers") from error
 
 
 def _ask_for_it(request: HttpRequest) -> None:
@@ -169,7 +169,7 @@ def _ask_for_it(request: HttpRequest) -> None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
-_NO_ROOM = "too many large requests are under way here; try again"
+_NO_ROOM = "too many large requests are in flight; try again"
 
 
 def _check_room(request: HttpRequest, size: int) -> None:
@@ -296,7 +296,9 @@ async def _unpacked(body: bytes, encoding: str, limit: int) -> bytes:
             headed = len(body) > 1 and body[0] & 15 == 8 and int.from_bytes(body[:2]) % 31 == 0
             window = _ZLIB if headed else _BARE
         case other:
-            raise UnsupportedMediaType(f"content encoding {other[:40]!r} is not read; use gzip")
+            raise UnsupportedMediaType(
+                f"content encoding {other[:40]!r} is not supported; use gzip"
+            )
     if len(body) < _INFLATE_HERE // 16:
         return _inflated(body, window, limit)
     return await in_thread(partial(_inflated, body, window, limit))
@@ -311,16 +313,16 @@ def _inflated(packed: bytes, window: int, limit: int) -> bytes:
         try:
             pieces.append(member.decompress(packed, left + 1))
         except zlib.error as error:
-            raise Unparseable("the body is not packed as its content encoding says") from error
+            raise Unparseable("the body does not match its content encoding") from error
         left -= len(pieces[-1])
         if left < 0:
             raise BodyTooLarge(limit)
         if not member.eof:
-            raise Unparseable("the packed body is broken off")
+            raise Unparseable("the compressed body is incomplete")
         packed = member.unused_data
         if not packed:
             return b"".join(pieces)
-    raise Unparseable(f"the body is packed in more than {MAX_MEMBERS} members")
+    raise Unparseable(f"the body is compressed in more than {MAX_MEMBERS} members")
 
 
 def read_as(shape: type[Shape], given: Mapping[str, object]) -> Shape:

@@ -133,7 +133,7 @@ async def _pass_on(
         except asyncio.CancelledError:
             # Where the caller is still there, it is this process that ends.
             if out.begun and http.transport is not None:
-                ending = AnswerBroken("the node that was asked has ended")
+                ending = AnswerBroken("the other node has stopped")
                 account.ended = True
                 await _break_off(out, refusal(ending), account, voice)
             raise
@@ -183,7 +183,7 @@ async def _passed_on(
         return await _voiced(routed, out, headers, account, spoken.voice)
     if not answer.streamed:
         if out.begun:
-            raise AnswerBroken("the worker does not stream, and the wait for it was long")
+            raise AnswerBroken("the worker did not stream, and its response took too long")
         whole = await read_whole(answer, _WHOLE_BYTES)
         if whole is not None:
             account.hears_whole(whole)
@@ -270,7 +270,7 @@ async def _voiced(
         await out.end(said)
         return None
     if not voice.streams:
-        raise WorkerFailed("the worker streams what was asked for in one piece")
+        raise WorkerFailed("the worker streamed, although no stream was requested")
     passage = Passage(routed, account)
     first = voice.stream(passage.first(answer.first))
     headers |= {**voice.headers, "content-type": EVENT_STREAM}

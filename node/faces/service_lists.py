@@ -107,7 +107,7 @@ async def _page(context: Serving, request: Request, place: Place) -> dict[str, A
     match said:
         case {"data": [*rows]} if all(isinstance(row, dict) for row in rows):
             return {"data": rows, "has_more": said.get("has_more") is True}
-    raise WorkerFailed("a service's list is none")
+    raise WorkerFailed("a service returned an invalid list")
 
 
 def _limit(said: str) -> int:

@@ -88,7 +88,7 @@ def _asking(context: Serving, beneath: str) -> Handler:
 
         async def ask() -> SpokenAnswer:
             if found is None:
-                raise UnknownPath(f"nothing is served under {http.rel_url.raw_path[:200]!r}")
+                raise UnknownPath(f"no endpoint has the path {http.rel_url.raw_path[:200]!r}")
             asked = _without_homes(found, method, http.query_string, *await _body(context, http))
             kind, model, pin = _service(context, http, asked)
             request = _request(context, http, kind, asked.target, asked.body, model=model, pin=pin)
@@ -209,7 +209,7 @@ def _at_home(asked: _Asked, offered: list[Place]) -> tuple[Kind, str, Pin]:
             if here or not asked.call.at_home:
                 return kind, f"{service.project}/{service.model}", pin_to(node, service, here=here)
     if len(asked.homes) > 1:
-        raise BadRequest("the request names what two different services keep")
+        raise BadRequest("the request names objects of two different services")
     raise away()
 
 

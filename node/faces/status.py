@@ -61,7 +61,7 @@ def _parts(context: Context) -> Mapping[str, str]:
     """Say of each part `ok`, or a sentence on what is wrong."""
     parts = dict.fromkeys(("http", *_PARTS), "ok") | dict(context.registry.degraded())
     if context.registry.own.standing is Standing.DRAINING:
-        parts["http"] = "draining: other nodes send nothing new here"
+        parts["http"] = "draining: other nodes send no new requests"
     if found := contacts(context.bootstrap.addresses, context.registry.mesh):
         # Who is connected to others has joined, at whatever address.
         parts["bootstrap"] = "ok" if context.registry.mesh.connections() else summary(found)

@@ -69,9 +69,9 @@ def rows_of(workers: Iterable[Worker], told: Told) -> dict[str, Any]:
 
 def warned(silent: Iterable[Worker]) -> dict[str, Any]:
     """Return a field `warnings` with a sentence for each worker that answers nothing, no field where there is none."""
-    said = "; it is registered all the same, and callers get 503 until it does"
+    said = "; it is registered anyway, and callers get 503 until it answers"
     found = [
-        f"nobody answers at {worker.api.partition('?')[0]} for {worker.service.project}/{worker.service.model}{said}"
+        f"nothing answers at {worker.api.partition('?')[0]} for {worker.service.project}/{worker.service.model}{said}"
         for worker in silent
     ][:MAX_NAMES]
     return {"warnings": found} if found else {}

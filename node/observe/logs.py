@@ -229,7 +229,7 @@ class Log(logging.Handler):
         return [self.format(record) for record in self._repeats.due()]
 
     def _lost(self, count: int) -> str:
-        message = "%d lines of this log were left out: standard error did not take them"
+        message = "%d log lines were dropped: standard error was blocked"
         return self.format(_record("modelvine.log", logging.WARNING, message, count))
 
 

@@ -86,11 +86,11 @@ class Endpoint:
             said, well = f"{type(error).__name__}: {error}", False
         if not well and not self.away:
             log.warning(
-                "%s %s until the collector of node.traces takes them: %s",
+                "%s %s until the collector of node.traces accepts them: %s",
                 self._sort, self._otherwise, said,
             )  # fmt: skip
         elif well and self.away:
-            log.info("the collector of node.traces takes %s again", self._sort)
+            log.info("the collector of node.traces accepts %s again", self._sort)
         self.away = not well
         return well
 

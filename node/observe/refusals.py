@@ -13,14 +13,14 @@ from registry.clock import Clock
 log = logging.getLogger("modelvine.registry")
 
 LINES: Mapping[str, str] = {
-    "strangers_refused": "refused %d frames of unknown nodes: a neighbour brings in more than registry.strangers_per_second",
-    "frames_dropped": "dropped %d frames: a neighbour hands over more than one may",
+    "strangers_refused": "refused %d frames of unknown nodes: a neighbour introduces more than registry.strangers_per_second",
+    "frames_dropped": "dropped %d frames: a neighbour forwards more than its limit",
     "frames_bad": "refused %d frames that are malformed, forged or not their publisher's own",
     "frames_lost_in_queue": "lost %d frames: this node is too busy to read them, or mesh.queue is too small",
-    "evicted_by_all": "closed %d idle connections to make room: all places are taken (web.connections)",
+    "evicted_by_all": "closed %d idle connections: all connections were in use (web.connections)",
     "evicted_by_own": "closed %d idle connections of addresses that have more than web.connections_per_address",
-    "refused_to_all": "turned %d connections away: requests under way have all places (web.connections)",
-    "refused_to_own": "turned %d connections away: their address has all its places (web.connections_per_address)",
+    "refused_to_all": "refused %d connections: requests in flight use all connections (web.connections)",
+    "refused_to_own": "refused %d connections: their address has no connection left (web.connections_per_address)",
 }
 """What is said of each event, with how often it happened."""
 

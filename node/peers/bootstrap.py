@@ -34,7 +34,7 @@ def peer_at(address: str) -> PeerId:
     except InvalidSignature as error:
         raise ValueError(str(error)) from error
     except (MultiaddrError, ValueError) as error:
-        raise ValueError(f"{head!r} is no multiaddr: {error}") from error
+        raise ValueError(f"{head!r} is not a multiaddr: {error}") from error
     return PeerId(peer)
 
 
@@ -76,7 +76,7 @@ class Bootstrap:
         peer_at(address)
         async with self._changing:
             if len(self._choices) >= MAX_ADDRESSES and address not in self._choices:
-                raise LimitReached(f"{MAX_ADDRESSES} bootstrap addresses are kept at most")
+                raise LimitReached(f"{MAX_ADDRESSES} bootstrap addresses are the maximum")
             await self._choose(address, _KEPT)
             self._keep(self.addresses)
 

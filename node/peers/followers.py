@@ -27,7 +27,7 @@ _GONE = frozenset({Presence.LOST, Presence.LEFT})
 
 
 def tell_of(peers: Registry, now: Clock) -> Callable[[Iterable[PeerId]], None]:
-    """Return what takes in that nodes changed: the log says who was met, lost and has left; a burst of it is counted."""
+    """Return what takes in that nodes changed: the log names nodes that joined, were lost or left; bursts are counted."""
     met: set[PeerId] = set()
     pace, kept_back = RateLimit(rate=_LINES_PER_SECOND, burst=_LINES_AT_ONCE), 0
 
@@ -61,7 +61,7 @@ def _sentence(peers: Registry, node: PeerId, presence: Presence) -> str:
         pulse = peers.pulse(node)
         return f"lost {who}: {REASONS[pulse.why]}" if pulse else f"lost {who}"
     count = len(held.record.services) if held else 0
-    return f"met {who}, which serves {count} model{'' if count == 1 else 's'}"
+    return f"{who} joined, with {count} model{'' if count == 1 else 's'}"
 
 
 class OtherNodes(Protocol):
@@ -144,5 +144,5 @@ async def tell_revoked(keys: KeyRing, registry: Registry) -> None:
                 try:
                     await registry.take_back(revoked)
                 except LimitReached as error:
-                    log.error("other sites do not hear which grants are revoked: %s", error)  # noqa: TRY400  (a sentence for the operator)
+                    log.error("other sites do not learn of revoked grants: %s", error)  # noqa: TRY400  (a sentence for the operator)
         await asyncio.sleep(_REVOKED_PERIOD)

@@ -13,16 +13,16 @@ from registry.records import Reach
 def invitation(addresses: Sequence[str], *, private: bool) -> str:
     """Return a sentence for the operator of a lone node; `addresses` are the node's own, the best first."""
     if not addresses:
-        return "this node is alone, and cannot be joined while its mesh is down"
+        return "no other node is connected, and none can join while the mesh is down"
     key = " --swarm-key FILE, the same key," if private else ""
     if only_loopback(addresses):
         return (
-            "this node is alone, which is no fault: it serves its own models. Nodes of this machine join it with"
-            f"{key} --bootstrap {addresses[0]}; for those of other machines, start it with --profile lan"
+            "no other node is connected; this node serves its own models. Nodes on this machine join it with"
+            f"{key} --bootstrap {addresses[0]}; to let other machines join, start it with --profile lan"
         )
     outside = next(address for address in addresses if not only_loopback([address]))
     return (
-        "this node is alone, which is no fault: it serves its own models. Others join it with"
+        "no other node is connected; this node serves its own models. Others join it with"
         f"{key} --bootstrap {outside}"
     )
 

@@ -39,7 +39,7 @@ class Channel(asyncio.Protocol, Generic[Heard]):
             return
         transport.write(framed(word))
         if transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
-            log.error("another process of this node reads nothing any more")
+            log.error("another process of this node has stopped reading")
             transport.abort()
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class Channel(asyncio.Protocol, Generic[Heard]):
             for frame in self._frames.cut(data):
                 self._take(self._read(frame))
         except Unreadable:
-            log.exception("a process of this node cannot be understood")
+            log.exception("a process of this node sent an invalid message")
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002

@@ -104,7 +104,7 @@ class Helpers:
                 while not all(post.session and post.session.ready.is_set() for post in self._posts):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
                 return
-        log.warning("not all helpers are ready; this process serves for them meanwhile")
+        log.warning("not all helper processes are ready; this process serves meanwhile")
 
     async def register(self, workers: Workers) -> None:
         """Tell all helpers which workers there are, and return when they know."""
@@ -166,7 +166,7 @@ class Helpers:
                 return
             if clock() - began > _LIVED:
                 pause = _FIRST_PAUSE
-            log.warning("a helper ended with code %d and starts again in %.1f s", code, pause)
+            log.warning("a helper process ended with code %d; it restarts in %.1f s", code, pause)
             await self._stand_in(post)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -202,7 +202,7 @@ class Helpers:
                 await session.ask()
                 await asyncio.sleep(PERIOD)
         except TimeoutError:
-            log.error("a helper stands still and is ended")  # noqa: TRY400 (a sentence for the operator)
+            log.error("a helper process is stuck, and is ended")  # noqa: TRY400 (a sentence for the operator)
             await session.end()
         except ConnectionError:
             return

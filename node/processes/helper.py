@@ -101,7 +101,7 @@ class _Helper:
             ending = group.create_task(self._end_with_the_first())
             await self._informed.wait()
             if self._parts is None:
-                raise RuntimeError("the first process asked before it said who we are")
+                raise RuntimeError("the first process sent a request before its greeting")
             async with AsyncExitStack() as closing:
                 await self._serve(self._parts, closing)
                 beside: dict[str, Callable[[], Awaitable[None]]] = {

@@ -361,7 +361,7 @@ def told(body: bytes) -> Told:
     try:
         return _TOLD.validate_json(body)
     except ValidationError as error:
-        raise Unreadable(f"the first process said what is no message: {error.title}") from error
+        raise Unreadable(f"the first process sent an invalid message: {error.title}") from error
 
 
 def said(body: bytes) -> Said:
@@ -369,7 +369,7 @@ def said(body: bytes) -> Said:
     try:
         return _SAID.validate_json(body)
     except ValidationError as error:
-        raise Unreadable(f"a helper said what is no message: {error.title}") from error
+        raise Unreadable(f"a helper sent an invalid message: {error.title}") from error
 
 
 class Frames:

@@ -223,7 +223,7 @@ def _record(frame: bytes) -> Signed:
     try:
         word = wire.decode(frame)
     except InvalidFrame as error:
-        raise Unreadable("the first process told what nobody signed") from error
+        raise Unreadable("the first process sent a record with a bad signature") from error
     if not isinstance(word, Signed):
-        raise Unreadable("the first process told what is no record")
+        raise Unreadable("the first process sent an invalid record")
     return word

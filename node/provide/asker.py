@@ -98,7 +98,7 @@ class Asker:
                     response.headers.get("retry-after", ""),
                 )
         except (aiohttp.ClientError, TimeoutError) as error:
-            log.debug("%s was not answered: %s", path, type(error).__name__)
+            log.debug("%s got no answer: %s", path, type(error).__name__)
             return NodeAnswer(0)
 
 

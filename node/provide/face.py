@@ -26,7 +26,7 @@ def application(routes: Iterable[web.RouteDef], key: str) -> web.Application:
         shown = request.headers.get("authorization", "")
         # Being on this machine proves nothing.
         if not hmac.compare_digest(shown.encode(errors="replace"), f"Bearer {key}".encode()):
-            raise Fault(401, "only the node that this is registered at may ask")
+            raise Fault(401, "only the node at which this service is registered may call it")
         try:
             return await handler(request)
         except ConnectionError:
@@ -35,7 +35,7 @@ def application(routes: Iterable[web.RouteDef], key: str) -> web.Application:
             raise Fault(507, str(full)) from full
         except (OSError, DatabaseError) as error:
             log.error("%s %s failed: %s", request.method, request.path, error)  # noqa: TRY400
-            raise Fault(507, "this service cannot keep anything now; its log says why") from error
+            raise Fault(507, "this service cannot store anything now; see its log") from error
 
     app = web.Application(middlewares=[admit], client_max_size=MAX_JSON_BYTES)
     app.add_routes([web.get("/v1/models", _models), *routes])
@@ -53,7 +53,7 @@ def cut(http: web.Request, ids: list[str]) -> tuple[list[str], bool]:
     if not limit.isdigit() or not 1 <= int(limit) <= 10_000:
         raise Fault(400, "`limit` is a number from 1", param="limit")
     if after is not None and after not in ids:
-        raise Fault(400, "`after` names nothing that is here", param="after")
+        raise Fault(400, "`after` names nothing of this service", param="after")
     begin = ids.index(after) + 1 if after else 0
     end = begin + min(int(limit), MAX_PAGE)
     return ids[begin:end], end < len(ids)

@@ -109,7 +109,7 @@ class Files:
         """Raise `NoRoom` where the files that are kept leave none for so many bytes more."""
         held = await self.run_in_thread(self.table.bytes_held)
         if held + size > self._bound:
-            raise NoRoom(f"{held:,} of {self._bound:,} bytes are taken by files: delete some")
+            raise NoRoom(f"{held:,} of {self._bound:,} bytes are used by files: delete some")
 
     def path(self, id_: str) -> Path:
         """Return where the bytes of a file are, or belong."""

@@ -91,7 +91,7 @@ class Uploads:
         if not parts or not known.issuperset(parts):
             raise Fault(400, "`part_ids` names no parts of this upload", param="part_ids")
         if sum(part.stat().st_size for part in parts) != about["bytes"]:
-            raise Fault(400, f"the parts are not the {about['bytes']:,} bytes that were announced")
+            raise Fault(400, f"the parts do not have the announced {about['bytes']:,} bytes")
         id_, now = new_id("file-"), int(self._now())
         place = self._files.path(id_)
         await asyncio.to_thread(_join, parts, place)

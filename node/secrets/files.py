@@ -24,15 +24,15 @@ def make_private_directory(path: Path) -> None:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        why = "a file is in its place" if isinstance(error, FileExistsError) else error.strerror
+        why = "a file has this name" if isinstance(error, FileExistsError) else error.strerror
         raise SecretRefused(
-            f"the directory {path} cannot be made: {why}. Name another with --data-dir DIR"
+            f"the directory {path} cannot be created: {why}. Set another with --data-dir DIR"
         ) from error
 
 
 def unwritable(path: Path, error: OSError) -> str:
     """Say that a file cannot be written, and what it would take."""
-    return f"{path} cannot be written: {error.strerror}; {path.parent} must be a directory in which this user may write"
+    return f"{path} cannot be written: {error.strerror}; {path.parent} must be a directory to which this user can write"
 
 
 def write_new(path: Path, text: str) -> None:
@@ -78,11 +78,13 @@ def read(path: Path, *, lenient: bool = False, at_most: int = MAX_SECRET_BYTES) 
     finally:
         os.close(descriptor)
     if len(content) > at_most:
-        raise SecretRefused(f"{path} is larger than {at_most} bytes: it is no secret of ours")
+        raise SecretRefused(
+            f"{path} is larger than {at_most} bytes: it is not one of modelvine's secrets"
+        )
     try:
         return content.decode("ascii", errors="replace" if lenient else "strict")
     except UnicodeDecodeError as error:
-        raise SecretRefused(f"{path} holds something else than text") from error
+        raise SecretRefused(f"{path} is not text") from error
 
 
 def _open_to(owner: int) -> int:
@@ -96,7 +98,7 @@ def read_control_token(path: Path) -> str:
     """Return the control token; raise `FileNotFoundError` or `SecretRefused`."""
     token = read(path, lenient=True).strip()
     if len(token) < TOKEN_BYTES or not (token.isascii() and token.isprintable()) or " " in token:
-        raise SecretRefused(f"{path} holds no whole token: remove it to get a new one")
+        raise SecretRefused(f"{path} contains no complete token: remove it to get a new one")
     return token
 
 
@@ -109,7 +111,7 @@ def read_swarm_key(path: Path) -> str:
         lines = tuple(read(path, lenient=True).split())
     except FileNotFoundError:
         raise SecretRefused(
-            f"there is no swarm key {path}: make one with `modelvine key swarm`"
+            f"there is no swarm key {path}: create one with `modelvine key swarm`"
         ) from None
     key = lines[-1].lower() if lines else ""
     well_formed = lines[:-1] in ((), _PSK_HEADER)
@@ -119,8 +121,8 @@ def read_swarm_key(path: Path) -> str:
         or not set(key) <= set("0123456789abcdef")
     ):
         raise SecretRefused(
-            f"{path} is no swarm key: it should hold {SWARM_KEY_CHARACTERS} hexadecimal characters. "
-            "Copy it from another node of the swarm, or make a new one with `modelvine key swarm FILE`"
+            f"{path} is not a swarm key: it must contain {SWARM_KEY_CHARACTERS} hexadecimal characters. "
+            "Copy it from another node of the mesh, or create a new one with `modelvine key swarm FILE`"
         )
     return key
 

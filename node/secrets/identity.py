@@ -36,8 +36,8 @@ def load(data_dir: Path) -> Identity:
         seed = b""
     if len(seed) != KEY_BYTES or len(text) != 2 * KEY_BYTES:
         raise SecretRefused(
-            f"{path} is no identity key: it should hold {2 * KEY_BYTES} hexadecimal characters. "
-            "Restore it from a backup, or move it away to become another node"
+            f"{path} is not an identity key: it must contain {2 * KEY_BYTES} hexadecimal characters. "
+            "Restore it from a backup, or move it away to start as a new node"
         )
     return Identity(seed)
 

@@ -42,7 +42,7 @@ def join(data_dir: Path, text: str) -> None:
         ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(held.grant.expires))
         raise SecretRefused(f"--join: this invitation ended {ended}: ask for a new one")
     if not held.addresses:
-        raise SecretRefused("--join: this names no node to join: it is a key for people")
+        raise SecretRefused("--join: this invitation is for users, not for a node")
     files.make_private_directory(data_dir)
     secret = {INVITATION: text, SWARM_KEY: held.swarm_key}
     for name, content in secret.items():

@@ -24,7 +24,7 @@ class AccessList:
     def require(self, peer: PeerId) -> None:
         """Raise `LimitReached` unless a peer may take part."""
         if not self.admits(peer):
-            raise LimitReached(f"{peer} is not let in here")
+            raise LimitReached(f"{peer} is not admitted here")
 
 
 def guests(own: PeerId, *, allow: Iterable[str], deny: Iterable[str]) -> AccessList:

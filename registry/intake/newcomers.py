@@ -110,7 +110,7 @@ class Newcomers:
         if via is None or self.has_met(node):
             return
         if not self._pace(via).allows(via, now, cost=1 + weight / WEIGHT_OF_ONE):
-            raise LimitReached(f"{via} brings more strangers than one neighbour may")
+            raise LimitReached(f"{via} introduces more unknown nodes than its limit")
 
     def has_room(self, node: PeerId, held: int) -> bool:
         """Say whether there is a free place for a newcomer among `held` nodes."""
@@ -136,7 +136,7 @@ class Newcomers:
         if gone is None and self.has_met(node) and self._strangers:
             gone = next(reversed(self._strangers))
         if gone is None:
-            raise LimitReached(f"the registry holds {self._places:,} nodes already")
+            raise LimitReached(f"the registry already contains {self._places:,} nodes")
         return gone
 
     def too_heavy(self, node: PeerId, weight: int) -> bool:
@@ -167,7 +167,7 @@ class Newcomers:
         if len(self._refused) >= MAX_REFUSED:
             del self._refused[next(iter(self._refused))]
         self._refused[node] = now + REFUSED_SECONDS
-        words = f"unmet nodes serve as much as they may already, so {node} is too heavy"
+        words = f"unknown nodes have reached their limit of services, so {node} is refused"
         raise LimitReached(f"{words} (registry.stranger_services)")
 
     def held(self, node: PeerId, *, weight: int = 0) -> None:

@@ -46,12 +46,12 @@ class AuthorRate:
     def require(self, author: str, frame: bytes, now: float) -> None:
         """Raise unless an author may say something so long; what is no news costs it nothing, so nothing is taken yet."""
         if len(frame) > FRAME_COST and self._spent.left(author, now) < self._cost(len(frame)):
-            raise LimitReached(f"{author} says too much")
+            raise LimitReached(f"{author} sends too much")
 
     def spend(self, author: str, now: float, *, frame_bytes: int) -> None:
         """Take in that an author says something new."""
         if not self._spent.allows(author, now, cost=self._cost(frame_bytes)):
-            raise LimitReached(f"{author} speaks too often")
+            raise LimitReached(f"{author} sends too often")
 
     def _cost(self, frame_bytes: int) -> float:
         # However slow the pace, a first word is heard.

@@ -102,7 +102,7 @@ class MulticastDns:
             except (OSError, ZeroconfError, NonUniqueNameException, TimeoutError) as error:
                 log.log(
                     logging.DEBUG if complained else logging.WARNING,
-                    "nodes of this network are not found by multicast: %s",
+                    "cannot find nodes of this network by multicast: %s",
                     error or type(error).__name__,
                 )
                 complained = True
@@ -132,7 +132,7 @@ class MulticastDns:
                     await browser.async_cancel()
                 await zeroconf.async_close()  # says goodbye first
         except (OSError, ZeroconfError, TimeoutError) as error:
-            log.debug("multicast did not end as it should: %s", error)
+            log.debug("multicast did not end properly: %s", error)
         self._seen.clear()
         if self._telling is not None:
             self._telling.cancel()

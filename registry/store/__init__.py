@@ -46,7 +46,7 @@ def open_store(url: str, *, data_dir: Path, node: PeerId, timeout: float = 1.0) 
     name = _ALIASES.get(scheme, scheme)
     if name not in names():
         raise ValueError(
-            f"no store is called {scheme!r}: write memory, sqlite, sqlite:PATH, redis://HOST:PORT/N, "
+            f"there is no store {scheme!r}: use memory, sqlite, sqlite:PATH, redis://HOST:PORT/N, "
             "rediss://HOST:PORT/N, unix://SOCKET or postgresql://HOST:PORT/DATABASE"
         )
     try:
@@ -56,7 +56,7 @@ def open_store(url: str, *, data_dir: Path, node: PeerId, timeout: float = 1.0) 
         if missing.name not in {None, "psycopg"}:
             raise
         raise ValueError(
-            'PostgreSQL as a store needs more: pip install "modelvine[postgres]"'
+            'PostgreSQL as a store needs an extra: pip install "modelvine[postgres]"'
         ) from missing
     opened = module.open_url(url, data_dir=data_dir, node=node, timeout=timeout)
     return cast("Store", opened)

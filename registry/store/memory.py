@@ -45,5 +45,5 @@ def open_url(url: str, *, data_dir: Path, node: PeerId, timeout: float) -> Store
     """Return a store for `memory`; directory, node and time matter to the others only."""
     del data_dir, node, timeout
     if url != "memory":
-        raise ValueError(f"write `memory`, nothing after it, not {url!r}")
+        raise ValueError(f"use `memory` with nothing after it, not {url!r}")
     return MemoryStore()

@@ -44,7 +44,7 @@ _SLICE = 256
 """Values asked for at a time: at most 128 MiB on their way, and far less with real frames."""
 
 _USAGE = (
-    "write redis://HOST:PORT/N, rediss://HOST:PORT/N or unix://SOCKET?db=N, with [USER]:PASSWORD@ before the host "
+    "use redis://HOST:PORT/N, rediss://HOST:PORT/N or unix://SOCKET?db=N, with [USER]:PASSWORD@ before the host "
     "where the server asks for it; special characters in a password percent-encoded; the only options are db and ssl_…"
 )
 

@@ -220,9 +220,9 @@ def _code(error: sqlite3.Error) -> int | None:
 
 def _damaged(path: Path) -> str:
     return (
-        f"{path} is damaged: stop the node, move it away together with the files {path.name}-wal and "
-        f"{path.name}-shm, or put a backup there, and start again; other nodes' records come back by "
-        "themselves, this node's models have to be registered again"
+        f"{path} is damaged: stop the node, move the file away together with {path.name}-wal and {path.name}-shm, "
+        "or restore a backup, and start again; records of other nodes return by themselves, but register this node's "
+        "models again"
     )
 
 
@@ -231,5 +231,5 @@ def open_url(url: str, *, data_dir: Path, node: PeerId, timeout: float) -> Store
     del node  # One node, one file: everything in it is its own.
     path = url.removeprefix("sqlite").removeprefix(":")
     if path.startswith("//") or url == "sqlite:":
-        raise ValueError(f"write `sqlite` or `sqlite:PATH`, not {url!r}")
+        raise ValueError(f"use `sqlite` or `sqlite:PATH`, not {url!r}")
     return SqliteStore(data_dir / (path or _FILE_NAME), timeout=timeout)

@@ -155,7 +155,7 @@ def check(worker: Worker) -> None:
 
 def _module(name: str) -> ModuleType:
     if name not in NAMES:
-        raise ValueError(f"no dialect is called {name!r}; there are: {', '.join(NAMES)}")
+        raise ValueError(f"there is no dialect {name!r}; known are: {', '.join(NAMES)}")
     try:
         return import_module(f"{__name__}.{name}")
     except ImportError as error:

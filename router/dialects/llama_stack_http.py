@@ -69,12 +69,12 @@ class LlamaStackHttp(Translating):
     async def recognise(self, worker: Worker) -> Sighting:
         """Know it by what it says to a request without anything in it: that it lacks something."""
         url = self.url(worker, "inference")
-        asked = f"POST {url.path} with nothing in it"
+        asked = f"empty POST {url.path}"
         heard = await glance(self._places, worker, url, method="POST", body=b"{}")
         if heard.status not in _LACKING or not isinstance(heard.json, dict):
             return Sighting(asked, heard.came)
         services = await services_of(self._links, worker)
-        came = f"{heard.status}, it lacks what /inference needs"
+        came = f"{heard.status}, it reports missing fields of /inference"
         if services:
             came += f"; and {shown(services)}"
         return Sighting(asked, came, Described("Llama Stack", services))
@@ -110,7 +110,7 @@ def orders(asked: TextRequest, worker: Worker) -> Orders:
 
 def _message(message: Mapping[str, object]) -> dict[str, object]:
     if message.get("tool_calls") or message.get("function_call"):
-        raise WorkerUnable("Llama Stack has no word for a tool call in a message", param="messages")
+        raise WorkerUnable("Llama Stack does not support tool calls in messages", param="messages")
     role, content = str(message["role"]), message.get("content")
     said: dict[str, object] = {"role": _ROLES.get(role, role)}
     if isinstance(name := message.get("name"), str):
@@ -126,7 +126,7 @@ def _message(message: Mapping[str, object]) -> dict[str, object]:
             case {"type": "image_url", "image_url": {"url": str(url)}}:
                 attachments.append(_attachment(url))
             case _:
-                raise WorkerUnable("only texts and images can be told to it", param="messages")
+                raise WorkerUnable("it supports only texts and images", param="messages")
     said["text"] = "\n".join(texts)
     return said | ({"attachments": attachments} if attachments else {})
 
@@ -148,7 +148,7 @@ def part(_: TextRequest, data: bytes) -> Said:
     said = _success(data)
     piece = _candidates(said)[0] if "candidates" in said else said
     if not _OF_A_PIECE & set(piece):
-        raise WorkerFailed("an event of the worker's stream is no piece of a message")
+        raise WorkerFailed("an event of the worker's stream is not a part of a message")
     read = _message_of(piece, 0)
     return Said(
         read.text, read.reason, _usage(said), read.calls, over=piece.get("is_complete") is True
@@ -160,7 +160,7 @@ def whole(asked: TextRequest, _: int, body: bytes, __: Callable[[str], str]) -> 
     said = _success(body)
     candidates = _candidates(said)
     if len(candidates) < asked.n:
-        raise WorkerUnable(f"the worker gave {len(candidates)} of {asked.n} texts", param="n")
+        raise WorkerUnable(f"the worker returned {len(candidates)} of {asked.n} texts", param="n")
     told, events = _usage(said), list[Event]()
     for choice, candidate in enumerate(candidates[: asked.n]):
         read = _message_of(candidate, choice)
@@ -183,7 +183,7 @@ def _candidates(said: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
 def _message_of(said: Mapping[str, object], choice: int) -> Said:
     text, reason = said.get("text") or "", said.get("finish_reason")
     if not isinstance(text, str):
-        raise WorkerFailed("the text of the worker's message is none")
+        raise WorkerFailed("the worker's message has no text")
     ended: Reason | None = None
     if isinstance(reason, str):
         ended = _REASONS.get(reason, "stop")
@@ -213,7 +213,7 @@ def _calls(given: object, choice: int) -> tuple[ToolCall, ...]:
 def _success(body: bytes) -> Mapping[str, object]:
     said = object_of(body)
     if said.get("error"):
-        raise WorkerFailed("the worker answered with an error under a status of success")
+        raise WorkerFailed("the worker returned an error with a success status")
     return said
 
 
@@ -235,7 +235,7 @@ def _took(asked: bytes, body: bytes, _: Callable[[str], str]) -> Usage | None:
     said = _success(body)
     given, wanted = len(_candidates(said)), count_of(orjson.loads(asked).get("n_completions"))
     if given < wanted:
-        raise WorkerUnable(f"the worker gave {given} of {wanted} texts", param="n")
+        raise WorkerUnable(f"the worker returned {given} of {wanted} texts", param="n")
     return _usage(said)
 
 

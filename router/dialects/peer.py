@@ -153,7 +153,9 @@ class Peer:
                 headers[VERBATIM] = verbatim.written(said)
                 body += said.body
             elif said.needs:
-                raise WorkerUnable("the request is too long for its own words", param=said.needs)
+                raise WorkerUnable(
+                    "the request is too long to be forwarded unchanged", param=said.needs
+                )
         return Call(link.place, _start(link.base, request.kind), headers, body)
 
     async def alive(self, worker: Worker) -> bool:  # noqa: ARG002
@@ -198,7 +200,7 @@ def _words(exchange: Exchange, said: Verbatim | None) -> str:
     """Return the protocol in whose words an answer is; raise `WorkerFailed` where its caller has others."""
     spoken = exchange.header(VERBATIM)
     if spoken and (said is None or spoken != said.protocol):
-        raise WorkerFailed("the node that was asked answers in words of another protocol")
+        raise WorkerFailed("the other node answered in another protocol")
     return spoken
 
 
@@ -219,14 +221,14 @@ async def _stream(exchange: Exchange, route: Route) -> Answer:
         if said:
             return exchange.answer(bytes(raw), route)
         if len(raw) > SILENT_BYTES:
-            raise WorkerFailed(f"the stream said nothing in {SILENT_BYTES:,} bytes")
+            raise WorkerFailed(f"the stream had no event in {SILENT_BYTES:,} bytes")
     raise WorkerFailed("the stream ended before its first event")
 
 
 def _told_in_stream(raw: bytes) -> WorkerFailed:
     events = Splitter(max_event_bytes=len(raw)).feed(raw)
     told = next((_told(event.data) for event in events if event.data), None)
-    words = cleaned(told.message) if told else "the node that was asked found nobody who answers"
+    words = cleaned(told.message) if told else "the other node has no worker that answers"
     error = WorkerFailed(words)
     error.told = told
     return error
@@ -238,7 +240,7 @@ async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
             return _not_there(await exchange.at_most(MAX_REFUSAL_BYTES), kind)
         if exchange.status == 403:
             # We may have been lost or away until a moment ago, or are kept out. Whichever it is, its worker has seen nothing.
-            return WorkerAway("the node does not let this one in now", hopeful=True)
+            return WorkerAway("the other node does not admit this one now", hopeful=True)
         return await refusal(exchange)
     body = await exchange.at_most(MAX_TOLD_BYTES)
     told = _told(body, exchange) if exchange.ended else None
@@ -250,9 +252,7 @@ async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
 
 def _meaning(exchange: Exchange, body: bytes, told: PeerError | None) -> WorkerError:
     status = exchange.status
-    words = (
-        cleaned(told.message) if told else f"the node that was asked answered with status {status}"
-    )
+    words = cleaned(told.message) if told else f"the other node answered with status {status}"
     if status in REFUSALS:
         return _unable(told) or WorkerRejected(status, body)
     if status == 503:
@@ -306,7 +306,7 @@ def _is_word(name: object, value: object) -> bool:
 
 def _not_there(body: bytes, kind: Kind) -> WorkerError:
     if b'"model_not_found"' in body or b'"no_provider"' in body:
-        return WorkerStale("the node does not serve this model any more")
+        return WorkerStale("the other node no longer serves this model")
     if kind in TEXT:
         return WorkerFailed("the node has no such path")
     # It is of a version that knows no such requests; with others of the model it is well.

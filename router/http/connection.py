@@ -163,10 +163,10 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade):
-            self._break(NotHttp("what came back is no HTTP answer"))
+            self._break(NotHttp("the response is not HTTP"))
             return
         if self._barren > HEAD_BYTES:
-            self._break(NotHttp("the answer's headers are beyond all bounds"))
+            self._break(NotHttp("the response headers are too long"))
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is gone."""
@@ -177,7 +177,9 @@ class Connection(asyncio.BufferedProtocol):
             if self._until_close and error is None:
                 reply.finish()
             else:
-                reply.fail(HungUp("the other side hung up", untouched=not self._heard))
+                reply.fail(
+                    HungUp("the other side closed the connection", untouched=not self._heard)
+                )
         # It refers to us: together they would stay until the garbage collector comes.
         del self._parser
         self._home.lost(self)
@@ -196,10 +198,10 @@ class Connection(asyncio.BufferedProtocol):
         if 100 <= status < 200 or reply is None or reply.status:
             return
         if not 100 <= status <= 599:
-            self._break(NotHttp("the answer has no status that HTTP knows"))
+            self._break(NotHttp("the response has an invalid status"))
             return
         if headers.get("transfer-encoding", "chunked").lower() != "chunked":
-            self._break(NotHttp("the answer is packed in a way that was not asked for"))
+            self._break(NotHttp("the response has an encoding that was not requested"))
             return
         length = headers.get("content-length")
         reply.headers = headers
@@ -213,7 +215,7 @@ class Connection(asyncio.BufferedProtocol):
         """Take in bytes of the body."""
         self._barren = 0
         if self._reply is not None and not self._reply.status:
-            self._break(NotHttp("a notice before the answer has a body"))
+            self._break(NotHttp("an informational response has a body"))
         elif self._reply is not None and self._reply.take(piece) and not self._paused:
             self._paused = True
             if self._transport is not None:
@@ -261,5 +263,5 @@ def header_lines(headers: Mapping[str, str]) -> str:
     """Return header fields as they are sent; raise `ValueError` for one that would be two."""
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     if lines.count("\n") != len(headers) or lines.count("\r") != len(headers) or "\0" in lines:
-        raise ValueError("a header holds a line break")
+        raise ValueError("a header contains a line break")
     return lines

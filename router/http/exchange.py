@@ -133,7 +133,7 @@ class Exchange:
             raise WorkerFailed("the answer is longer than `max_answer_bytes`")
         headers = self._reply.headers
         if headers.get("content-encoding", "") not in ("", "identity"):
-            raise WorkerFailed("the answer is packed in a way that was not asked for")
+            raise WorkerFailed("the response has an encoding that was not requested")
         shown = shown_of(headers)
         rest = NOTHING if self.ended else self.rest(len(first))
         return Answer(self.status, self.content_type, first, rest, route, length, shown)
@@ -318,9 +318,9 @@ async def refusal(exchange: Exchange) -> WorkerError:
     if status in (408, 425, 429, 529):
         return busy(exchange)
     if status == LOOP_DETECTED:
-        return Looped("the request came round: its worker is a node that had passed it on")
+        return Looped("the request returned: its worker is a node that it had passed")
     if status in (401, 403):
-        return WorkerFailed("the worker does not let this node in")
+        return WorkerFailed("the worker does not admit this node")
     return WorkerFailed(f"the worker answered with status {status}")
 
 
@@ -359,15 +359,15 @@ def _failure(error: OSError, settings: RouterSettings) -> WorkerError:
         case ConnectTimeout():
             return WorkerTimeout("connection", settings.connect_timeout)
         case GivenUp():
-            return WorkerUnreachable("the node that was asked fell silent", sent=True)
+            return WorkerUnreachable("the other node stopped answering", sent=True)
         case TimeoutError():
             return WorkerTimeout("first byte", settings.first_byte_timeout)
         case CannotConnect():
-            return WorkerUnreachable(f"whoever serves this model cannot be reached: {error}")
+            return WorkerUnreachable(f"the worker cannot be reached: {error}")
         case HungUp():
-            return WorkerDied("the worker hung up before it answered")
+            return WorkerDied("the worker closed the connection before it answered")
         case _:
-            return WorkerFailed("what came back is no HTTP answer")
+            return WorkerFailed("the response is not HTTP")
 
 
 class _Nothing:

@@ -31,8 +31,8 @@ _WRAPPED = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"), IPv6Netw
 def objection(address: str, port: int) -> str:
     """Say why nothing is fetched from an IP address and port, nothing when it may be."""
     if port not in _PORTS:
-        return "images are fetched from ports 80 and 443 only"
-    return "" if is_public(address) else "images are fetched from the public web only"
+        return "images are fetched only from ports 80 and 443"
+    return "" if is_public(address) else "images are fetched only from the public internet"
 
 
 def is_public(address: str) -> bool:
@@ -68,11 +68,11 @@ class Fetching:
             raise _unfetched(param, f"it took longer than {FETCH_SECONDS:g} s") from error
         except (HttpError, OSError) as error:
             # Why exactly would tell callers what stands where.
-            raise _unfetched(param, "its server does not hand it out") from error
+            raise _unfetched(param, "its server does not return it") from error
         if len(content) > MAX_FETCHED_BYTES:
             raise _unfetched(param, f"it has more than {MAX_FETCHED_BYTES:,} bytes")
         if not type_of(content).is_image:
-            raise _unfetched(param, "there is no PNG, JPEG, WebP or GIF")
+            raise _unfetched(param, "it is not a PNG, JPEG, WebP or GIF")
         return content
 
     async def _fetched(self, url: URL) -> bytes:
@@ -100,7 +100,7 @@ def _url_of(address: str, param: str) -> URL:
     except ValueError as error:
         raise _unfetched(param, "its address is none") from error
     if url.scheme not in ("http", "https") or not usable:
-        raise _unfetched(param, "its address is none of the public web")
+        raise _unfetched(param, "its address is not public")
     return url
 
 

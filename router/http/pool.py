@@ -198,13 +198,13 @@ class PooledPlace:
 
     async def _opened(self) -> Connection:
         if self.closed:
-            raise CannotConnect("this node lets go of its connections")
+            raise CannotConnect("this node is closing its connections")
         self._dialling += 1
         try:
             async with asyncio.timeout(self._connect_timeout):
                 connection = await self._dial(lambda: Connection(self))
         except TimeoutError as error:
-            raise ConnectTimeout("no connection in time") from error
+            raise ConnectTimeout("no free connection in time") from error
         except CannotConnect:
             raise
         except OSError as error:
@@ -252,7 +252,7 @@ class PooledPlace:
 def _reason_of(error: OSError) -> str:
     """Say in the system's words, which name no address, why there is no connection."""
     if isinstance(error, socket.gaierror):
-        return "its name leads nowhere"
+        return "its name does not resolve"
     if isinstance(error, ssl.SSLError):
         return "its TLS handshake failed"
     return os.strerror(error.errno).lower() if error.errno else "no address of it answers"

@@ -17,7 +17,7 @@ from router.workers import Worker
 MAX_HEARD_BYTES = 1024 * 1024
 """What is read of an answer; a longer one is no answer that could be read."""
 
-_KEY = "it wants a key: --header 'authorization: Bearer @/path/to/key'"
+_KEY = "it requires a key: --header 'authorization: Bearer @/path/to/key'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Heard:
             case 401 | 403:
                 return f"{self.status}: {_KEY}"
             case 503:
-                return "503: it is loading its model, or down"
+                return "503: it is loading its model, or is down"
         return str(self.status)
 
 
@@ -92,4 +92,4 @@ def _silence(error: OSError) -> str:
         case ConnectTimeout() | TimeoutError():
             return f"no answer within {ALIVE_SECONDS:g} s"
         case _:
-            return "what answers is no HTTP server"
+            return "it is not an HTTP server"

@@ -115,7 +115,7 @@ def call_service(
     """Send a request to a service of this machine and enter once its first byte is there; raise a `WorkerError` until then."""
     target = request.target
     if worker is None or target is None:
-        raise WorkerFailed("this dialect speaks to workers of this machine only")
+        raise WorkerFailed("this dialect supports only workers on this machine")
     if target.protocol != worker.dialect and not is_place(target):
         return _translated(links, request, target, worker)
     headers = headers_to(worker, request)

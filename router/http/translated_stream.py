@@ -65,7 +65,7 @@ async def first_said(exchange: Exchange, splitter: Splitter) -> tuple[list[bytes
             raw += chunk
             said = [event.data for event in splitter.feed(chunk) if event.data]
             if len(raw) > SILENT_BYTES and not said:
-                raise WorkerFailed(f"the stream said nothing in {SILENT_BYTES:,} bytes")
+                raise WorkerFailed(f"the stream had no event in {SILENT_BYTES:,} bytes")
     except EventTooLarge as error:
         raise WorkerFailed(str(error)) from error
     said = said or [event.data for event in splitter.finish() if event.data]
@@ -96,7 +96,7 @@ async def _rest(
     except (WorkerError, EventTooLarge) as error:
         raise exchange.broke(str(error)) from error
     if not told.ended:
-        raise exchange.broke("the worker's stream ended before its text did")
+        raise exchange.broke("the worker's stream ended before its text was complete")
 
 
 class _Pen:

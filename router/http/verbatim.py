@@ -57,9 +57,9 @@ async def read(
     """Make an answer of what a worker says to a caller's own words; raise a `WorkerError` when that is a failure."""
     await check(exchange)
     if exchange.streamed and not streams:
-        raise WorkerFailed("the worker streams what was asked for in one piece")
+        raise WorkerFailed("the worker streamed, although no stream was requested")
     if streams and not exchange.streamed:
-        raise WorkerFailed("the worker answers in one piece where a stream was asked for")
+        raise WorkerFailed("the worker did not stream, although a stream was requested")
     if passing.streamed and streams:
         answer = await _stream(exchange, passing.streamed, max_event_bytes)
         answer.tells = passing.streamed.tells(said.body)
@@ -98,7 +98,7 @@ async def _rest(
         ending.see(chunk)
         yield chunk
     if not ending.seen:
-        raise exchange.broke("the worker's stream ended before its text did")
+        raise exchange.broke("the worker's stream ended before its text was complete")
 
 
 class Ending:

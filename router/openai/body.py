@@ -190,7 +190,7 @@ def _object_of(body: bytes) -> _Object:
     if not body:
         raise BadRequest("the request has no body; send a JSON object")
     if len(body) > _SMALL and sum(map(body.count, (b",", b"[", b"{"))) > MAX_VALUES:
-        raise BadRequest(f"the body holds more than {MAX_VALUES:,} values", status=413)
+        raise BadRequest(f"the body has more than {MAX_VALUES:,} values", status=413)
     if len(body) > SMALL_BYTES and large_json.is_large(body):
         return _in_steps(body)
     try:
@@ -231,11 +231,11 @@ def _spelt(names: frozenset[str]) -> re.Pattern[bytes]:
 
 
 def written(parsed: object) -> bytes:
-    """Write JSON without doubled keys or needless escapes; raise `BadRequest` where it is nested too deep."""
+    """Write JSON without doubled keys or needless escapes; raise `BadRequest` where it is nested too deeply."""
     try:
         return orjson.dumps(parsed)
     except orjson.JSONEncodeError as error:
-        raise BadRequest(f"the body is nested too deep; {MAX_DEPTH} levels are read") from error
+        raise BadRequest(f"the body is nested too deeplyly; at most {MAX_DEPTH} levels") from error
 
 
 def _check_named_once(body: bytes, found: _Object) -> None:
@@ -245,7 +245,7 @@ def _check_named_once(body: bytes, found: _Object) -> None:
     """
     escaped = _has_escaped_letters(body)
     if escaped and len(body) > MAX_ESCAPED_BYTES:
-        raise BadRequest("ASCII letters are spelt as escapes in a long body; send them as they are")
+        raise BadRequest("a long body contains escaped ASCII letters; send them unescaped")
     if found.twice is not None:
         twice = found.twice
     elif escaped:

@@ -41,7 +41,7 @@ _MEMBERS = re.compile(
 
 
 class NotJson(Exception):
-    """These bytes are no JSON object or array, or one that is nested too deep."""
+    """These bytes are no JSON object or array, or one that is nested too deeply."""
 
 
 Container = dict[str, Any] | list[Any]
@@ -122,7 +122,7 @@ class _Parser:
             self._put(holder, key, self._string() if first == b'"' else self._plain(), start, value)
             fresh = self._after()
         if self._space() < len(self._body):
-            self._fail("something stands behind the end")
+            self._fail("there is text after the end")
         return self._parsed
 
     def _run(self, holder: Container) -> bool:
@@ -145,7 +145,7 @@ class _Parser:
         if first not in (b"{", b"["):
             self._fail("neither object nor array")
         if len(self._open) >= MAX_DEPTH:
-            self._fail(f"nested too deep; {MAX_DEPTH} levels are read")
+            self._fail(f"nested too deeply; at most {MAX_DEPTH} levels")
         self._open.append(({} if first == b"{" else [], key, start, self._at))
         self._at += 1
 

@@ -92,7 +92,7 @@ def media_of(content_type: str) -> Media:
             raise _unsupported(f"the content type names {name!r} twice")
         parameters[name] = parameter[2].strip('"')
     if not is_utf8(parameters.get("charset", "utf-8")):
-        raise _unsupported("bodies are read as UTF-8; send no other charset")
+        raise _unsupported("only UTF-8 is supported")
     return Media(found[1].lower(), parameters)
 
 

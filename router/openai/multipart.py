@@ -66,7 +66,7 @@ def fields(body: bytes, content_type: str) -> Mapping[str, str]:
             raise BadRequest(f"{part.name!r} is not UTF-8", param=part.name) from error
     # RFC 7578 4.6: what this field says is the charset of all the others.
     if not is_utf8(found.get("_charset_", "utf-8")):
-        raise BadRequest("forms are read as UTF-8; send no other `_charset_`", param="_charset_")
+        raise BadRequest("only UTF-8 is supported (`_charset_`)", param="_charset_")
     return found
 
 
@@ -88,7 +88,7 @@ def without(body: bytes, content_type: str, names: Set[str]) -> bytes:
     # What follows each delimiter: the parts, and the end.
     *blocks, end = (b"\r\n" + body).split(b"\r\n" + delimiter)[1:]
     if len(blocks) != len(listed):
-        raise BadRequest("a part of the form has no end of its own")
+        raise BadRequest("a part of the form is not terminated")
     kept = [block for block, out in zip(blocks, left_out, strict=True) if not out]
     return delimiter + (b"\r\n" + delimiter).join([*kept, end])
 
@@ -124,7 +124,7 @@ def parts(body: bytes, content_type: str) -> list[Part]:
     except (FormParserError, ValueError) as error:
         raise BadRequest(f"the form is malformed{reader.fault}") from error
     if not reader.finished:
-        raise BadRequest("the form breaks off before its end")
+        raise BadRequest("the form is incomplete")
     return reader.parts
 
 
@@ -152,7 +152,7 @@ def _delimiters(body: bytes, boundary: bytes) -> list[int]:
     if closing < 0:
         raise BadRequest("a boundary of the form is malformed, or the last one is missing")
     if len(body) - closing > len(delimiter) + 2 + MAX_EPILOGUE_BYTES:
-        raise BadRequest("the form goes on after its end")
+        raise BadRequest("the form continues after its end")
     return found
 
 
@@ -205,16 +205,16 @@ class _Reader:
             case b"content-disposition":
                 options = _disposition(value)
                 if options is None:
-                    self._refuse('each part says Content-Disposition: form-data; name="…", once')
+                    self._refuse('each part needs one Content-Disposition: form-data; name="…"')
                 else:
                     self._name = options[b"name"].decode("utf-8", "replace")
                     self._is_file = bool(options.keys() & {b"filename", b"filename*"})
             case b"content-transfer-encoding" if value.lower() not in _AS_IT_IS:
-                self._refuse("parts are read as they are; send no Content-Transfer-Encoding")
+                self._refuse("Content-Transfer-Encoding is not supported")
             case b"content-type" if b"charset" in value.lower():
                 charset = value.lower().partition(b"charset")[2].strip(b" \t='\"")
                 if not is_utf8(charset.decode("latin-1")):
-                    self._refuse("parts are read as UTF-8; send no other charset")
+                    self._refuse("only UTF-8 is supported in parts")
 
     def headers(self) -> None:
         if not self._name:

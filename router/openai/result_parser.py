@@ -63,7 +63,7 @@ def vectors_of(body: bytes, count: int) -> Vectors:
             case {"embedding": given, **rest}:
                 placed[_place(rest.get("index", at), count)] = _vector(given)
             case _:
-                raise WorkerFailed("the answer holds what is no embedding")
+                raise WorkerFailed("the answer contains an invalid embedding")
     if len(placed) != count:
         raise WorkerFailed("the answer has not one embedding for each text")
     return Vectors(tuple(placed[at] for at in range(count)), _spent(said))
@@ -119,7 +119,7 @@ def _vector(given: object) -> tuple[float, ...]:
         return _numbers(given)
     packed = _decoded(given)
     if len(packed) % 4:
-        raise WorkerFailed("an embedding is no list of numbers")
+        raise WorkerFailed("an embedding is not a list of numbers")
     return _numbers(list(struct.unpack(f"<{len(packed) // 4}f", packed)))
 
 
@@ -131,7 +131,7 @@ def _image(given: object) -> bytes | str:
             return _decoded(url.partition(",")[2])
         case {"url": str(url)} if url.startswith(("http://", "https://")):
             return url
-    raise WorkerFailed("the answer holds what is no image")
+    raise WorkerFailed("the answer contains an invalid image")
 
 
 def _segment(given: object) -> Segment:
@@ -146,26 +146,26 @@ def _segment(given: object) -> Segment:
             numbers = tuple(map(_token, tokens)) if isinstance(tokens, list) else ()
             begins, ends = _numbers([start, end])
             return Segment(begins, ends, text, numbers)
-    raise WorkerFailed("the answer holds what is no segment")
+    raise WorkerFailed("the answer contains an invalid segment")
 
 
 def _ranked(given: object, count: int) -> Ranked:
     match given:
         case {"index": place, "relevance_score": score}:
             return Ranked(_place(place, count), _numbers([score])[0])
-    raise WorkerFailed("the answer ranks what is no document")
+    raise WorkerFailed("the answer ranks an unknown document")
 
 
 def _token(given: object) -> int:
     number = given.get("id") if isinstance(given, dict) else given
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _MOST_TOKEN:
-        raise WorkerFailed("the answer holds what is no token")
+        raise WorkerFailed("the answer contains an invalid token")
     return number
 
 
 def _place(given: object, count: int) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < count:
-        raise WorkerFailed("the answer speaks of what was not asked about")
+        raise WorkerFailed("the answer refers to something that was not requested")
     return given
 
 
@@ -176,14 +176,14 @@ def _numbers(given: object) -> tuple[float, ...]:
         ]
         if len(numbers) == len(given) and all(-_MOST <= one <= _MOST for one in numbers):
             return tuple(map(float, numbers))
-    raise WorkerFailed("the answer holds what is no list of numbers")
+    raise WorkerFailed("the answer contains an invalid list of numbers")
 
 
 def _decoded(data: str) -> bytes:
     try:
         return b64decode(data, validate=True)
     except (NoBase64, ValueError) as error:
-        raise WorkerFailed("the answer holds what is no base64") from error
+        raise WorkerFailed("the answer contains invalid base64") from error
 
 
 def _spent(said: Mapping[str, object]) -> Usage | None:
@@ -205,7 +205,7 @@ def _object(body: bytes) -> Mapping[str, object]:
     try:
         said = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise WorkerFailed("the answer calls itself JSON and is not") from error
+        raise WorkerFailed("the answer is not valid JSON") from error
     if not isinstance(said, dict):
-        raise WorkerFailed("the answer is no JSON object")
+        raise WorkerFailed("the answer is not a JSON object")
     return said

@@ -109,7 +109,7 @@ def whole(kind: Kind, body: bytes) -> list[Heard]:
     heard: list[Heard] = []
     for at, choice in enumerate(choices):
         if not isinstance(choice, dict):
-            raise WorkerFailed("a choice of the answer is no object")
+            raise WorkerFailed("a choice of the answer is not an object")
         index = _index(choice.get("index"), at)
         message = choice.get("message") if kind is Kind.CHAT else choice
         if not isinstance(message, dict):
@@ -152,7 +152,7 @@ def of_chunk(said: Mapping[str, object]) -> Iterator[Heard]:
     choices = said.get("choices")
     for at, choice in enumerate(choices if isinstance(choices, list) else ()):
         if not isinstance(choice, dict):
-            raise WorkerFailed("a choice of the stream is no object")
+            raise WorkerFailed("a choice of the stream is not an object")
         index = _index(choice.get("index"), at)
         delta = choice.get("delta")
         piece = delta if isinstance(delta, dict) else choice
@@ -189,7 +189,7 @@ def _call(call: object, at: int, choice: int) -> CallPart:
                 arguments=_arguments(function.get("arguments")),
                 choice=choice,
             )
-    raise WorkerFailed("a call of a tool names no function")
+    raise WorkerFailed("a tool call names no function")
 
 
 def _arguments(given: object) -> str:
@@ -230,7 +230,7 @@ def _object(data: bytes) -> Mapping[str, object]:
     try:
         said = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise WorkerFailed("the answer calls itself JSON and is not") from error
+        raise WorkerFailed("the answer is not valid JSON") from error
     if not isinstance(said, dict):
-        raise WorkerFailed("the answer is no JSON object")
+        raise WorkerFailed("the answer is not a JSON object")
     return said

@@ -81,7 +81,7 @@ def via_onward(said: str, own: PeerId) -> str:
     if not nodes or not all(map(_NODE.fullmatch, nodes)):
         raise BadRequest(f"{VIA} names the nodes that a request has passed, between commas")
     if own in nodes:
-        raise Looped("the request has come round to a node that it had passed")
+        raise Looped("the request returned to a node that it had passed")
     if len(nodes) >= MOST_NODES:
         raise Looped(f"the request has passed {MOST_NODES} nodes, and no worker answered")
     return ", ".join((*nodes, own))

@@ -125,7 +125,9 @@ class Links:
             raise
         except WorkerDied as error:
             if isinstance(error.__cause__, HungUp) and self._peers.cut_off(peer):
-                raise WorkerUnreachable("its node lives, but the way to it was cut") from error
+                raise WorkerUnreachable(
+                    "its node is alive, but the connection to it broke"
+                ) from error
             raise
 
     async def _way(self, peer: PeerId) -> Way:
@@ -133,7 +135,7 @@ class Links:
         known = self._ways.get(peer)
         if reach is None or not reach.certificate:
             self._drop([peer])
-            raise WorkerUnreachable("nothing is known of how to reach this node")
+            raise WorkerUnreachable("no address of this node is known")
         if known is not None and known.reach.certificate == reach.certificate:
             self._ways[peer] = self._ways.pop(peer)  # the dictionary's order is the order of use
             known.learn(reach)
@@ -157,10 +159,10 @@ class Links:
     def _context(self, peer: PeerId, certificate: bytes) -> ssl.SSLContext:
         try:
             if peer_of_certificate(certificate) != peer:
-                raise WorkerUnreachable("the node's record names a certificate of another key")
+                raise WorkerUnreachable("the node's record contains a certificate of another key")
             context = client_context(self.identity, certificate)
         except InvalidSignature as error:
-            raise WorkerUnreachable("the node's record names no certificate of a node") from error
+            raise WorkerUnreachable("the node's record contains no valid certificate") from error
         offer(context)
         return context
 
@@ -179,7 +181,11 @@ class Links:
 
     def _objection(self, address: str, _port: int) -> str:
         credible = dialable.credible(address, together=self._together())
-        return "" if credible else "a peer's name leads to where no other machine is"
+        return (
+            ""
+            if credible
+            else "a peer's name resolves to an address that no other machine can have"
+        )
 
     def _usable(self, reach: Reach) -> list[URL]:
         together = self._together()

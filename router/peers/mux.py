@@ -262,7 +262,7 @@ class Mux:
     ) -> None:
         version, kind, flags, number, value = frame
         if version != VERSION or kind > _GO_AWAY or flags > _SYN | _ACK | _FIN | _RST:
-            raise ProtocolViolation("it sends what is no frame")
+            raise ProtocolViolation("it sent an invalid frame")
         if kind == _PING:
             if flags & _SYN:
                 self._reply(_PING, _ACK, 0, value)
@@ -288,7 +288,7 @@ class Mux:
         """Return the stream that a frame is about, `None` for one that is over."""
         if flags & _SYN:
             if self._asking or number <= self._newest or not number % 2:
-                raise ProtocolViolation("it opens a stream that is not its to open")
+                raise ProtocolViolation("it opened a stream that it may not open")
             self._newest = number
             if self.leaving or len(self._streams) >= MAX_STREAMS:
                 self._reply(_WINDOW, _RST, number)
@@ -296,7 +296,7 @@ class Mux:
             self._streams[number] = _Stream(flags=_ACK, taken=True)
             events.append(Opened(number))
         elif number > self._newest or not number % 2:
-            raise ProtocolViolation("it names a stream that was never opened")
+            raise ProtocolViolation("it referred to a stream that was never opened")
         return self._streams.get(number)
 
     def _announced(self, number: int, stream: _Stream | None, size: int, *, ends: bool) -> None:
@@ -304,11 +304,11 @@ class Mux:
         self._inward, self._left, self._fin = number, size, ends
         if stream is None:
             if size > MAX_WINDOW:
-                raise ProtocolViolation("it sends more than it was given room for")
+                raise ProtocolViolation("it sent more than its window allows")
         elif size > stream.room:
-            raise ProtocolViolation("it sends more than it was given room for")
+            raise ProtocolViolation("it sent more than its window allows")
         elif stream.got_end:
-            raise ProtocolViolation("it goes on after the end of a stream")
+            raise ProtocolViolation("it sent data after the end of a stream")
         else:
             stream.room -= size
 
@@ -323,7 +323,7 @@ class Mux:
     def _credited(self, number: int, stream: _Stream, more: int) -> None:
         stream.credit += more
         if stream.credit > _MOST_CREDIT:
-            raise ProtocolViolation("it gives more credit than there can be")
+            raise ProtocolViolation("it granted too large a window")
         self._wait_for_turn(number, stream)
 
     def _ended(self, number: int, events: list[Event]) -> None:
@@ -346,7 +346,7 @@ class Mux:
             self._resets = min(RESETS, self._resets) - 1
             self._counted = now
             if self._resets < 0:
-                raise ProtocolViolation("it opens streams and cuts them, too often")
+                raise ProtocolViolation("it opened and reset streams too often")
         if not stream.deaf:
             events.append(StreamCut(number, stream.taken))
         self._forget(number)
@@ -369,5 +369,5 @@ class Mux:
 
     def _reply(self, kind: int, flags: int, number: int, value: int = 0) -> None:
         if len(self._control) >= MAX_UNSENT_REPLIES:
-            raise ProtocolViolation("it asks and reads no answers")
+            raise ProtocolViolation("it does not read the answers that it requests")
         self._say(kind, flags, number, value)

@@ -153,7 +153,7 @@ class MuxedConnection(asyncio.Protocol):
         try:
             events = self.mux.receive(data, self.loop.time())
         except ProtocolViolation as error:
-            log.warning("a link to another node is cut: %s", error)
+            log.warning("a link to another node is closed: %s", error)
             self.abort()
             return
         for event in events:
@@ -179,7 +179,7 @@ class MuxedConnection(asyncio.Protocol):
                 handle.cancel()
         self._answered()
         for stream in tuple(self._streams.values()):
-            stream.lose(error or ConnectionResetError("the link is gone"))
+            stream.lose(error or ConnectionResetError("the link is closed"))
         self._owner.ended(self)
 
     # How.
@@ -241,7 +241,7 @@ class MuxedConnection(asyncio.Protocol):
         self._idle = 0 if self._streams else self._idle + 1
         self._heard = False
         if self._silent > SILENT_LOOKS:
-            log.warning("a link to another node is cut: nothing was heard of it")
+            log.warning("a link to another node is closed: it was silent")
             self.abort()
             return
         if self._idle > IDLE_LOOKS:

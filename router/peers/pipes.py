@@ -79,7 +79,7 @@ class NoMesh:
 
     async def open_pipe(self, peer: PeerId) -> Pipe:
         """Reach nobody."""
-        raise PeerUnreachable(f"there is no mesh here, and no way to {peer}")
+        raise PeerUnreachable(f"this process has no mesh, and no address of {peer}")
 
     async def relayed(self, peer: PeerId) -> bool:  # noqa: ARG002 (Peers)
         """Need no relay."""

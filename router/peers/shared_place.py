@@ -37,7 +37,7 @@ class StreamConnection(Connection):
     def connection_lost(self, error: Exception | None) -> None:
         """The stream is over; of one that was refused nobody has read anything."""
         if isinstance(error, ConnectionRefusedError) and self._reply is not None:
-            self._reply.fail(CannotConnect("the other side takes no more requests"))
+            self._reply.fail(CannotConnect("the other side accepts no more requests"))
             self._reply = None
         super().connection_lost(error)
 

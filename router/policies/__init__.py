@@ -55,7 +55,7 @@ NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 def load(name: str) -> Policy:
     """Make the policy of that name; raise `ValueError` that lists the names there are."""
     if name not in NAMES:
-        raise ValueError(f"no policy is called {name!r}; there are: {', '.join(NAMES)}")
+        raise ValueError(f"there is no policy {name!r}; known are: {', '.join(NAMES)}")
     return cast("Policy", import_module(f"{__name__}.{name}").create())
 
 

@@ -65,13 +65,13 @@ class FewChoices(Policy):
         return [candidates[place] for place in (*ordered, *left)]
 
     def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:  # noqa: ARG002
-        """Name what its cache is thought to hold, and the load."""
+        """Say how much of the conversation is probably cached, and the load."""
         held = ""
         if candidate.before.kilobytes:
             whole = request.prefixes.size / 1_000
             held = (
-                f"it has read {candidate.before.kilobytes:.1f} of this conversation's {whole:.1f} KB "
-                f"{candidate.before.age:.0f} s ago, about {candidate.cached:.1f} are thought to be in its cache: "
+                f"it read {candidate.before.kilobytes:.1f} of this conversation's {whole:.1f} KB "
+                f"{candidate.before.age:.0f} s ago, about {candidate.cached:.1f} of them are probably cached: "
             )
         return f"drawn by p2c: {held}{load_of(candidate)}"
 
@@ -96,7 +96,7 @@ def load_of(candidate: Candidate) -> str:
     here, said = f"{candidate.in_flight} in flight from here", candidate.report
     if said is None or not (others := max(0, said.load.waiting - said.ours)):
         return here
-    return f"{here}, {others} of others {said.age:.1f} s ago"
+    return f"{here}, {others} from others {said.age:.1f} s ago"
 
 
 def create() -> FewChoices:

@@ -36,10 +36,10 @@ class Session(Policy):
             return self._without.why(request, candidate, among)
         home = _ring(request, among)[0]
         if candidate.key != home.key:
-            return f"comes after the session's home: {load_of(candidate)}"
+            return f"after the session's machine: {load_of(candidate)}"
         if home.key in crowded(request, among):
-            return f"the session's home, but it has more than its share: {load_of(candidate)}"
-        return f"the session's home: {load_of(candidate)}"
+            return f"the session's machine, but above its share: {load_of(candidate)}"
+        return f"the session's machine: {load_of(candidate)}"
 
     def figures(
         self, request: Request, candidate: Candidate, among: Sequence[Candidate]

@@ -99,7 +99,7 @@ class ChannelPlace:
             await line.close_if_unused()
 
     async def _opened(self) -> "Line":
-        no = "whoever serves this model cannot be reached"
+        no = "the worker cannot be reached"
         failure: WorkerError = WorkerUnreachable(no)
         try:
             async with asyncio.timeout(self._timeout):
@@ -246,5 +246,5 @@ _GARBLED = object()
 
 def _checked(message: _T) -> _T:
     if message is _GARBLED:
-        raise WorkerFailed("what the worker says is no message of its protocol")
+        raise WorkerFailed("the worker's message is not of its protocol")
     return message

@@ -60,11 +60,11 @@ class RpcFailed(Exception):
     def as_error(self, method: str) -> WorkerError:
         """Say what it means for an attempt at an RPC of that name."""
         if self.hung_up:
-            return WorkerDied("the worker hung up before it answered")
+            return WorkerDied("the worker closed the connection before it answered")
         if self.code == "UNIMPLEMENTED":
             return WorkerUnable(f"the worker does not serve {method}", param="model")
         if self.code == "OK":
-            return WorkerFailed(self.told(f"the worker says that {method} failed"))
+            return WorkerFailed(self.told(f"the worker reported that {method} failed"))
         means = _MEANINGS.get(self.code)
         return means(self) if means else WorkerFailed(self.told(f"the worker failed: {self.code}"))
 
@@ -74,7 +74,7 @@ class RpcFailed(Exception):
             if len(secret) >= _SECRET:
                 self.words = self.words.replace(secret, "…")
         if _quotes(self.words, asked[:_SEARCHED]):
-            self.words = "its words quote the request"
+            self.words = "its message quotes the request"
 
     def told(self, what: str) -> str:
         """Say what happened, and what the worker says of it."""
@@ -102,11 +102,13 @@ def _at_fault(failed: RpcFailed) -> WorkerError:
 
 
 def _unreachable(failed: RpcFailed) -> WorkerError:
-    return WorkerUnreachable(failed.told("the worker is unavailable, or hung up"), sent=True)
+    return WorkerUnreachable(
+        failed.told("the worker is unavailable, or closed the connection"), sent=True
+    )
 
 
 def _not_let_in(failed: RpcFailed) -> WorkerError:
-    return WorkerFailed(failed.told(f"the worker does not let this node in: {failed.code}"))
+    return WorkerFailed(failed.told(f"the worker does not admit this node: {failed.code}"))
 
 
 def _unknown(failed: RpcFailed) -> WorkerError:

@@ -53,9 +53,9 @@ def read(data: bytes) -> bytes | Usage:
             case {"message": str(text)}:
                 return b64decode(text, validate=True)
     except (orjson.JSONDecodeError, Base64Error) as error:
-        raise WorkerFailed("an event of the stream is no message") from error
+        raise WorkerFailed("an event of the stream is not a message") from error
     if (took := usage.told(said)) is None:
-        raise WorkerFailed("an event of the stream is no message")
+        raise WorkerFailed("an event of the stream is not a message")
     return took
 
 
@@ -96,7 +96,7 @@ def parsed(kind: Any, body: bytes) -> Any:
     try:
         message = kind.FromString(body)
     except DecodeError as error:
-        raise WorkerFailed("what came is no message of its protocol") from error
+        raise WorkerFailed("the message is not of this protocol") from error
     message.DiscardUnknownFields()
     return message
 

@@ -105,14 +105,14 @@ class Reason(StrEnum):
     LOST = "its node is lost"
     LEFT = "its node has left"
     DRAINING = "its node is draining"
-    PINNED = "the caller asked for another"
+    PINNED = "the caller requested another"
     HOP = "a forwarded request stays on this node"
-    FULL = "all its slots are taken"
-    TOLD = "it asked to be left alone for a while"
+    FULL = "all its slots are in use"
+    TOLD = "it requested a pause"
     OTHER_TYPE = "it serves another type of request"
     SHORT = "its context is too short"
-    UNSEEING = "its model does not take all that is sent"
-    WORDLESS = "its worker has no word for part of what is asked"
+    UNSEEING = "its model does not accept this input"
+    WORDLESS = "its worker does not support a parameter"
 
 
 @value_class

@@ -30,7 +30,7 @@ _NOT_MEANT = frozenset({Reason.PINNED, Reason.HOP})
 def nobody(request: Request, excluded: Sequence[Excluded], names: Iterable[str]) -> RouterError:
     """Return the error for a request that all of these may not answer; `names` are those that are offered anywhere."""
     if told := [e.seconds for e in excluded if e.reason is Reason.TOLD]:
-        words = f"everybody who could serve {request.model!r} asked to be left alone for a while"
+        words = f"all workers of {request.model!r} requested a pause"
         return WorkerBusy(words, retry_after=min(told))
     # Whom the caller ruled out, and whom a second hop would reach, do not make a name known.
     reasons = Counter(e.reason for e in excluded if e.reason not in _NOT_MEANT)
@@ -43,9 +43,9 @@ def nobody(request: Request, excluded: Sequence[Excluded], names: Iterable[str])
     said = request.verbatim
     if said and set(reasons) <= {Reason.OTHER_TYPE, Reason.WORDLESS}:
         needs = said.needs
-        return WorkerUnable(f"no worker of {request.model!r} has a word for `{needs}`", param=needs)
+        return WorkerUnable(f"no worker of {request.model!r} supports `{needs}`", param=needs)
     why = ", ".join(f"{reason} ({count})" for reason, count in reasons.items())
-    return NobodyServes(f"{request.model!r} is known, but nobody serves it now: {why}")
+    return NobodyServes(f"{request.model!r} is known, but no node serves it now: {why}")
 
 
 def _unknown(request: Request, excluded: Sequence[Excluded], names: Iterable[str]) -> RouterError:
@@ -66,19 +66,21 @@ def _unknown(request: Request, excluded: Sequence[Excluded], names: Iterable[str
     if wanted and wanted not in projects:
         named = sorted(f"{project}/{request.model}" for project in projects)[:_NAMED]
         return UnknownModel(request.model, named, asked=f" in the project {wanted!r}")
-    return UnknownModel(request.model, asked=" at the node or replica asked for, though others do")
+    return UnknownModel(
+        request.model, asked=" at the requested node or replica, although others do"
+    )
 
 
 def away() -> NobodyServes:
     """Return the error for a request of a service that alone knows what it is about, and is not there."""
-    return NobodyServes("the service that keeps this is away; it may be back")
+    return NobodyServes("the service with this object is unavailable; retry later")
 
 
 def _misdirected(request: Request, excluded: Sequence[Excluded]) -> BadRequest:
     others = [e.candidate.service for e in excluded if e.reason is Reason.OTHER_TYPE]
     paths = sorted({f"/v1/{kind}" for service in others for kind in kinds_of(service)})
     return BadRequest(
-        f"{request.model!r} does not serve /v1/{request.kind}; ask it at {' or '.join(paths)}",
+        f"{request.model!r} does not serve /v1/{request.kind}; use {' or '.join(paths)}",
         param="model",
     )
 
@@ -86,7 +88,7 @@ def _misdirected(request: Request, excluded: Sequence[Excluded]) -> BadRequest:
 def _blind(request: Request, excluded: Sequence[Excluded]) -> WorkerUnable:
     # The least that is missing anywhere: who sees but does not hear lacks less than who does neither.
     missing = min((e.detail for e in excluded if e.reason is Reason.UNSEEING), key=len)
-    return WorkerUnable(f"{request.model!r} takes no {missing}", param="messages")
+    return WorkerUnable(f"{request.model!r} does not accept {missing} input", param="messages")
 
 
 def _nearest(model: str, names: Iterable[str]) -> Sequence[str]:

@@ -179,7 +179,7 @@ def read(said: str, kind: Kind) -> Target:
     method, _, path = said.partition(" ")
     found = find(method, path.partition("?")[0]) if len(path) <= MAX_PATH_CHARACTERS else None
     if found is None or kind not in found[0].kinds or not _SENT.fullmatch(path):
-        raise BadRequest(f"no service of kind {kind} has such a path")
+        raise BadRequest(f"no service of type {kind} has this path")
     return target_of(found[0], method, path)
 
 

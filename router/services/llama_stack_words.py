@@ -40,7 +40,7 @@ def text(fields: Fields, name: str) -> str:
     """Return a field that has to be text; raise `BadRequest`."""
     value = fields.get(name)
     if not isinstance(value, str) or not value:
-        raise BadRequest(f"`{name}` is needed", param=name)
+        raise BadRequest(f"`{name}` is required", param=name)
     return value
 
 
@@ -59,7 +59,7 @@ def file_of(source: Fields) -> str:
     if source["type"] == "uri" and (found := _FILE.fullmatch(str(source["value"]))):
         return found[1]
     raise WorkerUnable(
-        "the service reads no files but its own, /v1/files/ID/content", param="prompt_file_path"
+        "the service reads only its own files, /v1/files/ID/content", param="prompt_file_path"
     )
 
 
@@ -148,7 +148,7 @@ def tuning_request(asked: Fields) -> dict[str, object]:
             found = _FILE.fullmatch(place)
             if not found and ("/" in place or ":" in place):
                 raise WorkerUnable(
-                    "the service reads no files but its own, by their ids", param=field
+                    "the service reads only its own files, by their ids", param=field
                 )
             job[theirs] = found[1] if found else place
     options = asked.get("fine_tuning_options")
@@ -159,7 +159,7 @@ def tuning_request(asked: Fields) -> dict[str, object]:
     named = [f"fine_tuning_options.{name}" for name in given]
     named += [name for name in ("logger", "overrides") if asked.get(name)]
     if named:
-        raise WorkerUnable(f"OpenAI's protocol has no word for `{named[0]}`", param=named[0])
+        raise WorkerUnable(f"OpenAI's protocol does not support `{named[0]}`", param=named[0])
     if hyper:
         job["hyperparameters"] = hyper
     return job | ({"metadata": asked["metadata"]} if asked.get("metadata") else {})
@@ -274,7 +274,7 @@ def of_job(asked: Fields) -> tuple[str, str]:
     """Return the store and the change that such a job's id names; raise `BadRequest`."""
     store_id, mark, id_ = text(asked, "id" if "id" in asked else "job_id").partition(":")
     if not (store_id and mark and id_):
-        raise BadRequest("`id` is no job of a vector store", param="id")
+        raise BadRequest("`id` is not a job of a vector store", param="id")
     return store_id, id_
 
 
@@ -282,7 +282,7 @@ def tuning_config(asked: Fields) -> dict[str, object]:
     """Return OpenAI's request of a fine-tuning job as a `Config`; raise `WorkerUnable`."""
     data = text(asked, "training_file")
     if "://" not in data:
-        raise WorkerUnable("Llama Stack has no files: name one by its URI", param="training_file")
+        raise WorkerUnable("Llama Stack has no files: use a URI", param="training_file")
     config: dict[str, object] = {"model": text(asked, "model"), "data": data}
     if asked.get("validation_file"):
         config["validation_data"] = text(asked, "validation_file")
@@ -290,7 +290,7 @@ def tuning_config(asked: Fields) -> dict[str, object]:
     options = dict(hyper) if isinstance(hyper, dict) else {}
     if "learning_rate_multiplier" in options:
         raise WorkerUnable(
-            "Llama Stack has no word for `learning_rate_multiplier`", param="hyperparameters"
+            "Llama Stack does not support `learning_rate_multiplier`", param="hyperparameters"
         )
     if isinstance(asked.get("seed"), int):
         options["seed"] = asked["seed"]

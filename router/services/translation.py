@@ -54,7 +54,7 @@ def begin(target: Target, body: bytes) -> Translation:
     name = f"{target.method} {found[0].path if found else path}"
     if found is None or name not in table:
         other = "Llama Stack" if target.protocol == OPENAI else "OpenAI's protocol"
-        raise WorkerUnable(f"{other} has no word for {name}", param="path")
+        raise WorkerUnable(f"{other} does not support {name}", param="path")
     if found[1]:
         fields["id"] = found[1][0]
     return table[name](fields)
@@ -251,7 +251,7 @@ def _read(answer: Answered) -> dict[str, object]:
     except orjson.JSONDecodeError as error:
         raise WorkerFailed("the worker's answer is not JSON") from error
     if not isinstance(said, dict):
-        raise WorkerFailed("the worker's answer is no JSON object")
+        raise WorkerFailed("the worker's answer is not a JSON object")
     return said
 
 

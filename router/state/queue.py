@@ -118,7 +118,7 @@ class Queues:
         ahead = len(self._waiting.get(model, ()))
         expected = self.expected_wait(model, slots=slots)
         return NoCapacity(
-            f"everybody who serves {model!r} is full, and {ahead} wait already",
+            f"all workers of {model!r} are full, and {ahead} requests wait",
             retry_after=min(max(1.0, expected), LONGEST_RETRY),
         )
 

@@ -66,7 +66,7 @@ class Wording:
 
     def lacks(self, param: str) -> WorkerUnable:
         """Return the refusal of a parameter, without which the answer would be of another kind."""
-        return WorkerUnable(f"{self.name} has no word for `{param}`", param=param)
+        return WorkerUnable(f"{self.name} does not support `{param}`", param=param)
 
 
 def checked(read: Callable[[Request], _T], request: Request) -> _T:
@@ -81,7 +81,7 @@ def refuse(name: str, asked: Leaving, shaping: Set[str]) -> None:
     """Raise `WorkerUnable` where a field was not read without which the answer would be of another kind."""
     for other in sorted(asked.others):
         if other in shaping:
-            raise WorkerUnable(f"{name} has no word for `{other}`", param=other)
+            raise WorkerUnable(f"{name} does not support `{other}`", param=other)
 
 
 def unserved(name: str, kind: Kind) -> WorkerUnable:

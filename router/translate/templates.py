@@ -42,7 +42,7 @@ def _text_of_part(part: object) -> str:
     match part:
         case {"type": "text", "text": str(text)}:
             return text
-    raise BadRequest("only texts can be written into one prompt", param="messages")
+    raise BadRequest("only texts can become one prompt", param="messages")
 
 
 def _clean(text: str, marks: Sequence[str]) -> str:

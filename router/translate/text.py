@@ -186,7 +186,7 @@ def object_of(body: bytes) -> Mapping[str, object]:
     try:
         said = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise WorkerFailed("the worker's answer calls itself JSON and is not") from error
+        raise WorkerFailed("the worker's answer is not valid JSON") from error
     if not isinstance(said, dict):
-        raise WorkerFailed("the worker's answer is no JSON object")
+        raise WorkerFailed("the worker's answer is not a JSON object")
     return said

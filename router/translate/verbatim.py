@@ -72,7 +72,7 @@ def split(header: str, body: bytes) -> tuple[bytes, Verbatim | None]:
     said = _SAID.fullmatch(header)
     size = int(said[3]) if said else 0
     if said is None or not 0 < size < len(body):
-        raise BadRequest(f"{VERBATIM} does not say where OpenAI's body ends")
+        raise BadRequest(f"{VERBATIM} does not give the length of OpenAI's body")
     protocol, call, _, needs = said.groups()
     if protocol not in SPOKEN and needs:
         raise BadRequest(f"{protocol[:32]} is not known here", param=needs)

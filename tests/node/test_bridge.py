@@ -150,7 +150,7 @@ async def test_callers_do_not_wait_for_an_upstream_that_never_was_there(caplog):
         async with asyncio.timeout(20):
             status, answer = await ask(place, "/generate", {"inputs": "Once"})
     assert (status, answer["error_type"]) == (429, "overloaded")
-    assert "nobody answers at http://127.0.0.1:1;" in caplog.text
+    assert "nothing answers at http://127.0.0.1:1;" in caplog.text
 
 
 async def test_who_says_no_models_has_to_be_named_one(opened):

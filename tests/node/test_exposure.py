@@ -67,15 +67,15 @@ def test_http_on_another_address_is_open_and_the_warning_says_how_to_close_it(ht
     assert ways["HTTP (/v1, /api)"].open
     assert ways["metrics"].open
     line = warned(ways.values())
-    assert line.startswith("HTTP (/v1, /api), metrics: anybody who reaches this node")
+    assert line.startswith("HTTP (/v1, /api), metrics: open to callers on other machines")
     assert "--open machine" in line
     assert "mesh" not in line
 
 
 def test_that_everybody_may_ask_is_said_aloud_on_loopback_too() -> None:
     ways = found(keyless="everybody")
-    assert "whom a proxy here lets through" in told(ways.values())
-    assert warned(ways.values()).startswith("HTTP (/v1, /api), metrics: anybody")
+    assert "ALL callers of a proxy" in told(ways.values())
+    assert warned(ways.values()).startswith("HTTP (/v1, /api), metrics: open to callers")
     assert ways["changes"].who == HERE
 
 
@@ -84,7 +84,7 @@ def test_keys_close_http_and_say_for_whom(keyless: str) -> None:
     ways = found(http="0.0.0.0:6100", keyless=keyless)
     assert not ways["HTTP (/v1, /api)"].open
     assert "with a user's key" in told(ways.values())
-    assert ("people on this machine do not need" in told(ways.values())) is (keyless == "machine")
+    assert ("except users of this machine" in told(ways.values())) is (keyless == "machine")
     assert warned(ways.values()) == ""
 
 

@@ -64,7 +64,7 @@ async def test_a_node_serves_on_while_its_disk_and_its_log_are_full(
     assert b'"not_saved"' in seen.body
     assert "late" not in await client.models(node)
     told = await state(client, node)
-    assert told.endswith(": nothing new is saved or registered")
+    assert told.endswith(": no changes are saved")
     # Why, and not where: whoever reaches the node reads it.
     assert told.partition(":")[0].encode() in seen.body
     views = [await client.get(node, path) for path in ("/readyz", "/api/v1/status")]
@@ -86,7 +86,7 @@ async def test_a_node_serves_on_while_its_disk_and_its_log_are_full(
     assert (await client.post(node, REGISTER, LATE)).status == 200
     assert "late" in await client.models(node)
     told = await until(
-        lambda: "lines of this log were left out" in node.log, within=3, otherwise="nothing is told of lost lines"
+        lambda: "log lines were dropped" in node.log, within=3, otherwise="nothing is told of lost lines"
     )  # fmt: skip
     show("full disk", requests="200, 0 failed", well_again_after=back, lost_lines_told_after=told)
 

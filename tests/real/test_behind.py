@@ -58,7 +58,7 @@ async def test_attach_finds_out_what_it_is_and_serves_its_models(
     url, more = attached_with(behind, world)
     words = ("--project", "found", "--header", f"authorization: Bearer {KEY}", *more)
     async with attached(world.serving, tmp_path, url, *words) as attach:
-        await attach.says("watching it", within=6)
+        await attach.says("monitoring it", within=6)
         [*served] = re.findall(r"\bfound/([^\s,]+)", attach.said)
         assert served
         await client.listed([world.asked], *served)

@@ -43,7 +43,7 @@ async def ai(
     """OpenAI's client at the node without workers, while the program is attached to the other one."""
     url = behind.running.place.url
     async with attached(world.serving, tmp_path, url, "--project", "found") as attach:
-        await attach.says("watching it")
+        await attach.says("monitoring it")
         # Its first description of itself may take longer than one look.
         await until(
             lambda: attach.said.count("registered found/services") == 2,

@@ -330,7 +330,7 @@ def test_of_a_pulled_batch_with_one_bad_frame_nothing_is_learned(lie: bytes) -> 
 def test_to_list_what_is_never_sent_is_an_offence() -> None:
     listing = {f"nobody-{n}": [1, 1, "ab" * 8] for n in range(1_000)}
     lies = lying(replica(B, say(C)), b"l", orjson.dumps({"held": listing}))
-    with pytest.raises(InvalidFrame, match="cannot be had"):
+    with pytest.raises(InvalidFrame, match="cannot be fetched"):
         exchange(replica(A), lies)
 
 

@@ -73,5 +73,5 @@ def test_to_list_what_is_never_sent_is_an_offence_where_there_is_no_room_for_it(
     one = replica(A, *strangers(3), settings=RegistrySettings(max_nodes=3))
     listing = {f"nobody-{n}": [1, 1, "ab" * 8] for n in range(1_000)}
     lies = lying(replica(B, say(C)), b"l", orjson.dumps({"held": listing}))
-    with pytest.raises(InvalidFrame, match="cannot be had"):
+    with pytest.raises(InvalidFrame, match="cannot be fetched"):
         exchange(one, lies)

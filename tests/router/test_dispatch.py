@@ -410,7 +410,7 @@ async def test_a_worker_that_does_one_thing_at_a_time_is_waited_for_where_nobody
         if alone:
             assert (await asking)[1] == 1
         else:
-            with pytest.raises(WorkerUnreachable, match="fell silent"):
+            with pytest.raises(WorkerUnreachable, match="stopped answering"):
                 await asking
 
 

@@ -96,7 +96,7 @@ async def test_who_is_silent_at_two_looks_is_not_waited_for_where_another_is_tru
     party.look(times=1)
     await begun(waiting)
     party.look(times=1)
-    with pytest.raises(WorkerUnreachable, match="fell silent"):
+    with pytest.raises(WorkerUnreachable, match="stopped answering"):
         await waiting
 
 

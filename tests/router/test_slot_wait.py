@@ -78,7 +78,7 @@ async def test_a_full_queue_refuses_at_once_and_says_when_to_come_again(
     worker.fail(hang=True)
     asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(SLOTS + 20)]
     await queued(world, 20)
-    with pytest.raises(NoCapacity, match="20 wait") as refused:
+    with pytest.raises(NoCapacity, match="20 requests wait") as refused:
         await world.ask(chat())
     assert refused.value.retry_after >= 1.0
     for one in asking:

@@ -62,7 +62,7 @@ async def test_a_real_llama_cpp_is_found_served_watched_and_withdrawn(
     model, url = worker.fields["model"], worker.ready.split()[1].removesuffix("/v1")
     port = url.rpartition(":")[2]
     async with attached(three[0], tmp_path, url, "--project", "found") as attach:
-        await attach.says("watching it")
+        await attach.says("monitoring it")
         assert re.search(r"yes +openai: GET /v1/models: 200, 1 model, llama\.cpp", attach.said)
         await client.listed(three, model)
         shown = await client.get(three[1], f"/v1/models/{model}")
@@ -123,7 +123,7 @@ async def test_a_worker_that_still_loads_is_waited_for(
     async with openai_worker.running() as worker:
         worker.fail(status=503)
         async with attached(three[0], tmp_path, worker.url, "--dialect", "openai") as attach:
-            await attach.says("waiting until it has loaded its model")
+            await attach.says("waiting until its model is loaded")
             worker.fail(listing=b'{"data":[{"id":"slow"}]}')
             await client.listed(three, "slow", within=10)
             assert await attach.end() == 0

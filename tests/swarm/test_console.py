@@ -107,8 +107,8 @@ async def test_names_of_strangers_are_text_in_every_pane(
         assert await page.run("document.querySelectorAll('main img, main script').length") == 0
     await go(page, "Models")
     await page.click("td .open", HOSTILE_MODEL)
-    await page.says("Candidates, in their order")
-    await page.says("Nobody asked for it within the last hour.")
+    await page.says("Candidates, in order")
+    await page.says("No requests in the last hour.")
     assert page.dialogs == []
     assert asked_only(page, nodes[0])
 
@@ -125,15 +125,15 @@ async def test_models_keys_and_the_node_itself_are_changed_by_forms(
     await page.says("Registered lab/echo.")
     await page.type("name", "ann")
     await page.says("modelvine key create ann")
-    await page.click("button", "Make")
-    await page.says("which is shown this once: mv_")
+    await page.click("button", "Create")
+    await page.says("shown only once: mv_")
     await page.click("button", "Invite")
-    await page.says("The invitation of guest-")
+    await page.says("The invitation for guest-")
     await page.shows("document.querySelector('svg.qr path').getAttribute('d').length > 10000")
     await page.click("button", "Revoke")
     await page.says("The key of ann is revoked.")
     assert page.dialogs == [
-        "Revoke the key of ann? It opens nothing any more, and that cannot be undone."
+        "Revoke the key of ann? It stops working at once, and you cannot undo this."
     ]
     await page.click("button", "Drain")
     await page.says("This node is draining now.")
@@ -164,7 +164,7 @@ async def test_a_model_is_asked_and_the_request_is_seen_with_its_decision(
     await page.shows("[...document.querySelectorAll('[name=model] option')].length === 2")
     await page.run("document.querySelector('[name=model]').value = 'tiny'")
     await page.type("prompt", "What grows on a vine?")
-    await page.click("button", "Ask all replicas")
+    await page.click("button", "Send to all replicas")
     await page.says("done after")
     assert await page.run("document.querySelectorAll('.answers .card').length") == 1
     assert len(await page.run("document.querySelector('.answer').textContent")) > 1
@@ -173,17 +173,17 @@ async def test_a_model_is_asked_and_the_request_is_seen_with_its_decision(
     await page.click("td .open", "")
     await page.says(f"({second.peer})")
     await page.says("one hop, direct")
-    await page.click("button", "How would it be decided now?")
-    await page.says("Candidates, in their order")
+    await page.click("button", "Explain the route now")
+    await page.says("Candidates, in order")
 
     await go(page, "Usage")
-    await page.says("tokens written")
+    await page.says("output tokens")
     await page.says("tiny")
     await go(page, "Models")
     await page.click("td .open", "tiny")
     await page.shows("document.querySelectorAll('.chart canvas').length === 6")
-    await page.says("Waiting at most, each half minute")
-    await page.says("Refused for want of room, each half minute")
+    await page.says("Longest queue, each half minute")
+    await page.says("Refused because full, each half minute")
     assert asked_only(page, first)
 
 
@@ -195,7 +195,7 @@ async def test_connections_between_other_nodes_are_in_the_picture(
     # One of each is in the legend.
     await page.shows("document.querySelectorAll('.picture line.direct').length === 3")
     await page.shows("document.querySelectorAll('.picture line.other').length === 2", within=20)
-    await page.says("between others, as they tell")
+    await page.says("between other nodes, as reported")
     await page.click(".picture g.node text", "borealis")
     await page.says("atlas, corona")
     assert await violations(page) == []
@@ -216,12 +216,12 @@ async def test_a_user_sees_models_the_playground_and_their_own_usage(
         seen = await client.post(node, "/api/v1/keys", body, headers=operator)
         key = re.findall(rb'"key":"(mv_[^"]+)"', seen.body)[0].decode()
         await page.open(f"{node.http}/")
-        await page.says("this node wants a key")
+        await page.says("this node requires a key")
         assert await page.run("document.querySelectorAll('#tabs a').length") == 0
         # The browser itself notes the refusal; nothing else may stand there.
         assert [c for c in page.complaints if "401" not in c] == []
         page.complaints.clear()
-        await page.click("main button", "Show a key")
+        await page.click("main button", "Enter a key")
         await page.type("key", key)
         await page.click("dialog button", "Use this key")
         await page.says("tiny")
@@ -229,7 +229,7 @@ async def test_a_user_sees_models_the_playground_and_their_own_usage(
         assert tabs == ["Models", "Playground", "Usage"]
         await go(page, "Playground")
         await page.type("prompt", "What grows on a vine?")
-        await page.click("button", "Ask")
+        await page.click("button", "Send")
         await page.says("done after")
         await go(page, "Usage")
         await page.says("ann")
@@ -279,8 +279,8 @@ async def test_without_javascript_there_are_tables(
 ) -> None:
     await page.command("Emulation.setScriptExecutionDisabled", value=True)
     await page.open(f"{nodes[0].http}/")
-    told = "2 of 2 nodes told their connections."
-    for text in ("atlas", HOSTILE_NODE, HOSTILE_MODEL, "with JavaScript", told, "Longest queue"):
+    told = "2 of 2 nodes reported their connections."
+    for text in ("atlas", HOSTILE_NODE, HOSTILE_MODEL, "Enable JavaScript", told, "Longest queue"):
         await page.says(text)
     assert await page.run("document.querySelectorAll('main img').length") == 0
     assert asked_only(page, nodes[0])
@@ -310,7 +310,7 @@ async def test_the_page_of_the_api_shows_every_operation_and_how_to_ask_for_it(
 ) -> None:
     await page.open(f"{nodes[0].http}/")
     await page.click("header a", "API")
-    await page.says("What clients ask of models")
+    await page.says("Requests to models")
     await page.shows("document.querySelectorAll('details.operation').length > 150")
     await page.click("#search")
     await page.command("Input.insertText", text="post keys rotate")
@@ -329,7 +329,7 @@ async def test_the_page_of_the_api_shows_every_operation_and_how_to_ask_for_it(
     assert await page.run("document.documentElement.scrollWidth") <= 390
     await page.command("Emulation.setScriptExecutionDisabled", value=True)
     await page.open(f"{nodes[0].http}/docs")
-    await page.says("/v1/chat/completions\tGo on with a chat")
+    await page.says("/v1/chat/completions\tCreate a chat completion")
     assert asked_only(page, nodes[0])
 
 
@@ -353,7 +353,7 @@ async def test_axe_finds_nothing(nodes: tuple[Node, Node, str], page: Page, *, d
         await go(page, pane)
         if pane == "Models":
             await page.click("td .open", "tiny")
-            await page.says("Candidates, in their order")
+            await page.says("Candidates, in order")
         found += [f"{pane}: {one}" for one in await violations(page)]
     assert found == []
 

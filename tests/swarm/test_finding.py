@@ -12,7 +12,7 @@ from tests.swarm.waiting import until
 
 pytestmark = pytest.mark.swarm
 
-INVITED = re.compile(r"this node is alone.* --bootstrap (\S+);")
+INVITED = re.compile(r"no other node is connected.* --bootstrap (\S+);")
 
 
 async def tell(client: Client, node: Node, path: str, address: str) -> dict[str, Any]:
@@ -34,7 +34,9 @@ async def test_a_lone_node_serves_its_own_models_and_says_how_to_join_it(
     await client.register(lone, "mine", ["own"], worker.fields["url"])
     seen = await client.chat(lone, "own")
     assert (seen.status, seen.route) == (200, "local")
-    await until(lambda: INVITED.search(lone.log) is not None, within=5, otherwise="no invitation")
+    await until(
+        lambda: INVITED.search(lone.log) is not None, within=5, otherwise="not an invitation"
+    )
     found = INVITED.search(lone.log)
     assert found is not None
     joiner = Start("joiner", {"mesh": {"bootstrap": [found[1]]}})

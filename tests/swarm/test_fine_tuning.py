@@ -282,7 +282,7 @@ async def test_openais_client_tunes_reads_events_and_checkpoints_and_loads_its_r
     three: list[Node], client: Client, tuner: Actor, ai: openai.AsyncOpenAI, folder: Path, tmp_path: Path
 ) -> None:  # fmt: skip
     async with attached(three[0], tmp_path, tuner.fields["url"], "--project", "found") as attach:
-        await attach.says("watching it")
+        await attach.says("monitoring it")
         assert "fine-tuning" in attach.said
         await client.agreed(three)
         done = await over(ai, await begun(ai, 4))

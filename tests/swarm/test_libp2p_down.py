@@ -58,7 +58,7 @@ async def test_http_serves_on_while_the_mesh_dies_and_comes_back_under_the_same_
             await asyncio.sleep(0.5)
             os.kill(mortal.actor.process.pid, signal.SIGUSR1)
             struck = time.monotonic()
-            noticed = await until(lambda: "the mesh died" in mortal.log, within=5, otherwise="not noticed")  # fmt: skip
+            noticed = await until(lambda: "the mesh failed" in mortal.log, within=5, otherwise="not noticed")  # fmt: skip
 
             async def well() -> bool:
                 ready = await client.get(mortal, "/readyz")

@@ -42,7 +42,7 @@ class Client:
         with self.request("GET", f"{path}?{asked}" if given else path) as answer:
             found = self._object(answer)
         if holds not in found:
-            raise self._stranger("does not speak like a node")
+            raise self._stranger("does not answer as a node does")
         return found
 
     def post(
@@ -125,7 +125,7 @@ class Client:
         except ValueError:
             value = None
         if not isinstance(value, dict):
-            raise self._stranger("does not speak like a node")
+            raise self._stranger("does not answer as a node does")
         return value
 
     def _refused(self, answer: http.client.HTTPResponse, asked: str) -> CommandFailed:
@@ -138,9 +138,9 @@ class Client:
         said = body.get("message") if isinstance(body, dict) else None
         if not isinstance(said, str) or not said:
             place = answer.headers.get("Location", "")
-            leads = f", which leads to {place}" if place else ""
+            leads = f", a redirect to {place}" if place else ""
             return self._stranger(
-                f"is no node, or something before one: it answers {asked} with HTTP {answer.status}{leads}"
+                f"is not a node, or a proxy before one: it answers {asked} with HTTP {answer.status}{leads}"
             )
         code = body.get("code") if isinstance(body, dict) else None
         after = answer.headers.get("Retry-After", "")
@@ -151,19 +151,19 @@ class Client:
 
     def _stranger(self, what: str) -> CommandFailed:
         return CommandFailed(
-            f"what answers at {self.target.url} ({self.target.origin}) {what}. "
+            f"the server at {self.target.url} ({self.target.origin}) {what}. "
             "Name the address that `modelvine up` prints after `ready http=`, with --node URL"
         )
 
     def _absent(self, why: str) -> str:
         return (
             f"no node answers at {self.target.url} ({self.target.origin}): {why}. "
-            "Start one with `modelvine up`, or name another with --node URL"
+            "Start one with `modelvine up`, or set another with --node URL"
         )
 
 
 def _header(text: str) -> bytes:
     """Return what a header may hold, in UTF-8, as nodes read it; raise `WrongUsage` for what is no name of anything."""
     if not text.isprintable():
-        raise WrongUsage(f"{text!r} cannot be a name: it has characters that are not printable")
+        raise WrongUsage(f"{text!r} cannot be a name: it contains unprintable characters")
     return text.encode()

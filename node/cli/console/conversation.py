@@ -64,11 +64,11 @@ class Talk:
         self._commands: dict[str, tuple[Callable[[str], None], str]] = {
             "help": (self._help, "this list"),
             "set": (self._set, "NAME VALUE: a parameter such as temperature; no VALUE: unset it; no NAME: list them"),
-            "system": (self._system, "TEXT: what the model is told first; no TEXT: nothing"),
-            "attach": (self._attach, "FILE: an image that goes with the next prompt"),
-            "save": (self._save, "FILE: write the conversation so far to a new file, as a request in JSON"),
+            "system": (self._system, "TEXT: system prompt; no TEXT: none"),
+            "attach": (self._attach, "FILE: image to send with the next prompt"),
+            "save": (self._save, "FILE: write the conversation to a new file, as a JSON request"),
             "clear": (self._clear, "forget the conversation so far"),
-            "exit": (self._exit, "end, as Ctrl-D does"),
+            "exit": (self._exit, "end the conversation, like Ctrl-D"),
         }  # fmt: skip
 
     def hear(self, line: str) -> None:
@@ -108,19 +108,19 @@ class Talk:
         for key, held in parameters.items():
             note(plain(f"  {key} = {json.dumps(held, ensure_ascii=False)}"))
         if not parameters:
-            note("  no parameter is set")
+            note("  no parameters are set")
 
     def _system(self, text: str) -> None:
         self._with.system = text
 
     def _attach(self, file: str) -> None:
         self._with.attached.append(image(file))
-        note(f"  {len(self._with.attached)} attached; they go with the next prompt")
+        note(f"  {len(self._with.attached)} attached; sent with the next prompt")
 
     def _save(self, file: str) -> None:
         """Write for the user's eyes only, over nothing but what was saved here before."""
         if not file:
-            raise WrongUsage("/save needs the name of a file")
+            raise WrongUsage("/save needs a file name")
         over = os.O_TRUNC if file in self._saved else os.O_EXCL
         content = json.dumps(self._with.body(), indent=2, ensure_ascii=False)
         try:
@@ -263,7 +263,7 @@ def image(file: str) -> dict[str, object]:
         raise WrongUsage(f"{file} is larger than {MAX_IMAGE_BYTES // 1024 // 1024} MiB")
     kind = type_of(content)
     if not kind.is_image:
-        raise WrongUsage(f"{file} is no image that is known here: PNG, JPEG, GIF or WebP")
+        raise WrongUsage(f"{file} is not a PNG, JPEG, GIF or WebP image")
     url = f"data:{kind.media};base64,{b64encode(content).decode()}"
     return {"type": "image_url", "image_url": {"url": url}}
 
@@ -273,14 +273,12 @@ def standard_input() -> str:
     # Some who start us never close what we read from; without a word nobody would know what we wait for.
     with suppress(OSError, ValueError):
         if not select.select([sys.stdin], [], [], PATIENCE)[0]:
-            note("waiting for standard input to end; `< /dev/null` says that there is none")
+            note("waiting for standard input to end; add `< /dev/null` if there is none")
     try:
         text = sys.stdin.read()
         text.encode()  # some locales hide in it what could not be read as text
     except UnicodeError as error:
-        raise WrongUsage(
-            "standard input holds something else than text; an image goes with --attach FILE"
-        ) from error
+        raise WrongUsage("standard input is not text; send images with --attach FILE") from error
     return text
 
 
@@ -317,4 +315,4 @@ def _text(data: bytes) -> Iterator[str]:
             if isinstance(piece, str) and piece:
                 yield piece
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CommandFailed("the answer holds something that is no chat chunk") from error
+        raise CommandFailed("the answer contains an invalid chunk") from error

@@ -37,7 +37,7 @@ def client(arguments: argparse.Namespace) -> Client:
         called = node_called(found.get("/api/v1/nodes", holds="nodes")["nodes"], name)
         if not called["self"]:
             raise WrongUsage(
-                f"{name!r} is another node, {called['node']}, which must be asked itself: give its URL to --node"
+                f"{name!r} is another node, {called['node']}, which this command must call itself: pass its URL to --node"
             )
     return found
 

@@ -134,7 +134,7 @@ def frame(
     """Return the lines of one picture, that fit into so many columns and lines; 0 for any number of lines."""
     heads = [cut(plain(line), columns) for line in _heads(before, look, clock)]
     nodes = table_lines(
-        ("NODE", "STATE", "MODELS", "IN FLIGHT", "QUEUED", "RATE", "ROUND TRIP", "WAY"),
+        ("NODE", "STATE", "MODELS", "IN FLIGHT", "QUEUED", "RATE", "ROUND TRIP", "ROUTE"),
         map(_node_row, _nodes(look)),
         room=columns,
     )

@@ -27,7 +27,7 @@ _NEVER = ("", "never")
 def create(arguments: argparse.Namespace) -> int:
     """Make one key, or all that a table names, and print them."""
     if bool(arguments.name) == bool(arguments.csv):
-        raise WrongUsage("name whose key it is, or a table of them with --csv FILE")
+        raise WrongUsage("pass the user's name, or a table of users with --csv FILE")
     rows = _rows(Path(arguments.csv)) if arguments.csv else [{"name": arguments.name}]
     wanted = [_wanted(row, arguments) for row in rows]
     made = client(arguments).post(PATH, {"keys": wanted})["keys"]
@@ -57,7 +57,7 @@ def revoke(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json({"name": arguments.name, "revoked": True})
     else:
-        print(plain(f"revoked the key of {arguments.name}: it opens nothing any more"))
+        print(plain(f"revoked the key of {arguments.name}: it is no longer valid"))
     return 0
 
 
@@ -69,7 +69,7 @@ def show(arguments: argparse.Namespace) -> int:
     one = next((key for key in found if key["name"] == arguments.name), None)
     if one is None:
         raise CommandFailed(
-            f"there is no key {arguments.name!r}; `modelvine key list` shows those that there are"
+            f"there is no key {arguments.name!r}; `modelvine key list` shows all keys"
         )
     if arguments.json:
         say_json(one)
@@ -115,7 +115,7 @@ def _say_key(made: Mapping[str, str]) -> None:
     # Not among what a script reads.
     print(
         plain(
-            f"this is the key of {made['name']}: use it like an OpenAI key; it is not shown again"
+            f"this is the key of {made['name']}: use it like an OpenAI key; it is shown only once"
         ),
         file=sys.stderr,
     )
@@ -138,7 +138,7 @@ def _list(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:
             )
             for k in found
         ),
-        none="nobody has a key: make one with `modelvine key create NAME`",
+        none="there are no keys: create one with `modelvine key create NAME`",
     )
     return 0
 
@@ -164,7 +164,7 @@ def _numbers(limits: Mapping[str, Any]) -> list[str]:
         "rpm": "{:,} requests a minute",
         "tpm": "{:,} tokens a minute",
         "tokens_per_day": "{:,} tokens a day",
-        "concurrency": "{:,} at one time",
+        "concurrency": "{:,} concurrent",
     }
     return [text.format(limits[name]) for name, text in words.items() if limits.get(name)]
 
@@ -186,7 +186,7 @@ def _date(when: float) -> str:
 
 def _named(arguments: argparse.Namespace) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._@+-]{1,64}", arguments.name):
-        raise WrongUsage(f"{arguments.name!r} is the name of no key")
+        raise WrongUsage(f"{arguments.name!r} is not the name of a key")
     return str(arguments.name)
 
 
@@ -205,14 +205,14 @@ def _rows(path: Path) -> Sequence[Mapping[str, str]]:
     if "name" not in (reader.fieldnames or ()) or unknown:
         also = f", not {min(unknown)!r}" if unknown else ""
         raise WrongUsage(
-            f"{path} must begin with the names of its columns: {', '.join(COLUMNS)}{also}"
+            f"{path} must begin with a row of column names: {', '.join(COLUMNS)}{also}"
         )
     rows = list(reader)
     for number, row in enumerate(rows, 2):
         if "more" in row:
             raise WrongUsage(f"{path}, line {number}: more values than columns")
     if not rows:
-        raise WrongUsage(f"{path} names nobody")
+        raise WrongUsage(f"{path} names no users")
     return rows
 
 

@@ -13,7 +13,7 @@ MOST_SHOWN = 10
 
 
 def told(row: Mapping[str, Any]) -> str:
-    """Return a line such as `llama.cpp b6789; 4,096 tokens; takes text, image; 4 at one time`."""
+    """Return a line such as `llama.cpp b6789; 4,096 tokens; takes text, image; 4 slots`."""
     parts = [str(row.get("software") or "")]
     if context := row.get("context"):
         parts.append(f"{context:,} tokens")
@@ -24,7 +24,7 @@ def told(row: Mapping[str, Any]) -> str:
     if row.get("tools"):
         parts.append("calls tools")
     if slots := row.get("slots"):
-        parts.append(f"{slots} at one time")
+        parts.append(f"{slots} slots")
     if fault := row.get("fault"):
         parts.append(str(fault))
     return "; ".join(filter(None, parts)) or "nothing about itself"
@@ -35,7 +35,7 @@ def unnamed(row: Mapping[str, Any], name: str) -> str:
     models = [str(model) for model in row.get("models") or ()]
     if len(models) < 2 or name in models or f"{name}:latest" in models:
         return ""
-    return f"; but names no model {name!r}; its models: {', '.join(models[:MOST_SHOWN])}"
+    return f"; but does not list {name!r}; its models: {', '.join(models[:MOST_SHOWN])}"
 
 
 # The names of `registry.records.ModelType`, `router.worker_description.MODALITIES` and `router.workers.Template`, whose

@@ -109,7 +109,7 @@ class Blocks:
             if part.index in self._calls:
                 if not part.arguments:
                     return b""
-                raise WorkerFailed("the worker mixes the pieces of several calls")
+                raise WorkerFailed("the worker interleaves several tool calls")
             opened = self._opened(place, _call(part, len(self._calls), self._own_id))
             self._calls.add(part.index)
         if not part.arguments:
@@ -135,7 +135,7 @@ class Blocks:
 
 def _call(part: CallPart, calls: int, own_id: str) -> dict[str, object]:
     if not part.name:
-        raise WorkerFailed("a call of a tool names no function")
+        raise WorkerFailed("a tool call names no function")
     if calls >= MAX_CALLS:
         raise WorkerFailed(f"an answer calls at most {MAX_CALLS:,} tools")
     id_ = part.id or f"toolu_{own_id}_{calls}"

@@ -74,7 +74,7 @@ def _function(tool: Mapping[str, object], where: str) -> dict[str, object]:
     if kind not in (None, "custom"):
         shown = f"{kind[:64]!r}" if isinstance(kind, str) else "of this type"
         raise BadRequest(
-            f"`{where}.type`: the tool {shown} is Anthropic's own; describe it with an `input_schema`",
+            f"`{where}.type`: the tool {shown} is one of Anthropic's; define it with an `input_schema`",
             param=f"{where}.type",
         )
     name, schema = tool.get("name"), tool.get("input_schema")
@@ -163,7 +163,7 @@ def _blocks(content: object, where: str) -> list[Block]:
 
 
 def _of_system(blocks: list[Block]) -> list[Said]:
-    return [{"role": "system", "content": _joined(_texts(blocks, "a message of the system's"))}]
+    return [{"role": "system", "content": _joined(_texts(blocks, "a system message"))}]
 
 
 def _of_user(blocks: list[Block]) -> list[Said]:
@@ -199,7 +199,7 @@ def _of_assistant(blocks: list[Block]) -> list[Said]:
                 # Nobody but Anthropic can read it.
                 pass
             case other:
-                raise _strange(other, where, "a message of the assistant's")
+                raise _strange(other, where, "an assistant message")
     text = "".join(texts)
     said: Said = {"role": "assistant", "content": text or (None if calls else "")}
     if any(thoughts):
@@ -272,7 +272,7 @@ def _parts(block: Mapping[str, object], where: str) -> list[Said]:
             ]
             text = _joined([*heads, *inner])
         case other:
-            raise _strange(other, where, "a message of the user's")
+            raise _strange(other, where, "a user message")
     return [_words(text)] if text else []
 
 
@@ -290,7 +290,7 @@ def _image(block: Mapping[str, object], where: str) -> Said:
             if not url.startswith(("https://", "http://")) or not url.isprintable():
                 raise wrong(f"{where}.source.url", "must be an address of http or https")
         case _:
-            raise wrong(f"{where}.source.type", "must be base64 or url: no files are kept here")
+            raise wrong(f"{where}.source.type", "must be base64 or url: this node stores no files")
     return {"type": "image_url", "image_url": {"url": url}}
 
 
@@ -306,9 +306,7 @@ def _base64(data: object, where: str) -> str:
 def _document(block: Mapping[str, object], where: str) -> list[Said]:
     """Return what stands in a document of text."""
     if mapping(block, "citations", f"{where}.citations").get("enabled"):
-        raise wrong(
-            f"{where}.citations", "cannot be had here: no worker tells where its words come from"
-        )
+        raise wrong(f"{where}.citations", "are not supported: workers do not report sources")
     head = [
         words(block, name, where, most=MAX_TEXT_CHARACTERS)
         for name in ("title", "context")
@@ -325,7 +323,7 @@ def _document(block: Mapping[str, object], where: str) -> list[Said]:
                     raise _strange(part.get("type"), place, "a document")
                 inner += _parts(part, place)
         case _:
-            raise wrong(f"{where}.source.type", "must be text or content: no worker here reads PDF")
+            raise wrong(f"{where}.source.type", "must be text or content: PDF is not supported")
     return [*map(_words, head), *inner]
 
 
@@ -362,4 +360,6 @@ def _joined(texts: list[str]) -> str:
 
 def _strange(kind: object, where: str, what: str) -> BadRequest:
     shown = f"{kind[:64]!r}" if isinstance(kind, str) else "without a type"
-    return BadRequest(f"`{where}.type`: no block {shown} is read in {what}", param=f"{where}.type")
+    return BadRequest(
+        f"`{where}.type`: blocks {shown} are not supported in {what}", param=f"{where}.type"
+    )

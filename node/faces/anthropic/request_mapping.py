@@ -86,9 +86,9 @@ def read(fields: Mapping[str, object], *, limited: bool = True) -> MessagesReque
     """Say a request; raise `BadRequest`, which names the field. Not `limited`: it need not say how long its answer may be."""
     for name in SERVICES:
         if fields.get(name):
-            raise BadRequest(f"`{name}` asks for a service that is Anthropic's own", param=name)
+            raise BadRequest(f"`{name}` requires a service of Anthropic", param=name)
     if limited and fields.get("max_tokens") is None:
-        raise BadRequest("`max_tokens` is needed: at least 1", param="max_tokens")
+        raise BadRequest("`max_tokens` is required, at least 1", param="max_tokens")
     tools, unheard = tools_of(fields)
     thinks, budget = _thinking(fields)
     messages = messages_of(fields)

@@ -1,4 +1,4 @@
-"""Tables of the mesh as plain HTML, for whoever has no JavaScript. All names come from strangers, and are escaped."""
+"""Tables of the mesh as plain HTML, for browsers without JavaScript. Names come from other machines, and are escaped."""
 
 from collections.abc import Iterable, Mapping
 from html import escape
@@ -54,9 +54,9 @@ def tables(context: Context, topology: Mapping[str, Any], *, most: int = MAX_ROW
     ]
     parts = [
         *_table(
-            "Nodes", ("Node", "State", "Because", "Connection", "Version", "Models"), nodes, most
+            "Nodes", ("Node", "State", "Reason", "Connection", "Version", "Models"), nodes, most
         ),
-        *_table("Connections", ("Node", "Node", "Way"), links, most, _told(topology, len(nodes))),
+        *_table("Connections", ("Node", "Node", "Route"), links, most, _told(topology, len(nodes))),
         *_table("Models", ("Project", "Model", "Type", "Node"), models, most),
         *_table(
             "Last hour",
@@ -71,8 +71,8 @@ def tables(context: Context, topology: Mapping[str, Any], *, most: int = MAX_ROW
 
 def _told(topology: Mapping[str, Any], nodes: int) -> str:
     if not topology:
-        return "The nodes are being asked; load the page again."
-    return f"{len(topology['told']):,} of {nodes:,} nodes told their connections."
+        return "The other nodes have not reported yet; reload the page."
+    return f"{len(topology['told']):,} of {nodes:,} nodes reported their connections."
 
 
 def _table(

@@ -102,7 +102,9 @@ class _Face:
                 pass
             case _:
                 # Some servers answer any path as if it were a chat.
-                raise RpcRefused("UNIMPLEMENTED", "the model's worker tells no inner state")
+                raise RpcRefused(
+                    "UNIMPLEMENTED", "the model's worker does not report its inner state"
+                )
         tokens = [
             {
                 "token": token["token"],

@@ -57,7 +57,7 @@ class May(StrEnum):
     """Who may call an operation."""
 
     EVERYBODY = "everybody"
-    KEY = "whoever may call this node; each is shown what is their own"
+    KEY = "all who may call this node; each sees only their own"
     ASK = "users and operators"
     LOOK = "viewers and operators"
     CHANGE = "operators"
@@ -89,5 +89,5 @@ class OperationDoc:
     refusal: Schema | None = None
 
 
-NUMBER_OF = told(COUNT, "entries that are wanted, 0 for as many as usual")
+NUMBER_OF = told(COUNT, "number of entries; 0: the default")
 """The parameter by which callers of lists say how long they are to be."""

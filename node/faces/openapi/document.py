@@ -44,27 +44,27 @@ ALIASES = "For llama-stack-client"
 """Tag of what is served once more under another prefix."""
 
 _TAGS: Mapping[str, str] = {
-    "Models": "What clients ask of models, in the words of OpenAI, Anthropic and Llama Stack.",
-    "Services": "What clients ask of services that are no models, in OpenAI's words.",
-    "Operators": "How a node and its mesh are, and what changes them.",
-    "Projects": "What model projects and their clients ask (`/api/v0`).",
-    ALIASES: f"The same as under `/v1`, under the prefix `{LLAMA_STACK}`.",
+    "Models": "Requests to models, in the formats of OpenAI, Anthropic and Llama Stack.",
+    "Services": "Requests to services other than models, in OpenAI's format.",
+    "Operators": "State of a node and its mesh, and changes to them.",
+    "Projects": "The interface of model projects and their clients (`/api/v0`).",
+    ALIASES: f"The endpoints of `/v1`, under the prefix `{LLAMA_STACK}`.",
 }
 
-_ABOUT = """Every node serves every model of its mesh. Any node answers what is described here.
+_ABOUT = """Every node serves every model of its mesh, and all operations described here.
 
-Whoever shows no key may ask where the node is open to them: people on its own machine, unless the operator decided otherwise.
-What is for operators takes a process of the node's own user or of root on its machine, an operator's key, or the control token
-as a bearer. Each answer names its request in `x-request-id`. A `GET` may be a `HEAD` as well."""
+Requests without a key are accepted from users of the node's own machine, unless the operator decided otherwise. Operations
+for operators need a process of the node's user or root on its machine, an operator's key, or the control token as a bearer
+token. Every response has the request's id in `x-request-id`. `GET` operations also accept `HEAD`."""
 
 _ERROR: Schema = fields(
-    code=told(WHOLE, "the number of api-v0"),
+    code=told(WHOLE, "the code of `/api/v0`"),
     message=TEXT,
     error=fields(
-        {"param": told({}, "the parameter that is wrong, where one is")},
+        {"param": told({}, "the invalid parameter, if it is known")},
         message=TEXT,
-        type=told({}, "the class of errors, in OpenAI's words"),
-        code=told({}, "the reason, a word"),
+        type=told({}, "the class of the error, as in OpenAI's API"),
+        code=told({}, "the reason, as one word"),
     ),
 )
 _ERROR_REF: Schema = {"$ref": "#/components/schemas/Error"}
@@ -79,7 +79,7 @@ _SECURITY: Mapping[str, Schema] = {
         "type": "apiKey",
         "in": "header",
         "name": "x-api-key",
-        "description": "A key or a grant, as Anthropic's clients show it.",
+        "description": "A key or a grant, as Anthropic's clients send it.",
     },
 }
 # One of them, or none: where the caller is may be enough.
@@ -268,7 +268,7 @@ def _success(described: OperationDoc) -> dict[str, Any]:
     if not content:
         return {}
     said: dict[str, Any] = {
-        "description": "It is done.",
+        "description": "Success.",
         "content": {kind: {"schema": schema} for kind, schema in content.items()},
     }
     if described.runs:

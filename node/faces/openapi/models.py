@@ -24,26 +24,26 @@ from router.openai.body import MAX_NAMES
 from router.requests import Kind
 
 TEXT_OF_WORKER: Mapping[str, Schema] = {
-    "text/event-stream": told(EVENTS, "server-sent events, where `stream` is true"),
-    "*/*": told(BYTES, "what the worker answers"),
+    "text/event-stream": told(EVENTS, "server-sent events, if `stream` is true"),
+    "*/*": told(BYTES, "the worker's response"),
 }
 """What a worker may answer besides JSON."""
 
-_PASSED = "Fields that are not named here go to the worker as they are."
+_PASSED = "The worker receives all other fields unchanged."
 _NAME = told(TEXT, "`MODEL` or `PROJECT/MODEL`")
 _OURS: Mapping[str, Schema] = {
     "models": told(
-        {**list_of(TEXT), "maxItems": MAX_NAMES}, "models to be asked in turn where nobody answers by the first"
+        {**list_of(TEXT), "maxItems": MAX_NAMES}, "fallback models, tried in order"
     ),
-    "project": told(TEXT, "ask this project only"),
-    "stream": told(or_null(FLAG), "answer in pieces, as they come"),
-    "service_tier": told(TEXT, "`flex`: whatever else is asked comes first"),
-    "prompt_cache_key": told(TEXT, "what the conversation is called, so that it stays at one worker"),
+    "project": told(TEXT, "use this project only"),
+    "stream": told(or_null(FLAG), "stream the response"),
+    "service_tier": told(TEXT, "`flex`: run after all other requests"),
+    "prompt_cache_key": told(TEXT, "name of the conversation, to keep it at one worker"),
 }  # fmt: skip
-_TEXTS = told({"anyOf": [TEXT, list_of({})]}, "one text or several, or tokens")
+_TEXTS = told({"anyOf": [TEXT, list_of({})]}, "one or more texts, or token ids")
 _USAGE = {
-    "usage": or_null(told(OBJECT, "the tokens of prompt and answer")),
-    "model": told(TEXT, "by the name that it is registered by"),
+    "usage": or_null(told(OBJECT, "the tokens of prompt and response")),
+    "model": told(TEXT, "by its registered name"),
 }
 _CHOICES = fields(_USAGE, choices=list_of(OBJECT))
 _DATA = fields(_USAGE, data=list_of(OBJECT))
@@ -54,14 +54,14 @@ _ERROR_OF_ANTHROPIC = fields(
 _MODEL = fields(
     {
         "context_length": told(COUNT, "tokens"),
-        "architecture": told(OBJECT, "what it takes and gives"),
+        "architecture": told(OBJECT, "its input and output modalities"),
     },
-    id=told(TEXT, "what callers put into `model`"),
+    id=told(TEXT, "the value for `model`"),
     object={"const": "model"},
     created=told(COUNT, "Unix time"),
     owned_by=TEXT,
     model=TEXT,
-    url=told(TEXT, "where it is asked for"),
+    url=told(TEXT, "if requested"),
     type=COUNT,
     project=TEXT,
     projects=list_of(TEXT),
@@ -69,7 +69,7 @@ _MODEL = fields(
     nodes=COUNT,
 )
 _ONE_MODEL = fields(code={"const": 0}, message=TEXT, id=TEXT, created=COUNT, owned_by=TEXT)
-_MAPPED = "It becomes a chat; parameters that the worker cannot follow are named in `x-modelvine-dropped-params`."
+_MAPPED = "The request becomes a chat; `x-modelvine-dropped-params` lists parameters that the worker does not support."
 
 
 def _of_kind(
@@ -101,53 +101,53 @@ _SAMPLING: Mapping[str, Schema] = {
     "stream_options": or_null(OBJECT),
 }
 _VECTORS = list_of(list_of(NUMBER))
-_STORED: Mapping[str, Schema] = {"store": told(TEXT, "the store, where `model` is missing")}
+_STORED: Mapping[str, Schema] = {"store": told(TEXT, "the store, if `model` is missing")}
 
 KINDS: Mapping[Kind, OperationDoc] = {
     Kind.CHAT: _of_kind(
-        "Go on with a chat", _CHOICES, messages=list_of(OBJECT),
+        "Create a chat completion", _CHOICES, messages=list_of(OBJECT),
         known={**_SAMPLING, "tools": or_null(list_of(OBJECT)), "response_format": or_null(OBJECT)},
     ),
-    Kind.COMPLETION: _of_kind("Go on with a text", _CHOICES, prompt=_TEXTS, known=_SAMPLING),
+    Kind.COMPLETION: _of_kind("Create a completion", _CHOICES, prompt=_TEXTS, known=_SAMPLING),
     Kind.EMBEDDING: _of_kind(
-        "Make vectors of texts", _DATA, input=_TEXTS, known={"encoding_format": TEXT, "dimensions": COUNT}
+        "Create embeddings", _DATA, input=_TEXTS, known={"encoding_format": TEXT, "dimensions": COUNT}
     ),
-    Kind.IMAGE: _of_kind("Make pictures", _DATA, prompt=TEXT, known={"n": or_null(COUNT), "size": or_null(TEXT)}),
-    Kind.IMAGE_EDIT: _of_kind("Change a picture", _DATA, form=True, prompt=TEXT, known={"image": BYTES, "mask": BYTES}),
-    Kind.TRANSCRIPTION: _of_kind("Write down what is said", OBJECT, form=True, known=_AUDIO),
-    Kind.TRANSLATION: _of_kind("Write down in English what is said", OBJECT, form=True, known=_AUDIO),
-    Kind.SPEECH: _of_kind("Say a text", None, input=TEXT, known={"voice": {}, "response_format": TEXT}),
+    Kind.IMAGE: _of_kind("Create images", _DATA, prompt=TEXT, known={"n": or_null(COUNT), "size": or_null(TEXT)}),
+    Kind.IMAGE_EDIT: _of_kind("Edit an image", _DATA, form=True, prompt=TEXT, known={"image": BYTES, "mask": BYTES}),
+    Kind.TRANSCRIPTION: _of_kind("Transcribe audio", OBJECT, form=True, known=_AUDIO),
+    Kind.TRANSLATION: _of_kind("Translate audio to English", OBJECT, form=True, known=_AUDIO),
+    Kind.SPEECH: _of_kind("Create speech", None, input=TEXT, known={"voice": {}, "response_format": TEXT}),
     Kind.RERANK: _of_kind(
-        "Order texts by how well they answer a question", OBJECT, query=TEXT, documents=list_of({}),
+        "Rank documents by relevance to a query", OBJECT, query=TEXT, documents=list_of({}),
         known={"top_n": or_null(COUNT)},
     ),
-    Kind.SOUND: _of_kind("Make a sound", None, known={"model_id": told(TEXT, "names the model too"), "text": TEXT}),
-    Kind.TOKENIZE: _of_kind("Cut a text into tokens", OBJECT, known={"content": TEXT, "prompt": TEXT}),
-    Kind.GUTS: _of_kind("Show what goes on inside a model", OBJECT, known={}),
-    Kind.STORE_SET: _of_kind("Put vectors into a store", OBJECT, known={**_STORED, "keys": _VECTORS, "values": list_of(TEXT)}),
-    Kind.STORE_DELETE: _of_kind("Take vectors out of a store", OBJECT, known={**_STORED, "keys": _VECTORS}),
-    Kind.STORE_GET: _of_kind("Show what a store has for vectors", OBJECT, known={**_STORED, "keys": _VECTORS}),
+    Kind.SOUND: _of_kind("Create a sound", None, known={"model_id": told(TEXT, "also names the model"), "text": TEXT}),
+    Kind.TOKENIZE: _of_kind("Tokenize a text", OBJECT, known={"content": TEXT, "prompt": TEXT}),
+    Kind.GUTS: _of_kind("Show the inner state of a model", OBJECT, known={}),
+    Kind.STORE_SET: _of_kind("Set entries of a store", OBJECT, known={**_STORED, "keys": _VECTORS, "values": list_of(TEXT)}),
+    Kind.STORE_DELETE: _of_kind("Delete entries of a store", OBJECT, known={**_STORED, "keys": _VECTORS}),
+    Kind.STORE_GET: _of_kind("Get entries of a store", OBJECT, known={**_STORED, "keys": _VECTORS}),
     Kind.STORE_FIND: _of_kind(
-        "Find the vectors of a store nearest to one", OBJECT, known={**_STORED, "key": list_of(NUMBER), "topk": COUNT}
+        "Find the nearest entries of a store", OBJECT, known={**_STORED, "key": list_of(NUMBER), "topk": COUNT}
     ),
 }  # fmt: skip
 """What may be asked of models, each under its own path."""
 
-_STORED_RESPONSE = "Nothing is stored, so that this answers 404."
+_STORED_RESPONSE = "Returns 404, because nothing is stored."
 
 TABLE: Mapping[str, OperationDoc] = {
     **{f"POST /v1/{kind.value}": described for kind, described in KINDS.items()},
     "POST /v2/rerank": KINDS[Kind.RERANK],
     "GET /v1/models": OperationDoc(
-        "List the models that live nodes serve", May.ASK,
-        more="With the header `anthropic-version` in Anthropic's form too.",
+        "List models", May.ASK,
+        more="With the header `anthropic-version`, in Anthropic's format.",
         answer=fields(object={"const": "list"}, code={"const": 0}, message=TEXT, project=TEXT, data=list_of(_MODEL)),
     ),
     "GET /v1/models/{tail}": OperationDoc(
-        "Show one model", May.ASK, more="The name may hold slashes.", answer=_ONE_MODEL, errors=(UnknownModel,)
+        "Show one model", May.ASK, more="The name may contain slashes.", answer=_ONE_MODEL, errors=(UnknownModel,)
     ),
     "POST /v1/responses": OperationDoc(
-        "Answer, in the words of OpenAI's Responses API", May.ASK, runs=True, more=_MAPPED,
+        "Create a response, with OpenAI's Responses API", May.ASK, runs=True, more=_MAPPED,
         request=fields({**_OURS, "instructions": or_null(TEXT), "tools": or_null(list_of(OBJECT))}, model=_NAME, input={}),
         answer=fields(id=TEXT, object={"const": "response"}, output=list_of(OBJECT)), content={"text/event-stream": EVENTS},
     ),
@@ -158,7 +158,7 @@ TABLE: Mapping[str, OperationDoc] = {
         for method, verb in (("GET", "Show"), ("POST", "Cancel"), ("DELETE", "Delete"))
     },
     "POST /v1/messages": OperationDoc(
-        "Answer, in the words of Anthropic's Messages API", May.ASK, runs=True, more=_MAPPED,
+        "Create a message, with Anthropic's Messages API", May.ASK, runs=True, more=_MAPPED,
         request=fields(
             {"system": {}, "stream": FLAG, "tools": list_of(OBJECT), "temperature": NUMBER},
             model=_NAME, messages=list_of(OBJECT), max_tokens=COUNT,
@@ -168,12 +168,12 @@ TABLE: Mapping[str, OperationDoc] = {
     ),
     "POST /v1/messages/count_tokens": OperationDoc(
         "Count the tokens of a message", May.ASK, runs=True,
-        more="The model's worker cuts the texts where it can; else the number is estimated.",
+        more="The model's worker counts if it can tokenize; otherwise the number is an estimate.",
         request=fields({"system": {}, "tools": list_of(OBJECT)}, model=_NAME, messages=list_of(OBJECT)),
         answer=fields(input_tokens=COUNT), refusal=_ERROR_OF_ANTHROPIC,
     ),
     "POST /v1/inference/chat-completion": OperationDoc(
-        "Go on with a chat, in the words of Llama Stack", May.ASK, runs=True, more=_MAPPED,
+        "Create a chat completion, in the format of Llama Stack", May.ASK, runs=True, more=_MAPPED,
         request=fields({"stream": FLAG, "sampling_params": OBJECT}, model_id=_NAME, messages=list_of(OBJECT)),
         answer=OBJECT, content={"text/event-stream": EVENTS},
     ),

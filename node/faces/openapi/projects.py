@@ -31,29 +31,29 @@ _TYPE = told(
     {"type": "integer", "enum": [int(one) for one in ModelType]},
     ", ".join(f"{int(one)}: {one.name.lower().replace('_', ' ')}" for one in ModelType),
 )
-_CAPACITY = told({**COUNT, "maximum": MAX_CAPACITY}, "requests at one time, 0 for unknown")
+_CAPACITY = told({**COUNT, "maximum": MAX_CAPACITY}, "concurrent requests, 0 for unknown")
 _MODALITIES = list_of(one_of(*MODALITIES))
 _MORE: Mapping[str, Schema] = {
     "type": _TYPE,
-    "cid": told(TEXT, "which replica it is, where there are several"),
-    "dialect": told(TEXT, "the worker's protocol; the scheme of `api` says it otherwise"),
-    "worker_model": told(TEXT, "what the worker calls the model, where that is another name"),
+    "cid": told(TEXT, "id of the replica, if there are several"),
+    "dialect": told(TEXT, "the worker's protocol (default: by the scheme of `api`)"),
+    "worker_model": told(TEXT, "the worker's own name for the model, if it differs"),
     "capacity": _CAPACITY,
-    "max_concurrency": told(_CAPACITY, "the same under another name"),
+    "max_concurrency": told(_CAPACITY, "another name of the same field"),
     "context": told({**COUNT, "maximum": MAX_CONTEXT}, "tokens, 0 for unknown"),
     "input_modalities": _MODALITIES,
     "output_modalities": _MODALITIES,
-    "headers": told(OBJECT, "sent with each request to the worker"),
-    "load": told(OBJECT, "options to load the model with"),
-    "template": told(one_of(*TEMPLATES), "how a chat becomes one text for the worker"),
+    "headers": told(OBJECT, "sent to the worker with every request"),
+    "load": told(OBJECT, "options for loading the model"),
+    "template": told(one_of(*TEMPLATES), "chat template for workers that expect one text"),
 }
 _MODEL: Mapping[str, Schema] = {
-    "model": told(TEXT, "what callers call it"),
+    "model": told(TEXT, "name that clients use"),
     "api": told(TEXT, "URL of the worker, on this machine"),
 }
 _LEARNED: Mapping[str, Schema] = {
-    "learned": told(list_of(OBJECT), "what the workers say of themselves"),
-    "warnings": told(list_of(TEXT), "which workers answer nothing now"),
+    "learned": told(list_of(OBJECT), "what the workers report about themselves"),
+    "warnings": told(list_of(TEXT), "workers that do not answer now"),
 }
 _NODE_ID = told(TEXT, "a node's id, the beginning of one, or its name")
 _ADDRESS = fields(node_addr=told(TEXT, "a multiaddr that ends with `/p2p/` and a peer id"))
@@ -69,21 +69,21 @@ _NAMES = done(data=list_of(TEXT))
 _SAVED = (registry.LimitReached, registry.StoreUnavailable)
 _PEER = fields(
     node_id=TEXT,
-    connectivity=told(WHOLE, "1 connected, 2 to be reached, 3 not to be reached, 4 relayed"),
+    connectivity=told(WHOLE, "1 connected, 2 reachable, 3 unreachable, 4 relayed"),
     latency=told(COUNT, "microseconds, 0 for unknown"),
-    idle=told(COUNT, "requests that are there; 0 is free"),
+    idle=told(COUNT, "requests in flight; 0 means idle"),
     Idle=COUNT,
     cid=TEXT,
 )
 _OWN: Mapping[str, Schema] = {
     "cid": told(TEXT, "this replica only"),
     "stream": FLAG,
-    "wallet": told(TEXT, "passed to no one, like `signature` and `hash`"),
+    "wallet": told(TEXT, "not forwarded, like `signature` and `hash`"),
 }
 
 
 def _run(what: str, needed: Mapping[str, Schema], *, one_node: bool) -> OperationDoc:
-    where = "at the node that the request names" if one_node else "at any node"
+    where = "at the named node" if one_node else "at any node"
     node: Mapping[str, Schema] = {"node_id": _NODE_ID} if one_node else {}
     words = fields(_OWN, **node, project=TEXT, model=TEXT, **needed)
     query = {"project": TEXT, "model": TEXT, "cid": TEXT, **({"node_id": TEXT} if one_node else {})}
@@ -91,8 +91,8 @@ def _run(what: str, needed: Mapping[str, Schema], *, one_node: bool) -> Operatio
         f"{what} {where}",
         May.ASK,
         runs=True,
-        more="What else the body holds goes to the worker as it is.",
-        query={name: told(one, "counts before the body's") for name, one in query.items()},
+        more="The worker receives all other fields unchanged.",
+        query={name: told(one, "overrides the body's") for name, one in query.items()},
         request=words,
         form=words,
         answer=OBJECT,
@@ -101,14 +101,14 @@ def _run(what: str, needed: Mapping[str, Schema], *, one_node: bool) -> Operatio
 
 
 TABLE: Mapping[str, OperationDoc] = {
-    "GET /api/v0/id": OperationDoc("Show which node this is", May.LOOK, answer=_IDENTITY),
+    "GET /api/v0/id": OperationDoc("Get this node's id", May.LOOK, answer=_IDENTITY),
     "POST /api/v0/peer": OperationDoc(
-        "Show which node another is", May.LOOK, request=fields(node_id=_NODE_ID), answer=_IDENTITY, errors=(UnknownNode,)
+        "Get another node's id", May.LOOK, request=fields(node_id=_NODE_ID), answer=_IDENTITY, errors=(UnknownNode,)
     ),
     "GET /api/v0/peers": OperationDoc("List the ids of live nodes", May.LOOK, answer=_NAMES),
-    "GET /api/v0/rendezvous/peers": OperationDoc("List the ids of other nodes that are known", May.LOOK, answer=_NAMES),
+    "GET /api/v0/rendezvous/peers": OperationDoc("List the ids of the other known nodes", May.LOOK, answer=_NAMES),
     "POST /api/v0/host/info": OperationDoc(
-        "Show what machine a node runs on", May.LOOK, request=fields({"node_id": told(_NODE_ID, "this node by default")}),
+        "Get the hardware of a node's machine", May.LOOK, request=fields({"node_id": told(_NODE_ID, "default: this node")}),
         answer=done(os=OBJECT, cpu=list_of(OBJECT), memory=OBJECT, disk=list_of(OBJECT), gpu=list_of(OBJECT)),
         errors=(UnknownNode, registry.PeerUnreachable),
     ),
@@ -127,14 +127,14 @@ TABLE: Mapping[str, OperationDoc] = {
     "POST /api/v0/swarm/disconnect": OperationDoc(
         "Disconnect from a node", May.CHANGE, request=_ADDRESS, answer=done(), errors=(registry.MeshDown,)
     ),
-    "GET /api/v0/bootstrap/list": OperationDoc("List the addresses that are dialled first", May.LOOK, answer=_NAMES),
-    "POST /api/v0/bootstrap/add": OperationDoc("Add an address to them", May.CHANGE, request=_ADDRESS, answer=done()),
-    "POST /api/v0/bootstrap/rm": OperationDoc("Take an address from them", May.CHANGE, request=_ADDRESS, answer=done()),
+    "GET /api/v0/bootstrap/list": OperationDoc("List the bootstrap addresses", May.LOOK, answer=_NAMES),
+    "POST /api/v0/bootstrap/add": OperationDoc("Add a bootstrap address", May.CHANGE, request=_ADDRESS, answer=done()),
+    "POST /api/v0/bootstrap/rm": OperationDoc("Remove a bootstrap address", May.CHANGE, request=_ADDRESS, answer=done()),
     "GET /api/v0/debug/metrics/prometheus": OperationDoc(
-        "Show the metrics, as at `/metrics`", May.LOOK, content=_METRICS
+        "Get the metrics, as at `/metrics`", May.LOOK, content=_METRICS
     ),
     "POST /api/v0/ai/project/register": OperationDoc(
-        "Register a project with its whole list of models", May.CHANGE,
+        "Register a project with all its models", May.CHANGE,
         request=fields(project=TEXT, models=list_of(fields(_MORE, **_MODEL))), answer=done(_LEARNED), errors=_SAVED,
     ),
     "POST /api/v0/ai/project/unregister": OperationDoc(
@@ -165,9 +165,9 @@ TABLE: Mapping[str, OperationDoc] = {
     **{
         f"POST /api/v0/{path}{suffix}": _run(what, needed, one_node=not suffix)
         for path, what, needed in (
-            ("chat/completion", "Have a model go on with a chat", {"messages": list_of(OBJECT)}),
-            ("image/gen", "Have a picture made", {"prompt": TEXT}),
-            ("image/edit", "Have a picture changed", {"prompt": TEXT}),
+            ("chat/completion", "Create a chat completion", {"messages": list_of(OBJECT)}),
+            ("image/gen", "Create an image", {"prompt": TEXT}),
+            ("image/edit", "Edit an image", {"prompt": TEXT}),
         )
         for suffix in ("", "/proxy")
     },

@@ -65,7 +65,7 @@ _METHODS = ("GET", "POST", "DELETE")
 
 async def _stored(http: web.Request) -> web.StreamResponse:
     raise UnknownPath(
-        f"nothing is stored here, so there is no response {http.match_info['tail'][:200]!r}"
+        f"this node stores no responses, so there is no {http.match_info['tail'][:200]!r}"
     )
 
 

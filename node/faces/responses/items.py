@@ -20,9 +20,7 @@ MAX_TEXT_CHARACTERS = 2**28
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _DETAILS = frozenset({"auto", "low", "high"})
 _TEXTS = frozenset({"input_text", "output_text", "text"})
-_NOT_STORED = (
-    "nothing is stored here, so items are sent whole, as clients do that are told `store: false`"
-)
+_NOT_STORED = "this node stores nothing: send complete items, as clients do with `store: false`"
 
 
 def messages(fields: Mapping[str, object]) -> list[dict[str, object]]:
@@ -39,7 +37,7 @@ def messages(fields: Mapping[str, object]) -> list[dict[str, object]]:
     for at, item in enumerate(listed(fields, "input", MAX_ITEMS)):
         talk.add(item, f"input[{at}]")
     if not (found := talk.messages()):
-        raise BadRequest("`input` has nothing for a model to read", param="input")
+        raise BadRequest("`input` contains nothing for a model", param="input")
     return found
 
 
@@ -90,7 +88,9 @@ class _Talk:
             case "item_reference":
                 raise WorkerUnable(_NOT_STORED, param=at)
             case str(kind):
-                raise WorkerUnable(f"items of type {kind[:64]!r} are not read", param=f"{at}.type")
+                raise WorkerUnable(
+                    f"items of type {kind[:64]!r} are not supported", param=f"{at}.type"
+                )
             case _:
                 raise BadRequest("an item must have a type, or a role", param=f"{at}.type")
 
@@ -167,7 +167,7 @@ def _part(part: object, at: str) -> dict[str, object]:
             return _image(part, at)
         case "input_audio":
             return _audio(part.get("input_audio"), f"{at}.input_audio")
-    raise WorkerUnable(f"parts of type {kind[:64]!r} are not read", param=f"{at}.type")
+    raise WorkerUnable(f"parts of type {kind[:64]!r} are not supported", param=f"{at}.type")
 
 
 def _image(part: Mapping[str, object], at: str) -> dict[str, object]:
@@ -199,7 +199,7 @@ def _plain(parts: Sequence[Mapping[str, object]]) -> object:
 def _text_of(parts: Sequence[Mapping[str, object]], at: str) -> str:
     for number, part in enumerate(parts):
         if part["type"] != "text":
-            raise WorkerUnable("only texts are read here", param=f"{at}[{number}].type")
+            raise WorkerUnable("only texts are supported here", param=f"{at}[{number}].type")
     return "".join(str(part["text"]) for part in parts)
 
 

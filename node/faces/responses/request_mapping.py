@@ -63,10 +63,10 @@ def offered(
             name = _name(one, "tool_choice", functions)
             choice = {"type": "function", "function": {"name": name}}
         case {"type": str(kind)} if kind != "allowed_tools":
-            raise WorkerUnable(f"{kind[:64]!r} cannot be chosen here", param="tool_choice.type")
+            raise WorkerUnable(f"{kind[:64]!r} cannot be chosen", param="tool_choice.type")
         case None | "auto" | "none" | "required" as choice:
             if choice == "required" and not functions:
-                raise BadRequest("there is no tool that could be called", param="tool_choice")
+                raise BadRequest("there are no tools to call", param="tool_choice")
         case _:
             words = "auto, none, required, or an object with a type"
             raise BadRequest(f"`tool_choice` must be {words}", param="tool_choice")
@@ -96,7 +96,7 @@ def _functions(given: object, at: str, namespace: str) -> Iterator[tuple[Functio
         elif kind == "function":
             yield _function(tool, place, namespace), place
         elif namespace or not kind.startswith(_SEARCH):
-            runs = f"tools of type {kind[:64]!r} are not run here; offer functions"
+            runs = f"tools of type {kind[:64]!r} do not run here; define functions"
             raise WorkerUnable(runs, param=f"{place}.type")
 
 
@@ -134,7 +134,7 @@ def _name(one: object, at: str, functions: Mapping[str, object]) -> str:
         case {"type": "function"}:
             raise BadRequest("no tool has this name", param=f"{at}.name")
         case {"type": str(kind)}:
-            raise WorkerUnable(f"{kind[:64]!r} cannot be chosen here", param=f"{at}.type")
+            raise WorkerUnable(f"{kind[:64]!r} cannot be chosen", param=f"{at}.type")
     raise BadRequest("a tool must be an object with a type", param=at)
 
 
@@ -166,13 +166,13 @@ MAX_TOP_LOGPROBS = 20
 
 _MOST_TOKENS = 2**31 - 1
 _MOST_CALLS = 2**31 - 1
-_NOT_STORED = "nothing is stored here: send what was said before as items of `input`"
+_NOT_STORED = "this node stores nothing: send the earlier conversation as items of `input`"
 _REFUSED: Mapping[str, str] = {
     "previous_response_id": _NOT_STORED,
     "conversation": _NOT_STORED,
-    "background": "nothing is stored here, so no answer can be fetched later; ask without `background`",
-    "prompt": "nothing is stored here, no prompts either; send `instructions` and `input`",
-    "moderation": "answers are not moderated here",
+    "background": "this node stores nothing, so no response can be fetched later: omit `background`",
+    "prompt": "this node stores no prompts: send `instructions` and `input`",
+    "moderation": "this node does not moderate responses",
 }
 """Fields without which the answer would be another one, and what is said of them."""
 

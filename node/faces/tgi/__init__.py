@@ -90,7 +90,7 @@ class _Asking:
     async def fields(self) -> Mapping[str, object]:
         """Take in the body as a JSON object; raise what `read_fields` does, or `WrongParameter`."""
         if not self.model:
-            raise WrongParameter("this node has no default model: ask under /tgi/PROJECT/MODEL")
+            raise WrongParameter("this node has no default model: use /tgi/PROJECT/MODEL")
         return await read_fields(self.http, self.context.settings)
 
     def post(self, path: str) -> Awaitable[web.StreamResponse]:
@@ -215,7 +215,7 @@ def _meant(tail: str) -> tuple[str, str]:
             break
     project, _, name = model.partition("/")
     if not project or not name:
-        raise UnknownPath(f"ask under {PREFIX}/PROJECT/MODEL")
+        raise UnknownPath(f"use {PREFIX}/PROJECT/MODEL")
     return model, path
 
 
@@ -233,5 +233,5 @@ def _streams(given: Mapping[str, object]) -> bool:
 
 
 def _unhealthy(model: str) -> web.Response:
-    said = f"nobody serves {model!r} now"
+    said = f"no node serves {model!r} now"
     return encoder.said(Refusal(503, {"error": {"message": said}}), encoder.UNHEALTHY).response()

@@ -131,7 +131,7 @@ class Completed:
         try:
             return JSON, orjson.dumps(self._forms.whole(_object(body)))
         except orjson.JSONEncodeError as error:
-            raise WorkerFailed("the answer is nested too deep") from error
+            raise WorkerFailed("the answer is nested too deeplyly") from error
 
     def stream(self, events: bytes) -> bytes:
         """Say a piece of a stream."""
@@ -165,7 +165,7 @@ class Completed:
         try:
             *before, last = map(orjson.dumps, chunks)
         except orjson.JSONEncodeError as error:
-            raise WorkerFailed("the stream is nested too deep") from error
+            raise WorkerFailed("the stream is nested too deeplyly") from error
         return b"".join(b"data: " + one + b"\n\n" for one in before) + with_data(event, last)
 
     def _fail(self, failure: TextFailure) -> bytes:
@@ -188,7 +188,7 @@ def _object(data: bytes) -> dict[str, Any]:
     try:
         said = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise WorkerFailed("the answer calls itself JSON and is not") from error
+        raise WorkerFailed("the answer is not valid JSON") from error
     if not isinstance(said, dict):
-        raise WorkerFailed("the answer is no JSON object")
+        raise WorkerFailed("the answer is not a JSON object")
     return said

@@ -107,7 +107,7 @@ def tokens(body: bytes, inputs: str) -> list[dict[str, object]]:
     try:
         said = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise WorkerFailed("the answer calls itself JSON and is not") from error
+        raise WorkerFailed("the answer is not valid JSON") from error
     listed = said.get("tokens") if isinstance(said, dict) else None
     if not isinstance(listed, list):
         raise WorkerFailed("the answer lists no tokens")
@@ -115,7 +115,7 @@ def tokens(body: bytes, inputs: str) -> list[dict[str, object]]:
     for pieces in _spellings(listed, said.get("token_strs")):
         if len(pieces) == len(ids) and (places := _places(pieces, inputs)):
             return [{"id": id_, **place} for id_, place in zip(ids, places, strict=True)]
-    raise WorkerUnable("the worker does not tell where its tokens stand", param="inputs")
+    raise WorkerUnable("the worker does not report the positions of its tokens", param="inputs")
 
 
 def _spellings(listed: Sequence[object], strings: object) -> list[list[bytes]]:

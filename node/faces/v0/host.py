@@ -46,7 +46,7 @@ def link_routes(context: Serving) -> list[web.RouteDef]:
 async def _of_other(context: Context, node: PeerId, request_id: str) -> dict[str, Any]:
     """Ask another node for what it shows of its machine; raise `UnknownNode` or `PeerUnreachable`."""
     if node not in context.registry.catalog.held:
-        raise UnknownNode(f"the registry here does not know {node}")
+        raise UnknownNode(f"this node's registry does not contain {node}")
     seconds = context.settings.registry.ask_timeout
     headers = {**context.links.introduction, "x-request-id": request_id}
     try:

@@ -37,7 +37,7 @@ def _identities(context: Context) -> list[web.RouteDef]:
             return await own_id(request)
         held = registry.catalog.held.get(node)
         if held is None:
-            raise UnknownNode(f"the registry here does not know {node}")
+            raise UnknownNode(f"this node's registry does not contain {node}")
         spoken = await registry.mesh.protocols(node)
         return done(**_identity(node, held.record.agent, held.record.reach.mesh, spoken))
 

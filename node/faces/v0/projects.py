@@ -125,7 +125,7 @@ def _asked(request: web.Request, name: str) -> str:
 def _projects_of(context: Context, node: PeerId, *, local: bool) -> dict[str, list[dict[str, Any]]]:
     held = context.registry.catalog.held.get(node)
     if held is None:
-        raise UnknownNode(f"the registry here does not know {node}")
+        raise UnknownNode(f"this node's registry does not contain {node}")
     found: dict[str, list[dict[str, Any]]] = {}
     for service in held.record.services:
         entry = _model(context, node, service, local=local)

@@ -44,7 +44,7 @@ def headers_of(given: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         if not isinstance(value, str):
             raise Unparseable("Parsing error")
         if name in headers:
-            raise WrongParameter(f"the header {name[:64]!r} is named twice", param="headers")
+            raise WrongParameter(f"the header {name[:64]!r} occurs twice", param="headers")
         if objection := worker_headers.objection(name, value):
             raise WrongParameter(objection, param="headers")
         headers[name] = value
@@ -80,7 +80,7 @@ def template_of(given: Mapping[str, Any]) -> Template:
             return template
     known = ", ".join(filter(None, TEMPLATES))
     raise WrongParameter(
-        f"the template {said[:64]!r} is not known; there are: {known}", param="template"
+        f"the template {said[:64]!r} is unknown; known are: {known}", param="template"
     )
 
 
@@ -108,7 +108,7 @@ def capacity_of(given: Mapping[str, Any]) -> int:
     same = number_of(given, "max_concurrency", default=capacity)
     if given.get("capacity") is not None and same != capacity:
         raise WrongParameter(
-            "capacity and max_concurrency are two names of one thing, and differ", param="capacity"
+            "capacity and max_concurrency mean the same, but differ", param="capacity"
         )
     if not 0 <= same <= MAX_CAPACITY:
         raise WrongParameter(
@@ -211,7 +211,7 @@ def require_may_read(workers: Iterable[Worker], *, may_read: bool) -> None:
         if (named := worker_headers.files(worker)) and not may_read:
             # Another user of this machine would have files read that only this node may read.
             raise NotAllowed(
-                f"the value of the header {named[0]!r} is in a file: only callers with the control token may name one"
+                f"the value of the header {named[0]!r} is in a file: only operators may name files"
             )
         try:
             worker_headers.read(worker)
@@ -247,7 +247,7 @@ def type_of(given: Mapping[str, Any]) -> ModelType | None:
     kind = _TYPES.get(number_of(given, "type"))
     if kind is None:
         known = ", ".join(f"{int(t)} ({t.name.lower()})" for t in ModelType)
-        unknown = f"unknown model type {given['type']}; there are: {known}"
+        unknown = f"unknown model type {given['type']}; known are: {known}"
         raise WrongParameter(unknown, param="type")
     return kind
 
@@ -274,22 +274,22 @@ def _checked_api(api: str, premises: Premises) -> tuple[str, str]:
     """Return the scheme, and the URL as the dialect wants it; raise `WrongParameter`."""
     if len(api) > MAX_API_CHARACTERS or not api.isprintable() or " " in api:
         raise WrongParameter(
-            f"the api is no URL: at most {MAX_API_CHARACTERS} characters, none of them blank",
+            f"the api is not a URL: at most {MAX_API_CHARACTERS} characters, without blanks",
             param="api",
         )
     try:
         url = urlsplit(api)
         port = url.port
     except ValueError as error:
-        raise WrongParameter(f"the api is no URL: {error}", param="api") from error
+        raise WrongParameter(f"the api is not a URL: {error}", param="api") from error
     if url.scheme not in SCHEMES:
         raise WrongParameter(
-            f"the api is no URL with a known scheme; there are: {', '.join(_spoken())}", param="api"
+            f"the api has no known scheme; known are: {', '.join(_spoken())}", param="api"
         )
     if "@" in url.netloc:
         raise WrongParameter("the api must not hold a user name or password", param="api")
     if not url.hostname:
-        raise WrongParameter("the api is no URL: it names no host", param="api")
+        raise WrongParameter("the api is not a URL: it names no host", param="api")
     scheme = SCHEMES[url.scheme][1]
     if port is None and scheme == "grpc":
         raise WrongParameter("the api must name a port", param="api")
@@ -305,7 +305,7 @@ def _check_place(api: str, port: int, premises: Premises) -> None:
     try:
         host = URL(api).host or ""
     except ValueError as error:
-        raise WrongParameter(f"the api is no URL: {error}", param="api") from error
+        raise WrongParameter(f"the api is not a URL: {error}", param="api") from error
     if objection := premises.objection(host, port):
         raise WrongParameter(objection, param="api")
 
@@ -322,7 +322,7 @@ def _dialect(given: str, scheme: str) -> str:
             _check_loadable(name)
             return name
     raise WrongParameter(
-        f"the dialect {wanted[:64]!r} is not known here; there are: {', '.join(_OFFERED)}",
+        f"the dialect {wanted[:64]!r} is unknown; known are: {', '.join(_OFFERED)}",
         param="dialect",
     )
 

@@ -93,7 +93,7 @@ def check_name(name: str) -> None:
     """Raise `WrongParameter` unless a key may be called so."""
     if not NAME.fullmatch(name):
         raise WrongParameter(
-            f"{name[:100]!r} is no name: 1 to 64 letters, digits and . _ @ + -, a letter or digit first",
+            f"{name[:100]!r} is not a valid name: 1 to 64 letters, digits and . _ @ + -, a letter or digit first",
             param="name",
         )
 
@@ -107,7 +107,7 @@ def _order(given: Mapping[str, Any]) -> Order:
             raise WrongParameter(f"{one.name}: expires or expires_in, not both", param="expires")
     often, times = Counter(one.name for one in order.keys).most_common(1)[0]
     if times > 1:
-        raise WrongParameter(f"{often!r} is named twice", param="name")
+        raise WrongParameter(f"{often!r} occurs twice", param="name")
     return order
 
 

@@ -104,7 +104,7 @@ class Feed:
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Send one reader an event a second for as long as it may look; raise `TooManyConnections`."""
         if self._readers >= MAX_READERS:
-            raise TooManyConnections(f"{MAX_READERS} look already; close another console")
+            raise TooManyConnections(f"{MAX_READERS} consoles are open already; close one")
         keys = _may_change(self._context, request)
         headers = {"content-type": "text/event-stream", "cache-control": "no-store"}
         response = Streaming(headers=headers)
@@ -221,7 +221,7 @@ def _cut(context: Context, id_: str) -> int:
     ]
     transports = [transport for transport in asked if transport is not None]
     if not transports:
-        raise UnknownRequest("no such request of a caller over HTTP is under way in this process")
+        raise UnknownRequest("no such HTTP request is in flight in this process")
     for transport in transports:
         transport.abort()
     return len(transports)

@@ -17,7 +17,7 @@ from registry.records import PeerId, Service, Standing
 
 _LIVE = frozenset({Presence.ALIVE, Presence.UNREACHABLE, Presence.SUSPECT, Presence.DRAINING})
 
-_LEFT = "it said that it leaves: it was stopped"
+_LEFT = "it announced that it leaves"
 
 
 def routes(context: Context) -> list[web.RouteDef]:

@@ -94,7 +94,7 @@ async def _pages(context: Context, peer: str) -> web.Response:
 async def _of_other(context: Context, node: PeerId, request_id: str) -> tuple[Page, ...]:
     """Ask another node for its chain with this one; raise `UnknownNode` or `PeerUnreachable`."""
     if node not in context.registry.catalog.held:
-        raise UnknownNode(f"the registry here does not know {node}")
+        raise UnknownNode(f"this node's registry does not contain {node}")
     seconds = context.settings.registry.ask_timeout
     headers = {**context.links.introduction, "x-request-id": request_id}
     try:
@@ -103,7 +103,7 @@ async def _of_other(context: Context, node: PeerId, request_id: str) -> tuple[Pa
     except (OSError, WorkerError) as error:
         raise PeerUnreachable(f"{node} did not answer within {seconds:g} s") from error
     if status == HTTPStatus.NOT_FOUND:
-        raise PeerUnreachable(f"{node} keeps no receipts: its version is older")
+        raise PeerUnreachable(f"{node} keeps no receipts, because its version is older")
     told: Any = None
     try:
         told = orjson.loads(said) if status == HTTPStatus.OK else None

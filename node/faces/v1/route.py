@@ -151,20 +151,20 @@ def _why(context: Context, candidate: Candidate, place: int, why: str) -> str:
         return "after the last attempt"
     if last := _why_last(context, candidate):
         return last
-    return f"tried when {place} before it failed; {why}" if place else why
+    return f"tried if {place} before it fails; {why}" if place else why
 
 
 def _why_last(context: Context, candidate: Candidate) -> str:
     """Say why a candidate comes after others whatever the policy, nothing where it does not."""
     if candidate.unreachable:
-        return "its node lives but is not reached from here, so it comes last"
+        return "its node is unreachable from here, so it comes last"
     if candidate.suspect:
-        return "its node is in doubt, so it comes after all others"
+        return "its node is suspect, so it comes after all others"
     if context.router.stopped(candidate):
-        return "it answers nothing any more; it is asked now and then whether it lives"
+        return "it has stopped answering, and is probed from time to time"
     if candidate.ejected:
         found = context.router.condition(candidate)
-        return f"its last {found.failures} requests failed; it is tried again in {found.retry_in:.1f} s"
+        return f"its last {found.failures} requests failed; it is retried in {found.retry_in:.1f} s"
     return _why_later(context, candidate)
 
 
@@ -172,7 +172,7 @@ def _why_later(context: Context, candidate: Candidate) -> str:
     """Say why a candidate that is well comes after others, nothing where it does not."""
     if candidate.tight:
         tokens = f"{candidate.service.context:,} tokens"
-        return f"the request may be too long for its context of {tokens}, so it comes after others"
+        return f"the request may exceed its context of {tokens}, so it comes after others"
     if candidate.held_back:
         allowed = context.router.allowance(candidate)
         has = f"{candidate.in_flight} of our requests, of {allowed:.0f}"

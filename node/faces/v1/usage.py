@@ -66,7 +66,9 @@ def _by(request: web.Request) -> Sequence[str]:
         return BY
     wanted = said.split(",")
     if not set(wanted) <= set(BY):
-        raise WrongParameter(f"by names some of {', '.join(BY)}, with commas between", param="by")
+        raise WrongParameter(
+            f"by must list some of {', '.join(BY)}, with commas between", param="by"
+        )
     return [name for name in BY if name in wanted]
 
 

@@ -58,7 +58,7 @@ class AgentsProvider:
         except orjson.JSONDecodeError:
             answer = None
         if heard.status != 200 or not isinstance(answer, dict):
-            why = f"the model was not answered for: status {heard.status}"
+            why = f"no answer of the model: status {heard.status}"
             return as_json(turns.failed(asked, ids, began, _now(), why))
         return as_json(turns.turn_of(asked, ids, began, _now(), answer))
 

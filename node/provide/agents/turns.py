@@ -55,7 +55,7 @@ def turn_of(asked: Fields, ids: tuple[str, str], began: str, ended: str, answer:
             text = message.get("content")
             said = [*_said(ids[1], text if isinstance(text, str) else "", calls, reason)]
         case _:
-            return failed(asked, ids, began, ended, "the model's answer is no chat")
+            return failed(asked, ids, began, ended, "the model's answer is not a chat")
     step = {
         "id": ids[1],
         "role": "assistant",
@@ -126,7 +126,7 @@ def _tool(tool: object, where: str) -> dict[str, object]:
             raise BadRequest("a tool has a name", param=where)
     if rest.get("tool_type", "zeroshot") != "zeroshot":
         raise BadRequest(
-            "no tool is executed here: only zeroshot tools can be asked for",
+            "this service runs no tools: only zeroshot tools are supported",
             param=f"{where}.tool_type",
         )
     given = rest.get("parameters") or []

@@ -116,7 +116,7 @@ class BatchEngine:
                     await self._advance()
                     await self._renew()
                 except (DatabaseError, OSError) as error:
-                    log.error("nothing can be kept now, which is tried again: %s", error)  # noqa: TRY400
+                    log.error("nothing can be stored now; retrying: %s", error)  # noqa: TRY400
                 await self._rest()
 
     async def _rest(self) -> None:
@@ -135,7 +135,7 @@ class BatchEngine:
             try:
                 await self._bring_on(id_, status, expired=now >= expires)
             except Superseded:
-                log.warning("batch %s is another provider's now", id_)
+                log.warning("another provider has taken over batch %s", id_)
 
     async def _bring_on(self, id_: str, status: str, *, expired: bool) -> None:
         if status == "validating":
@@ -144,7 +144,7 @@ class BatchEngine:
         elif status == "cancelling":
             await self._end(id_, "cancelled", "batch_cancelled", "the batch was cancelled")
         elif expired:
-            await self._end(id_, "expired", "batch_expired", "the batch was not done in time")
+            await self._end(id_, "expired", "batch_expired", "the batch expired")
         elif status == "finalizing" or await self.files.run_in_thread(
             partial(self.store.is_answered, id_)
         ):
@@ -194,7 +194,7 @@ class BatchEngine:
             await self.files.run_in_thread(lambda: self._keep(line, verdict, due))
         except (DatabaseError, OSError) as error:
             # It is open still, and asked again.
-            log.error("a result could not be kept: %s", error)  # noqa: TRY400
+            log.error("a result could not be stored: %s", error)  # noqa: TRY400
         finally:
             self._asking.pop((line.batch, line.number), None)
             self._chained.pop((line.batch, line.number), None)
@@ -225,7 +225,7 @@ class BatchEngine:
             count = 0
         if 0 < count <= MAX_LINES:
             self.store.stand(id_, "in_progress", int(self._now()), was="validating")
-            log.info("batch %s begins: %d lines", id_, count)
+            log.info("batch %s starts: %d lines", id_, count)
             return
         code, message = ("empty_file", "the input file has no lines, or is gone")
         if count:
@@ -245,7 +245,7 @@ class BatchEngine:
                 row = lines.failed(f"{id_}_{number}", bad.custom_id, bad.code, str(bad))
                 rows.append((number, bad.custom_id, row))
         for line in self.store.fill(id_, self._now(), rows):
-            words = f"line {line.number} has the custom_id of a line before it"
+            words = f"line {line.number} repeats the custom_id of an earlier line"
             row = lines.failed(f"{id_}_{line.number}", line.custom_id, "duplicate_custom_id", words)
             self.store.fill(id_, self._now(), [(line.number, line.custom_id, row)])
 

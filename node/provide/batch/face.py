@@ -62,9 +62,11 @@ class BatchFace:
             not isinstance(file, str)
             or await self._run(lambda: self._engine.files.table.find(file)) is None
         ):
-            raise Fault(400, "`input_file_id` names no file that is here", param="input_file_id")
+            raise Fault(400, "`input_file_id` names no file of this service", param="input_file_id")
         if metadata is not None and not _is_metadata(metadata):
-            raise Fault(400, f"`metadata` has up to {MAX_METADATA} short texts", param="metadata")
+            raise Fault(
+                400, f"`metadata` may have up to {MAX_METADATA} short texts", param="metadata"
+            )
         id_, now = new_id("batch_"), int(self._now())
         said = {
             "input_file_id": file,
@@ -100,7 +102,9 @@ class BatchFace:
 def _seconds(window: object) -> int:
     said = _WINDOW.fullmatch(window) if isinstance(window, str) else None
     if said is None:
-        raise Fault(400, "`completion_window` is a time such as 24h", param="completion_window")
+        raise Fault(
+            400, "`completion_window` must be a time such as 24h", param="completion_window"
+        )
     return int(said[1]) * _HOURS[said[2]]
 
 

@@ -48,13 +48,15 @@ def read(number: int, raw: bytes, endpoint: str) -> BatchLine:
     except orjson.JSONDecodeError as error:
         raise BadLine("invalid_json_line", f"line {number} is not JSON: {error.msg}") from error
     if not isinstance(said, dict):
-        raise BadLine("invalid_json_line", f"line {number} is no JSON object")
+        raise BadLine("invalid_json_line", f"line {number} is not a JSON object")
     id_ = said.get("custom_id")
     if not isinstance(id_, str) or not 0 < len(id_) <= MAX_ID_CHARACTERS or "\0" in id_:
         raise BadLine("missing_required_parameter", f"line {number} has no custom_id")
     if said.get("method") != "POST" or said.get("url") != endpoint:
         raise BadLine(
-            "invalid_url", f"line {number} is no POST to {endpoint}, as its batch is", id_
+            "invalid_url",
+            f"line {number} is not a POST to {endpoint}, the endpoint of its batch",
+            id_,
         )
     body = said.get("body")
     if not isinstance(body, dict) or (
@@ -62,11 +64,11 @@ def read(number: int, raw: bytes, endpoint: str) -> BatchLine:
     ):
         raise BadLine("invalid_request", f"line {number} has no body that names a model", id_)
     if body.get("stream"):
-        raise BadLine("invalid_request", f"line {number} asks for a stream", id_)
+        raise BadLine("invalid_request", f"line {number} requests a stream", id_)
     try:
         return BatchLine(number, id_, orjson.dumps(body), _prefix(body))
     except orjson.JSONEncodeError as error:
-        raise BadLine("invalid_json_line", f"line {number} is nested too deep", id_) from error
+        raise BadLine("invalid_json_line", f"line {number} is nested too deeply", id_) from error
 
 
 def model_with_cache(endpoint: str, body: bytes) -> str:

@@ -134,7 +134,7 @@ class StackFace:
                 return words.raw_bytes(source, name)
         found = await self._run(lambda: self._engine.files.table.find(file))
         if found is None:
-            raise Fault(400, f"`{name}` names no file that is here", param=name)
+            raise Fault(400, f"`{name}` names no file of this service", param=name)
         return await self._run(lambda: self._engine.files.fetch(found["id"]).read_bytes())
 
     def _read(self, place: str, name: str) -> bytes:

@@ -40,5 +40,5 @@ async def score(asker: Asker, pair: Pair) -> Score:
     # A model that thinks aloud ends with its number.
     found = _NUMBER.findall(said)
     if not found:
-        raise fault("the judge said no number", "reward", 502)
+        raise fault("the judge returned no number", "reward", 502)
     return Score(min(max(float(found[-1]) / scale, 0.0), 1.0))

@@ -16,7 +16,9 @@ async def score(asker: Asker, pair: Pair) -> Score:
     said = await answer_of(asker, pair, "/v1/completions", body)
     found = _logprobs(said, len(pair.prompt) + 1, len(whole))
     if not found:
-        raise fault("the reward model's worker does not tell the logprobs of prompts", "reward")
+        raise fault(
+            "the reward model's worker does not return the log probabilities of prompts", "reward"
+        )
     return Score(sum(found) / len(found), sum(found))
 
 

@@ -76,5 +76,5 @@ async def answer_of(asker: Asker, pair: Pair, path: str, body: Mapping[str, Any]
     except orjson.JSONDecodeError:
         said = None
     if not isinstance(said, dict):
-        raise fault("the reward model's answer is no JSON object", "reward", 502)
+        raise fault("the reward model's answer is not a JSON object", "reward", 502)
     return said

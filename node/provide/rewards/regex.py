@@ -44,5 +44,5 @@ async def score(_: Asker, pair: Pair) -> Score:
             process.kill()
             await process.wait()
     if out.strip() not in (b"0", b"1"):
-        raise fault(f"`pattern` is none: {out.decode(errors='replace').strip()[:200]}", _WHERE)
+        raise fault(f"`pattern` is invalid: {out.decode(errors='replace').strip()[:200]}", _WHERE)
     return Score(float(out))

@@ -49,7 +49,7 @@ class ColumnFace:
         if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
             raise Fault(400, "`values` are texts", param="values")
         if len(values) != len(keys):
-            raise Fault(400, "`keys` and `values` are equally many", param="values")
+            raise Fault(400, "`keys` and `values` must have the same length", param="values")
         now = int(self._now())
 
         def keep() -> None:

@@ -67,12 +67,12 @@ class VectorEngine:
                     else:
                         await self._read(member)
                 except Superseded:
-                    log.debug("a file is gone, or another provider's now")
+                    log.debug("a file is gone, or another provider has taken it over")
                 except NoEmbedding as error:
                     log.debug("%s", error)
                     await asyncio.sleep(PAUSE)
                 except (DatabaseError, OSError) as error:
-                    log.error("nothing can be kept now, which is tried again: %s", error)  # noqa: TRY400
+                    log.error("nothing can be stored now; retrying: %s", error)  # noqa: TRY400
                     await asyncio.sleep(PAUSE)
 
     async def _rest(self) -> None:
@@ -109,7 +109,7 @@ class VectorEngine:
         except (UnicodeError, WrongVector, FileNotFoundError) as failure:
             error = str(failure)[:200]
         if error:
-            log.warning("%s of %s is not searched: %s", member.file, member.store, error)
+            log.warning("%s of %s is not indexed: %s", member.file, member.store, error)
         await self.files.run_in_thread(lambda: self.store.settle(member, error))
 
     def _text(self, member: Member) -> str:

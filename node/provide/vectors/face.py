@@ -214,7 +214,7 @@ class VectorFace:
         rows = orjson.loads(heard.body).get("data", []) if heard.status == 200 else []
         names = [row["id"] for row in rows if row.get("type") == int(ModelType.EMBEDDING)]
         if not names:
-            why = "no model for embeddings is known: name one as `embedding_model`"
+            why = "no embedding model is known: name one as `embedding_model`"
             raise Fault(400, why, param="embedding_model")
         return str(min(names))
 

@@ -140,7 +140,7 @@ class Questions:
         peer = PeerId(str(stream.muxed_conn.peer_id))
         try:
             with (
-                unreachable("the asker broke off"),
+                unreachable("the caller closed the stream"),
                 _counted(self._open, peer, STREAMS_PER_PEER),
             ):
                 await self._serve(peer, stream)
@@ -160,7 +160,7 @@ class Questions:
 
     async def _serve_one(self, peer: PeerId, stream: INetStream, size: int) -> None:
         if self._answering >= QUESTIONS:
-            raise _BeyondLimit("too many questions at one time")
+            raise _BeyondLimit("too many concurrent questions")
         self._answering += 1
         try:
             with trio.fail_after(MESSAGE_SECONDS):

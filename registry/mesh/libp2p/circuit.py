@@ -59,7 +59,7 @@ class Circuits:
 
     async def reserve(self, relay: PeerId) -> ReservationGranted:
         """Ask a connected peer to hand on to us; raise `PeerUnreachable` when it does not."""
-        with unreachable(f"{relay} is no relay"), trio.fail_after(MESSAGE_SECONDS):
+        with unreachable(f"{relay} is not a relay"), trio.fail_after(MESSAGE_SECONDS):
             stream = await self._host.new_stream(ID.from_string(relay), [HOP])
             try:
                 own = Peer(id=self._host.get_id().to_bytes())
@@ -94,7 +94,7 @@ class Circuits:
         """Accept a circuit that a relay of ours brings, or a member for a member, and keep it until it ends."""
         relay = PeerId(str(stream.muxed_conn.peer_id))
         try:
-            with unreachable("the relay broke off"):
+            with unreachable("the relay closed the stream"):
                 with trio.fail_after(MESSAGE_SECONDS):
                     asked = await read_message(stream, StopMessage)
                 # Who it is, noise will tell; what the relay says of it is shown to people, and decides on a place at most.

@@ -253,7 +253,7 @@ class Dials:
             where, _, last = address.rpartition("/p2p/")
             target = ID.from_string(last)
             if not where or target == self._host.get_id():
-                raise PeerUnreachable("this address is our own, or nobody's")
+                raise PeerUnreachable("this address is this node's own, or invalid")
             self._accepted.discard(last)
             peer = PeerId(str(target))
             if where.endswith(_CIRCUIT):
@@ -323,7 +323,7 @@ class Dials:
         if any(isinstance(cause, trio.TooSlowError) for cause in causes):
             return "timed out"
         if address.startswith("/dns"):
-            return "the name leads nowhere"
+            return "the name does not resolve"
         # Its words are ours, or the library's for its own people.
         return (
             str(causes[-1])
@@ -334,7 +334,7 @@ class Dials:
     def _another(self, said: str) -> str:
         found = _ANSWERER.search(said)
         if found and found[1] == str(self._host.get_id()):
-            return "this node itself answers there, and the address names another"
+            return "this node itself answers there, but the address names another"
         who = f", {found[1]}" if found else ""
         return f"wrong peer id: another node answers there{who}"
 

@@ -79,7 +79,7 @@ class Callers:
         if self._open[address] >= self._per_address:
             return f"one address holds {self._per_address} connections"
         if not self._pace.allows(address, now):
-            return "one address begins connections too often"
+            return "one address opens connections too often"
         self._open[address] += 1
         return ""
 

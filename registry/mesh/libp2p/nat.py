@@ -59,7 +59,7 @@ class Dialback:
 
     async def ask(self, peer: PeerId, addresses: Sequence[str]) -> bool | None:
         """Ask a connected peer to dial us; return what it found, or `None` when it did not try."""
-        with unreachable(f"{peer} dials nobody back"), trio.fail_after(ASK_SECONDS):
+        with unreachable(f"{peer} does not dial back"), trio.fail_after(ASK_SECONDS):
             stream = await self._host.new_stream(ID.from_string(peer), [DIALBACK])
             try:
                 own = Message.PeerInfo(
@@ -77,7 +77,7 @@ class Dialback:
     async def handle(self, stream: INetStream) -> None:
         """Answer one question; a peer's fault costs it this stream and nothing else."""
         try:
-            with unreachable("the asker broke off"), trio.fail_after(ASK_SECONDS):
+            with unreachable("the caller closed the stream"), trio.fail_after(ASK_SECONDS):
                 asked = await read_message(stream, Message)
                 status, address = await self._try(stream, asked)
                 found = Message.DialResponse(status=status, addr=address)

@@ -260,7 +260,7 @@ class MeshNode:
         """Open a pipe whose bytes go to `incoming`."""
         if self._pipes_are_full():
             raise LimitReached(f"{self._plan.settings.max_pipes} pipes are open")
-        with unreachable(f"{peer} took no pipe"), trio.fail_after(timeout):
+        with unreachable(f"{peer} accepted no pipe"), trio.fail_after(timeout):
             stream = await self._host.new_stream(ID.from_string(peer), [PIPE])
         end = PipeEnd(stream, self._doors.tell, incoming)
         self._pipes.add(end)

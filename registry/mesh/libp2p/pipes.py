@@ -141,7 +141,7 @@ class PipeEnd:
                 self._tell(self._incoming.end)
                 await self._close_when_done()
             else:
-                raise ProtocolViolation("the peer broke the pipe's rules")
+                raise ProtocolViolation("the peer violated the pipe's protocol")
 
     async def _grant(self) -> None:
         while True:

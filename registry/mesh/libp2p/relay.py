@@ -204,7 +204,7 @@ class Relay:
             return
         self._asking += 1
         try:
-            with unreachable("the asker broke off"), trio.fail_after(MESSAGE_SECONDS):
+            with unreachable("the caller closed the stream"), trio.fail_after(MESSAGE_SECONDS):
                 asked = await read_message(stream, HopMessage)
                 target = await self._asked(stream, asked)
         except PeerUnreachable as error:
@@ -340,7 +340,7 @@ def _require_acceptance(onward: INetStream, reply: StopMessage) -> None:
     if is_relayed(onward.muxed_conn):
         raise PeerUnreachable("the target is relayed itself")
     if reply.type != StopMessage.STATUS or reply.status != Status.OK:
-        raise PeerUnreachable("the target does not want the circuit")
+        raise PeerUnreachable("the target refused the circuit")
 
 
 def _peer_of(stream: INetStream) -> PeerId:

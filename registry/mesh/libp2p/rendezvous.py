@@ -299,7 +299,7 @@ class Visitor:
         # Once until it answers: a round comes soon after the other while nobody is known.
         if point not in self._silent:
             self._silent.add(point)
-            _log.warning("a rendezvous point does not serve us: %s", error)
+            _log.warning("a rendezvous point does not serve this node: %s", error)
 
     async def _visit(self, address: str, found: dict[str, None]) -> None:
         point = await self._calls.connect(address)
@@ -311,7 +311,9 @@ class Visitor:
         if isinstance(told, DiscoverAnswer):
             found |= dict.fromkeys(told_by(told))
         if registered.status != RendezvousStatus.OK:
-            raise PeerUnreachable(f"{point} does not remember us (status {registered.status})")
+            raise PeerUnreachable(
+                f"{point} did not register this node (status {registered.status})"
+            )
 
     async def _part(self, point: PeerId) -> None:
         """Leave a point that is none of our mesh: held, its connection would cost traffic and count as one."""
@@ -323,7 +325,7 @@ class Visitor:
             await self._calls.disconnect(point)
 
     async def _exchange(self, point: PeerId, request: RendezvousRequest) -> RendezvousAnswer:
-        with unreachable(f"{point} is no rendezvous point"), trio.fail_after(EXCHANGE_SECONDS):
+        with unreachable(f"{point} is not a rendezvous point"), trio.fail_after(EXCHANGE_SECONDS):
             stream = await self._host.new_stream(ID.from_string(point), [RENDEZVOUS])
             try:
                 await _send(stream, written(request))

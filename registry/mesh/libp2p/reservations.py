@@ -106,7 +106,7 @@ class Reservations:
         self._refused.forget(relay)
 
     def refused(self, peer: PeerId, now: float) -> None:
-        """Note that a peer is no relay, or has no place for us."""
+        """Note that a peer is not a relay, or has no place for us."""
         self._held.pop(peer, None)
         self._refused.failed(peer, now)
 

@@ -75,7 +75,7 @@ class TrioThread(Generic[_Place]):
                 await self._begun
         except TimeoutError as error:
             await self.stop(timeout=timeout)
-            raise MeshDown(f"the mesh did not begin within {timeout} s") from error
+            raise MeshDown(f"the mesh did not start within {timeout} s") from error
 
     async def stop(self, *, timeout: float) -> None:
         """End the run, its thread and the work for peers, in that order, within about `timeout` seconds."""
@@ -183,14 +183,14 @@ class TrioThread(Generic[_Place]):
 
     def _report(self, error: BaseException) -> None:
         if self._begun.done() and not self._stopping.is_set():
-            _log.warning("the mesh died and is started again: %r", first_of(error))
-            _log.debug("the mesh died", exc_info=error)
+            _log.warning("the mesh failed, and restarts: %r", first_of(error))
+            _log.debug("the mesh failed", exc_info=error)
         self.tell(self._refuse_start, error)
 
     def _refuse_start(self, error: BaseException) -> None:
         if not self._begun.done():
             self._stopping.set()
-            failure = MeshDown(f"the mesh could not begin: {first_of(error)}")
+            failure = MeshDown(f"the mesh could not start: {first_of(error)}")
             failure.__cause__ = error
             self._begun.set_exception(failure)
 

@@ -40,7 +40,7 @@ SCHEMA = len(_STEPS)
 """The layout that this version writes: how many steps were taken to it, which are only ever added."""
 
 _USAGE = (
-    "write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, special characters in a password percent-encoded; the only "
+    "use postgresql://USER:PASSWORD@HOST:PORT/DATABASE, special characters in a password percent-encoded; the only "
     "options are host, port, user, password, dbname, passfile, target_session_attrs, channel_binding, require_auth and ssl…"
 )
 _OPTIONS = frozenset(
@@ -61,16 +61,16 @@ _SYSTEM = (
 _REFUSALS = {os.strerror(number): os.strerror(number) for number in _SYSTEM} | {
     "failed to resolve host": "no such host",
     "password authentication failed": "wrong user or password",
-    "no password supplied": "the server wants a password",
-    "pg_hba.conf": "the server does not let this user in from here (pg_hba.conf)",
-    "certificate": "TLS does not come about",
-    "private key": "TLS does not come about",
+    "no password supplied": "the server requires a password",
+    "pg_hba.conf": "the server does not admit this user from here (pg_hba.conf)",
+    "certificate": "the TLS handshake failed",
+    "private key": "the TLS handshake failed",
     "does not exist": "no such database or user",
-    "too many": "the server has no connection left",
-    "connection slots": "the server has no connection left",
+    "too many": "the server has no free connection",
+    "connection slots": "the server has no free connection",
     "starting up": "the server is starting",
     "shutting down": "the server is stopping",
-    "SSL": "TLS does not come about",
+    "SSL": "the TLS handshake failed",
     "closed the connection": "the server closed the connection",
 }
 
@@ -183,7 +183,7 @@ class PostgresClient:
             )
             if await cursor.fetchone() != (True,):
                 raise StoreUnavailable(
-                    f"PostgreSQL at {self.place}: what was asked before is still under way"
+                    f"PostgreSQL at {self.place}: an earlier query is still running"
                 )
             self._gave_up = False
         try:

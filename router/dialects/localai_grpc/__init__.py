@@ -63,7 +63,7 @@ class LocalAIGrpc:
         """Send the request and enter once the first byte is there; raise a `WorkerError` until then."""
         worker = candidate.worker
         if worker is None:
-            raise WorkerFailed("this dialect speaks to workers of this machine only")
+            raise WorkerFailed("this dialect supports only workers on this machine")
         name = candidate.service.model
         if self._passed(request, worker, request_mapping.STATUS):
             # Neither a model nor a turn is needed for that.

@@ -98,10 +98,10 @@ class Backend:
             told = await self.channels.glance(worker.api, method, method.asked(), said)
         except RpcFailed as failed:
             raise WorkerUnable(
-                failed.told("the worker tells no status"), param="Status"
+                failed.told("the worker reports no status"), param="Status"
             ) from failed
         if told is None:
-            raise WorkerUnable("the worker tells no status now", param="Status")
+            raise WorkerUnable("the worker reports no status now", param="Status")
         return told
 
     async def locked(self, worker: Worker) -> str:
@@ -115,7 +115,7 @@ class Backend:
             return ""
         except RpcFailed as failed:
             if failed.code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
-                return failed.told(f"it does not let this node in: {failed.code}")
+                return failed.told(f"it does not admit this node: {failed.code}")
         return ""
 
     async def ready(self, worker: Worker) -> bool:
@@ -168,7 +168,7 @@ class Backend:
         if told is not None:
             return Sighting(asked, f"{cleaned(told.message.decode(errors='replace'))!r}", described)
         if self._at_work(worker.api) and await self.channels.greets(worker.api):
-            return Sighting(asked, "nothing yet: it is at work for this node", described)
+            return Sighting(asked, "none yet: it is busy with a request of this node", described)
         return Sighting(asked, f"no answer of gRPC within {ALIVE_SECONDS:g} s")
 
 

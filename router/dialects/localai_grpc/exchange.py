@@ -67,5 +67,5 @@ def estimated(*texts: str) -> Usage:
 def finite(numbers: Sequence[float]) -> list[float]:
     """Return numbers that a backend told; raise `WorkerFailed` where one is none."""
     if not all(map(isfinite, numbers)):
-        raise WorkerFailed("the worker told a number that is none")
+        raise WorkerFailed("the worker returned an invalid number")
     return list(numbers)

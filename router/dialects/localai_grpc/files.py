@@ -22,7 +22,7 @@ MAX_MADE_BYTES = 64 * 1024 * 1024
 """The largest file that a backend may make, and all that it makes for one request together."""
 
 _PREFIX = "modelvine-files-"
-_NO_FILE = "no file can be handed to the worker"
+_NO_FILE = "no file can be passed to the worker"
 
 
 class Folder:
@@ -104,17 +104,17 @@ def _read(path: Path, at_most: int) -> bytes:
         # Neither a link to another file nor a pipe, which would be waited for.
         found = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        raise WorkerFailed("the worker says that it made a file, and did not") from error
+        raise WorkerFailed("the worker reported a file that does not exist") from error
     try:
         if not stat.S_ISREG(os.fstat(found).st_mode):
-            raise WorkerFailed("what the worker made is no plain file")
+            raise WorkerFailed("the worker's result is not a plain file")
         with os.fdopen(found, "rb", closefd=False) as file:
             content = file.read(at_most + 1)
     finally:
         os.close(found)
     if len(content) > at_most:
-        raise WorkerFailed(f"the worker made more than {MAX_MADE_BYTES:,} bytes")
+        raise WorkerFailed(f"the worker's file has more than {MAX_MADE_BYTES:,} bytes")
     if not content:
-        raise WorkerFailed("the worker made an empty file")
+        raise WorkerFailed("the worker's file is empty")
     path.unlink(missing_ok=True)
     return content

@@ -68,7 +68,7 @@ async def write_down(asking: Asking) -> Answer:
     refuse(NAME, asked, transcription.SHAPING)
     if asked.words:
         name = "timestamp_granularities"
-        raise WorkerUnable(f"{NAME} tells the times of segments, not of words", param=name)
+        raise WorkerUnable(f"{NAME} reports times of segments, not of words", param=name)
     async with folder() as shared:
         path = await shared.put(f"heard{type_of(asked.audio).ending}", asked.audio)
         # Where the recording is, that is called its destination.
@@ -125,14 +125,14 @@ async def _sound_made(
     heard: Sequence[str] = (),
 ) -> Answer:
     if wanted not in (None, "wav"):
-        raise WorkerUnable(f"{NAME} makes wav, not {wanted}", param="response_format")
+        raise WorkerUnable(f"{NAME} returns wav, not {wanted}", param="response_format")
     async with folder() as shared:
         await asking.ask(call, {**said, "dst": shared.place(_MADE)})
         made = await shared.take(_MADE)
     found = type_of(made).media
     # Some backends write what they like, which is the caller's who said nothing of it.
     if not found.startswith("audio/") or (wanted and found != "audio/wav"):
-        raise WorkerFailed("what the worker made is no sound of the format that was asked for")
+        raise WorkerFailed("the worker's sound does not have the requested format")
     return answer_of(made, found, unheard=missing, heard=heard)
 
 
@@ -171,14 +171,14 @@ async def edit(asking: Asking) -> Answer:
 
 async def _source(asking: Asking, asked: Edit) -> bytes:
     if asked.mask is not None:
-        raise WorkerUnable(f"{NAME} has no word for `mask`", param="mask")
+        raise WorkerUnable(f"{NAME} does not support `mask`", param="mask")
     [source, *more] = asked.sources
     if more:
         raise WorkerUnable(f"{NAME} edits one image at a time", param="image")
     if isinstance(source, str):
         return await asking.fetch(source, "image")
     if not type_of(source).is_image:
-        raise refused("`image` is no image: send PNG, JPEG, WebP or GIF", "image")
+        raise refused("`image` is not an image: send PNG, JPEG, WebP or GIF", "image")
     return source
 
 
@@ -213,7 +213,7 @@ async def _image_made(asking: Asking, asked: Image, shared: Folder, *, source: s
         await asking.ask("GenerateImage", said)
         made = await shared.take(name)
         if not type_of(made).is_image:
-            raise WorkerFailed("what the worker made is no image")
+            raise WorkerFailed("the worker's result is not an image")
         images.append(made)
     body = write_images(images, created=int(time.time()), base64=asked.base64)
     heard = sorted(OWN & set(asked.others))

@@ -169,7 +169,7 @@ class Loading:
                 if not process.users and not process.shared.enter():
                     raise WorkerLoading
                 why = failed.told(failed.code)
-                log.warning("the worker at %s loads its model again: %s", worker.api, why)
+                log.warning("the worker at %s is reloading its model: %s", worker.api, why)
                 process.tried.add(hold.wanted)
                 process.loaded, process.record = None, process.shared.write()
             before = hold.loads
@@ -208,7 +208,7 @@ class Loading:
                     hold.enter()
                     return
                 if not hold.worker.load:
-                    raise WorkerFailed("this node had another model loaded at the worker's address")
+                    raise WorkerFailed("this node loaded another model at the worker's address")
                 await self._alone(process)
                 if await self._taken_alone(process, hold):
                     await self._load(process, hold)
@@ -317,7 +317,7 @@ class Loading:
 
 
 def _taken() -> WorkerBusy:
-    return WorkerBusy("another model is at work in the worker's process")
+    return WorkerBusy("the worker's process is busy with another model")
 
 
 def _fits(loaded: _Load | None, hold: Hold) -> bool:
@@ -334,7 +334,7 @@ def options(worker: Worker) -> Any:
     for given, value in worker.load_options.items():
         name = fields.get(_plain(given))
         if name is None:
-            raise WorkerFailed(f"the load option {given[:64]!r} is none of LocalAI's")
+            raise WorkerFailed(f"the load option {given[:64]!r} is unknown to LocalAI")
         try:
             _set(message, name, value)
         except (AttributeError, TypeError, ValueError) as error:

@@ -96,7 +96,7 @@ def _check_json(text: str) -> None:
         orjson.loads(text)
     except orjson.JSONDecodeError as error:
         # Backends that know no grammar pass it over without a word.
-        raise WorkerFailed("the worker's answer is not the JSON that was asked for") from error
+        raise WorkerFailed("the worker's answer is not the requested JSON") from error
 
 
 class ReplyTokens:

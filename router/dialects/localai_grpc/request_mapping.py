@@ -160,7 +160,7 @@ def _literal(value: object) -> str:
 
 def _cannot(what: str) -> WorkerUnable:
     return WorkerUnable(
-        f"LocalAI's grammars cannot hold to this schema: {what[:200]}", param="response_format"
+        f"LocalAI's grammars cannot enforce this schema: {what[:200]}", param="response_format"
     )
 
 
@@ -192,7 +192,7 @@ def orders(asked: TextRequest, _: Worker) -> Orders:
     others = {name: value for name, value in others.items() if name not in LLAMA_CPP_NAMES}
     if asked.schema is not None:
         if "Grammar" in said:
-            raise WorkerUnable("a schema and a grammar are two forms of one text", param="grammar")
+            raise WorkerUnable("use a schema or a grammar, not both", param="grammar")
         said["Grammar"] = grammar_of(asked.schema)
     bodies = _chats(asked) if asked.kind is Kind.CHAT else _completions(asked)
     unheard: tuple[str, ...] = ("min_p",) if asked.sampling.min_p is not None else ()
@@ -279,13 +279,13 @@ def _message(message: Mapping[str, object]) -> dict[str, object]:
 def _texts_only(message: Mapping[str, object]) -> Mapping[str, object]:
     """Return a message without images, sounds and films, which are said apart."""
     if message.get("tool_calls") or message.get("function_call"):
-        raise WorkerUnable("LocalAI has no word for a tool call in a message", param="messages")
+        raise WorkerUnable("LocalAI does not support tool calls in messages", param="messages")
     content = message.get("content")
     if not isinstance(content, list):
         return message
     texts = [part for part in content if part.get("type") not in _FILES]
     if any(part.get("type") != "text" or not isinstance(part.get("text"), str) for part in texts):
-        raise WorkerUnable("LocalAI reads texts, images, sounds and films only", param="messages")
+        raise WorkerUnable("LocalAI supports only texts, images, audio and video", param="messages")
     return {**message, "content": texts}
 
 
@@ -306,7 +306,7 @@ def _film(part: Mapping[str, object]) -> str:
     match part:
         case {"video_url": {"url": str(url)}} if found := _VIDEO.fullmatch(url):
             return found[1]
-    raise WorkerUnable("LocalAI takes films as `data:` URLs in base64 only", param="messages")
+    raise WorkerUnable("LocalAI accepts videos only as `data:` URLs in base64", param="messages")
 
 
 def _image(part: Mapping[str, object]) -> str:
@@ -318,7 +318,9 @@ def _image(part: Mapping[str, object]) -> str:
     found = _IMAGE.fullmatch(url)
     if found is None:
         # To fetch it for a stranger would be to ask for him from inside.
-        raise WorkerUnable("LocalAI takes images as `data:` URLs in base64 only", param="messages")
+        raise WorkerUnable(
+            "LocalAI accepts images only as `data:` URLs in base64", param="messages"
+        )
     return found[1]
 
 

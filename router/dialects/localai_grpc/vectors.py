@@ -52,7 +52,7 @@ async def serve_store(asking: Asking) -> Answer:
             told = await asking.ask("StoresFind", {"Key": _key(key), "TopK": top})
             columns, similarities = _columns(told), finite(told.Similarities)
             if len(similarities) != len(columns[0]):
-                raise WorkerFailed("the worker told columns of several lengths")
+                raise WorkerFailed("the worker returned columns of different lengths")
             return answer_of(write_store(*columns, similarities))
     return answer_of(DONE)
 
@@ -63,7 +63,7 @@ def wrong_length(failed: RpcFailed) -> WorkerRejected | None:
     LocalAI's own store tells that as it tells its failures; taken for one, it would close the store to everybody.
     """
     if failed.code == "UNKNOWN" and _OTHER_LENGTH.search(failed.words):
-        return refused("the keys have another length than those in the store", "keys")
+        return refused("the keys differ in length from those in the store", "keys")
     return None
 
 
@@ -78,7 +78,7 @@ def _key(key: Key) -> Mapping[str, object]:
 def _columns(told: Any) -> tuple[list[list[float]], list[bytes]]:
     keys = [finite(key.Floats) for key in told.Keys]
     if len(keys) != len(told.Values):
-        raise WorkerFailed("the worker told columns of several lengths")
+        raise WorkerFailed("the worker returned columns of different lengths")
     return keys, [value.Bytes for value in told.Values]
 
 
@@ -94,9 +94,9 @@ async def embed(asking: Asking) -> Answer:
             heeded = True
         vector = finite(told.embeddings)
         if not vector or len(vector) != len((found or [vector])[0]):
-            raise WorkerFailed("the worker told vectors of several lengths, or none")
+            raise WorkerFailed("the worker returned no vectors, or of different lengths")
         if asked.dimensions not in (None, len(vector)):
-            words = f"the model makes vectors of {len(vector)} dimensions only"
+            words = f"the model returns only vectors of {len(vector)} dimensions"
             raise WorkerUnable(words, param="dimensions")
         found.append(vector)
     spent = sum(map(_tokens, asked.inputs), start=Usage(0, 0))
@@ -113,7 +113,7 @@ async def rank(asking: Asking) -> Answer:
     told = await asking.ask("Rerank", said)
     places = [one.index for one in told.results]
     if len(set(places)) != len(places) or not set(places) <= set(range(count)):
-        raise WorkerFailed("the worker ranked documents that it was not given")
+        raise WorkerFailed("the worker ranked unknown documents")
     scores = finite([one.relevance_score for one in told.results])
     # Some count the question alone as the prompt.
     read = max(told.usage.prompt_tokens, told.usage.total_tokens)
@@ -145,7 +145,7 @@ async def _check_heeded(asking: Asking, vector: Sequence[float]) -> None:
     except WorkerError:
         return  # it minds, so it read the tokens
     if len(nothing) == len(vector) and all(map(_alike, nothing, vector)):
-        raise WorkerUnable("the worker reads texts, not the numbers of tokens", param="input")
+        raise WorkerUnable("the worker accepts texts, not token ids", param="input")
 
 
 def _alike(one: float, other: float) -> bool:

@@ -132,7 +132,7 @@ class _Told:
             if reply.message:
                 return said
             if len(said) > SILENT_BYTES:
-                raise WorkerFailed(f"the stream said nothing in {SILENT_BYTES:,} bytes")
+                raise WorkerFailed(f"the stream had no event in {SILENT_BYTES:,} bytes")
         return said + messages.spent(self._took.usage)
 
     async def rest(self) -> AsyncGenerator[bytes, None]:

@@ -269,7 +269,7 @@ class OpenAIHttp:
             return f"{described.path} has {chats.path}"
         found = await glance(self._places, worker, chats, method="POST", body=b"{}")
         if found.status in _LACKING and isinstance(found.json, dict):
-            return f"POST {chats.path} with nothing in it: {found.status}"
+            return f"empty POST {chats.path}: {found.status}"
         return ""
 
 

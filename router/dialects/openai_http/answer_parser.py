@@ -220,7 +220,7 @@ async def _begin(exchange: Exchange, splitter: Splitter) -> _Begun:
                 return _Begun(bytes(silent), events, first, chunk[end:])
             silent += b"".join(event.raw for event in events)
             if len(silent) > SILENT_BYTES:
-                raise WorkerFailed(f"the stream said nothing in {SILENT_BYTES:,} bytes")
+                raise WorkerFailed(f"the stream had no event in {SILENT_BYTES:,} bytes")
             await asyncio.sleep(0)
     events = splitter.finish()
     if first := _said(events):
@@ -269,14 +269,14 @@ def success(body: bytes) -> Mapping[str, object]:
     """Return what an answer says; raise `WorkerFailed` when it is a failure that calls itself success."""
     said = parsed(body)
     if said is None:
-        raise WorkerFailed("the worker's answer calls itself JSON and is not")
+        raise WorkerFailed("the worker's answer is not valid JSON")
     if not isinstance(said, dict):
         return {}
     code = said.get("code")
     if isinstance(code, int) and not isinstance(code, bool) and code:
         raise WorkerFailed(f"the worker failed with code {code}")
     if isinstance(said.get("error"), dict) and "choices" not in said and "data" not in said:
-        raise WorkerFailed("the worker answered with an error under a status of success")
+        raise WorkerFailed("the worker returned an error with a success status")
     return said
 
 

@@ -86,7 +86,9 @@ def _orders(asked: TextRequest, worker: Worker) -> Orders:
     """Say each prompt as a chat; raise `WorkerUnable` where that would change what is answered."""
     if asked.stream and asked.choices > 1:
         many = "n" if asked.n > 1 else "prompt"
-        raise WorkerUnable("a worker that only chats streams one text for each request", param=many)
+        raise WorkerUnable(
+            "a worker that supports only chats streams one text for each request", param=many
+        )
     sampling = {name: value for name, value in asdict(asked.sampling).items() if value is not None}
     said: dict[str, object] = {"model": worker.own_model, "max_tokens": COMPLETION_TOKENS}
     said |= sampling | {"stream": asked.stream}

@@ -53,7 +53,7 @@ ENDPOINTS: Mapping[str, str] = {
 _METHODS = methods_of(REMOTELLM)
 _GUTS = "GenerationalGuts"
 _JSON = "application/json"
-_NO_KEY = f"GetLlmType failed, as it does for a wrong key: its key is the header {KEY}"
+_NO_KEY = f"GetLlmType failed, perhaps because of a wrong key: its key is the header {KEY}"
 _NOT_THE_KEY = frozenset({"DEADLINE_EXCEEDED", "UNAVAILABLE", "UNIMPLEMENTED"})
 
 MAX_WORKERS = 4_096
@@ -74,7 +74,7 @@ class RemoteLlmGrpc:
         """Send the request and enter once the answer is there; raise a `WorkerError` until then."""
         worker = candidate.worker
         if worker is None:
-            raise WorkerFailed("this dialect speaks to workers of this machine only")
+            raise WorkerFailed("this dialect supports only workers on this machine")
         match request.kind:
             case Kind.TOKENIZE:
                 yield await self._tokens(request, worker)

@@ -99,7 +99,7 @@ _REASONS: Mapping[object, Reason] = {"length": "length", "content_filter": "cont
 def alternatives(told: Any) -> list[Said]:
     """Return the texts for a prompt; what they took is told with the first of them, or else estimated."""
     if not told.generations:
-        raise WorkerFailed("the worker gave no text for a prompt")
+        raise WorkerFailed("the worker returned no text for a prompt")
     first, *more = (_said(one.text, _info(one.generation_info)) for one in told.generations)
     return [first, *(replace(said, usage=_share(first, said)) for said in more)]
 
@@ -124,7 +124,7 @@ def _share(first: Said, said: Said) -> Usage:
 
 def no_text() -> WorkerFailed:
     """Return the failure of a worker that says nothing at all: so it answers a key that it does not know."""
-    return WorkerFailed("the worker gave no text: it may want another key")
+    return WorkerFailed("the worker returned no text: it may need another key")
 
 
 def spent(message: Any, reply: Any) -> Usage:

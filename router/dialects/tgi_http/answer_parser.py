@@ -56,9 +56,9 @@ def tokens_told(request: Request, body: bytes) -> bytes:
     try:
         said = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise WorkerFailed("the worker's answer calls itself JSON and is not") from error
+        raise WorkerFailed("the worker's answer is not valid JSON") from error
     if not isinstance(said, list):
-        raise WorkerFailed("the worker's answer is no list of tokens")
+        raise WorkerFailed("the worker's answer is not a list of tokens")
     tokens = [_token_and_place(one) for one in said]
     numbers = [number for number, _ in tokens]
     wanted = tokenize.read(request)
@@ -72,7 +72,7 @@ def _token_and_place(token: object) -> tuple[int, str]:
         case {"id": int(number), "text": str(text)}:
             if not isinstance(number, bool) and 0 <= number <= _MOST_TOKEN:
                 return number, text
-    raise WorkerFailed("the worker's answer holds what is no token")
+    raise WorkerFailed("the worker's answer contains an invalid token")
 
 
 # The last event has the whole text, or details with the reason, or both; till then they are null.

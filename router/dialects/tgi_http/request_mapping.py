@@ -82,7 +82,7 @@ def _infills(
     if not isinstance(suffix, str):
         raise refused(f"`{SUFFIX}` must be a text", SUFFIX)
     if _grammar(asked) is not None:
-        raise WorkerUnable("TGI holds to no form before a suffix", param=SUFFIX)
+        raise WorkerUnable("TGI does not support `response_format` with a suffix", param=SUFFIX)
     renamed = {"max_new_tokens": "max_tokens"}
     said = {renamed.get(name, name): value for name, value in sampling.items()}
     lost = [name for name in ("top_k", "typical_p") if said.pop(name, None) is not None]
@@ -212,7 +212,7 @@ def _tool(function: Mapping[str, object]) -> dict[str, object]:
 
 def _message(message: Mapping[str, object]) -> dict[str, object]:
     if message.get("tool_calls") or message.get("function_call"):
-        raise WorkerUnable("TGI has no word for a tool call in a message", param="messages")
+        raise WorkerUnable("TGI does not support tool calls in messages", param="messages")
     content = message.get("content")
     said = content if isinstance(content, str) else [_part(p) for p in _list(content)] or ""
     name = message.get("name")
@@ -227,7 +227,7 @@ def _part(part: object) -> dict[str, object]:
             return {"type": "text", "text": text}
         case {"type": "image_url", "image_url": {"url": str(url)}}:
             return {"type": "image_url", "image_url": {"url": url}}
-    raise WorkerUnable("TGI reads texts and images only", param="messages")
+    raise WorkerUnable("TGI supports only texts and images", param="messages")
 
 
 def _tokens(given: object) -> int:

@@ -57,9 +57,9 @@ def test_it_is_passed_on_as_often_as_it_says(grant: Grant) -> None:
 def test_who_signs_more_blocks_than_were_allowed_has_made_nothing(grant: Grant) -> None:
     last = narrow(issue(ISSUER, Terms(expires=ENDS, passes=1)), WIDE)
     beyond = forced(last, WIDE)
-    with pytest.raises(GrantRefused, match="not signed"):
+    with pytest.raises(GrantRefused, match="does not match"):
         check(beyond)
-    with pytest.raises(GrantRefused, match="not signed"):
+    with pytest.raises(GrantRefused, match="does not match"):
         check(forced(issue(ISSUER, Terms(expires=ENDS)), WIDE))
     # By the same way what is allowed holds.
     check(forced(grant, WIDE))
@@ -75,26 +75,26 @@ def forced(grant: Grant, terms: Terms) -> Grant:
 
 def test_the_holder_of_a_narrower_one_cannot_go_back_to_the_wider(grant: Grant) -> None:
     narrower = narrow(grant, Terms(expires=ENDS - 5))
-    with pytest.raises(GrantRefused, match="not signed"):
+    with pytest.raises(GrantRefused, match="does not match"):
         check(Grant(narrower.issuer, narrower.blocks[:1], narrower.secret))
-    with pytest.raises(GrantRefused, match="one node alone"):
+    with pytest.raises(GrantRefused, match="one node only"):
         check(Grant(narrower.issuer, narrower.blocks[:1]))
 
 
 def test_a_sealed_one_is_its_nodes_alone(grant: Grant) -> None:
     sealed = read(written(seal(grant, HOLDER.peer)))
     check(sealed, holder=HOLDER.peer)
-    with pytest.raises(GrantRefused, match="another node's"):
+    with pytest.raises(GrantRefused, match="another node"):
         check(sealed, holder=OTHER.peer)
-    with pytest.raises(GrantRefused, match="one node alone"):
+    with pytest.raises(GrantRefused, match="one node only"):
         check(sealed)
     with pytest.raises(GrantRefused, match="may not be passed on"):
         seal(sealed, OTHER.peer)
     # Who saw it has no secret, so cannot show the part before the seal.
-    with pytest.raises(GrantRefused, match="one node alone"):
+    with pytest.raises(GrantRefused, match="one node only"):
         check(Grant(sealed.issuer, sealed.narrowing))
     # A bearer's grant says nothing of who shows it over a link.
-    with pytest.raises(GrantRefused, match="another node's"):
+    with pytest.raises(GrantRefused, match="another node"):
         check(grant, holder=HOLDER.peer)
 
 
@@ -111,7 +111,7 @@ def test_nobody_else_signs_for_the_issuer(grant: Grant) -> None:
         replace(issue(OTHER, TERMS), issuer=ISSUER.public),
         replace(grant, issuer=bytes(32)),
     ):
-        with pytest.raises(GrantRefused, match="not signed"):
+        with pytest.raises(GrantRefused, match="does not match"):
             check(forged)
 
 
@@ -127,7 +127,7 @@ def test_a_term_that_is_not_known_is_not_passed_over() -> None:
     body = b'{"expires":2000000000,"key":"' + ISSUER.public.hex().encode() + b'","moon":"full"}'
     raw = b"\x01" + ISSUER.public + b"\x01" + len(body).to_bytes(2) + body
     raw += ISSUER.sign(b"modelvine/1/grant\0", body) + ISSUER.seed
-    with pytest.raises(GrantRefused, match="does not know"):
+    with pytest.raises(GrantRefused, match="unknown terms"):
         read(text_of(raw))
 
 

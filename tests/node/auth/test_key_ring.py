@@ -179,7 +179,7 @@ async def test_while_the_store_is_away_the_known_keys_hold_and_it_is_said_once(r
     store.broken = False
     caplog.set_level("INFO")
     await ring.look()
-    assert caplog.messages[-1] == "the store answers again; keys are as it has them"
+    assert caplog.messages[-1] == "the store is available again; keys are up to date"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_a_trusted_issuers_grant_is_a_key_within_its_terms() -> None:
 @pytest.mark.parametrize("issuer", [OTHER, HERE])
 def test_nobody_elses_is_nor_one_of_this_node_that_its_site_does_not_keep(issuer) -> None:  # type: ignore[no-untyped-def]
     rules = GrantRules(HERE.peer, frozenset({THERE.peer, HERE.peer}))
-    with pytest.raises(GrantRefused, match=f"from {issuer.peer}, whom this node does not trust"):
+    with pytest.raises(GrantRefused, match=f"from {issuer.peer}, which this node does not trust"):
         KeyTable(rules=rules).find(written(issue(issuer, TERMS)))
 
 
@@ -111,16 +111,16 @@ def test_a_sealed_one_is_shown_by_its_node_alone() -> None:
     sealed = written(seal(grant, OTHER.peer))
     assert table.granted(sealed, OTHER.peer).rpm == 60
     for holder in (HERE.peer, None):
-        with pytest.raises(GrantRefused, match=r"one node alone|another node's"):
+        with pytest.raises(GrantRefused, match=r"one node only|another node"):
             table.granted(sealed, holder)
-    with pytest.raises(GrantRefused, match="one node alone"):
+    with pytest.raises(GrantRefused, match="one node only"):
         table.find(sealed)
 
 
 def test_an_invitation_is_a_key_and_one_for_a_node_is_not() -> None:
     table, grant = KeyTable(rules=TRUSTING), issue(THERE, TERMS)
     assert table.find(invited(Invitation(grant, ("/ip4/192.0.2.7/tcp/1",)))) is not None
-    with pytest.raises(GrantRefused, match="holds the mesh's key"):
+    with pytest.raises(GrantRefused, match="is for a node"):
         table.find(invited(Invitation(grant, (), "0f" * 32)))
 
 
@@ -129,7 +129,7 @@ def test_a_forged_one_is_refused_every_time_and_a_good_one_is_checked_once() -> 
     assert table.find(written(grant)) is table.find(written(grant))
     forged = written(Grant(THERE.public, issue(OTHER, TERMS).blocks, grant.secret))
     for _ in range(2):
-        with pytest.raises(GrantRefused, match="not signed"):
+        with pytest.raises(GrantRefused, match="does not match"):
             table.find(forged)
 
 

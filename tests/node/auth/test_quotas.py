@@ -89,7 +89,7 @@ def test_a_refused_request_costs_nothing(quotas, now):
 def test_at_one_time_a_key_has_so_many_requests_until_they_end_once(quotas):
     ann = by(concurrency=2)
     first, _ = quotas.admit(ann, asked()), quotas.admit(ann, asked())
-    with pytest.raises(TooManyAtOnce, match="2 requests under way"):
+    with pytest.raises(TooManyAtOnce, match="2 concurrent requests"):
         quotas.admit(ann, asked())
     first.settle(None)
     first.settle(None)
@@ -277,7 +277,7 @@ def test_without_a_key_an_address_has_limits(open_, now):
     one, other = Principal(address="192.0.2.7"), Principal(address="192.0.2.8")
     ticket = open_.admit(one, asked())
     open_.admit(one, asked())
-    with pytest.raises(RateExceeded, match="without a key one address may have 60") as over:
+    with pytest.raises(RateExceeded, match="without a key, one address may have 60") as over:
         open_.admit(one, asked())
     assert over.value.retry_after == pytest.approx(1.0)
     assert "192.0.2.7" not in str(over.value)

@@ -22,7 +22,7 @@ async def test_a_page_that_was_changed_is_missing_or_is_of_other_nodes_is_named(
     resealed = changed.model_copy(update={"hash": changed.digest()})
     assert faults([pages[0], resealed, *pages[2:]], **own) == [
         "page 2 is not signed by its node",
-        "page 3 does not follow the one before",
+        "page 3 does not follow the previous one",
     ]
     assert faults([pages[0], *pages[2:]], **own) == ["1 pages before 3 are missing"]
     assert faults(await there.chain(HERE), **own)[0] == "page 1 is of other nodes"

@@ -120,7 +120,7 @@ async def test_the_last_usage_that_is_lost_is_told(store, clock, caplog):
     book.add(row())
     store.broken = True
     await log.close()
-    assert "the last usage is lost" in caplog.text
+    assert "the last usage was lost" in caplog.text
 
 
 async def test_what_another_process_counted_before_midnight_may_come_after_it(store, clock):

@@ -84,7 +84,7 @@ def test_all_models_are_registered_and_withdrawn_at_the_end(
         "  yes  openai: GET /v1/models: 200, 2 models, Ollama",
         "registered home/llama3:latest, replica 11434: Ollama; 4,096 tokens",
         "registered home/Tiny, replica 11434: Ollama; 4,096 tokens",
-        "watching it; Ctrl-C withdraws what is registered",
+        "monitoring it; Ctrl-C withdraws the models",
         "withdrew home/llama3:latest",
         "withdrew home/Tiny",
     ]
@@ -231,7 +231,7 @@ def test_a_worker_that_names_no_model_needs_one_named(modelvine: Modelvine, node
     assert ended.code == 0
     assert server.heard[2].body["model"] == "own"
     assert server.heard[2].body["cid"] == ""
-    assert "it says nothing about itself" in ended.out
+    assert "it reports nothing about itself" in ended.out
 
 
 def test_what_the_node_refuses_is_told_and_nothing_is_left(

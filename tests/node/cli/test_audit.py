@@ -39,7 +39,7 @@ def test_a_whole_chain_is_told_with_its_last_hash(modelvine, node):
     assert ended.code == 0
     assert (
         ended.out
-        == f"3 entries, none was changed and none is missing; the last hash is {chain()[-1]['hash']}\n"
+        == f"3 entries: none was changed, none is missing; the last hash is {chain()[-1]['hash']}\n"
     )
 
 
@@ -58,8 +58,8 @@ def test_a_broken_chain_fails_and_says_where(modelvine, node, how):
 
 def test_nothing_was_changed_at_first(modelvine, node):
     node(**{AUDIT: Said({"audit": []})})
-    assert modelvine("audit").out == "nothing was changed yet\n"
-    assert modelvine("audit", "--verify").out == "0 entries, none was changed and none is missing\n"
+    assert modelvine("audit").out == "no changes yet\n"
+    assert modelvine("audit", "--verify").out == "0 entries: none was changed, none is missing\n"
 
 
 def test_what_is_no_entry_is_refused(modelvine, node):

@@ -82,9 +82,9 @@ def test_nothing_to_say_is_wrong_usage(
         ),
         (streamed(delta("Hel")), "broke off before its end"),
         (streamed(delta("Hel"), cut=True), "broke off"),
-        (streamed(b"data: nonsense\n\n"), "no chat chunk"),
-        (streamed(b"data: [1]\n\n"), "no chat chunk"),
-        (streamed(b'data: {"choices": 7}\n\n'), "no chat chunk"),
+        (streamed(b"data: nonsense\n\n"), "an invalid chunk"),
+        (streamed(b"data: [1]\n\n"), "an invalid chunk"),
+        (streamed(b'data: {"choices": 7}\n\n'), "an invalid chunk"),
     ],
 )
 def test_an_answer_that_does_not_end_well_fails(

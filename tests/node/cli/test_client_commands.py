@@ -84,7 +84,7 @@ def test_register_says_what_the_worker_says_of_itself(modelvine: Modelvine, node
     said = modelvine("register", "demo", "tiny", "http://127.0.0.1:8080", "--json").out
     assert json.loads(said)["learned"] == [learned]
     assert ended.out.splitlines()[1:] == [
-        "its worker says: llama.cpp b1; 4,096 tokens; takes text, image; gives audio; calls tools; 4 at one time"
+        "the worker reports: llama.cpp b1; 4,096 tokens; takes text, image; gives audio; calls tools; 4 slots"
     ]
 
 
@@ -104,7 +104,7 @@ def test_a_name_that_its_worker_does_not_know_is_noted(
     words = ("--worker-model", own) if own else ()
     ended = modelvine("register", "demo", "tiny", "http://127.0.0.1:8080", *words)
     assert ended.code == 0
-    assert ("but names no model 'tiny'; its models: a, b" in ended.out) is noted
+    assert ("but does not list 'tiny'; its models: a, b" in ended.out) is noted
 
 
 def test_register_passes_every_option_on(modelvine: Modelvine, node: Start) -> None:
@@ -331,7 +331,7 @@ def test_status_names_the_health_of_each_worker(modelvine: Modelvine, node: Star
 
 
 def test_register_passes_on_what_is_the_matter(modelvine: Modelvine, node: Start) -> None:
-    warning = "nobody answers at http://127.0.0.1:8080 for demo/tiny"
+    warning = "nothing answers at http://127.0.0.1:8080 for demo/tiny"
     node(**{REGISTER: Said({"code": 0, "message": "ok", "warnings": [warning]})})
     ended = modelvine("register", "demo", "tiny", "http://127.0.0.1:8080")
     assert ended.code == 0
@@ -417,7 +417,7 @@ def test_route_weighs_a_message_or_a_request_of_a_session(
     server = node(**{"POST_/api/v1/route": Said(explained)})
     shown = modelvine("route", "tiny", "--message", "hi").out
     assert "open, 1.2 s" in shown
-    assert "if nobody answers: small, smaller" in shown
+    assert "fallback models: small, smaller" in shown
     hi = [{"role": "user", "content": "hi"}]
     assert server.heard[-1].body == {"model": "tiny", "messages": hi}
     (tmp_path / "said.json").write_text(json.dumps({"model": "x", "messages": hi, "tools": []}))
@@ -619,7 +619,7 @@ def test_something_else_than_a_node_is_recognised(
     server = node(**{path: said})
     ended = modelvine(*words)
     assert ended.code == 1
-    assert f"what answers at {server.url} (MODELVINE_NODE) " in ended.err
+    assert f"the server at {server.url} (MODELVINE_NODE) " in ended.err
     assert said.headers.get("Location", "--node URL") in ended.err
     assert "Traceback" not in ended.err
 
@@ -627,10 +627,10 @@ def test_something_else_than_a_node_is_recognised(
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (("other", "tiny"), "; there the model is in the project: demo"),
-        (("demo", "tiny", "--cid", "c"), "; its replicas are, by --cid: a, b"),
+        (("other", "tiny"), "; the model is in the project: demo"),
+        (("demo", "tiny", "--cid", "c"), "; its replicas (--cid): a, b"),
         (("demo", "big"), "; registered at other nodes (--node): attic"),
-        (("other",), "; its projects are: demo"),
+        (("other",), "; its projects: demo"),
         (("demo", "none"), ""),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_node_that_was_killed(look, data_dir):
     leave_trace(data_dir, url="http://127.0.0.1:1", peer=PEER)
     trace = data_dir / "node.json"
     trace.write_text(json.dumps(json.loads(trace.read_text()) | {"pid": ended.pid}))
-    assert f"process {ended.pid} ended without a farewell" in look()["node"]["what"]
+    assert f"process {ended.pid} ended unexpectedly" in look()["node"]["what"]
 
 
 def test_a_port_that_another_program_has(look):
@@ -97,7 +97,7 @@ def test_a_wrong_setting_is_told_with_where_it_stands(look, monkeypatch):
 
 def test_a_file_in_the_place_of_the_data_directory(look, data_dir):
     data_dir.touch()
-    assert "a file is in the place" in look()["data"]["what"]
+    assert "is a file" in look()["data"]["what"]
 
 
 def test_a_data_directory_that_is_read_only(look, data_dir):
@@ -119,7 +119,7 @@ def test_a_swarm_key_that_is_none(look, tmp_path):
     key.write_text("nonsense")
     key.chmod(0o600)
     row = look("--swarm-key", str(key))["swarm key"]
-    assert "is no swarm key" in row["what"]
+    assert "is not a swarm key" in row["what"]
     assert "nonsense" not in str(row)
 
 
@@ -139,7 +139,7 @@ def test_a_database_that_is_damaged(look, data_dir):
     data_dir.mkdir(0o700)
     (data_dir / "modelvine.db").write_bytes(b"no database " * 500)
     row = look()["store"]
-    assert (row["what"].endswith("is damaged"), "put a backup there" in row["do"]) == (True, True)
+    assert (row["what"].endswith("is damaged"), "restore a backup" in row["do"]) == (True, True)
 
 
 def test_an_address_to_join_at_which_nobody_is(look):
@@ -161,7 +161,7 @@ def test_too_few_open_files(data_dir):
         capture_output=True, text=True, cwd=ROOT, check=False,
     )  # fmt: skip
     (row,) = (r for r in json.loads(ended.stdout)["findings"] if r["check"] == "open files")
-    assert (row["state"], "only 300 are allowed" in row["what"]) == ("fail", True)
+    assert (row["state"], "by the limit of 300" in row["what"]) == ("fail", True)
 
 
 def test_a_mesh_that_anybody_may_use_is_a_warning(look):
@@ -187,7 +187,7 @@ async def test_a_worker_that_is_dead(alone, modelvine):
     async with openai_worker.running() as worker:
         await alone.register(worker)
     row = bad_there(await at(alone, modelvine))["workers"]
-    assert (row["state"], f"p/tiny: nobody answers at {worker.url}" in row["what"]) == (
+    assert (row["state"], f"p/tiny: nothing answers at {worker.url}" in row["what"]) == (
         "fail",
         True,
     )
@@ -197,7 +197,7 @@ async def test_a_worker_that_speaks_another_protocol(alone, modelvine):
     async with openai_worker.running() as worker:
         await alone.register(worker, dialect="tgi_http")
         row = bad_there(await at(alone, modelvine))["workers"]
-    assert "speaks openai_http, and is registered as tgi_http" in row["what"]
+    assert "speaks openai_http, but is registered as tgi_http" in row["what"]
 
 
 async def test_a_worker_that_wants_a_key(alone, modelvine):
@@ -225,7 +225,7 @@ async def test_who_is_no_operator_is_told_what_was_not_looked_at(modelvine, monk
         monkeypatch.setenv("MODELVINE_KEY", made["v"])
         ended = await at(one, modelvine)
         assert (ended.code, bad_there(ended).keys()) == (0, {"node"})
-        assert "were not looked at" in bad_there(ended)["node"]["what"]
+        assert "were not checked" in bad_there(ended)["node"]["what"]
 
 
 # For people, and for support.

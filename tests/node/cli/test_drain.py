@@ -22,7 +22,7 @@ def test_drain_says_what_is_in_flight_and_does_not_wait(modelvine, node):
     server = node(**{DRAIN: OK, STATUS: Said(status(3, tiny=1, llama=2, idle=0))})
     ended = modelvine("drain")
     assert ended.code == 0
-    assert ended.out == "gpu1 drains; 3 requests in flight (p/llama 2, p/tiny 1)\n"
+    assert ended.out == "gpu1 is draining; 3 requests in flight (p/llama 2, p/tiny 1)\n"
     assert server.heard[0].method == "POST"
 
 
@@ -31,7 +31,7 @@ def test_with_wait_it_ends_when_nothing_is_in_flight(modelvine, node):
     ended = modelvine("drain", "--wait")
     assert (ended.code, ended.out) == (
         0,
-        "gpu1 drains; nothing is in flight\nnothing is in flight any more\n",
+        "gpu1 is draining; nothing is in flight\nnothing is in flight now\n",
     )
 
 

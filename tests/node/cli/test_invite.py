@@ -70,7 +70,7 @@ def test_what_a_grant_allows_is_shown_in_words_and_as_json(modelvine, key):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--show", "hello"), 1, "no invitation"),
+        (("--show", "hello"), 1, "not an invitation"),
         (("--show", "@nowhere"), 1, "there is no file"),
         (("--from", "mv_grant_AAAA"), 1, "damaged"),
         (("--days", "0"), 2, "--days is 0"),

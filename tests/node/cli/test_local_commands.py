@@ -57,7 +57,7 @@ def test_config_show_for_people_is_a_table(modelvine: Modelvine) -> None:
             "mesh.listen is 'nowhere' (from --listen): it must look like /ip4/",
         ),
         (("--drain-timeout", "soon"), "node.drain_timeout is 'soon' (from --drain-timeout)"),
-        (("--config", "absent.toml"), "the configuration file absent.toml cannot be read"),
+        (("--config", "absent.toml"), "the settings file absent.toml cannot be read"),
         (
             ("--swarm-key", "absent.key"),
             "node.swarm_key is 'absent.key' (from --swarm-key): it names no file",
@@ -100,7 +100,7 @@ def test_the_key_is_made_once_and_shown_by_its_peer_id(
     assert made["peer"].startswith("12D3KooW")
     assert made["peer"] in modelvine("key", "show").out
     again = modelvine("key", "new")
-    assert (again.code, "never replaced" in again.err) == (1, True)
+    assert (again.code, "move it away first" in again.err) == (1, True)
     assert json.loads(modelvine("key", "show", "--json").out) == made
     seed = (data_dir / "identity.key").read_text().strip()
     assert seed not in modelvine("key", "show").out

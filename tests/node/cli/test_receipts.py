@@ -56,7 +56,7 @@ def test_a_difference_fails_and_is_named(modelvine, node):
     ended = modelvine("receipts", "gpu-2")
     assert ended.code == 1
     assert "1+9 tokens here, 1+900 there" in ended.out
-    assert "2 written down here alone: a, b" in ended.out
+    assert "2 recorded only here: a, b" in ended.out
     assert "there: page 3 was changed" in ended.out
     assert "\x1b" not in ended.out
 

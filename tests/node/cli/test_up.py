@@ -73,7 +73,8 @@ def test_a_port_of_grpc_that_is_taken_is_named_with_its_setting(
 def test_an_address_of_another_machine_is_said_to_be_one(tmp_path: Path) -> None:
     line = refused(tmp_path, listen="/ip4/192.0.2.1/tcp/0")
     assert (
-        "this machine has no such address: name one of its own with mesh.listen (--listen)" in line
+        "this machine does not have this address: use one of its own with mesh.listen (--listen)"
+        in line
     )
 
 
@@ -94,11 +95,11 @@ def test_a_file_that_is_no_key_is_told_what_it_should_hold(tmp_path: Path, conte
     swarm, own = tmp_path / "swarm.key", tmp_path / "data" / "identity.key"
     write_new(swarm, content)
     line = refused(tmp_path, swarm_key=str(swarm))
-    assert f"{swarm} is no swarm key: it should hold 64 hexadecimal characters" in line
+    assert f"{swarm} is not a swarm key: it must contain 64 hexadecimal characters" in line
     assert "modelvine key swarm" in line
     own.parent.mkdir(mode=0o700, exist_ok=True)
     write_new(own, content)
-    assert f"{own} is no identity key: it should hold 64 hexadecimal characters" in refused(
+    assert f"{own} is not an identity key: it must contain 64 hexadecimal characters" in refused(
         tmp_path
     )
 
@@ -106,7 +107,7 @@ def test_a_file_that_is_no_key_is_told_what_it_should_hold(tmp_path: Path, conte
 def test_a_file_where_the_data_directory_should_be_is_told_of(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     line = refused(tmp_path)
-    assert f"the directory {tmp_path / 'data'} cannot be made: a file is in its place" in line
+    assert f"the directory {tmp_path / 'data'} cannot be created: a file has this name" in line
     assert "--data-dir DIR" in line
 
 

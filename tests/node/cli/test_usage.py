@@ -29,7 +29,7 @@ def test_usage_is_a_table(modelvine, node):
 def test_sums_days_and_a_key_are_asked_for(modelvine, node):
     server = node(**{USAGE: Said({"usage": []})})
     ended = modelvine("usage", "--since", "2026-11-01", "--until", "2026-11-30", "--key", "ann", "--by", "model")  # fmt: skip
-    assert ended.out == "nothing was asked in these days\n"
+    assert ended.out == "no usage in these days\n"
     assert server.heard[0].path.endswith("?since=2026-11-01&until=2026-11-30&key=ann&by=model")
     modelvine("usage", "--days", "30")
     assert "since=20" in server.heard[1].path

@@ -25,7 +25,7 @@ def test_a_key_is_printed_alone_where_scripts_read(modelvine, node):
     server = node(**{CREATE: made("ann")})
     ended = modelvine("key", "create", "ann", "--models", "llama*", "--models", "lab/*", "--expires", "30d")  # fmt: skip
     assert (ended.code, ended.out) == (0, "mv_of_ann\n")
-    assert "not shown again" in ended.err
+    assert "shown only once" in ended.err
     [sent] = server.heard[0].body["keys"]
     assert {name: value for name, value in sent.items() if value} == {
         "name": "ann",
@@ -52,10 +52,10 @@ def test_a_table_makes_many_keys_and_a_table(modelvine, node, tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "must begin with the names"),
-        ("who,models\nann,x\n", "must begin with the names"),
+        ("", "must begin with a row of column names"),
+        ("who,models\nann,x\n", "must begin with a row of column names"),
         ("name,colour\nann,red\n", "not 'colour'"),
-        ("name\n", "names nobody"),
+        ("name\n", "names no users"),
         ("name\nann,x\n", "line 2: more values"),
         ("name,expires\nann,soon\n", "'soon'"),
         ("name,tpm\nann,-1\n", "tpm is '-1'"),

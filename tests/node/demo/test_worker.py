@@ -241,7 +241,7 @@ def test_without_llama_cpp_it_says_what_to_install() -> None:
 def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("no model")
-    assert failure(run("--model", str(notes))) == f"error: {notes} is no GGUF file\n"
+    assert failure(run("--model", str(notes))) == f"error: {notes} is not a GGUF file\n"
     missing = tmp_path / "missing.gguf"
     assert failure(run("--model", str(missing))) == f"error: {missing}: No such file or directory\n"
     broken = tmp_path / "broken.gguf"

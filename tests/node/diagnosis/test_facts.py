@@ -63,7 +63,7 @@ def test_secrets_are_looked_at_and_not_made(tmp_path: Path) -> None:
     (tmp_path / "identity.key").chmod(0o644)
     assert "can be read by other users" in facts.identity_problem(tmp_path)
     (tmp_path / "control.token").write_text("short")
-    assert "holds no whole token" in facts.token_problem(tmp_path)
+    assert "contains no complete token" in facts.token_problem(tmp_path)
     assert "there is no swarm key" in facts.swarm_key_problem(str(tmp_path / "none"))
 
 
@@ -106,7 +106,7 @@ def test_a_certificate_is_read_with_its_names(tmp_path: Path) -> None:
     key.chmod(0o644)
     assert "can be read by every user" in facts.certificate(str(chain), str(key)).problem
     chain.write_text("nothing")
-    assert "no certificate in PEM" in facts.certificate(str(chain), str(key)).problem
+    assert "contains no PEM certificate" in facts.certificate(str(chain), str(key)).problem
     assert "cannot be read" in facts.certificate(str(tmp_path / "none"), str(key)).problem
 
 
@@ -120,7 +120,7 @@ def test_addresses_to_join_are_dialled(tmp_path: Path) -> None:
         assert facts.bootstrap_dials(made) == [
             (there, ""),
             (gone, "connection refused"),
-            (nobody, "the name leads nowhere"),
+            (nobody, "the name does not resolve"),
         ]
 
 

@@ -66,14 +66,14 @@ def test_an_address_to_join_is_told_with_the_nodes_own_reason(alone, state) -> N
 @pytest.mark.parametrize(
     ("said", "nodes", "state", "words"),
     [
-        ({"p2p": ["/ip4/192.0.2.9/tcp/1/p2p/x/p2p-circuit"]}, [], Severity.WARN, "through a relay"),
+        ({"p2p": ["/ip4/192.0.2.9/tcp/1/p2p/x/p2p-circuit"]}, [], Severity.WARN, "use a relay"),
         ({}, [row(origin="inbound")], Severity.OK, "1 of 1 other nodes dialled"),
         ({}, [row()], Severity.OK, "none has yet"),
-        ({"p2p": []}, [], Severity.FAIL, "dialled nowhere"),
-        ({"p2p": [NEAR]}, [], Severity.OK, "this machine only"),
-        ({"p2p": [NEAR]}, [row(addresses=[NEAR])], Severity.OK, "this machine only"),
-        ({"p2p": [NEAR]}, [row()], Severity.WARN, "others are elsewhere"),
-        ({"p2p": [NEAR]}, [row(state="lost")], Severity.OK, "this machine only"),
+        ({"p2p": []}, [], Severity.FAIL, "no address that others can dial"),
+        ({"p2p": [NEAR]}, [], Severity.OK, "only on this machine"),
+        ({"p2p": [NEAR]}, [row(addresses=[NEAR])], Severity.OK, "only on this machine"),
+        ({"p2p": [NEAR]}, [row()], Severity.WARN, "other nodes are elsewhere"),
+        ({"p2p": [NEAR]}, [row(state="lost")], Severity.OK, "only on this machine"),
         ({"p2p": [NEAR], "bootstrap": {"addresses": [{"address": JOIN}]}}, [], Severity.WARN, "elsewhere"),
     ],
 )  # fmt: skip
@@ -125,15 +125,15 @@ def test_nodes_that_tell_no_time_say_nothing_of_clocks() -> None:
     ("said", "state", "words"),
     [
         ({"answers": False, "health": "never answered"}, Severity.FAIL, "http://127.0.0.1:8080 (never answered)"),
-        ({"speaks": "tgi_http"}, Severity.FAIL, "speaks tgi_http, and is registered as openai_http"),
-        ({"health": "silent: it has requests and answers nothing"}, Severity.FAIL, "silent"),
+        ({"speaks": "tgi_http"}, Severity.FAIL, "speaks tgi_http, but is registered as openai_http"),
+        ({"health": "silent: it has requests, but sends nothing"}, Severity.FAIL, "silent"),
         ({"circuit": "open", "failures": 3, "retry_in": 2.0}, Severity.FAIL, "open after 3 failures"),
-        ({"speaks": "", "loads": True}, Severity.WARN, "loads its model"),
+        ({"speaks": "", "loads": True}, Severity.WARN, "loading its model"),
         ({"speaks": "", "tries": ["GET /v1/models: 401"]}, Severity.WARN, "does not answer as openai_http (GET /v1/models: 401)"),
         ({"speaks": "", "tries": ["GET /v1/models: nothing"], "in_flight": 1}, Severity.OK, "answers"),
-        ({"cid": "b"}, Severity.OK, "p/tiny (b) answers as openai_http (4 at one time)"),
-        ({"learned": True}, Severity.OK, "(4 at one time, learned)"),
-        ({"slots": None}, Severity.OK, "no bound is known"),
+        ({"cid": "b"}, Severity.OK, "p/tiny (b) answers as openai_http (4 slots)"),
+        ({"learned": True}, Severity.OK, "(4 slots, learned)"),
+        ({"slots": None}, Severity.OK, "unknown capacity"),
     ],
 )  # fmt: skip
 def test_each_way_in_which_a_worker_fails_is_named(said, state, words) -> None:
@@ -163,13 +163,11 @@ def test_mixed_versions_are_told_by_name() -> None:
 def test_a_node_that_was_not_started_anew_after_an_upgrade_is_told() -> None:
     assert running.upgraded(status(), "1.0") == []
     assert only(running.upgraded(status(), "1.1")).what == (
-        "modelvine 1.1 is installed, and the node that runs is 1.0"
+        "modelvine 1.1 is installed, but the running node is 1.0"
     )
 
 
-@pytest.mark.parametrize(
-    ("busy", "words"), [(0.1, "gave it no processor"), (0.9, "computed itself")]
-)
+@pytest.mark.parametrize(("busy", "words"), [(0.1, "too little CPU"), (0.9, "its own work")])
 def test_a_late_event_loop_is_told_with_whose_fault_it_is(busy, words) -> None:
     metrics = {"modelvine_loop_lag_seconds": 1.0, "modelvine_loop_busy_seconds": busy}
     _, late = running.process(status(), metrics)
@@ -187,12 +185,12 @@ def test_a_relay_that_is_full_is_told_and_who_is_none_says_nothing() -> None:
 def test_errors_of_the_log_are_told_with_the_last() -> None:
     assert [*running.log([])] == []
     lines = [{"logger": "x", "message": "old"}, {"logger": "x", "message": "new"}]
-    assert only(running.log(lines)).what == "2 errors of late, the last: x  new"
+    assert only(running.log(lines)).what == "2 recent errors, the last: x  new"
 
 
 def test_who_may_not_have_a_node_examined_is_told_so() -> None:
     found = running.findings(status(), [row(PEER)], {}, {})
-    assert found[-1].what == "workers, store and clocks were not looked at"
+    assert found[-1].what == "workers, store and clocks were not checked"
     assert not [finding for finding in found if finding.check in ("workers", "store")]
 
 

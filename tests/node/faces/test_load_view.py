@@ -48,7 +48,7 @@ async def test_another_node_shows_how_busy_a_replica_is_and_since_when(mesh, wor
         assert found["load"]["first_byte"] > 0
         assert 0 <= found["load"]["age"] < 5
         assert 1 < found["score"] <= 2
-        assert "2 of others" in found["why"]
+        assert "2 from others" in found["why"]
         rows = {n["node"]: n["load"] for n in (await told(mesh.two, "/api/v1/nodes"))["nodes"]}
         assert [row["model"] for row in rows.pop(one)] == ["tiny"]
         assert not any(rows.values())

@@ -470,7 +470,7 @@ class TestAFailure:
         status, body = await told(mesh.two.http.get("/api/v1/route?model=tiny"))
         (left,) = body["excluded"]
         assert (status, body["candidates"]) == (200, [])
-        assert "asked to be left alone for a while: " in left["reason"]
+        assert "requested a pause: " in left["reason"]
         assert 25 < left["retry_in"] <= 30
 
     async def test_of_the_worker_itself_is_502_and_not_its_words(self, served, worker):

@@ -41,7 +41,7 @@ async def test_a_type_0_endpoint_gets_chats_and_nothing_else(mesh, worker, asked
         if kind not in (Kind.CHAT, Kind.COMPLETION):
             status, said = await ask(asked, kind, "own")
             assert (status, said["error"]["param"]) == (400, "model"), kind
-            assert said["message"].endswith("ask it at /v1/chat/completions or /v1/completions")
+            assert said["message"].endswith("use /v1/chat/completions or /v1/completions")
     assert not worker.received
     assert (await ask(asked, Kind.CHAT, "own"))[0] == 200
     # A prompt is a message there.

@@ -144,7 +144,7 @@ async def test_a_worker_that_does_not_stream_after_all_is_an_error_event(alone):
         await alone.register(At(url))
         async with alone.http.post(PATH, json=STREAM) as response:
             said = await response.read()
-    assert b"does not stream" in said
+    assert b"did not stream" in said
     assert b"[DONE]" not in said
 
 

@@ -85,7 +85,7 @@ async def test_a_limit_that_is_none_is_refused(client, limit):
 
 async def test_a_cursor_of_a_home_that_nobody_knows_is_away(client, servers, stranger):
     keep(servers, 2, 1)
-    with pytest.raises(openai.InternalServerError, match="away"):
+    with pytest.raises(openai.InternalServerError, match="unavailable"):
         await client.batches.list(after=f"batches-1@{stranger}.0123abcd")
 
 

@@ -215,5 +215,5 @@ async def test_openais_client_fine_tunes_at_a_llama_stack(client):
 
 
 async def test_llama_stack_has_no_word_for_files(client):
-    with pytest.raises(openai.BadRequestError, match="Llama Stack has no word for POST /v1/files"):
+    with pytest.raises(openai.BadRequestError, match="Llama Stack does not support POST /v1/files"):
         await client.files.create(file=("a", b"x"), purpose="batch")

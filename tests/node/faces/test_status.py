@@ -20,7 +20,7 @@ async def test_a_node_without_its_mesh_serves_on_and_says_which_part_is_missing(
         told = await response.json()
         assert response.status == 200
         assert told["status"] == "degraded"
-        assert "restarted" in told["parts"]["mesh"]
+        assert "restarting" in told["parts"]["mesh"]
     async with alone.http.get("/metrics") as response:
         assert 'modelvine_up{part="mesh"} 0.0' in await response.text()
     alone.context.registry.mesh.recover()

@@ -73,7 +73,7 @@ async def test_a_collector_that_is_away_costs_its_spans_and_one_warning(caplog):
     said = [record.getMessage() for record in caplog.records if record.name == "modelvine.traces"]
     assert len(said) == 3
     assert said[0].endswith("it answers with status 503")
-    assert said[1].endswith("takes spans again")
+    assert said[1].endswith("accepts spans again")
     assert "URLError" in said[2]
 
 
@@ -111,8 +111,8 @@ async def test_measurements_that_are_not_taken_come_with_the_next(caplog):
     assert [got.count for got in collector.histograms] == [9]
     said = [record.getMessage() for record in caplog.records if record.name == "modelvine.traces"]
     assert len(said) == 3
-    assert said[0].startswith("metrics are kept until the collector of node.traces takes them")
-    assert said[1].endswith("takes metrics again")
+    assert said[0].startswith("metrics are kept until the collector of node.traces accepts them")
+    assert said[1].endswith("accepts metrics again")
     assert "URLError" in said[2]
 
 

@@ -132,5 +132,5 @@ async def test_a_flood_of_new_nodes_is_a_few_lines_of_the_log(
         now += 1
         await meet(1, Standing.LEFT)
     gone = Identity((1).to_bytes(32, "big")).peer
-    assert caplog.messages[0] == f"met node {gone} (n1), which serves 0 models"
+    assert caplog.messages[0] == f"node {gone} (n1) joined, with 0 models"
     assert caplog.messages[20] == f"node {gone} (n1) has left (before that 40 more came or went)"

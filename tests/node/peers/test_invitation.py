@@ -24,4 +24,4 @@ def test_a_private_mesh_needs_its_key_as_well():
 
 
 def test_a_node_without_a_mesh_cannot_be_joined():
-    assert "cannot be joined" in invitation([], private=False)
+    assert "none can join" in invitation([], private=False)

@@ -144,7 +144,7 @@ async def test_a_full_queue_says_when_to_come_again(pair: Pair, worker: OpenAIWo
     asking = [asyncio.ensure_future(pair.asking.ask(chat())) for _ in range(21)]
     await until(lambda: pair.lending.router.lending and len(pair.said) >= 41)
     await until(lambda: len(worker.received) == 1)
-    with pytest.raises(NoCapacity, match="20 wait") as refused:
+    with pytest.raises(NoCapacity, match="20 requests wait") as refused:
         await pair.asking.ask(chat())
     assert refused.value.retry_after >= 1.0
     for one in asking:

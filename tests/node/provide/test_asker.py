@@ -42,7 +42,7 @@ async def test_nobody_there_is_no_answer():
         await Asker("http://127.0.0.1:9").get("/v1/models")
 
 
-FULL, LEFT = "all its slots are taken", "its node has left"
+FULL, LEFT = "all its slots are in use", "its node has left"
 
 
 @pytest.mark.parametrize(

@@ -43,10 +43,10 @@ def test_it_is_kept_for_its_owners_eyes_and_replaced_by_the_next(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("hello", "no invitation"),
+        ("hello", "not an invitation"),
         (given()[:-30], "copy it whole"),
         (given(seconds=-60), "ended .*: ask for a new one"),
-        (given(places=()), "names no node to join"),
+        (given(places=()), "is for users, not for a node"),
         (given().replace("mv_grant_A", "mv_grant_B", 1), "damaged"),
     ],
 )

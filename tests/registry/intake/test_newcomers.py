@@ -195,7 +195,7 @@ def test_a_stranger_that_grows_too_heavy_keeps_its_older_word_and_is_not_fetched
         one.receive(heavy(owner), 0.0, via=via)
     grower = MADE_UP[9]
     one.receive(heavy(grower, 1), 0.0, via=via)
-    with pytest.raises(LimitReached, match="too heavy"):
+    with pytest.raises(LimitReached, match="their limit of services"):
         one.receive(heavy(grower, sequence=2), 1.0, via=via)
     assert len(one.catalog.held[grower.peer].record.services) == 1
     assert one.refuses(grower.peer, 2.0)
@@ -250,7 +250,7 @@ def test_who_is_refused_displaces_nobody() -> None:
     before = one.catalog
     assert len(before.held) == 9
     # Of those that are lost there is too little: it would have to be five of them.
-    with pytest.raises(LimitReached, match="too heavy"):
+    with pytest.raises(LimitReached, match="their limit of services"):
         replica_of_less(one).receive(heavy(MADE_UP[9]), later, via=via)
     assert one.catalog is before
 

@@ -51,7 +51,7 @@ def test_the_word_before_the_colon_chooses_the_store(url: str, kind: type, tmp_p
     ],
 )
 def test_an_unknown_store_is_refused_with_the_ones_there_are(url: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="write") as refused:
+    with pytest.raises(ValueError, match=r"use `?(memory|sqlite)") as refused:
         open_store(url, data_dir=tmp_path, node=ALICE)
     assert "me:secret" not in str(refused.value)
 
@@ -76,6 +76,6 @@ def test_without_the_library_of_postgresql_a_sentence_says_what_to_install() -> 
     )
     said = failed.stderr.decode()
     assert said.splitlines()[-1] == (
-        'ValueError: PostgreSQL as a store needs more: pip install "modelvine[postgres]"'
+        'ValueError: PostgreSQL as a store needs an extra: pip install "modelvine[postgres]"'
     )
     assert "secret" not in said.splitlines()[-1]

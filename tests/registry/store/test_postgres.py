@@ -393,7 +393,7 @@ async def test_the_password_opens_the_server_and_is_in_no_error_and_no_log(
         said.append(await _complaint(store))
         await store.close()
     assert "wrong user or password" in said[1]
-    assert "the server wants a password" in said[2]
+    assert "the server requires a password" in said[2]
     assert "no such database" in said[3]
     assert "OperationalError" in said[5]
     assert all("127.0.0.1" in text for text in said)
@@ -459,7 +459,7 @@ async def test_a_host_that_does_not_exist_is_said_to_be_none(opened: Opening) ->
     ],
 )
 def test_a_wrong_url_is_explained_without_its_password(opened: Opening, url: str) -> None:
-    with pytest.raises(ValueError, match="write postgresql://USER") as refused:
+    with pytest.raises(ValueError, match="use postgresql://USER") as refused:
         opened(url)
     assert PASSWORD not in "".join(traceback.format_exception(refused.value))
 

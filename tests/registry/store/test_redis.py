@@ -294,7 +294,7 @@ async def _quote(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     ],
 )
 def test_a_wrong_url_is_explained_without_its_password(opened: Opening, url: str) -> None:
-    with pytest.raises(ValueError, match="write redis://HOST") as refused:
+    with pytest.raises(ValueError, match="use redis://HOST") as refused:
         opened(url)
     assert PASSWORD not in "".join(traceback.format_exception(refused.value))
 

@@ -240,6 +240,6 @@ async def test_what_was_refused_unread_is_sent_anew() -> None:
         peer, candidate = create(links), at(node)
         async with links.to(candidate.node) as link:
             reply = Reply(Connection(link.place))
-        reply.fail(CannotConnect("the other side takes no more requests"))
+        reply.fail(CannotConnect("the other side accepts no more requests"))
         async with peer.resume(chat(), candidate, reply) as answer:
             assert b'"llama"' in await whole(answer)

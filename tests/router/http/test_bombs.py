@@ -227,7 +227,7 @@ SILENT = {
 @pytest.mark.parametrize("kind", SILENT)
 async def test_a_stream_that_says_nothing_is_no_answer(kind: str) -> None:
     async with measured() as seen, worker(endless(STREAM, SILENT[kind])) as asking:
-        with pytest.raises(WorkerFailed, match="said nothing"):
+        with pytest.raises(WorkerFailed, match="had no event"):
             await asking.ask(chat(stream=True))
     show(kind, peak_MiB=seen.peak / MIB)
     assert seen.peak < AT_MOST

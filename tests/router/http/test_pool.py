@@ -287,7 +287,7 @@ async def test_why_nobody_can_be_reached_is_said_in_words_that_name_no_address(
 ) -> None:
     with pytest.raises(WorkerUnreachable) as failed:
         await ask(dialect, chat(), own("http://127.0.0.1:1"))
-    assert str(failed.value) == "whoever serves this model cannot be reached: connection refused"
+    assert str(failed.value) == "the worker cannot be reached: connection refused"
     with pytest.raises(WorkerUnreachable) as failed:
         await ask(dialect, chat(), own("http://nobody.invalid:1"))
-    assert str(failed.value).endswith(": its name leads nowhere")
+    assert str(failed.value).endswith(": its name does not resolve")

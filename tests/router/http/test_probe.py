@@ -18,9 +18,12 @@ WORKER = Worker(Service("p", "m"), "http://w")
     ("said", "came"),
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "200"),
-        (b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n", "503: it is loading its model, or down"),
-        (b"220 mail\r\n", "what answers is no HTTP server"),
-        (b"", "what answers is no HTTP server"),
+        (
+            b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n",
+            "503: it is loading its model, or is down",
+        ),
+        (b"220 mail\r\n", "it is not an HTTP server"),
+        (b"", "it is not an HTTP server"),
     ],
 )
 async def test_what_comes_is_said_in_a_few_words(said: bytes, came: str) -> None:

@@ -230,7 +230,9 @@ async def test_a_connection_that_ends_with_the_way_to_a_node_that_lives_is_no_de
         links = Links(identity=OWN, peers=peers, settings=QUICK)
         with pytest.raises(error):
             async with links.to(node.identity.peer):
-                raise WorkerDied("hung up") from HungUp("the other side hung up", untouched=True)
+                raise WorkerDied("hung up") from HungUp(
+                    "the other side closed the connection", untouched=True
+                )
         await links.close()
 
 
@@ -240,7 +242,7 @@ async def test_nobody_waits_for_a_peer_that_is_lost() -> None:
         waiting = asyncio.ensure_future(answered(links, node))
         await until(lambda: len(worker.received) == 1)
         links.give_up(node.identity.peer)
-        with pytest.raises(WorkerUnreachable, match="fell silent"):
+        with pytest.raises(WorkerUnreachable, match="stopped answering"):
             await waiting
 
 

@@ -232,7 +232,7 @@ async def test_who_breaks_the_rules_is_cut_off_and_it_is_told_why(
 ) -> None:
     asking.data_received(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     assert wire.aborted
-    assert "it sends what is no frame" in caplog.text
+    assert "it sent an invalid frame" in caplog.text
 
 
 async def test_an_other_end_that_says_nothing_is_asked_and_at_last_cut(

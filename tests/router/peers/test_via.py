@@ -19,7 +19,7 @@ def test_each_node_writes_itself_behind_the_others() -> None:
 
 @pytest.mark.parametrize("said", [OWN, f"first, {OWN}", f"{OWN},last"])
 def test_a_node_that_finds_itself_refuses(said: str) -> None:
-    with pytest.raises(Looped, match="come round"):
+    with pytest.raises(Looped, match="returned to"):
         via_onward(said, OWN)
 
 

@@ -69,7 +69,7 @@ def test_a_model_that_serves_another_type_is_the_callers_mistake_and_the_right_p
     other = replace(THEIRS, service=service)
     error = nobody(chat(), [Excluded(other, Reason.OTHER_TYPE)], ())
     assert isinstance(error, BadRequest)
-    assert str(error) == "'llama' does not serve /v1/chat/completions; ask it at /v1/audio/speech"
+    assert str(error) == "'llama' does not serve /v1/chat/completions; use /v1/audio/speech"
     lost = [Excluded(other, Reason.OTHER_TYPE), Excluded(THEIRS, Reason.LOST)]
     assert isinstance(nobody(chat(), lost, ()), NobodyServes)
 
@@ -79,7 +79,7 @@ def test_a_parameter_that_no_worker_has_a_word_for_is_refused_by_name() -> None:
     wordless = [Excluded(THEIRS, Reason.WORDLESS)]
     error = nobody(asked, wordless, ())
     assert isinstance(error, WorkerUnable)
-    assert str(error) == "no worker of 'llama' has a word for `watermark`"
+    assert str(error) == "no worker of 'llama' supports `watermark`"
     assert error.param == "watermark"
     lost = [*wordless, Excluded(THEIRS, Reason.LOST)]
     assert isinstance(nobody(asked, lost, ()), NobodyServes)
@@ -94,6 +94,6 @@ def test_an_image_for_models_that_see_nothing_is_refused_by_name() -> None:
     ]
     error = nobody(chat(), unseeing, ())
     assert isinstance(error, WorkerUnable)
-    assert (str(error), error.param) == ("'llama' takes no image", "messages")
+    assert (str(error), error.param) == ("'llama' does not accept image input", "messages")
     lost = [*unseeing, Excluded(THEIRS, Reason.LOST)]
     assert isinstance(nobody(chat(), lost, ()), NobodyServes)

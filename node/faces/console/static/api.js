@@ -1,4 +1,4 @@
-// The node's API, with the rights of whoever looks. A key stays in this tab, and is sent to this node only.
+// The node's API, with the user's rights. A key stays in this tab, and is sent only to this node.
 
 const KEY = "modelvine-key";
 
@@ -45,7 +45,7 @@ async function words(response) {
   }
 }
 
-// Yield what stands behind `data:` of each event as it comes.
+// Yield the data of each event as it arrives.
 export async function* eventsOf(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";

@@ -1,4 +1,4 @@
-// The page of the API: every operation of /openapi.json with its parameters, its schemas, and a command that asks for it.
+// The page of the API: every operation of /openapi.json with its parameters, schemas and a command.
 
 import { command, h, note, put } from "./dom.js";
 
@@ -24,7 +24,7 @@ function words(schema) {
   return TYPES[one.type] || { boolean: "true or false" }[one.type] || one.type || "anything";
 }
 
-// What stands in an object, or in each object of a list.
+// The members of an object, or of each object in a list.
 function inner(schema) {
   const one = resolved(schema);
   if (one.properties) return one;
@@ -64,7 +64,7 @@ function body(content) {
   });
 }
 
-// A value that could stand there; the operator puts a better one.
+// An example value, to be replaced.
 function example(schema, name = "", depth = 0) {
   const one = resolved(schema);
   if (one.const !== undefined) return one.const;
@@ -96,8 +96,8 @@ function details(method, path, said) {
     curl(method, path, said),
     parameters.length > 0 && [h("h3", {}, "Parameters"), h("ul", { class: "shape" }, parameters.map((one) =>
       row(one.name, one.schema, { needed: one.required, about: [`In the ${one.in}.`, one.description || resolved(one.schema).description].filter(Boolean).join(" ") })))],
-    said.requestBody && [h("h3", {}, said.requestBody.required ? "Body" : "Body, which may be missing"), body(said.requestBody.content)],
-    good.flatMap(([status, one]) => [h("h3", {}, `Answer ${status}`), ...body(one.content)]),
+    said.requestBody && [h("h3", {}, said.requestBody.required ? "Body" : "Body (optional)"), body(said.requestBody.content)],
+    good.flatMap(([status, one]) => [h("h3", {}, `Response ${status}`), ...body(one.content)]),
     h("h3", {}, "Errors"),
     h("ul", { class: "shape" }, bad.map(([status, one]) => h("li", {}, h("code", {}, status), " ", h("span", { class: "muted" }, one.description.replaceAll("`", ""))))),
   ];
@@ -128,7 +128,7 @@ function opened() {
 
 function show() {
   const all = Object.entries(api.paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, said]) => operation(method, path, said)));
-  const search = h("input", { id: "search", type: "search", autocomplete: "off", spellcheck: "false", placeholder: "Path or words" });
+  const search = h("input", { id: "search", type: "search", autocomplete: "off", spellcheck: "false", placeholder: "Path or text" });
   const count = h("p", { class: "muted", role: "status" });
   const parts = api.tags.map(({ name, description }) => {
     const mine = all.filter((one) => one.tag === name);

@@ -1,15 +1,15 @@
-// Events: what became of nodes, and who changed what at this site.
+// Events: changes of nodes and circuits, and the site's audit log.
 
 import { get } from "./api.js";
 import { badge, clock, h, name, note, put, short, table } from "./dom.js";
 import { called, state, watch } from "./live.js";
 
 const EVERY = 10000;
-const WORDS = { alive: "joined", suspect: "doubted", unreachable: "not reached", draining: "drained", lost: "lost", left: "left" };
+const WORDS = { alive: "joined" };
 
-const words = (one) => (one.now === "alive" && one.was && one.was !== "lost" && one.was !== "left" ? "well again" : WORDS[one.now] || one.now);
+const words = (one) => (one.now === "alive" && one.was && one.was !== "lost" && one.was !== "left" ? "recovered" : WORDS[one.now] || one.now);
 
-// Attempts that found or left a circuit open: one event each time that it opens.
+// One event each time that failed attempts open a circuit.
 function circuits() {
   const open = new Set();
   const attempts = [...state.underWay, ...state.ended].flatMap((row) => row.failed).sort((one, two) => one.at - two.at);
@@ -29,24 +29,24 @@ export function show(place, me) {
   function render() {
     put(nodes, h("h2", {}, "Nodes and workers"), table("Events of nodes", [
       { title: "At", cell: (one) => clock(one.at) },
-      { title: "What", cell: (one) => badge(one.now, one.words || words(one)) },
+      { title: "Event", cell: (one) => badge(one.now, one.words || words(one)) },
       { title: "Node", cell: (one) => name(one.name || short(one.node)) },
-      { title: "Because", wide: true, cell: (one) => one.why || "–" },
-    ], [...state.events, ...circuits()].sort((one, two) => two.at - one.at).slice(0, 200), { empty: "Nothing has happened since this node's start." }));
+      { title: "Reason", wide: true, cell: (one) => one.why || "–" },
+    ], [...state.events, ...circuits()].sort((one, two) => two.at - one.at).slice(0, 200), { empty: "No events since this node started." }));
   }
 
   async function look() {
     try {
       const said = await get("/api/v1/audit?number=200");
-      put(changes, h("h2", {}, "Changes by people"),
+      put(changes, h("h2", {}, "Audit log"),
         said.faults.length > 0 && note(`The audit log has faults: ${said.faults.join("; ")}`, "bad"),
-        table("Changes by people", [
+        table("Audit log", [
           { title: "At", cell: (one) => [new Date(one.at * 1000).toLocaleDateString("en-CA"), " ", clock(one.at)] },
-          { title: "What", cell: (one) => one.action },
-          { title: "Of what", wide: true, cell: (one) => one.target || "–" },
+          { title: "Action", cell: (one) => one.action },
+          { title: "Target", wide: true, cell: (one) => one.target || "–" },
           { title: "Who", cell: (one) => name(one.who) },
-          { title: "At node", cell: (one) => name(state.nodes.find((node) => node.node === one.node)?.name || short(one.node || "")) },
-        ], [...said.audit].reverse(), { empty: "Nobody has changed anything yet." }));
+          { title: "Node", cell: (one) => name(state.nodes.find((node) => node.node === one.node)?.name || short(one.node || "")) },
+        ], [...said.audit].reverse(), { empty: "No changes yet." }));
     } catch (error) {
       put(changes, note(error.message, "bad"));
     }

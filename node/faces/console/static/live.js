@@ -1,4 +1,4 @@
-// What the node tells each second: its nodes, requests and events. Panes look at `state`, and are told of changes.
+// Events of the node, one a second: nodes, requests, changes. Panes read `state`, and are notified of changes.
 
 import { ask, eventsOf, get } from "./api.js";
 
@@ -63,7 +63,7 @@ export async function follow() {
 
 const FRESH = 5;
 
-// What a node's replicas have now, by their last reports; `null` where nobody said anything lately.
+// Requests at a node's replicas, by their last reports; `null` without a recent one.
 export function busy(node, what) {
   const rows = (node.load || []).filter((row) => row.age <= FRESH);
   return node.self || rows.length ? rows.reduce((sum, row) => sum + row[what], 0) : null;
@@ -71,5 +71,5 @@ export function busy(node, what) {
 
 export const called = (node) => {
   const found = state.nodes.find((one) => one.node === node);
-  return found?.name || (node === "-" ? "nobody" : node ? `…${node.slice(-8)}` : "–");
+  return found?.name || (node === "-" ? "no worker" : node ? `…${node.slice(-8)}` : "–");
 };

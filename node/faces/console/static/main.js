@@ -1,4 +1,4 @@
-// The page: who looks, which panes they see, and the key that they show.
+// The page: its panes by the user's rights, and the user's key.
 
 import { get, key, setKey } from "./api.js";
 import { field, h, note, put } from "./dom.js";
@@ -34,8 +34,8 @@ function show() {
   const pane = panes.find(([id]) => id === wanted) || panes[0];
   put(tabs, panes.map(([id, title]) => h("a", { href: `#${id}`, "data-key": id, "aria-current": id === pane[0] ? "page" : undefined }, title)));
   const current = tabs.querySelector("[aria-current]");
-  // To scroll it into view would also begin the order of the Tab key there, behind the link that skips to the content.
-  tabs.scrollLeft = current.offsetLeft - tabs.offsetLeft - (tabs.clientWidth - current.offsetWidth) / 2;
+  // Not scrollIntoView: in Chromium, the Tab key would then start behind that tab instead of at the skip link.
+  tabs.scrollLeft = current.offsetLeft + current.offsetWidth - tabs.clientWidth;
   document.title = `${pane[1]} – ${me.node_name || "modelvine"}`;
   leave();
   const place = h("div", { class: `pane-${pane[0]}` });
@@ -47,8 +47,8 @@ function dialog() {
   const input = field("Key", { type: "password", name: "key", value: key() }, { hint: "kept in this tab until it is closed" });
   const box = h("dialog", { "aria-labelledby": "key-title" },
     h("form", { method: "dialog", onsubmit: () => { setKey(input.querySelector("input").value.trim()); location.reload(); } },
-      h("h2", { id: "key-title" }, "Show a key"),
-      h("p", { class: "muted" }, "A key that the operator of this node gave you, or what is in its file control.token."),
+      h("h2", { id: "key-title" }, "Enter a key"),
+      h("p", { class: "muted" }, "A key from this node's operator, or the content of the node's file control.token."),
       input,
       h("div", { class: "row" },
         h("button", {}, "Use this key"),
@@ -72,7 +72,7 @@ async function start() {
     me = await get("/api/v1/me");
   } catch (error) {
     if (error.status !== 401 && error.status !== 0) { main.prepend(note(error.message, "bad")); return; }
-    put(main, note(error.status ? error.message : "The node does not answer. Is it running?"), error.status === 401 && h("button", { type: "button", onclick: dialog }, "Show a key"));
+    put(main, note(error.status ? error.message : "The node does not answer. Is it running?"), error.status === 401 && h("button", { type: "button", onclick: dialog }, "Enter a key"));
     return;
   }
   me.may.own = me.role === "user";

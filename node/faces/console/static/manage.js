@@ -1,11 +1,11 @@
-// Forms that change this node. Each shows the command that does the same.
+// Forms that change this node. Each shows the equivalent command.
 
 import { get, post } from "./api.js";
 import { badge, command, field, h, name, note, number, put, svg, table, TYPES } from "./dom.js";
 import { state, watch } from "./live.js";
 
 const TYPE_WORDS = TYPES.map((words, at) => [String(at), words]);
-const ROLES = [["user", "user: asks models"], ["viewer", "viewer: looks"], ["operator", "operator: changes the node"]];
+const ROLES = [["user", "user: uses models"], ["viewer", "viewer: also reads status"], ["operator", "operator: also changes the node"]];
 
 export function show(place, me) {
   const registered = unregister(me);
@@ -15,7 +15,7 @@ export function show(place, me) {
   return () => [...parts, keys].forEach((part) => part.away?.());
 }
 
-// A form: what it asks, the command as it stands, and what the node said.
+// A form: its fields, the equivalent command, and the node's answer.
 function form(title, words, fields, { button, danger, line, send }) {
   const said = h("p", { class: "said", role: "status" });
   const shown = h("div", {});
@@ -40,14 +40,14 @@ function form(title, words, fields, { button, danger, line, send }) {
 const flag = (name_, value) => (value ? [name_, value] : []);
 
 function register(done) {
-  return form("Register a model", "A worker beside this node. Registered models outlive restarts.", [
+  return form("Register a model", "A worker on this node's machine. Registrations survive restarts.", [
     field("Project", { name: "project", required: true }),
-    field("Model", { name: "model", required: true }, { hint: "as clients call it" }),
+    field("Model", { name: "model", required: true }, { hint: "name that clients use" }),
     field("Worker", { name: "api", required: true, full: true, placeholder: "http://127.0.0.1:8080/v1/chat/completions", inputmode: "url" }),
     field("Type", { name: "type" }, { options: TYPE_WORDS }),
-    field("Requests at one time", { name: "capacity", inputmode: "numeric", pattern: "[0-9]*" }, { hint: "else learnt" }),
-    field("Its own name", { name: "worker_model" }, { hint: "where it differs" }),
-    field("Replica", { name: "cid" }, { hint: "to tell several apart" }),
+    field("Concurrent requests", { name: "capacity", inputmode: "numeric", pattern: "[0-9]*" }, { hint: "empty: learned" }),
+    field("Worker model", { name: "worker_model" }, { hint: "if different" }),
+    field("Replica", { name: "cid" }, { hint: "if there are several" }),
   ], {
     button: "Register",
     line: (said) => ["modelvine", "register", said.project || "PROJECT", said.model || "MODEL", said.api || "URL",
@@ -63,16 +63,16 @@ function register(done) {
 }
 
 function attach(done) {
-  return form("Attach a worker", "Finds out what runs at an address, and registers all of its models. The command also watches it.", [
+  return form("Attach a worker", "Detects the worker at an address, and registers its models. The command also monitors the worker.", [
     field("Worker", { name: "api", required: true, full: true, placeholder: "http://127.0.0.1:8080", inputmode: "url" }),
     field("Project", { name: "project", value: "local" }),
   ], {
-    button: "Look and register",
+    button: "Detect and register",
     line: (said) => ["modelvine", "attach", said.api || "URL", ...flag("--project", said.project)],
     send: async (said) => {
       const { found, tried } = await post("/api/v1/recognise", { api: said.api });
-      if (!found) return h("span", { class: "bad" }, `Nobody was recognised there. ${(tried || []).map((one) => `${one.dialect}: ${one.came}`).join("; ")}`);
-      if (!found.models.length) return `It speaks ${found.dialect}, but names no models: register them one by one.`;
+      if (!found) return h("span", { class: "bad" }, `No supported protocol was detected. ${(tried || []).map((one) => `${one.dialect}: ${one.came}`).join("; ")}`);
+      if (!found.models.length) return `It speaks ${found.dialect}, but lists no models: register them one by one.`;
       for (const model of found.models) {
         await post("/api/v0/ai/model/register", { project: model.project || said.project, model: model.name, api: model.api || found.api, dialect: found.dialect, type: model.type ?? 0, cid: new URL(said.api).port });
       }
@@ -93,10 +93,10 @@ function unregister(me) {
     const before = select.value;
     select.replaceChildren(...rows.map((one, at) => h("option", { value: String(at) }, `${one.project}/${one.model}${one.cid ? ` (${one.cid})` : ""}`)));
     if (rows[before]) select.value = before;
-    if (!rows.length) select.append(h("option", { value: "" }, "nothing is registered here"));
+    if (!rows.length) select.append(h("option", { value: "" }, "no models registered here"));
     made.show();
   }
-  const made = form("Unregister a model", "Others stop sending requests for it at once; what is under way is answered.", [choice], {
+  const made = form("Unregister a model", "Other nodes stop sending requests for it at once; requests in flight are answered.", [choice], {
     button: "Unregister",
     danger: true,
     line: (said) => { const one = rows[said.what]; return ["modelvine", "unregister", one?.project || "PROJECT", one?.model || "MODEL", ...flag("--cid", one?.cid)]; },
@@ -126,7 +126,7 @@ function draining(me) {
     before = own?.standing;
     const drained = before === "draining";
     put(card, h("h2", {}, "Take this node out of service"),
-      h("p", { class: "muted" }, "Other nodes send nothing new to a draining node; it answers what it has, and stays in the mesh."),
+      h("p", { class: "muted" }, "Other nodes send no new requests to a draining node; requests in flight finish."),
       h("div", { class: "row" },
         badge(drained ? "draining" : "alive", drained ? "draining" : "serving"),
         h("button", { type: "button", class: "danger", "data-key": "drain", disabled: drained, onclick: () => change("drain") }, "Drain"),
@@ -162,7 +162,7 @@ function keysOf() {
   }
 
   async function change(who, what) {
-    if (what === "revoke" && !confirm(`Revoke the key of ${who}? It opens nothing any more, and that cannot be undone.`)) return;
+    if (what === "revoke" && !confirm(`Revoke the key of ${who}? It stops working at once, and you cannot undo this.`)) return;
     try {
       const answer = await post(`/api/v1/keys/${encodeURIComponent(who)}/${what}`);
       put(said, answer.keys ? secret(answer.keys[0]) : `The key of ${who} is revoked.`, command(["modelvine", "key", what, who]));
@@ -172,17 +172,17 @@ function keysOf() {
     look();
   }
 
-  const secret = (made) => ["The key of ", made.name, ", which is shown this once: ", h("code", {}, made.key)];
+  const secret = (made) => ["The key of ", made.name, ", shown only once: ", h("code", {}, made.key)];
 
-  const made = form("Make a key", "", [
-    field("Name", { name: "name", required: true }, { hint: "whose it is" }),
+  const made = form("Create a key", "", [
+    field("Name", { name: "name", required: true }, { hint: "of the user" }),
     field("Role", { name: "role" }, { options: ROLES }),
-    field("Models", { name: "models", placeholder: "llama*, lab/*" }, { hint: "else all" }),
-    field("Days", { name: "days", inputmode: "numeric", pattern: "[0-9]*" }, { hint: "else for ever" }),
-    field("Requests a minute", { name: "rpm", inputmode: "numeric", pattern: "[0-9]*" }, { hint: "else no limit" }),
-    field("Tokens a day", { name: "tokens_per_day", inputmode: "numeric", pattern: "[0-9]*" }, { hint: "else no limit" }),
+    field("Models", { name: "models", placeholder: "llama*, lab/*" }, { hint: "empty: all" }),
+    field("Days", { name: "days", inputmode: "numeric", pattern: "[0-9]*" }, { hint: "empty: does not expire" }),
+    field("Requests a minute", { name: "rpm", inputmode: "numeric", pattern: "[0-9]*" }, { hint: "empty: no limit" }),
+    field("Tokens a day", { name: "tokens_per_day", inputmode: "numeric", pattern: "[0-9]*" }, { hint: "empty: no limit" }),
   ], {
-    button: "Make",
+    button: "Create",
     line: (one) => ["modelvine", "key", "create", one.name || "NAME", ...(one.role !== "user" ? flag("--role", one.role) : []), ...patterns(one.models).flatMap((model) => ["--models", model]), ...flag("--expires", one.days && `${one.days}d`), ...flag("--rpm", one.rpm), ...flag("--tokens-per-day", one.tokens_per_day)],
     send: async (one) => {
       const wanted = { name: one.name, role: one.role };
@@ -200,13 +200,13 @@ function keysOf() {
 }
 
 function inviting(done) {
-  return form("Invite", "One string: a key that also holds at sites which trust this node, and with which a node can join.", [
-    field("Name", { name: "name" }, { hint: "whom it is for" }),
+  return form("Invite", "A key that is also valid at sites that trust this node, or an invitation for a new node.", [
+    field("Name", { name: "name" }, { hint: "of the recipient" }),
     field("Days", { name: "days", value: "7", required: true, inputmode: "numeric", pattern: "[1-9][0-9]*" }),
-    field("Models", { name: "models", placeholder: "llama*, lab/*" }, { hint: "else all" }),
-    field("Requests a minute", { name: "rpm", inputmode: "numeric", pattern: "[0-9]*" }, { hint: "else no limit" }),
+    field("Models", { name: "models", placeholder: "llama*, lab/*" }, { hint: "empty: all" }),
+    field("Requests a minute", { name: "rpm", inputmode: "numeric", pattern: "[0-9]*" }, { hint: "empty: no limit" }),
     field("May be passed on", { name: "passes" }, { options: [["0", "no"], ["1", "once"], ["2", "twice"], ["3", "three times"]] }),
-    field("For", { name: "for" }, { options: [["people", "people"], ["node", "a node: holds the mesh's key"]] }),
+    field("For", { name: "for" }, { options: [["people", "a user"], ["node", "a node: contains the swarm key"]] }),
   ], {
     button: "Invite",
     line: (one) => ["modelvine", "invite", ...(one.name ? [one.name] : []), ...patterns(one.models).flatMap((model) => ["--models", model]), ...flag("--rpm", one.rpm), ...(one.passes !== "0" ? flag("--passes", one.passes) : []), ...(one.for === "node" ? ["--for-node"] : []), "--days", one.days || "7"],
@@ -215,12 +215,12 @@ function inviting(done) {
       if (one.rpm) wanted.rpm = Number(one.rpm);
       const made = await post("/api/v1/grants", wanted);
       done();
-      return ["The invitation of ", made.name, ", which is shown this once: ", h("code", {}, made.invitation), await qr(made.invitation)];
+      return ["The invitation for ", made.name, ", shown only once: ", h("code", {}, made.invitation), await qr(made.invitation)];
     },
   });
 }
 
-// A QR code, for a phone beside the screen.
+// A QR code, to scan with a phone.
 async function qr(text) {
   const { encode } = await import("./vendor/uqr/index.mjs");
   const { data, size } = encode(text, { ecc: "L", border: 3 });

@@ -1,4 +1,4 @@
-// The mesh: up to fifty nodes as a picture, above that as a matrix; always as a table. Links between others are as they tell.
+// The mesh: up to fifty nodes as a graph, more as a matrix; always as a table. Links between other nodes are as they report.
 
 import { get, post } from "./api.js";
 import { badge, bytes, facts, figures, h, name, number, put, seconds, short, svg, table } from "./dom.js";
@@ -24,7 +24,7 @@ export function show(place) {
   let told = { links: [], told: [] };
   let hearing = 0;
 
-  // Asked of the nodes only while somebody looks at a picture in which there are others.
+  // Requested from the nodes only while the picture is visible and has other nodes.
   async function hear() {
     if (document.hidden || state.nodes.length < 3 || state.nodes.length > MOST) return;
     hearing ||= setInterval(hear, AGAIN);
@@ -61,11 +61,11 @@ export function show(place) {
     const doubted = by("suspect") + by("unreachable");
     put(top, figures([
       ["nodes alive", number(by("alive"))],
-      ...(doubted ? [["in doubt", number(doubted)]] : []),
+      ...(doubted ? [["suspect or unreachable", number(doubted)]] : []),
       ...(by("lost") ? [["lost", number(by("lost"))]] : []),
-      ["replicas of models", number(state.nodes.filter((one) => one.state !== "lost" && one.state !== "left").reduce((sum, one) => sum + one.models, 0))],
+      ["replicas", number(state.nodes.filter((one) => one.state !== "lost" && one.state !== "left").reduce((sum, one) => sum + one.models, 0))],
       ["in flight at this node", number(state.underWay.length)],
-      ["in the queues of workers", number(state.nodes.reduce((sum, one) => sum + busy(one, "queued"), 0))],
+      ["queued at workers", number(state.nodes.reduce((sum, one) => sum + busy(one, "queued"), 0))],
     ]));
     put(strays, astray(state.bootstrap.filter((one) => !one.answers && one.why), state.handshakes));
     draw();
@@ -75,13 +75,13 @@ export function show(place) {
     if (!node) machine.node = "";
     put(detail, node && about(node, told, machine.place, () => open(node)));
     put(rows, h("h2", {}, "Nodes"), table("Nodes", COLUMNS, [...state.nodes].sort((one, two) => two.self - one.self || label(one).localeCompare(label(two))), {
-      open, selected: chosen, key: (one) => one.node, empty: "No node is known yet.",
+      open, selected: chosen, key: (one) => one.node, empty: "No nodes yet.",
     }));
   }
 
   put(place, top, strays, picture, detail, rows);
   if (state.nodes.length) render();
-  else put(top, h("p", { class: "empty" }, "Looking …"));
+  else put(top, h("p", { class: "empty" }, "Loading …"));
   const wider = new ResizeObserver(() => { shown = ""; draw(); });
   if (state.nodes.length) wider.observe(place);
   const away = watch((what) => { if (what === "nodes") { render(); wider.observe(place); } });
@@ -92,37 +92,37 @@ const label = (node) => node.name || short(node.node);
 
 const SERVING = ["alive", "draining", "unreachable", "suspect"];
 
-// Connections in which this node has no part, between nodes that are in the picture and are not gone.
+// Connections between other nodes that are in the picture and have not gone.
 function between(nodes, links) {
   const there = new Set(nodes.filter((one) => !one.self && SERVING.includes(one.state)).map((one) => one.node));
   return links.filter((link) => there.has(link.one) && there.has(link.other));
 }
 
-// Whom a node is connected to, by its own word or by theirs; which of the two is said.
+// Connections of a node, as it reports them; if it reports none, as its peers do.
 function peers(node, { links, told }) {
   const names = links.filter((link) => link.one === node.node || link.other === node.node)
     .map((link) => `${called(link.one === node.node ? link.other : link.one)}${link.relayed ? " (through a relay)" : ""}`).sort((one, two) => one.localeCompare(two));
   if (!told.length) return "";
   if (told.includes(node.node)) return names.join(", ") || "no other node";
-  return `${names.length ? `${names.join(", ")}, as they tell; ` : ""}it tells nothing itself`;
+  return `${names.length ? `${names.join(", ")}, as they report; ` : ""}it does not report its connections`;
 }
 
 const ADDRESSES = [
   { title: "Address", cell: (one) => h("span", { class: "mono" }, one.address) },
-  { title: "Because", wide: true, cell: (one) => one.why },
+  { title: "Reason", wide: true, cell: (one) => one.why },
 ];
 
-// Which nodes do not come together with this one, by what either end can see of it.
+// Nodes that fail to connect: addresses that do not answer here, and handshakes of others that failed.
 const astray = (silent, failed) => [
   silent.length > 0 && h("section", { class: "pane" }, h("h2", {}, "Addresses that do not answer"), table("Addresses that do not answer", ADDRESSES, silent)),
-  failed > 0 && h("p", { class: "muted" }, `${failed === 1 ? "One connection" : `${number(failed)} connections`} from elsewhere failed in the handshake since this node's start: the swarm key there is another than here, or one of the two has none, or it is no node.`),
+  failed > 0 && h("p", { class: "muted" }, `${failed === 1 ? "One incoming connection" : `${number(failed)} incoming connections`} failed in the handshake since this node started: the swarm keys differ, only one side has one, or the caller is not a node.`),
 ];
 
 const COLUMNS = [
   { title: "Node", cell: (one) => name(label(one)) },
   { title: "State", cell: (one) => badge(one.state) },
   { title: "For", number: true, cell: (one) => seconds(one.since) },
-  { title: "Because", cell: (one) => one.why },
+  { title: "Reason", cell: (one) => one.why },
   { title: "Connection", cell: (one) => LINKS[one.connection] || one.connection },
   { title: "Round trip", number: true, cell: (one) => (one.round_trip ? seconds(one.round_trip) : "–") },
   { title: "Models", number: true, cell: (one) => number(one.models) },
@@ -137,8 +137,8 @@ function about(node, told, shown, close) {
     facts([
       ["Id", h("span", { class: "mono" }, node.node)],
       ["State", `${node.state} for ${seconds(node.since)}: ${node.why}`],
-      ["Says", node.standing],
-      ["Heard", node.self ? "this node itself" : `${seconds(node.last_heard)} ago`],
+      ["Standing", node.standing],
+      ["Last heard", node.self ? "this node itself" : `${seconds(node.last_heard)} ago`],
       ["Connection", `${LINKS[node.connection] || node.connection}${node.origin ? `, ${node.origin}` : ""}${node.round_trip ? `, round trip ${seconds(node.round_trip)}` : ""}`],
       ["Connected to", peers(node, told)],
       ["Version", node.agent],
@@ -149,10 +149,10 @@ function about(node, told, shown, close) {
     rows.length > 0 && h("div", { class: "beside" }, table(`Load of ${label(node)}`, LOADS, rows)));
 }
 
-// What a node shows of its machine, asked for when somebody looks at it; its shape is that node's word.
+// Hardware of a node, fetched when it is opened; that node chooses the shape of its answer.
 async function look(place, node) {
   const rows = (value) => (Array.isArray(value) ? value.slice(0, 16) : []);
-  put(place, h("p", { class: "muted" }, "Asking for its machine …"));
+  put(place, h("p", { class: "muted" }, "Loading its hardware …"));
   try {
     const { os, cpu, memory, gpu } = await post("/api/v0/host/info", { node_id: node.node });
     const used = (total, free) => (Number.isFinite(total) && Number.isFinite(free) && total ? `${bytes(total - free)} of ${bytes(total)} used` : "");
@@ -163,21 +163,21 @@ async function look(place, node) {
       ["Graphics", rows(gpu).map((one) => [`${one?.vendor} ${one?.product}`, used(one?.vram_total_bytes, one?.vram_total_bytes - one?.vram_used_bytes)].filter(Boolean).join(", ")).join("; ")],
     ]));
   } catch (error) {
-    put(place, h("p", { class: "muted" }, `Of its machine it tells nothing: ${error.message}`));
+    put(place, h("p", { class: "muted" }, `Its hardware is unknown: ${error.message}`));
   }
 }
 
 const LOADS = [
   { title: "Model", cell: (row) => name(`${row.project}/${row.model}${row.cid ? ` (${row.cid})` : ""}`) },
   { title: "In flight", number: true, cell: (row) => number(row.in_flight) },
-  { title: "Waiting", number: true, cell: (row) => number(row.queued) },
-  { title: "Slots", number: true, cell: (row) => (row.slots ? `${row.slots}${row.learned ? " (learnt)" : ""}` : "–") },
+  { title: "Queued", number: true, cell: (row) => number(row.queued) },
+  { title: "Slots", number: true, cell: (row) => (row.slots ? `${row.slots}${row.learned ? " (learned)" : ""}` : "–") },
   { title: "Events per second", number: true, cell: (row) => number(row.rate) },
   { title: "First byte", number: true, cell: (row) => seconds(row.first_byte) },
-  { title: "Told", number: true, cell: (row) => (row.age ? `${seconds(row.age)} ago` : "now") },
+  { title: "Reported", number: true, cell: (row) => (row.age ? `${seconds(row.age)} ago` : "now") },
 ];
 
-// The own node stands in the middle, and the others where they keep out of each other's way, as far apart as there is room.
+// This node is in the middle, and the others around it, as far apart as there is room.
 function layout(nodes, before, width, height) {
   const { d3 } = globalThis;
   const points = nodes.map((one, at) => {
@@ -221,7 +221,7 @@ function drawing(nodes, others, placed, open, chosen, width, height) {
     return svg("g", {
       class: `node ${one.state}${one.self ? " self" : ""}`, transform: `translate(${at.x} ${at.y})`, tabindex: "0", role: "button", "data-key": `picture:${one.node}`,
       "aria-pressed": one.node === chosen ? "true" : "false",
-      // What is seen comes first, so that it can be said to a machine that listens.
+      // The visible label comes first, for speech input.
       "aria-label": `${[cut, count].filter(Boolean).join(" ")}${one.state === "alive" ? ", alive" : ""}, ${LINKS[one.connection] || one.connection}${cut === words ? "" : `, ${words}`}`,
       onclick: () => open(one), onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); open(one); } },
     },
@@ -236,8 +236,8 @@ function drawing(nodes, others, placed, open, chosen, width, height) {
 function legend(others) {
   const line = (kind, words) => h("span", { class: "legend" }, svg("svg", { viewBox: "0 0 26 10", "aria-hidden": "true" }, svg("line", { class: kind, x1: 1, y1: 5, x2: 25, y2: 5 })), words);
   return h("figcaption", {}, line("direct", "direct"), line("relayed", "through a relay"), line("none", "known, not connected"),
-    others.length > 0 && line("other", "between others, as they tell"),
-    badge("alive"), badge("suspect", "in doubt"), badge("draining"), badge("lost"));
+    others.length > 0 && line("other", "between other nodes, as reported"),
+    badge("alive"), badge("suspect"), badge("draining"), badge("lost"));
 }
 
 const matrix = (nodes, open) => h("div", { class: "matrix" }, nodes.map((one) => h("button", {

@@ -1,4 +1,4 @@
-// Models: who serves each, and per model and machine what the last hour was like.
+// Models: the replicas of each, and figures of the last hour for each model and machine.
 
 import { get } from "./api.js";
 import { chart } from "./charts.js";
@@ -18,9 +18,9 @@ function listed(place) {
     { title: "Model", cell: (row) => name(row.id) },
     { title: "Project", cell: (row) => name(row.project || row.owned_by || "") },
     { title: "Context", number: true, cell: (row) => (row.context_length ? compact(row.context_length) : "–") },
-    { title: "Takes", cell: (row) => (row.architecture?.input_modalities || []).join(", ") || "–" },
-    { title: "Gives", cell: (row) => (row.architecture?.output_modalities || []).join(", ") || "–" },
-  ], said.data, { empty: "No model is served that your key is for." }))).catch((error) => put(place, note(error.message, "bad")));
+    { title: "Input", cell: (row) => (row.architecture?.input_modalities || []).join(", ") || "–" },
+    { title: "Output", cell: (row) => (row.architecture?.output_modalities || []).join(", ") || "–" },
+  ], said.data, { empty: "No models are available to your key." }))).catch((error) => put(place, note(error.message, "bad")));
 }
 
 const KEYS = ["requests", "failed", "prompt_tokens", "completion_tokens", "cached_tokens", "seconds", "first_seconds", "refused", "queued"];
@@ -48,18 +48,18 @@ function rowsOf(nodes, history) {
 const SLOWER = 3;
 const NOTICED = 0.25;
 
-// Machines whose first token comes much later than that of the others that serve the same model, in words.
+// Sentences about machines whose first token comes much later than on the others that serve the same model.
 export function slow(rows) {
   return rows.flatMap((row) => {
     const others = rows.filter((one) => one.model === row.model && one.node !== row.node && one.first !== null).map((one) => one.first);
     const usual = others.sort((one, two) => one - two)[Math.floor(others.length / 2)];
     const answered = row.sums.requests - row.sums.failed;
     if (!others.length || row.first === null || row.first < SLOWER * usual || row.first - usual < NOTICED) return [];
-    return [`${row.who} is slow with ${row.model}: its first token takes ${seconds(row.first)} (over ${answered === 1 ? "one request" : `${number(answered)} requests`}), elsewhere ${seconds(usual)}.`];
+    return [`${row.who} is slow with ${row.model}: its first token takes ${seconds(row.first)} (${answered === 1 ? "one request" : `${number(answered)} requests`}), elsewhere ${seconds(usual)}.`];
   });
 }
 
-// An old report says nothing of what waits now.
+// An old report does not show the present queue.
 const lately = (row) => (row.load && row.load.age <= 5 ? row.load : null);
 
 const percent = (share) => (share === null ? "–" : `${Math.round(share * 100)} %`);
@@ -73,13 +73,13 @@ const COLUMNS = [
   { title: "First token", number: true, cell: (row) => seconds(row.first) },
   { title: "Tokens per second", number: true, cell: (row) => number(row.speed) },
   { title: "In flight", number: true, cell: (row) => number(lately(row)?.in_flight) },
-  { title: "Waiting", number: true, cell: (row) => number(lately(row)?.queued) },
+  { title: "Queued", number: true, cell: (row) => number(lately(row)?.queued) },
   { title: "Slots", number: true, cell: (row) => number(row.load?.slots) },
   { title: "Requests", number: true, cell: (row) => number(row.sums.requests) },
   { title: "Failed", number: true, cell: (row) => (row.sums.failed ? h("span", { class: "bad" }, number(row.sums.failed)) : "0") },
   { title: "Refused", number: true, cell: (row) => (row.sums.refused ? h("span", { class: "bad" }, number(row.sums.refused)) : "0") },
-  { title: "Waited at most", number: true, cell: (row) => number(row.sums.queued) },
-  { title: "From cache", number: true, cell: (row) => percent(row.cached) },
+  { title: "Longest queue", number: true, cell: (row) => number(row.sums.queued) },
+  { title: "Cached", number: true, cell: (row) => percent(row.cached) },
   { title: "Context", number: true, cell: (row) => (row.context ? compact(row.context) : "–") },
 ];
 
@@ -95,7 +95,7 @@ function whole(place) {
       const found = rowsOf(catalog.nodes, past.history);
       const unanswered = past.history.filter((row) => row.node === "-").reduce((sum, row) => sum + row.requests, 0);
       put(rows,
-        h("div", { class: "head" }, h("h2", {}, "Models"), h("span", { class: "muted" }, `The last hour, as asked of this node${unanswered ? `; ${unanswered === 1 ? "one request was" : `${number(unanswered)} requests were`} answered by nobody` : ""}`)),
+        h("div", { class: "head" }, h("h2", {}, "Models"), h("span", { class: "muted" }, `Requests to this node in the last hour${unanswered ? `; no worker answered ${number(unanswered)} of them` : ""}`)),
         [...new Set(slow(found))].map((words) => h("p", { class: "note" }, words)),
         table("Models", COLUMNS, found, { open, selected: chosen, key: (row) => `${row.model}\n${row.node}\n${row.cid}`, empty: "No model is registered yet. Register one under Manage." }));
     } catch (error) {
@@ -130,7 +130,7 @@ function whole(place) {
 
 function draw(place, past) {
   const busy = [...past.history].sort((one, two) => two.requests - one.requests).slice(0, MOST_SERIES);
-  if (!busy.length) { put(place, h("p", { class: "muted" }, "Nobody asked for it within the last hour.")); return []; }
+  if (!busy.length) { put(place, h("p", { class: "muted" }, "No requests in the last hour.")); return []; }
   const length = busy[0].buckets.length;
   const end = Math.ceil(past.until / past.bucket) * past.bucket;
   const x = busy[0].buckets.map((_, at) => end - (length - at) * past.bucket);
@@ -140,8 +140,8 @@ function draw(place, past) {
     { title: "Requests, each half minute", show: number, series: each("requests") },
     { title: "First token", show: seconds, series: of((one) => rates(one).first) },
     { title: "Tokens per second", show: number, series: of((one) => rates(one).speed) },
-    { title: "Waiting at most, each half minute", show: number, series: each("queued") },
-    { title: "Refused for want of room, each half minute", show: number, series: each("refused") },
+    { title: "Longest queue, each half minute", show: number, series: each("queued") },
+    { title: "Refused because full, each half minute", show: number, series: each("refused") },
     { title: "Failed, each half minute", show: number, series: each("failed") },
   ];
   return parts.map((part) => {

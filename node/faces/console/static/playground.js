@@ -1,4 +1,4 @@
-// Playground: chat, image and speech through the mesh; all replicas of a model asked the same, side by side.
+// Playground: chat, image and speech through the mesh, at one replica or at all of them side by side.
 
 import { ask, eventsOf, get } from "./api.js";
 import { field, h, note, number, put, seconds, short } from "./dom.js";
@@ -10,15 +10,15 @@ const CAN = { chat: [0], image: [1], speech: [5] };
 export function show(place, me) {
   let replicas = [];
   let stop = null;
-  const kind = field("What", { name: "kind", onchange: () => fill() }, { options: [["chat", "chat"], ["image", "image"], ["speech", "speech"]] });
+  const kind = field("Type", { name: "kind", onchange: () => fill() }, { options: [["chat", "chat"], ["image", "image"], ["speech", "speech"]] });
   const model = field("Model", { name: "model" }, { options: [] });
-  const tokens = field("Tokens at most", { name: "tokens", inputmode: "numeric", value: "256" });
+  const tokens = field("Maximum tokens", { name: "tokens", inputmode: "numeric", value: "256" });
   const voice = field("Voice", { name: "voice", value: "alloy" });
-  const prompt = field("Say", { name: "prompt", required: true, full: true, rows: "3" }, { area: true });
+  const prompt = field("Prompt", { name: "prompt", required: true, full: true, rows: "3" }, { area: true });
   const answers = h("div", { class: "answers" });
   const cancel = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => stop?.abort() }, "Stop");
-  const once = h("button", { value: "one" }, "Ask");
-  const all = h("button", { class: "quiet", value: "all" }, "Ask all replicas the same");
+  const once = h("button", { value: "one" }, "Send");
+  const all = h("button", { class: "quiet", value: "all" }, "Send to all replicas");
   const of = (part) => part.querySelector("input, select, textarea").value;
 
   function fill() {
@@ -28,7 +28,7 @@ export function show(place, me) {
     const names = [...new Set(replicas.filter((one) => wanted.includes(one.type)).map((one) => one.model))].sort();
     select.replaceChildren(...names.map((one) => h("option", { value: one }, one)));
     if (names.includes(before)) select.value = before;
-    if (!names.length) select.append(h("option", { value: "" }, "no such model is served"));
+    if (!names.length) select.append(h("option", { value: "" }, "no model of this type"));
     tokens.hidden = of(kind) !== "chat";
     voice.hidden = of(kind) !== "speech";
     all.hidden = !me.may.look;
@@ -72,7 +72,7 @@ async function answer(card_, said, replica) {
   const began = performance.now();
   const since = () => (performance.now() - began) / 1000;
   const pins = replica ? { "x-modelvine-node": replica.node, "x-modelvine-project": encoded(replica.project), ...(replica.cid ? { "x-modelvine-cid": encoded(replica.cid) } : {}) } : {};
-  put(card_.foot, "asking …");
+  put(card_.foot, "waiting …");
   try {
     const [path, body, read] = REQUESTS[said.kind](said);
     const response = await ask(path, { body, headers: pins, signal: said.signal });
@@ -81,13 +81,13 @@ async function answer(card_, said, replica) {
     const took = since();
     const node = response.headers.get("x-modelvine-node");
     const speed = seen.tokens && took > seen.first ? seen.tokens / (took - seen.first) : null;
-    put(card_.foot, [node && `by ${called(node)}, ${response.headers.get("x-modelvine-route")}`, `first after ${seconds(seen.first)}`, `done after ${seconds(took)}`, speed && `${number(seen.tokens)} tokens, ${number(speed)} a second`].filter(Boolean).join(" · "));
+    put(card_.foot, [node && `by ${called(node)}, ${response.headers.get("x-modelvine-route")}`, `first token after ${seconds(seen.first)}`, `done after ${seconds(took)}`, speed && `${number(seen.tokens)} tokens, ${number(speed)} a second`].filter(Boolean).join(" · "));
   } catch (error) {
     put(card_.foot, h("span", { class: "bad" }, error.name === "AbortError" ? "stopped" : error.message));
   }
 }
 
-// Headers hold Latin-1; a name that is none is sent as its bytes.
+// Headers are Latin-1; other names are sent as UTF-8 bytes.
 const encoded = (text) => String.fromCharCode(...new TextEncoder().encode(text));
 
 const REQUESTS = {
@@ -112,7 +112,7 @@ async function chat(response, place, seen, since) {
 
 async function image(response, place) {
   for (const one of (await response.json()).data) {
-    place.append(one.b64_json ? h("img", { src: `data:image/png;base64,${one.b64_json}`, alt: "The picture that the model made" }) : `The picture is at ${one.url}`);
+    place.append(one.b64_json ? h("img", { src: `data:image/png;base64,${one.b64_json}`, alt: "Image from the model" }) : `Image: ${one.url}`);
   }
 }
 

@@ -1,4 +1,4 @@
-// Where a request would go now: the candidates in their order, and the reasons against the others.
+// Route of a request now: the candidates in order, and the reasons against the others.
 
 import { get } from "./api.js";
 import { badge, h, name, note, number, put, seconds, short, table } from "./dom.js";
@@ -11,9 +11,9 @@ const expected = (row) => Object.entries(row.figures || {}).map(([what, value]) 
 const CANDIDATES = [
   { title: "Order", number: true, cell: (row) => number(row.at + 1) },
   { title: "Node", cell: (row) => name(who(row)) },
-  { title: "Way", cell: (row) => row.route },
-  { title: "Why", wide: true, cell: (row) => row.why },
-  { title: "Expected there", number: true, cell: (row) => number(row.score) },
+  { title: "Route", cell: (row) => row.route },
+  { title: "Reason", wide: true, cell: (row) => row.why },
+  { title: "In flight there", number: true, cell: (row) => number(row.score) },
   { title: "Figures", cell: expected },
   { title: "First byte", number: true, cell: (row) => seconds(row.load?.first_byte) },
   { title: "Circuit", cell: (row) => badge(row.circuit.state === "closed" ? "ok" : "warn", row.circuit.state) },
@@ -21,16 +21,16 @@ const CANDIDATES = [
 const EXCLUDED = [
   { title: "Node", cell: (row) => name(who(row)) },
   { title: "Reason", wide: true, cell: (row) => row.reason },
-  { title: "Tried again in", number: true, cell: (row) => (row.retry_in ? seconds(row.retry_in) : "–") },
+  { title: "Retry in", number: true, cell: (row) => (row.retry_in ? seconds(row.retry_in) : "–") },
 ];
 
 export async function explain(place, model, kind = KINDS[0]) {
-  put(place, h("p", { class: "muted" }, "Asking …"));
+  put(place, h("p", { class: "muted" }, "Loading …"));
   try {
     const said = await get(`/api/v1/route?${new URLSearchParams({ model, kind })}`);
     put(place,
-      h("div", { class: "head" }, h("h3", {}, "Candidates, in their order"), h("span", { class: "muted" }, `policy ${said.policy}`)),
-      table("Candidates", CANDIDATES, said.candidates.map((row, at) => ({ ...row, at })), { empty: "Nobody may answer this now." }),
+      h("div", { class: "head" }, h("h3", {}, "Candidates, in order"), h("span", { class: "muted" }, `policy ${said.policy}`)),
+      table("Candidates", CANDIDATES, said.candidates.map((row, at) => ({ ...row, at })), { empty: "No replica can answer now." }),
       said.excluded.length > 0 && [h("h3", { class: "row" }, "Excluded"), table("Excluded", EXCLUDED, said.excluded)]);
   } catch (error) {
     put(place, note(error.message, "bad"));

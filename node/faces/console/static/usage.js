@@ -1,4 +1,4 @@
-// Usage by day, key and model: of everybody for operators, their own for users.
+// Usage by day, key and model: operators see all, users their own.
 
 import { get } from "./api.js";
 import { chart } from "./charts.js";
@@ -22,21 +22,21 @@ export function show(place, me) {
       const total = (what) => daily.usage.reduce((sum, row) => sum + row[what], 0);
       const place_ = h("div", { class: "card chart pane" });
       put(shown,
-        figures([["requests", compact(total("requests"))], ["failed", compact(total("failed"))], ["tokens read", compact(total("prompt_tokens"))], ["tokens written", compact(total("completion_tokens"))], ["from a cache", compact(total("cached_tokens"))]]),
+        figures([["requests", compact(total("requests"))], ["failed", compact(total("failed"))], ["input tokens", compact(total("prompt_tokens"))], ["output tokens", compact(total("completion_tokens"))], ["cached tokens", compact(total("cached_tokens"))]]),
         daily.usage.length > 1 && place_,
         table("Usage", [
           ...wanted.split(",").map((what) => ({ title: { day: "Day", key: "Key", model: "Model", node: "Machine" }[what], cell: (row) => name(row[what] === "-" ? "–" : row[what]) })),
           { title: "Requests", number: true, cell: (row) => number(row.requests) },
           { title: "Failed", number: true, cell: (row) => number(row.failed) },
-          { title: "Tokens read", number: true, cell: (row) => number(row.prompt_tokens) },
-          { title: "Tokens written", number: true, cell: (row) => number(row.completion_tokens) },
-          { title: "From a cache", number: true, cell: (row) => number(row.cached_tokens) },
+          { title: "Input tokens", number: true, cell: (row) => number(row.prompt_tokens) },
+          { title: "Output tokens", number: true, cell: (row) => number(row.completion_tokens) },
+          { title: "Cached tokens", number: true, cell: (row) => number(row.cached_tokens) },
           { title: "First byte", number: true, cell: (row) => (row.requests > row.failed ? seconds(row.first_seconds / (row.requests - row.failed)) : "–") },
           { title: "Time", number: true, cell: (row) => seconds(row.seconds) },
-        ], rows.slice(0, 500), { empty: "Nothing was asked in these days." }),
+        ], rows.slice(0, 500), { empty: "No usage in these days." }),
         command(["modelvine", "usage", "--days", String(count), ...(wanted.includes(",") ? [] : ["--by", wanted])]));
       if (daily.usage.length > 1) {
-        undraw = chart(place_, { title: "Tokens written a day", bars: true, show: compact, x: daily.usage.map((row) => Date.parse(row.day) / 1000), series: [{ label: "tokens", values: daily.usage.map((row) => row.completion_tokens) }] });
+        undraw = chart(place_, { title: "Output tokens a day", bars: true, show: compact, x: daily.usage.map((row) => Date.parse(row.day) / 1000), series: [{ label: "tokens", values: daily.usage.map((row) => row.completion_tokens) }] });
       }
     } catch (error) {
       put(shown, note(error.message, "bad"));

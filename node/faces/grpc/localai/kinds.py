@@ -135,7 +135,7 @@ class _Files:
     def _path(self, given: str, name: str) -> Path:
         """Return a path that the caller may name; raise `Refused` or `BadRequest`."""
         if self._root is None:
-            words = "files are handed over under one directory: set faces.localai_files of the node"
+            words = "files are exchanged in one directory: set faces.localai_files of the node"
             raise RpcRefused("FAILED_PRECONDITION", words)
         if not given or "\0" in given:
             raise BadRequest(f"{name} must be the path of a file", param=name)

@@ -66,7 +66,7 @@ class ModelLookup:
         """Return what a call asks; raise `Refused` when it means no model, an `AuthError`, and what `bodies.read` raises."""
         model = self.named(call)
         if not model:
-            words = "LoadModel says which model is meant; so do the metadata x-model, and faces.default_model of the node"
+            words = "name a model: with LoadModel, in the metadata x-model, or by faces.default_model of the node"
             raise RpcRefused("FAILED_PRECONDITION", words)
         said, holder = {"model": model, **fields}, self._holder(call)
         return request_of(self.context, kind, said, metadata_of(call), own, holder)

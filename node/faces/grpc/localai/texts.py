@@ -246,7 +246,7 @@ def _show(messages: list[dict[str, object]], asked: Any) -> None:
     """Put images, sounds and films, which come in base64, to the last message of the user."""
     last = next((m for m in reversed(messages) if m["role"] == "user"), None)
     if last is None:
-        raise BadRequest("what is seen and heard needs a message of the user", param="Messages")
+        raise BadRequest("images, audio and video require a user message", param="Messages")
     shown: list[object] = [
         {"type": "image_url", "image_url": {"url": _data(one)}} for one in asked.Images
     ]

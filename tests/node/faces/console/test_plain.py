@@ -40,8 +40,8 @@ async def test_connections_between_other_nodes_are_a_table(alone):
     text = plain.tables(alone.context, topology).decode()
     own = alone.context.registry.own.name or alone.context.peer[-8:]
     assert rows(text, "Connections") == [[A[-8:], B[-8:], "relayed"], [A[-8:], own, "direct"]]
-    assert "1 of 1 nodes told their connections." in text
-    assert "load the page again" in plain.tables(alone.context, {}).decode()
+    assert "1 of 1 nodes reported their connections." in text
+    assert "reload the page" in plain.tables(alone.context, {}).decode()
 
 
 async def test_queue_and_refusals_of_the_last_hour_are_a_table(alone):

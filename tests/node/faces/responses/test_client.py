@@ -273,11 +273,15 @@ async def test_what_has_no_effect_is_named(ai, worker):
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
-        ({"previous_response_id": "resp_1"}, "previous_response_id", "nothing is stored here"),
-        ({"conversation": "conv_1"}, "conversation", "nothing is stored here"),
-        ({"background": True}, "background", "nothing is stored here"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "this node stores nothing"),
+        ({"conversation": "conv_1"}, "conversation", "this node stores nothing"),
+        ({"background": True}, "background", "this node stores nothing"),
         ({"tools": [{"type": "file_search"}]}, "tools[0].type", "file_search"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]", "nothing is stored here"),
+        (
+            {"input": [{"type": "item_reference", "id": "x"}]},
+            "input[0]",
+            "this node stores nothing",
+        ),
     ],
 )
 async def test_what_would_be_another_answer_is_refused(ai, worker, fields, param, words):
@@ -368,13 +372,13 @@ async def test_a_caller_that_cancels_before_the_first_byte(ai, worker):
 
 async def test_nothing_is_stored(ai):
     answer = await ai.responses.create(model="tiny", input="hi")
-    with pytest.raises(openai.NotFoundError, match="nothing is stored here"):
+    with pytest.raises(openai.NotFoundError, match="this node stores no responses"):
         await ai.responses.retrieve(answer.id)
-    with pytest.raises(openai.NotFoundError, match="nothing is stored here"):
+    with pytest.raises(openai.NotFoundError, match="this node stores no responses"):
         await ai.responses.delete(answer.id)
-    with pytest.raises(openai.NotFoundError, match="nothing is stored here"):
+    with pytest.raises(openai.NotFoundError, match="this node stores no responses"):
         await ai.responses.cancel(answer.id)
-    with pytest.raises(openai.NotFoundError, match="nothing is stored here"):
+    with pytest.raises(openai.NotFoundError, match="this node stores no responses"):
         await ai.responses.input_items.list(answer.id)
 
 

@@ -172,7 +172,7 @@ class TestTexts:
         await mesh.knows(mesh.two, "another")
         status, said = await told(over_tgi.post("/tgi/p/another/generate", json=asked))
         assert (status, said["error_type"]) == (422, "validation")
-        assert f"no worker of 'p/another' has a word for `{next(iter(given))}`" in said["error"]
+        assert f"no worker of 'p/another' supports `{next(iter(given))}`" in said["error"]
 
         # Of two that serve it, the one that has the word is asked.
         await mesh.one.register(worker, cid="2")

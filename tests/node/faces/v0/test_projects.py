@@ -426,7 +426,7 @@ class TestWhatAWorkerSays:
         asked = {"model": "Llama3-70B", "messages": [{"role": "user", "content": [image]}]}
         status, said = await told(alone.http.post("/v1/chat/completions", json=asked))
         assert (status, said["error"]["code"]) == (400, "unsupported_parameter")
-        assert said["error"]["message"] == "'Llama3-70B' takes no image"
+        assert said["error"]["message"] == "'Llama3-70B' does not accept image input"
         assert worker.received == []
 
 

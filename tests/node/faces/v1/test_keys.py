@@ -151,10 +151,10 @@ async def test_keys_are_made_listed_replaced_and_ended(closed):
         ({}, "keys"),
         ({"keys": []}, "keys"),
         ({"keys": [{}]}, "keys.0.name"),
-        ({"keys": [{"name": "a b"}]}, "is no name"),
+        ({"keys": [{"name": "a b"}]}, "is not a valid name"),
         ({"keys": [{"name": "a", "color": 1}]}, "keys.0.color"),
         ({"keys": [{"name": "a", "role": "king"}]}, "keys.0.role"),
-        ({"keys": [{"name": "a"}, {"name": "a"}]}, "named twice"),
+        ({"keys": [{"name": "a"}, {"name": "a"}]}, "occurs twice"),
         ({"keys": [{"name": "a", "expires": 9e9, "expires_in": 5}]}, "not both"),
         ({"keys": [{"name": "a", "expires_in": -1}]}, "keys.0.expires_in"),
         (

@@ -95,5 +95,5 @@ async def test_a_node_that_was_stopped_is_explained_by_its_farewell_and_not_by_a
         rows = (await told(one.http.get("/api/v1/nodes")))[1]["nodes"]
         (row,) = (row for row in rows if row["node"] == gone)
         assert (row["state"], row["evidence"]) == ("left", "word")
-        assert row["why"] == "it said that it leaves: it was stopped"
+        assert row["why"] == "it announced that it leaves"
         assert row["since"] == pytest.approx(row["last_heard"], abs=0.1)

@@ -146,7 +146,7 @@ async def test_or_by_what_it_misses_in_a_chat_with_nothing_in_it(alone, status, 
     try:
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         tries, found = await look(alone, url, dialect="openai")
-        why = f"; POST /v1/chat/completions with nothing in it: {status}" if known else ""
+        why = f"; empty POST /v1/chat/completions: {status}" if known else ""
         assert tries == [("openai_http", "GET /v1/models", f"500{why}")]
         assert (found is not None) is known
     finally:
@@ -176,7 +176,7 @@ async def test_a_llama_stack_server_is_known_by_what_it_misses(alone):
     async with llama_stack_worker.running() as worker:
         tries, found = await look(alone, worker.url)
         assert [name for name, _, _ in tries] == ["tgi_http", "openai_http", "llama_stack_http"]
-        assert tries[-1][2].endswith("it lacks what /inference needs")
+        assert tries[-1][2].endswith("it reports missing fields of /inference")
         assert (found["software"], found["models"]) == ("Llama Stack", [])
 
 
@@ -220,7 +220,7 @@ async def test_what_speaks_something_else_is_not_taken_for_a_worker(alone):
         await asyncio.Event().wait()
 
     for serve, why in (
-        (chatter, "what answers is no HTTP server"),
+        (chatter, "it is not an HTTP server"),
         (silence, "no answer within 1 s"),
     ):
         async with raw(serve) as url:

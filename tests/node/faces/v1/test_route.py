@@ -53,7 +53,7 @@ class TestARoute:
         _, body = await told(mesh.two.http.get("/api/v1/route?model=tiny&project=q"))
         assert [entry["project"] for entry in body["candidates"]] == ["q"]
         (left,) = body["excluded"]
-        assert (left["project"], left["reason"]) == ("p", "the caller asked for another")
+        assert (left["project"], left["reason"]) == ("p", "the caller requested another")
 
     @pytest.mark.parametrize(
         ("query", "status", "code"),
@@ -86,11 +86,11 @@ class TestARequest:
             _, body = await told(three.http.post("/api/v1/route", json=CHAT))
             return body["candidates"]
 
-        assert not any("has read" in c["why"] for c in await candidates())
+        assert not any("it read" in c["why"] for c in await candidates())
         assert worker.received == []
         async with three.http.post("/v1/chat/completions", json=CHAT) as response:
             assert response.status == 200
-        [reader] = [c for c in await candidates() if "has read" in c["why"]]
+        [reader] = [c for c in await candidates() if "it read" in c["why"]]
         assert reader["figures"]["read_kilobytes"] == reader["figures"]["kilobytes"] > 2
         assert len(worker.received) == 1
 
@@ -138,7 +138,7 @@ class TestASession:
                 await one.register(worker, cid=cid)
             of = {"x-modelvine-session": "s"}
             _, body = await told(one.http.get("/api/v1/route?model=tiny", headers=of))
-        assert "the session's home" in body["candidates"][0]["why"]
+        assert "the session's machine" in body["candidates"][0]["why"]
         assert [c["figures"] for c in body["candidates"]] == [{"place": n} for n in range(3)]
 
     async def test_is_named_by_header_or_as_openai_has_it(self, worker):
@@ -152,7 +152,7 @@ class TestASession:
 
             for name in ("s", "t", "u"):
                 cid, why = await home(CHAT | {"prompt_cache_key": name})
-                assert "the session's home" in why
+                assert "the session's machine" in why
                 assert await home(CHAT, **{"x-modelvine-session": name}) == (cid, why)
             for none in ({"prompt_cache_key": 7}, {"prompt_cache_key": ""}, {}):
                 assert "p2c" in (await home(CHAT | none))[1]

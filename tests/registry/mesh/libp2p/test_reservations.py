@@ -1,4 +1,4 @@
-"""Laws of being relayed: two places are held, renewed in time, and replaced; who is no relay is not asked all the time."""
+"""Laws of being relayed: two places are held, renewed in time, and replaced; who is not a relay is not asked all the time."""
 
 import random
 

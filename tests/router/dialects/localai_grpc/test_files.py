@@ -51,14 +51,14 @@ class TestAFolder:
     async def test_takes_a_name_once(self) -> None:
         async with folder() as shared:
             await shared.put("a", b"1")
-            with pytest.raises(WorkerFailed, match="no file can be handed"):
+            with pytest.raises(WorkerFailed, match="no file can be passed"):
                 await shared.put("a", b"2")
 
     async def test_that_cannot_be_made_is_a_failed_attempt(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
-        with pytest.raises(WorkerFailed, match="no file can be handed"):
+        with pytest.raises(WorkerFailed, match="no file can be passed"):
             async with folder():
                 pass
 

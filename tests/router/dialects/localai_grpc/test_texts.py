@@ -590,7 +590,7 @@ async def test_why_a_worker_failed_is_told_without_what_it_was_asked(
     prompt = "a secret that nobody may read in a log"
     for words, told in (
         ("KeyError: 'x'", "KeyError: 'x'"),
-        (f"bad: {prompt}", "quote the request"),
+        (f"bad: {prompt}", "quotes the request"),
     ):
         worker.fail(code="UNKNOWN", refusal=words.encode())
         with pytest.raises(WorkerFailed, match=f"UNKNOWN: .*{told}") as failed:
