@@ -43,7 +43,7 @@ WORKER = f"127.0.0.1:{WORKER_PORT}"
 _FIRST_PORT = 28_110
 
 NGINX = """
-worker_processes 1; daemon off; pid {folder}/nginx.pid; error_log {folder}/nginx.err warn;
+{user}worker_processes 1; daemon off; pid {folder}/nginx.pid; error_log {folder}/nginx.err warn;
 worker_rlimit_nofile 20000;
 events {{ worker_connections 8192; }}
 http {{
@@ -121,7 +121,9 @@ def running(peer: Peer, program: str, port: int, folder: Path) -> Iterator[Targe
     """Run a peer on CPU 1 until it is measured, with everything that it starts; raise `TimeoutError`."""
     own = folder / peer.name.replace(" ", "-")
     own.mkdir()
-    words = {"port": port, "metrics": port + 500, "worker": WORKER, "folder": own}
+    # As another user than root nginx could not write large bodies into the folder.
+    user = "user root; " if os.geteuid() == 0 else ""
+    words = {"port": port, "metrics": port + 500, "worker": WORKER, "folder": own, "user": user}
     configuration = own / ("configuration.yaml" if peer.name == "LiteLLM" else "configuration")
     configuration.write_text(peer.configuration.format(**words))
     arguments = [a.format(configuration=configuration, **words) for a in peer.arguments]

@@ -123,6 +123,8 @@ class DirectCall:
         if answer is None or len(answer.first) > AT_ONCE_BYTES:
             self.hand_over()
             return
+        # Else each would refer to the other, and what was asked would wait for the garbage collector.
+        self._reply.listener = None
         routed = attempt.answered(answer)
         respond.begin(context, routed, account)
         headers = headers_of(context, routed, account, self._spoken)

@@ -1,6 +1,7 @@
 """Calls that are answered without a task, and all that makes one necessary: nobody can tell from outside which it was."""
 
 import asyncio
+import gc
 import logging
 
 import orjson
@@ -240,3 +241,16 @@ async def test_many_at_once_are_told_apart(warm, tasks):
         for number in range(100):
             group.create_task(one(number))
     await settled(warm)
+
+
+async def test_what_was_asked_does_not_wait_for_the_garbage_collector(warm, worker, tasks):
+    worker.fail(answer=ANSWER)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            assert (await told(warm.http.post(URL, json=CHAT)))[0] == 200
+        assert tasks == []
+        assert not [found for found in gc.get_objects() if isinstance(found, direct.DirectCall)]
+    finally:
+        gc.enable()
