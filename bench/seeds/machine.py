@@ -23,6 +23,7 @@ from node.auth.quotas import Quotas
 from node.config.settings import Keyless, Settings
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
+from node.faces.v1.topology import Topology
 from node.inspection import Learning
 from node.listeners import serve, welcome
 from node.observe.aggregate import Whole
@@ -229,6 +230,7 @@ class SeedMachine:
             whole=whole,
             load_of=whole.load_of,
             links=parts.links,
+            topology=Topology(parts.registry, parts.links),
             bootstrap=parts.bootstrap,
             host=Host(now=now),
             listening=listening,
