@@ -195,7 +195,7 @@ async def test_a_command_has_a_file_answered_and_goes_on_where_it_was(
     assert (code, "began batch_" in said) == (130, True)
     code, out, said = await run(within=60)
     assert (code, out.splitlines()[0]) == (0, "completed: 1,000 answered, 0 refused, of 1,000")
-    assert "goes on with batch_" in said
+    assert "continuing batch_" in said
     assert ended(provider) == 0
 
 
