@@ -73,8 +73,9 @@ docs: $(MADE)/dev ## regenerate the tables in docs/
 bench: $(MADE)/dev ## run the benchmarks
 	@$(BIN)/python -m bench $(ARGS)
 
-# Of a request through a node, ÷ bare aiohttp: on one slow machine 1.08 to 1.14, and 1.16 with code that had 1.07 elsewhere.
-BOUND := 1.18
+# Of a request through a node, ÷ bare aiohttp: 1.11 to 1.15 seen, 4 % more on a slow machine. What a call leaves is freed at
+# once and counts; before, the garbage collector freed it between the runs.
+BOUND := 1.20
 
 instructions: $(MADE)/dev ## count instructions of a request and a chunk with callgrind; fails if a request exceeds BOUND
 	@$(BIN)/python -m bench.instructions --bound $(BOUND) $(ARGS)
