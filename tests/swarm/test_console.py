@@ -278,8 +278,14 @@ async def test_without_javascript_there_are_tables(
     nodes: tuple[Node, Node, str], page: Page
 ) -> None:
     await page.command("Emulation.setScriptExecutionDisabled", value=True)
-    await page.open(f"{nodes[0].http}/")
     told = "2 of 2 nodes reported their connections."
+
+    async def complete() -> bool:
+        # The page does not wait for other nodes for long: the next one has what they said.
+        await page.open(f"{nodes[0].http}/")
+        return bool(await page.run(f"document.body.innerText.includes({told!r})"))
+
+    await until(complete, within=5, otherwise="no node reported its connections")
     for text in ("atlas", HOSTILE_NODE, HOSTILE_MODEL, "Enable JavaScript", told, "Longest queue"):
         await page.says(text)
     assert await page.run("document.querySelectorAll('main img').length") == 0

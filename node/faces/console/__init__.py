@@ -17,8 +17,8 @@ from node.faces.request_reader import ID
 PLACE = b"<!-- tables -->"
 """Where the tables stand in the page."""
 
-PATIENCE = 0.5
-"""Seconds for which the page waits until other nodes have told their connections; most need milliseconds."""
+PATIENCE = 0.05
+"""Seconds for which the page waits until other nodes have told their connections: whoever has JavaScript waits as well."""
 
 HEADERS = {
     "Content-Security-Policy": (
