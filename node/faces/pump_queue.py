@@ -23,7 +23,7 @@ class PumpQueue:
         self._serving = False
 
     def add(self, look: Callable[[], None]) -> None:
-        """Have a stream look what it has, in its turn."""
+        """Have a stream look at what it has, in its turn."""
         self._waiting.append(look)
         if not self._serving:
             self._serve_soon()

@@ -61,7 +61,7 @@ _KINDS = {
 _SCOPE = InstrumentationScope("modelvine", schema_url=genai.SCHEMA)
 
 
-class Endpoint:
+class CollectorEndpoint:
     """Where a collector takes one sort of thing. Who is away is named once, until it is back."""
 
     def __init__(self, url: str, sort: str, otherwise: str) -> None:
@@ -99,7 +99,7 @@ class Collector(SpanExporter):
     """The collector, as the SDK's thread calls it."""
 
     def __init__(self, endpoint: str, counts: Counter[str]) -> None:
-        self._endpoint = Endpoint(endpoint, "spans", "are dropped")
+        self._endpoint = CollectorEndpoint(endpoint, "spans", "are dropped")
         self._counts = counts
         self.taken = 0
         """Spans that have left the queue."""
@@ -189,7 +189,7 @@ class OtlpMeasurements:
         measurements: Measurements,
         wall: Clock,
     ) -> None:
-        self._endpoint = Endpoint(url, "metrics", "are kept")
+        self._endpoint = CollectorEndpoint(url, "metrics", "are kept")
         self._resource = Resource(dict(resource), genai.SCHEMA)
         self._measurements = measurements
         self._wall = wall

@@ -40,7 +40,7 @@ class FailedAttempt:
     """How the circuit of the worker or node was after it: `open` says that nobody is sent there for a while."""
 
 
-class Refused(NamedTuple):
+class NoRoomCount(NamedTuple):
     """How often there was no room for a model at a node."""
 
     model: str
@@ -90,10 +90,10 @@ class Recent:
         if pair in self.refused or len(self.refused) < MOST:
             self.refused[pair] += times
 
-    def take_refused(self) -> tuple[Refused, ...]:
+    def take_refused(self) -> tuple[NoRoomCount, ...]:
         """Return what was refused since this was asked last."""
         taken, self.refused = self.refused, Counter()
-        return tuple(Refused(*pair, times) for pair, times in taken.items())
+        return tuple(NoRoomCount(*pair, times) for pair, times in taken.items())
 
     def since(self, count: int) -> Iterable["Account"]:
         """Return the requests that ended after the first `count`, the oldest first, as far as they are remembered."""

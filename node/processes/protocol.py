@@ -19,7 +19,7 @@ from node.config.settings import Settings
 from node.errors import NodeError
 from node.observe.counters import Counts
 from node.observe.measurements import Measured
-from node.observe.recent import Refused
+from node.observe.recent import NoRoomCount
 from node.observe.recent_lines import LogLine
 from registry.members.liveness import Evidence, Presence
 from registry.records import Load, PeerId, Service
@@ -302,7 +302,7 @@ class ReceiptsMade:
 class Observed:
     """What found no room, and what was measured for a collector, since this was said last."""
 
-    refused: tuple[Refused, ...]
+    refused: tuple[NoRoomCount, ...]
     measured: tuple[Measured, ...] = ()
     kind: Literal["observed"] = "observed"
 

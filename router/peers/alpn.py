@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import cast
 
 from router.peers.muxed import Factory, MuxedConnection
-from router.peers.muxed_stream import Streaming
+from router.peers.muxed_stream import StreamProtocol
 
 SHARED = "modelvine-yamux/1"
 """What a node offers that shares connections among requests."""
@@ -25,7 +25,7 @@ class Arrival(asyncio.Protocol):
 
     def __init__(self, alone: Factory, shared: Callable[[], MuxedConnection]) -> None:
         self._alone, self._shared = alone, shared
-        self.protocol: Streaming | None = None
+        self.protocol: StreamProtocol | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Choose."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 from registry.errors import ProtocolViolation
 from router.peers.mux import Mux
 from router.peers.mux_frames import Answered, Ended, Event, GoneAway, Opened, Received, StreamCut
-from router.peers.muxed_stream import MuxedStream, Streaming
+from router.peers.muxed_stream import MuxedStream, StreamProtocol
 
 LOOK_SECONDS = 15.0
 """Seconds without a word after which the other side is asked whether it lives."""
@@ -30,7 +30,7 @@ TURN_BYTES = 256 * 1024
 
 log = logging.getLogger("modelvine.links")
 
-Factory = Callable[[], Streaming]
+Factory = Callable[[], StreamProtocol]
 
 
 class Owner(Protocol):
@@ -72,7 +72,7 @@ class MuxedConnection(asyncio.Protocol):
         """Whether it stands."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def stream(self, protocol: Streaming) -> None:
+    def stream(self, protocol: StreamProtocol) -> None:
         """Open a stream for a protocol."""
         self._begin(self.mux.open(), protocol)
         self.draining = self.draining or self.mux.used_up
@@ -184,7 +184,7 @@ class MuxedConnection(asyncio.Protocol):
 
     # How.
 
-    def _begin(self, number: int, protocol: Streaming) -> None:
+    def _begin(self, number: int, protocol: StreamProtocol) -> None:
         stream = self._streams[number] = MuxedStream(self, number, protocol)
         protocol.connection_made(stream)
 

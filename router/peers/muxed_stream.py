@@ -13,7 +13,7 @@ from router.peers.mux import Mux
 _HELD_BYTES = 64 * 1024  # before its writer is told to wait; it may say otherwise
 
 
-class Streaming(Protocol):
+class StreamProtocol(Protocol):
     """What asyncio's protocols have: one whose bytes a socket puts into a buffer takes them from a stream as they are."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -63,7 +63,7 @@ class Carrier(Protocol):
 class MuxedStream(asyncio.Transport):
     """Transport of one stream, for a protocol that would else have a connection of its own."""
 
-    def __init__(self, connection: Carrier, number: int, protocol: Streaming) -> None:
+    def __init__(self, connection: Carrier, number: int, protocol: StreamProtocol) -> None:
         super().__init__()
         self.number = number
         self._connection = connection
@@ -84,7 +84,7 @@ class MuxedStream(asyncio.Transport):
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Have another protocol from now on."""
-        self._protocol = cast("Streaming", protocol)
+        self._protocol = cast("StreamProtocol", protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         """Return the protocol."""

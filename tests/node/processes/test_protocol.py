@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from node.config.settings import Settings
 from node.observe.counters import Counts, Histogram, Spread, Times
 from node.observe.measurements import Measured
-from node.observe.recent import Refused
+from node.observe.recent import NoRoomCount
 from node.processes import protocol
 from node.processes.protocol import (
     MAX_FRAME_BYTES,
@@ -57,7 +57,7 @@ SAID = (
     Take(3, (SERVICE,), waiting=True, model="m"),
     EvidenceShown(PeerId("a"), Evidence.FAILED),
     LoadReport(1, 2, LOADS, COUNTS, 0.1, 0.05),
-    Observed((Refused("m", PeerId("a"), 3),)),
+    Observed((NoRoomCount("m", PeerId("a"), 3),)),
     Observed((), (Measured("name", (("a", "b"),), (0, 1), 1.5),)),
 )
 
