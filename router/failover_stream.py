@@ -15,7 +15,7 @@ from router.attempt import Routed
 from router.dialects import Answer, Flow
 from router.errors import AnswerBroken, RouterError
 from router.failover import Continuing, Finish, StreamState
-from router.openai.sse import Event, EventTooLarge, Splitter, WholeEvents
+from router.openai.sse import EVENT_ENDS, Event, EventTooLarge, Splitter, WholeEvents
 from router.openai.usage import Tokens, Usage
 from router.requests import Request
 
@@ -77,6 +77,7 @@ class FirstPart:
         "_tally",
         "_tokens",
         "failure",
+        "opened",
         "routed",
     )
 
@@ -86,6 +87,8 @@ class FirstPart:
         self.routed = routed
         self.failure = b""
         """The event by which the worker said that it fails, and what came with it."""
+        self.opened = False
+        """Whether its first bytes were handed on."""
         self._sent = sent
         self._spent = spent
         self._concluded = False
@@ -96,14 +99,19 @@ class FirstPart:
 
     def opening(self) -> bytes:
         """Return what the first bytes say, once."""
-        ready, self._ready = self._ready, b""
+        ready, self._ready, self.opened = self._ready, b"", True
         return ready
 
     def take(self, chunk: bytes) -> bytes:
         """Take in the next bytes, and return what is ready to be passed on, nothing perhaps."""
-        if self._tally:
+        if self._tally is not None:
             self._tokens.events += self._tally.streamed(chunk)
-        return self._passing(chunk)
+        # Nearly all that comes is whole events which neither fail nor tell what was used.
+        plain = not self._held.held and chunk.endswith(EVENT_ENDS) and _ERROR not in chunk
+        if not plain or self._tokens.sign in chunk:
+            return self._passing(chunk)
+        self._sent.add(chunk)
+        return chunk
 
     def rest(self) -> bytes:
         """Return what is left at the end."""
@@ -148,17 +156,26 @@ class ContinuedFlow(Flow):
     def __anext__(self) -> Awaitable[bytes]:
         return self._parts.__anext__()
 
-    def here(self) -> bytes:
-        """Return what has come of the first part, and wait for more; raise `AnswerBroken`."""
-        ready = self._part.opening()
-        if not self._part.failure and (chunk := self._flow.here()):
-            ready += self._part.take(chunk)
-        return ready
+    def here(self) -> tuple[bytes, bool]:
+        """Return what has come of the first part, and whether that is over; wait for more. Raise `AnswerBroken`."""
+        part = self._part
+        ready = b"" if part.opened else part.opening()
+        if part.failure:
+            return ready, True
+        chunk, over = self._flow.here()
+        if chunk:
+            ready = ready + part.take(chunk) if ready else part.take(chunk)
+        return ready, over or bool(part.failure)
 
     @property
     def over(self) -> bool:
         """Whether the first part is."""
         return bool(self._part.failure) or self._flow.over
+
+    @property
+    def prompt(self) -> bool:
+        """Whether a listener may do all its work at once."""
+        return self._flow.prompt
 
     def listen(self, listener: Callable[[], None] | None) -> None:
         """Have news told, or no more."""

@@ -12,7 +12,7 @@ from router.errors import AnswerBroken
 class Pump:
     """Moves one stream from a flow to its caller."""
 
-    __slots__ = ("_due", "_flow", "_out", "_queue", "_stopped", "_tap", "_unsent")
+    __slots__ = ("_due", "_flow", "_out", "_prompt", "_queue", "_stopped", "_tap", "_unsent")
 
     def __init__(
         self, flow: Flow, tap: Callable[[bytes], bytes], out: Outgoing, queue: PumpQueue
@@ -21,6 +21,7 @@ class Pump:
         self._flow = flow
         self._tap = tap
         self._out = out
+        self._prompt = flow.prompt
         self._queue = queue
         self._unsent = b""
         self._due = False
@@ -47,16 +48,24 @@ class Pump:
         self._due = False
 
     def _news(self) -> None:
-        if not self._due:
+        if self._due:
+            return
+        if self._prompt and self._queue.at_once():
+            self._pass_on()
+        else:
             self._due = True
             self._queue.add(self._look)
 
     def _look(self) -> None:
-        if not self._due or self._stopped.done():
+        if self._due:
+            self._due = False
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._stopped.done():
             return
-        self._due = False
         try:
-            piece = self._flow.here()
+            piece, over = self._flow.here()
             ready = self._tap(piece) if piece else b""
             sent = not ready or self._out.send_now(ready)
         except (AnswerBroken, ConnectionError) as error:
@@ -64,5 +73,5 @@ class Pump:
             return
         if not sent:
             self._unsent = ready
-        if self._unsent or self._flow.over:
+        if over or not sent:
             self._stopped.set_result(None)

@@ -15,12 +15,21 @@ class PumpQueue:
     for a stream while it stands here goes on in one piece.
     """
 
-    __slots__ = ("_loop", "_serving", "_waiting")
+    __slots__ = ("_at_once", "_loop", "_serving", "_waiting")
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[Callable[[], None]] = deque()
         self._serving = False
+        self._at_once = 0
+        """Streams that passed on what they had at once, since somebody stood in the queue."""
+
+    def at_once(self) -> bool:
+        """Return whether a stream may pass on now what has come: nobody waits, and few have done so without waiting."""
+        if self._waiting or self._at_once >= PER_TURN:
+            return False
+        self._at_once += 1
+        return True
 
     def add(self, look: Callable[[], None]) -> None:
         """Have a stream look at what it has, in its turn."""
@@ -35,7 +44,7 @@ class PumpQueue:
         self._loop.call_soon(self._serve)
 
     def _serve(self) -> None:
-        waiting, served = self._waiting, 0
+        waiting, served, self._at_once = self._waiting, 0, 0
         try:
             while waiting and served < PER_TURN:
                 served += 1

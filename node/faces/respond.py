@@ -25,7 +25,6 @@ from node.faces.response_writer import (
     KeepAlive,
     Outgoing,
     Passage,
-    StreamEnd,
     headers_of,
 )
 from node.lane.request import HttpRequest
@@ -221,22 +220,18 @@ async def _of_service(
 
 async def _streamed(context: Serving, routed: Routed, out: Outgoing, account: Account) -> None:
     """Pass on a stream as it comes, and end it as OpenAI's end."""
-    answer, passage, done = routed.answer, Passage(routed, account), StreamEnd()
-    await out.send(done.seen(passage.first(answer.first)))
+    answer, passage = routed.answer, Passage(routed, account)
+    await out.send(passage.first(answer.first))
     if isinstance(answer.rest, Flow):
-
-        def tap(chunk: bytes) -> bytes:
-            return done.seen(passage.take(chunk))
-
-        await Pump(answer.rest, tap, out, context.pumps).run()
+        await Pump(answer.rest, passage.take, out, context.pumps).run()
     async for chunk in answer.rest:
-        ready = done.seen(passage.take(chunk))
+        ready = passage.take(chunk)
         # While a slow caller reads, nobody holds it twice.
         del chunk
         await out.send(ready)
-    rest = done.seen(passage.rest())
+    rest = passage.rest()
     plain_ = account.kind in TEXT and not answer.verbatim and not account.asker
-    await out.end(rest + done.lacking if plain_ else rest)
+    await out.end(rest + passage.lacking if plain_ else rest)
 
 
 async def _framed(answer: Answer, out: Outgoing, framed: Callable[[bytes], bytes]) -> bytes | None:

@@ -33,13 +33,38 @@ _LAST_PIECES = 4
 _REASON = re.compile(rb'"finish_reason" ?: ?"')
 
 
+class StreamEnd:
+    """Whether a stream of texts, of which whole events pass, lacks only its `[DONE]`: some workers leave it out."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: deque[bytes] = deque(maxlen=_LAST_PIECES)
+
+    def seen(self, events: bytes) -> bytes:
+        """Take in what goes by, and return it."""
+        if events:
+            self._last.append(events if len(events) <= _LAST_BYTES else events[-_LAST_BYTES:])
+        return events
+
+    @property
+    def lacking(self) -> bytes:
+        """What a stream lacks that ended well: nothing where it said so, failed, or never said why it ends."""
+        last = b"".join(self._last)
+        over = has_line(last, b"[DONE]") or has_line(last, b'{"error"')
+        if over or not _REASON.search(last):
+            return b""
+        return DONE if last.endswith(EVENT_ENDS) else b"\n\n" + DONE
+
+
 class Passage:
     """One event stream on its way through. Whole events come out, without the usage that its caller did not ask for."""
 
-    __slots__ = ("_account", "_answer", "_held", "_looks", "_tally", "_tokens")
+    __slots__ = ("_account", "_answer", "_end", "_events", "_looks", "_tally", "_tokens")
 
     def __init__(self, routed: Routed, account: Account) -> None:
-        self._held = WholeEvents()
+        self._events = WholeEvents()
+        self._end = StreamEnd()
         self._answer = routed.answer
         self._tally = routed.tally
         self._account = account
@@ -54,49 +79,31 @@ class Passage:
 
     def first(self, chunk: bytes) -> bytes:
         """Take in the first bytes and return what is ready to be passed on, nothing perhaps."""
-        return self._tokens.passing(self._held.take(chunk))
+        return self._end.seen(self._tokens.passing(self._events.take(chunk)))
 
     def take(self, chunk: bytes) -> bytes:
         """Take in the next bytes and return what is ready to be passed on, nothing perhaps."""
-        ready = self._held.take(chunk)
-        if self._tally:
+        if self._tally is not None:
             self._tokens.events += self._tally.streamed(chunk)
-        if self._looks:
+        whole = not self._events.held and chunk.endswith(EVENT_ENDS)
+        ready = chunk if whole else self._events.take(chunk)
+        if self._looks and self._tokens.sign in ready:
             ready = self._tokens.passing(ready)
-        return ready
+        return self._end.seen(ready)
 
     def rest(self) -> bytes:
         """Return what is left at the end, an event without its blank line or nothing, and note what the answer took."""
-        left = self._tokens.passing(self._held.rest)
+        left = self._tokens.passing(self._events.rest)
         if self._tally:
             self._answer.usage = self._tokens.usage()
         elif not self._account.served:
             self._account.hears(self._tokens.usage())
-        return left
-
-
-class StreamEnd:
-    """Whether a stream of texts, of which whole events pass, lacks only its `[DONE]`: some workers leave it out."""
-
-    __slots__ = ("_last",)
-
-    def __init__(self) -> None:
-        self._last: deque[bytes] = deque(maxlen=_LAST_PIECES)
-
-    def seen(self, events: bytes) -> bytes:
-        """Take in what goes by, and return it."""
-        if events:
-            self._last.append(events[-_LAST_BYTES:])
-        return events
+        return self._end.seen(left)
 
     @property
     def lacking(self) -> bytes:
-        """What a stream lacks that ended well: nothing where it said so, failed, or never said why it ends."""
-        last = b"".join(self._last)
-        over = has_line(last, b"[DONE]") or has_line(last, b'{"error"')
-        if over or not _REASON.search(last):
-            return b""
-        return DONE if last.endswith(EVENT_ENDS) else b"\n\n" + DONE
+        """What a stream of texts lacks that ended well, `[DONE]` at most."""
+        return self._end.lacking
 
 
 COMMENT = b": keep-alive\n\n"
@@ -126,13 +133,25 @@ _LOOKS = 16  # at what a slow caller takes, in the time that it may take nothing
 class Outgoing:
     """One answer on its way to its caller. `sent` counts its bytes, comments not among them."""
 
-    __slots__ = ("_ended", "_event_stream", "_http", "_patience", "_response", "_tail", "sent")
+    __slots__ = (
+        "_ended",
+        "_event_stream",
+        "_http",
+        "_lane",
+        "_last",
+        "_patience",
+        "_response",
+        "sent",
+    )
 
     def __init__(self, http: HttpRequest, *, patience: float) -> None:
         self._http = http
         self._patience = patience
         self._response: Streaming | LaneResponse = _NOT_BEGUN
-        self._tail = b""
+        self._lane: LaneResponse | None = None
+        """The same where it is one of the lane."""
+        self._last = b""
+        """What was sent last."""
         self._ended = self._event_stream = False
         self.sent = 0
 
@@ -159,7 +178,7 @@ class Outgoing:
         self._event_stream = headers["content-type"].startswith("text/event-stream")
         http = self._http
         if isinstance(http, LaneRequest):
-            self._response = LaneResponse(http.line, status, headers, length)
+            self._response = self._lane = LaneResponse(http.line, status, headers, length)
             return
         self._response = Streaming(status=status, headers=headers)
         self._response.content_length = length
@@ -167,18 +186,22 @@ class Outgoing:
 
     def send_now(self, chunk: bytes) -> bool:
         """Send some bytes if nobody has to wait for that, and say whether it was so; raise `ConnectionError`."""
-        response = self._response
-        if not isinstance(response, LaneResponse) or not self._is_read(chunk):
+        lane, transport = self._lane, self._http.transport
+        if lane is None or transport is None or len(chunk) > AT_ONCE_BYTES:
             return False
-        self._went(chunk)
-        response.write_now(chunk)
+        if transport.get_write_buffer_size():
+            return False
+        self.sent += len(chunk)
+        self._last = chunk
+        lane.write_now(chunk)
         return True
 
     async def send(self, chunk: bytes) -> None:
         """Send some bytes; raise `ConnectionError` when nobody takes them."""
         if not chunk:
             return
-        self._went(chunk)
+        self.sent += len(chunk)
+        self._last = chunk[-_LONGEST_END:]
         if self._is_read(chunk):
             await self._response.write(chunk)
             return
@@ -195,17 +218,13 @@ class Outgoing:
 
     async def comment(self) -> None:
         """Send a comment, unless it would stand in the middle of an event, or wait for its reader."""
-        between = not self._tail or self._tail.endswith(EVENT_ENDS)
+        between = not self._last or self._last.endswith(EVENT_ENDS)
         if between and not self._ended and self._unread() == 0:
             await self._response.write(COMMENT)
 
     def cut(self) -> None:
         """Break the connection: what was sent shall not look like a whole answer."""
         cut(self._http)
-
-    def _went(self, chunk: bytes) -> None:
-        self.sent += len(chunk)
-        self._tail = chunk[-_LONGEST_END:]
 
     def _is_read(self, chunk: bytes) -> bool:
         """Whether it will make nobody wait: a timer for every token would cost more than the token."""

@@ -15,15 +15,13 @@ from node.faces.request_reader import ID, SMALL, hold, id_of, release
 from node.lane import direct
 from node.lane.calls import CallHandler, LaneCall, LaneCalls
 from node.lane.request import MAX_HEAD_BYTES, LaneHead, LaneRequest, read_head
-from node.lane.response import LaneResponse, head_of
+from node.lane.response import COPIED_BYTES, LaneResponse, head_of
 
 PIECES = 32
 """Reads of a socket that one body may take; aiohttp goes on with what comes in more."""
 
 WAIT_SECONDS = 0.25
 """Seconds that the rest of a body may take; aiohttp goes on after them, with limits of its own."""
-
-_COPIED_BYTES = 64 * 1024
 
 
 class LaneConnection(CallerConnection):
@@ -113,11 +111,18 @@ class LaneConnection(CallerConnection):
         if wire is None or asked is None or wire.is_closing():
             raise ConnectionResetError("the caller is gone")
         size = sum(map(len, parts))
-        if size <= _COPIED_BYTES:
+        if size <= COPIED_BYTES:
             wire.write(b"".join(parts))
         else:
             wire.writelines(parts)
         asked.writer.output_size += size
+
+    def send_on(self, piece: bytes) -> None:
+        """Send more of an answer of which something was sent; raise as `send_now` does."""
+        wire = self._wire
+        if wire is None or self._under_way is None or wire.is_closing():
+            raise ConnectionResetError("the caller is gone")
+        wire.write(piece)
 
     async def drain(self) -> None:
         """Wait while the transport holds enough; raise `ConnectionError` when nobody takes it."""

@@ -105,8 +105,10 @@ class DirectCall:
         conclude(self._context, self._account)
 
     def _news(self) -> None:
-        # What is raised here shall not be raised in the parser that calls.
-        if self._turn is None:
+        if self._reply.prompt:
+            self._look()
+        elif self._turn is None:
+            # What is raised here shall not be raised in the link that calls.
             self._turn = asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:

@@ -109,7 +109,7 @@ class WholeBody:
 
 
 class Written:
-    """How many bytes of an answer were written."""
+    """How many bytes of an answer were written at least: none, or those that it began with."""
 
     __slots__ = ("output_size",)
 
@@ -130,6 +130,9 @@ class LaneWire(Protocol):
 
     def send_now(self, *parts: bytes) -> None:
         """Send bytes; raise `ConnectionError` when nobody takes them."""
+
+    def send_on(self, piece: bytes) -> None:
+        """Send more of an answer of which something was sent; raise as `send_now` does."""
 
     async def drain(self) -> None:
         """Wait while the transport holds enough; raise `ConnectionError` when nobody takes it."""

@@ -12,6 +12,9 @@ from http import HTTPStatus
 from node.lane.request import LaneWire
 from router.http.connection import header_lines
 
+COPIED_BYTES = 64 * 1024
+"""Up to here bytes are joined, so that the transport gets one piece."""
+
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
@@ -29,10 +32,15 @@ def head_of(status: int, headers: Mapping[str, str], length: int | None, fixed: 
     ).encode()
 
 
+def _chunk_of(piece: bytes) -> tuple[bytes, ...]:
+    # An empty one would be the last (RFC 9112 7.1).
+    return (b"%x\r\n" % len(piece), piece, b"\r\n") if piece else ()
+
+
 class LaneResponse:
     """An answer that is sent as it comes. Its head leaves with its first bytes."""
 
-    __slots__ = ("_head", "_line", "content_length")
+    __slots__ = ("_chunked", "_head", "_line", "content_length")
 
     prepared = True
 
@@ -42,15 +50,21 @@ class LaneResponse:
         """Begin an answer, in chunks where its length is not known."""
         self.content_length = length
         self._line = line
+        self._chunked = False
+        """Whether it goes in chunks, and its head has left."""
         self._head = line.head(status, dict(headers), length)
 
     def write_now(self, piece: bytes) -> None:
         """Send some bytes; raise `ConnectionError` when the caller is gone."""
+        if self._chunked and 0 < len(piece) <= COPIED_BYTES:
+            self._line.send_on(b"%x\r\n%b\r\n" % (len(piece), piece))
+            return
         head, self._head = self._head, b""
         if self.content_length is not None:
             self._line.send_now(head, piece)
-        elif piece:
-            self._line.send_now(head, b"%x\r\n" % len(piece), piece, b"\r\n")
+        else:
+            self._chunked = True
+            self._line.send_now(head, *_chunk_of(piece))
 
     async def write(self, piece: bytes) -> None:
         """Send some bytes, and wait while the transport holds enough; raise `ConnectionError` when the caller is gone."""

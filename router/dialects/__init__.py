@@ -46,13 +46,18 @@ class Flow(ABC, AsyncIterator[bytes]):
     __slots__ = ()
 
     @abstractmethod
-    def here(self) -> bytes:
-        """Return what has come, nothing where nothing has, and wait for more; raise `AnswerBroken`."""
+    def here(self) -> tuple[bytes, bool]:
+        """Return what has come, nothing where nothing has, and whether it is over; wait for more. Raise `AnswerBroken`."""
 
     @property
     @abstractmethod
     def over(self) -> bool:
         """Whether all that can be had so was: it has ended, broken off, or needs one who waits."""
+
+    @property
+    @abstractmethod
+    def prompt(self) -> bool:
+        """Whether a listener may do all its work at once: else more may have come with what it is told of."""
 
     @abstractmethod
     def listen(self, listener: Callable[[], None] | None) -> None:

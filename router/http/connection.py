@@ -41,6 +41,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, home: "Home") -> None:
         self.loop = asyncio.get_running_loop()
         """Asked for once: each answer of `get_running_loop` costs a system call before Python 3.12."""
+        self.prompt = False
         self.streamed = False
         """Whether its last answer came in chunks, of a length that nobody knew before."""
         self._home = home
@@ -128,6 +129,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         wire = transport.get_extra_info("socket")
         if wire is not None:
+            self.prompt = True
             # TLS says things of its own, tickets for example: there only the end counts.
             secured = transport.get_extra_info("sslcontext") is not None
             self._unread = select.poll()
@@ -154,7 +156,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def data_received(self, data: bytes | memoryview) -> None:
         """Take in bytes."""
-        if self._reply is None:
+        reply = self._reply
+        if reply is None:
             # Nobody asked for anything.
             self.abort()
             return
@@ -164,9 +167,12 @@ class Connection(asyncio.BufferedProtocol):
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade):
             self._break(NotHttp("the response is not HTTP"))
-            return
-        if self._barren > HEAD_BYTES:
-            self._break(NotHttp("the response headers are too long"))
+        else:
+            if self._barren > HEAD_BYTES:
+                self._break(NotHttp("the response headers are too long"))
+        # Nobody acts on what came before all of it is taken in, and the connection is free where it may be.
+        if self._reply is reply or reply.complete:
+            reply.news()
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is gone."""
@@ -176,6 +182,7 @@ class Connection(asyncio.BufferedProtocol):
         if reply is not None:
             if self._until_close and error is None:
                 reply.finish()
+                reply.wake()
             else:
                 reply.fail(
                     HungUp("the other side closed the connection", untouched=not self._heard)
@@ -209,7 +216,6 @@ class Connection(asyncio.BufferedProtocol):
         reply.length = int(length) if length is not None and length.isdecimal() else None
         self._until_close = reply.length is None and not self.streamed and status not in _NO_BODY
         reply.status = status
-        reply.wake()
 
     def on_body(self, piece: bytes) -> None:
         """Take in bytes of the body."""

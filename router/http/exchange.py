@@ -202,17 +202,27 @@ class Rest(Flow):
             raise StopAsyncIteration
         return self._taken(chunk)
 
-    def here(self) -> bytes:
-        """Return what has come, nothing where nothing has, and wait for more; raise `AnswerBroken`."""
-        chunk = self._taken(self._reply.here())
-        self._reply.read_on()
+    def here(self) -> tuple[bytes, bool]:
+        """Return what has come, nothing where nothing has, and whether it is over; wait for more. Raise `AnswerBroken`."""
+        reply = self._reply
+        chunk = reply.here()
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise self._too_long()
+        if reply.full:
+            reply.read_on()
         self._exchange.waits()
-        return chunk
+        return chunk, reply.done
 
     @property
     def over(self) -> bool:
         """Whether it has ended or broken off, and all that came was handed on."""
-        return self._reply.ended or (self._reply.failed and not self._reply.held)
+        return self._reply.over
+
+    @property
+    def prompt(self) -> bool:
+        """Whether a listener may do all its work at once."""
+        return self._reply.prompt
 
     def listen(self, listener: Callable[[], None] | None) -> None:
         """Have news told, or no more; who is told none does not wait for any."""
@@ -226,8 +236,11 @@ class Rest(Flow):
         self._exchange.heard()
         self._left -= len(chunk)
         if self._left < 0:
-            raise self._exchange.broke("the answer is longer than `max_answer_bytes`")
+            raise self._too_long()
         return chunk
+
+    def _too_long(self) -> AnswerBroken:
+        return self._exchange.broke("the answer is longer than `max_answer_bytes`")
 
 
 class Sending:

@@ -44,6 +44,9 @@ class Source(Protocol):
 
     loop: asyncio.AbstractEventLoop
 
+    prompt: bool
+    """Whether news is told last of all that is done with what a socket had."""
+
     def resume(self) -> None:
         """Read the socket again."""
 
@@ -63,9 +66,12 @@ class Reply:
         "_size",
         "_waiter",
         "complete",
+        "done",
+        "full",
         "headers",
         "length",
         "listener",
+        "prompt",
         "status",
     )
 
@@ -73,9 +79,14 @@ class Reply:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.length: int | None = None
-        self.complete = False
+        self.complete = self.done = False
+        """Whether all of it came; whether nothing more will."""
+        self.full = False
+        """Whether the socket is left unread until what is here was taken."""
         self.listener: Callable[[], None] | None = None
         """Called whenever there is news, instead of a reader who waits."""
+        self.prompt = connection.prompt
+        """Whether a listener may do all its work at once."""
         self._connection: Source | None = connection
         self._loop = connection.loop
         self._pieces: list[bytes] = []
@@ -102,6 +113,7 @@ class Reply:
 
     def read_on(self) -> None:
         """Read the socket again."""
+        self.full = False
         if self._connection is not None:
             self._connection.resume()
 
@@ -145,6 +157,11 @@ class Reply:
         return self._error is not None
 
     @property
+    def over(self) -> bool:
+        """Whether nothing more will come, and all that came was read."""
+        return self.done and not self._pieces
+
+    @property
     def refused(self) -> bool:
         """Whether it failed before anybody read the request."""
         return isinstance(self._error, CannotConnect)
@@ -180,19 +197,26 @@ class Reply:
     def take(self, piece: bytes) -> bool:
         """Take in bytes of the body; return whether that is enough for now."""
         self._pieces.append(piece)
-        self._size += len(piece) + _PIECE_COST
-        if self._size >= self._enough:
-            self.wake()
-        return self._size >= max(FULL_BYTES, self._enough)
+        size = self._size = self._size + len(piece) + _PIECE_COST
+        self.full = size >= FULL_BYTES and size >= self._enough
+        return self.full
+
+    def news(self) -> None:
+        """Let the reader look, where what has come is enough for it."""
+        if self.complete or (self.status and self._size >= self._enough):
+            if self.listener is not None:
+                self.listener()
+            else:
+                self.wake()
 
     def finish(self) -> None:
-        """The answer is complete, and the connection somebody else's."""
-        self.complete, self._connection = True, None
-        self.wake()
+        """The answer is complete, and the connection somebody else's; the reader is yet to be told."""
+        self.complete = self.done = True
+        self._connection = None
 
     def fail(self, error: HttpError) -> None:
         """Nothing more will come."""
-        self._error, self._connection = error, None
+        self._error, self.done, self._connection = error, True, None
         self.wake()
 
     def wake(self) -> None:

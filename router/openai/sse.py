@@ -67,32 +67,33 @@ def has_line(events: bytes, data: bytes) -> bool:
 class WholeEvents:
     """Holds back the beginning of an event until it is whole: half of one could not be followed by our error event."""
 
-    __slots__ = ("_held",)
+    __slots__ = ("held",)
 
     def __init__(self) -> None:
         # It grows in place: joined anew for every chunk, an event of small chunks would be copied again and again.
-        self._held = bytearray()
+        self.held = bytearray()
+        """The beginning of an event."""
 
     @property
     def rest(self) -> bytes:
         """What is held back."""
-        return bytes(self._held)
+        return bytes(self.held)
 
     def take(self, chunk: bytes) -> bytes:
         """Take in the next bytes and return what is ready to be sent, nothing perhaps."""
-        if not self._held and chunk.endswith(EVENT_ENDS):
+        if not self.held and chunk.endswith(EVENT_ENDS):
             return chunk
         # What is held has no end in it, but may have the beginning of one.
-        before = bytes(self._held[-_LONGEST_TAIL:])
+        before = bytes(self.held[-_LONGEST_TAIL:])
         looked = before + chunk
         end = max(looked.rfind(mark) + len(mark) if mark in looked else 0 for mark in EVENT_ENDS)
-        if end == 0 and len(self._held) + len(chunk) < _LONGEST_HELD:
-            self._held += chunk
+        if end == 0 and len(self.held) + len(chunk) < _LONGEST_HELD:
+            self.held += chunk
             return b""
         cut = end - len(before) if end else len(chunk)
-        ready = b"".join((self._held, chunk[:cut]))
+        ready = b"".join((self.held, chunk[:cut]))
         # A new one, for what was once long keeps its room.
-        self._held = bytearray(chunk[cut:])
+        self.held = bytearray(chunk[cut:])
         return ready
 
 

@@ -130,11 +130,13 @@ OPENAI = Tells(_TOLD, told)
 class Tokens:
     """The tokens of one event stream, seen as it passes in whole events. `events` are those that went by."""
 
-    __slots__ = ("_hidden", "_last", "_tells", "_told", "events")
+    __slots__ = ("_hidden", "_last", "_tells", "_told", "events", "sign")
 
     def __init__(self, *, hidden: bool, tells: Tells = OPENAI) -> None:
         """`hidden` says that we asked: the event that answers is not the caller's."""
         self.events = 0
+        self.sign = tells.sign
+        """What an event holds that tells."""
         self._hidden = hidden
         self._tells = tells
         self._told: Usage | None = None
@@ -142,7 +144,7 @@ class Tokens:
 
     def passing(self, events: bytes) -> bytes:
         """Take in what is ready to be sent and return what the caller is to see of it."""
-        if self._tells.sign not in events:
+        if self.sign not in events:
             return events
         if not self._hidden:
             # Some workers tell after every token; only the last word counts, and only once.
@@ -159,7 +161,7 @@ class Tokens:
 
     def _read(self, events: bytes) -> bytes:
         # Of many events that come together the last one tells; where it begins, the blank line before it says.
-        sign, read = self._tells.sign, self._tells.read
+        sign, read = self.sign, self._tells.read
         at = events.rfind(b"\n\n", 0, events.index(sign))
         begins = at + 2 if at >= 0 else 0
         splitter = Splitter(max_event_bytes=len(events))

@@ -70,6 +70,8 @@ class _Stream:
     """Whether nothing more comes after them."""
     queued: bool = False
     """Whether it waits for its turn to send."""
+    turn: int = -1
+    """When it sent something last that did not have to wait, in calls of `data_to_send`."""
     sent_end: bool = False
     got_end: bool = False
     deaf: bool = False
@@ -94,6 +96,9 @@ class Mux:
         self._newest = -1 if asking else 0
         self._turns: deque[int] = deque()
         self._control = bytearray()
+        self._ready = bytearray()
+        """Frames of `DATA` that were made when their bytes came: at most one of a stream for each call of `data_to_send`."""
+        self._turn = 0
         self._partial = b""
         self._inward = 0
         """The stream whose `DATA` frame is coming, and how many of its bytes are to come."""
@@ -113,7 +118,7 @@ class Mux:
     @property
     def wants_to_send(self) -> bool:
         """Whether something could be sent now."""
-        return bool(self._control or self._turns)
+        return bool(self._control or self._ready or self._turns)
 
     # What this side does.
 
@@ -128,6 +133,15 @@ class Mux:
         """Send bytes on a stream as soon as there is credit; return how many of it wait to be sent."""
         stream = self._streams.get(number)
         if stream is None or stream.ends:
+            return 0
+        size, ready = len(data), self._ready
+        first = stream.turn != self._turn and not stream.pending and not stream.flags
+        if first and size <= stream.credit and size + len(ready) <= FRAME_BYTES:
+            # As nearly all that is sent: a little, and nothing else of its stream in this turn.
+            stream.turn = self._turn
+            stream.credit -= size
+            ready += FRAME.pack(VERSION, _DATA, 0, number, size)
+            ready += data
             return 0
         stream.pending += data
         self._wait_for_turn(number, stream)
@@ -159,6 +173,8 @@ class Mux:
         """Want nothing more of a stream, at once. What was written before and has credit still goes, as over a socket."""
         stream = self._streams.get(number)
         if stream is not None:
+            self._control += self._ready
+            self._ready.clear()
             if stream.pending and stream.credit:
                 self._put(self._control, number, stream)
             self._say(_WINDOW, _RST | stream.flags, number)
@@ -196,6 +212,10 @@ class Mux:
     def data_to_send(self, at_most: int) -> bytes:
         """Return the frames that can be sent now: those about streams, then bytes of each stream in turn, to about `at_most`."""
         out, self._control = self._control, bytearray()
+        self._turn += 1
+        if self._ready:
+            out += self._ready
+            self._ready = bytearray()
         turns = self._turns
         while turns and len(out) < at_most:
             number = turns.popleft()

@@ -157,7 +157,12 @@ class MuxedConnection(asyncio.Protocol):
             self.abort()
             return
         for event in events:
-            self._happened(event)
+            # As nearly all are; the others have more to look at.
+            if type(event) is Received:
+                if (stream := self._streams.get(event.stream)) is not None:
+                    stream.feed(event.data)
+            else:
+                self._happened(event)
         if self.mux.wants_to_send:
             self.flush_soon()
 
@@ -190,8 +195,6 @@ class MuxedConnection(asyncio.Protocol):
 
     def _happened(self, event: Event) -> None:
         match event:
-            case Received(number, data) if (stream := self._streams.get(number)) is not None:
-                stream.feed(data)
             case Opened(number) if self._accept is not None:
                 self._begin(number, self._accept())
             case Ended(number) if (stream := self._streams.get(number)) is not None:

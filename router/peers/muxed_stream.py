@@ -167,8 +167,9 @@ class MuxedStream(asyncio.Transport):
         """Take in bytes."""
         if self._unread or self._paused or self._closing:
             self._unread.append(data)
-        else:
-            self._deliver(data)
+            return
+        self._protocol.data_received(data)
+        self._connection.consumed(self.number, len(data))
 
     def feed_end(self) -> None:
         """The other side has ended."""

@@ -34,6 +34,11 @@ class StreamConnection(Connection):
         """Whether the next request may be sent."""
         return not self.draining and super().quiet
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin; what is told of it is told while the shared connection hands out more."""
+        super().connection_made(transport)
+        self.prompt = False
+
     def connection_lost(self, error: Exception | None) -> None:
         """The stream is over; of one that was refused nobody has read anything."""
         if isinstance(error, ConnectionRefusedError) and self._reply is not None:

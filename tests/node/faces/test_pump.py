@@ -27,11 +27,12 @@ class Script(Flow):
     async def __anext__(self) -> bytes:
         raise StopAsyncIteration
 
-    def here(self) -> bytes:
+    def here(self) -> tuple[bytes, bool]:
         pieces, self.pieces = self.pieces, []
-        return b"".join(pieces)
+        return b"".join(pieces), self.over
 
     over = False
+    prompt = False
 
     def listen(self, listener) -> None:
         self.listener = listener
@@ -66,6 +67,9 @@ class Line:
     def send_now(self, *parts) -> None:
         self.sent.append(b"".join(parts))
 
+    def send_on(self, piece) -> None:
+        self.send_now(piece)
+
     async def drain(self) -> None:
         if self.unread:
             await self.read.wait()
@@ -98,6 +102,20 @@ async def test_what_comes_in_one_turn_goes_on_in_one_piece() -> None:
     await task
     assert line.sent == [b"HEAD" + chunk(b"AB"), chunk(b"C"), chunk(b"D")]
     assert (out.sent, flow.listener) == (4, None)
+
+
+async def test_what_comes_promptly_goes_on_before_its_teller_goes_on() -> None:
+    flow, line = Script(), Line()
+    flow.prompt = True
+    out = await begun(line)
+    task = asyncio.ensure_future(Pump(flow, bytes.upper, out, PumpQueue()).run())
+    await asyncio.sleep(0)
+    flow.say(b"a")
+    assert line.sent == [b"HEAD" + chunk(b"A")]
+    flow.say(b"b", last=True)
+    assert line.sent[1:] == [chunk(b"B")]
+    await task
+    assert flow.listener is None
 
 
 async def test_a_slow_caller_stops_it_until_all_is_read() -> None:

@@ -52,3 +52,12 @@ async def test_one_that_fails_stops_no_other() -> None:
     assert served == [*range(PER_TURN)]
     with pytest.raises(ValueError, match="a defect"):
         raise said[0]
+
+
+async def test_a_few_pass_on_at_once_while_nobody_waits_and_then_one_has_its_turn() -> None:
+    queue = PumpQueue()
+    assert [queue.at_once() for _ in range(PER_TURN + 1)] == [True] * PER_TURN + [False]
+    queue.add(lambda: None)
+    assert not queue.at_once()
+    await turns(1)
+    assert queue.at_once()

@@ -206,14 +206,18 @@ class TestEnds:
             assert pair.events[-1] == StreamCut(stream, taken=True)
             assert len(pair.asking) == len(pair.asked) == 0
 
-    def test_what_was_written_in_the_same_turn_comes_before_it(self) -> None:
+    @pytest.mark.parametrize("before", [b"", b"so much for "])
+    def test_what_was_written_in_the_same_turn_comes_before_it(self, before) -> None:
         pair = Pair()
         number = pair.asking.open()
         pair.carry()
-        pair.asked.send(number, b"the beginning")
+        pair.asked.send(number, before)
+        pair.carry()
+        for word in (b"the ", b"beginning"):
+            pair.asked.send(number, word)
         pair.asked.cut(number)
         pair.carry()
-        assert pair.brought[False, number] == b"the beginning"
+        assert pair.brought[False, number] == before + b"the beginning"
         assert pair.events[-1] == StreamCut(number, taken=True)
 
     def test_the_first_one_refused_says_that_nobody_took_it(self) -> None:
