@@ -51,10 +51,10 @@ class Connection(asyncio.BufferedProtocol):
         self._barren = 0
         self._headers: dict[str, str] = {}
         self._until_close = False
+        self._inward = _LITTLE
         self._paused = False
         self._writing = False
         self._writable: asyncio.Future[None] | None = None
-        self._heard = False
         self._unread: select.poll | None = None
 
     @property
@@ -92,7 +92,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             raise HungUp("the connection is closed", untouched=True)
         reply = self._reply = Reply(self)
-        self._barren, self._heard, self._until_close = 0, False, False
+        self._barren, self._until_close, self._inward = 0, False, _LITTLE
         self._headers = {}
         return self._transport, reply
 
@@ -101,11 +101,20 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def widen(self, *, much: bool) -> None:
+        """Read much of the socket at once, or as much as usual."""
+        self._inward = _INWARD if much else _LITTLE
+
     def resume(self) -> None:
         """Read the socket again."""
         if self._paused and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
+
+    def _pause(self, reply: Reply) -> None:
+        if reply.held >= reply.enough and self._transport is not None:
+            self._paused = reply.full = True
+            self._transport.pause_reading()
 
     async def _send(
         self, transport: asyncio.Transport, head: bytes, body: bytes, reply: Reply
@@ -148,7 +157,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Return where the next bytes go: one place for all, since they are taken out before anything else is read."""
-        return _INWARD if self._reply is not None and self._reply.much else _LITTLE
+        return self._inward
 
     def buffer_updated(self, count: int) -> None:
         """Take in bytes of a socket."""
@@ -161,7 +170,6 @@ class Connection(asyncio.BufferedProtocol):
             # Nobody asked for anything.
             self.abort()
             return
-        self._heard = True
         self._barren += len(data)
         try:
             self._parser.feed_data(data)
@@ -171,7 +179,11 @@ class Connection(asyncio.BufferedProtocol):
             if self._barren > HEAD_BYTES:
                 self._break(NotHttp("the response headers are too long"))
         # Nobody acts on what came before all of it is taken in, and the connection is free where it may be.
-        if self._reply is reply or reply.complete:
+        if self._reply is reply:
+            reply.news()
+            if reply.held >= FULL_BYTES and not self._paused:
+                self._pause(reply)
+        elif reply.complete:
             reply.news()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -184,9 +196,8 @@ class Connection(asyncio.BufferedProtocol):
                 reply.finish()
                 reply.wake()
             else:
-                reply.fail(
-                    HungUp("the other side closed the connection", untouched=not self._heard)
-                )
+                untouched = not (self._barren or reply.status)
+                reply.fail(HungUp("the other side closed the connection", untouched=untouched))
         # It refers to us: together they would stay until the garbage collector comes.
         del self._parser
         self._home.lost(self)
@@ -220,12 +231,13 @@ class Connection(asyncio.BufferedProtocol):
     def on_body(self, piece: bytes) -> None:
         """Take in bytes of the body."""
         self._barren = 0
-        if self._reply is not None and not self._reply.status:
+        reply = self._reply
+        if reply is None:
+            return
+        if reply.status:
+            reply.take(piece)
+        else:
             self._break(NotHttp("an informational response has a body"))
-        elif self._reply is not None and self._reply.take(piece) and not self._paused:
-            self._paused = True
-            if self._transport is not None:
-                self._transport.pause_reading()
 
     def on_message_complete(self) -> None:
         """The answer is complete, unless it was only the notice of one."""

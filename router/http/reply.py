@@ -50,6 +50,9 @@ class Source(Protocol):
     def resume(self) -> None:
         """Read the socket again."""
 
+    def widen(self, *, much: bool) -> None:
+        """Read much of the socket at once, or as much as usual."""
+
     def abort(self) -> None:
         """Cut the connection."""
 
@@ -59,16 +62,16 @@ class Reply:
 
     __slots__ = (
         "_connection",
-        "_enough",
         "_error",
         "_loop",
         "_pieces",
-        "_size",
         "_waiter",
         "complete",
         "done",
+        "enough",
         "full",
         "headers",
+        "held",
         "length",
         "listener",
         "prompt",
@@ -90,8 +93,10 @@ class Reply:
         self._connection: Source | None = connection
         self._loop = connection.loop
         self._pieces: list[bytes] = []
-        self._size = 0
-        self._enough = 0
+        self.held = 0
+        """How many bytes of the body wait for their reader, about."""
+        self.enough = 0
+        """How many are worth telling it, for now."""
         self._waiter: asyncio.Future[None] | None = None
         self._error: HttpError | None = None
 
@@ -121,21 +126,25 @@ class Reply:
         """Return the bytes that are here, nothing where none are."""
         if not self._pieces:
             return b""
-        pieces, self._pieces, self._size = self._pieces, [], 0
+        pieces, self._pieces, self.held = self._pieces, [], 0
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def at_most(self, limit: int) -> bytes:
         """Return the rest, or more than `limit` bytes of it, read in big pieces; raise `HttpError` when it breaks off."""
         pieces: list[bytes] = []
         size = 0
+        if self._connection is not None:
+            self._connection.widen(much=limit >= FULL_BYTES)
         try:
             while size <= limit and not self.ended:
-                self._enough = limit + 1 - size
+                self.enough = limit + 1 - size
                 piece = await self.some()
                 pieces.append(piece)
                 size += len(piece)
         finally:
-            self._enough = 0
+            self.enough = 0
+            if self._connection is not None:
+                self._connection.widen(much=False)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def peek(self) -> bytes | None:
@@ -145,11 +154,6 @@ class Reply:
         if len(self._pieces) > 1:
             self._pieces = [b"".join(self._pieces)]
         return self._pieces[0] if self._pieces else b""
-
-    @property
-    def held(self) -> int:
-        """How many bytes of the body wait for their reader, about."""
-        return self._size
 
     @property
     def failed(self) -> bool:
@@ -182,11 +186,6 @@ class Reply:
 
     # The connection's side.
 
-    @property
-    def much(self) -> bool:
-        """Whether its reader waits for more than a little."""
-        return self._enough > FULL_BYTES
-
     async def head(self) -> None:
         """Wait until status and headers are there; raise `HttpError`."""
         while self._error is None and not self.status:
@@ -194,16 +193,14 @@ class Reply:
         if not self.status and self._error is not None:
             raise self._error
 
-    def take(self, piece: bytes) -> bool:
-        """Take in bytes of the body; return whether that is enough for now."""
+    def take(self, piece: bytes) -> None:
+        """Take in bytes of the body; `news` is yet to be told."""
         self._pieces.append(piece)
-        size = self._size = self._size + len(piece) + _PIECE_COST
-        self.full = size >= FULL_BYTES and size >= self._enough
-        return self.full
+        self.held += len(piece) + _PIECE_COST
 
     def news(self) -> None:
         """Let the reader look, where what has come is enough for it."""
-        if self.complete or (self.status and self._size >= self._enough):
+        if self.complete or (self.status and self.held >= self.enough):
             if self.listener is not None:
                 self.listener()
             else:
