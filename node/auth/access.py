@@ -18,6 +18,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Protocol
@@ -34,7 +35,7 @@ from node.config.settings import Keyless
 from node.config.web import WebSettings
 from node.faces.errors import NotAllowed, UnsupportedMediaType
 from node.faces.request_reader import SHARED, TAKEN_FOR_JSON
-from node.lane.request import HttpRequest
+from node.lane.request import HttpRequest, LaneRequest
 
 _ANY = "*"
 _SHARED_SECONDS = 600
@@ -65,6 +66,15 @@ class OwnedConnection(Protocol):
 
     owner: int | None
     """Uid of the caller's process, asked for once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What the headers of a request say of who asks: by a name of this node's, for itself, with a key."""
+
+    named: bool
+    directly: bool
+    key: str
 
 
 class Access:
@@ -105,13 +115,13 @@ class Access:
 
         Return the answer where such a page's browser asks first whether it may (a CORS preflight).
         """
-        host = request.headers.get("host")
-        if host is not None and _ANY not in self._names and not _is_ours(host, self._names):
+        host = request.headers.get("host", "")
+        if not self._said_in(request).named:
             raise NotAllowed(
                 f"{host[:100]!r} is not a name of this node: use its address or localhost, or add the name to web.names"
             )
         origin = request.headers.get("origin")
-        if origin is None or _same_origin(origin, host or ""):
+        if origin is None or _same_origin(origin, host):
             self.identify(request)
             return None
         if _ANY in self._origins or origin.lower() in self._origins:
@@ -129,7 +139,7 @@ class Access:
         """Return who asks, and note it with the request; raise an `AuthError` where a good key is wanted."""
         if PRINCIPAL in request:
             return request[PRINCIPAL]
-        shown = shown_key(request.headers)
+        shown = self._said_in(request).key
         # On the path of every request: the common case first.
         keyless = not shown and self._keyless is Keyless.MACHINE and self.near(request)
         free, near = keyless or is_open(request.path), partial(self.near, request)
@@ -208,18 +218,27 @@ class Access:
 
     def _owner(self, request: HttpRequest) -> int | None:
         """Return whose process calls, `None` where that is not known or it may call for others."""
-        transport, headers = request.transport, request.headers
-        if transport is None:
-            return None
-        for name in _FORWARDED:
-            if name in headers:
-                return None
-        if not _is_ours(headers.get("host", "localhost"), self._own):
+        transport = request.transport
+        if transport is None or not self._said_in(request).directly:
             return None
         caller: OwnedConnection = request.protocol  # type: ignore[assignment]  # ours, in both servers
         if caller.owner == UNASKED:
             caller.owner = self._owner_of(transport)
         return caller.owner
+
+    def _said_in(self, request: HttpRequest) -> _Said:
+        derived = request.derived if isinstance(request, LaneRequest) else {}
+        found: _Said | None = derived.get(_Said)
+        if found is not None:
+            return found
+        headers = request.headers
+        host = headers.get("host", "localhost")
+        said = derived[_Said] = _Said(
+            named="host" not in headers or _ANY in self._names or _is_ours(host, self._names),
+            directly=not any(name in headers for name in _FORWARDED) and _is_ours(host, self._own),
+            key=shown_key(headers),
+        )
+        return said
 
     def _owner_of(self, transport: asyncio.BaseTransport) -> int | None:
         caller = transport.get_extra_info("peername")

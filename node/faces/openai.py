@@ -5,12 +5,13 @@ Bodies stay bytes: only the model's name, `stream` and `project` are read from t
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
 from aiohttp import web
 
-from node.auth.principal import ANYBODY, PRINCIPAL
+from node.auth.principal import ANYBODY, PRINCIPAL, Principal
 from node.faces import Serving
 from node.faces.encoder import JSON, SpokenAnswer
 from node.faces.errors import Refusal, UnknownNode, WrongParameter
@@ -73,6 +74,7 @@ _NODES_LISTED = 10
 _PEER_ID_CHARACTERS = 52
 _DONE = re.compile(rb"^data: ?\[DONE\]\r?\n\r?\n", re.MULTILINE)
 _FAILURE = re.compile(rb'^data: ?\{"error"', re.MULTILINE)
+_PINS = (PROJECT, CID, NODE)
 _NO_FIELDS: Mapping[str, object] = MappingProxyType({})
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
@@ -182,7 +184,8 @@ def request_of(
     asked = bodies.read(body, content_type, named_by=NAMED_BY.get(kind, ""))
     if asked.names:
         body = bodies.with_one_model(body, asked)
-    background = background_of(http, asked.fields)
+    fields, words, asking = asked.fields, words_of(context, http), http.get(PRINCIPAL, ANYBODY)
+    background = words.background or _is_background(asking, fields)
     return Request(
         id=http[ID],
         kind=kind,
@@ -190,33 +193,78 @@ def request_of(
         body=body,
         content_type=content_type,
         stream=asked.stream,
-        pin=pin_of(context, http.headers, asked.fields),
+        pin=pin_of(context, http.headers, fields)
+        if words.pins or "project" in fields
+        else ANYWHERE,
         # A hop header on the public side forbids a second hop as well: it is how loops end.
-        own_only=own_only or HOP in http.headers,
-        session=session_of(http, asked.fields),
-        caller=caller_of(http),
-        waits=HOP not in http.headers or WAIT in http.headers,
-        aim=_aim(http.headers),
+        own_only=own_only or words.hop,
+        session=words.session or _session(fields.get("prompt_cache_key")),
+        caller=_caller(asking, words.credential, http.remote),
+        waits=words.waits,
+        aim=words.aim,
         background=background,
-        patience=_seconds(http.headers.get(PATIENCE, "")) if HOP in http.headers else 0.0,
-        holds=HOP not in http.headers or http.headers.get(WAIT) == READY,
+        patience=words.patience,
+        holds=words.holds,
         # Whoever the caller asked takes the stream up, so nobody else has to.
-        continues=asked.stream and HOP not in http.headers and _continues(context, http.headers),
+        continues=asked.stream and words.continues,
         fallbacks=asked.names[1:],
         verbatim=verbatim,
-        prefixes=prefixes_of(asked.fields, len(body))
+        prefixes=prefixes_of(fields, len(body))
         if kind in TEXT and len(body) >= MIN_BYTES
         else NONE,
-        passed=passed(http, context.peer, background=background),
+        passed=passed(http, context.peer, background=True) if background else words.passed,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderWords:
+    """What headers say to routing, whatever the body says; the fields are those of `Request`."""
+
+    pins: bool
+    hop: bool
+    session: str
+    credential: str
+    waits: bool
+    holds: bool
+    aim: float
+    background: bool
+    patience: float
+    continues: bool
+    passed: Mapping[str, str]
+
+
+def words_of(context: Serving, http: HttpRequest) -> HeaderWords:
+    """Return what the headers of a request say, once where the same came before; raise `BadRequest` and what `passed` does."""
+    derived = http.derived if isinstance(http, LaneRequest) else {}
+    found: HeaderWords | None = derived.get(HeaderWords)
+    if found is not None:
+        return found
+    headers, hop = http.headers, HOP in http.headers
+    words = derived[HeaderWords] = HeaderWords(
+        pins=any(name in headers for name in _PINS),
+        hop=hop,
+        session=_session(headers.get(SESSION)),
+        credential=_credential(headers),
+        waits=not hop or WAIT in headers,
+        holds=not hop or headers.get(WAIT) == READY,
+        aim=_aim(headers),
+        background=headers.get(PRIORITY) == BACKGROUND,
+        patience=_seconds(headers.get(PATIENCE, "")) if hop else 0.0,
+        continues=not hop and _continues(context, headers),
+        passed=passed(http, context.peer),
+    )
+    return words
 
 
 def background_of(http: HttpRequest, fields: Mapping[str, object] = _NO_FIELDS) -> bool:
     """Say whether nobody waits for a request: by its header, OpenAI's `service_tier`, or its caller's key."""
-    if http.headers.get(PRIORITY) == BACKGROUND or fields.get("service_tier") == FLEX:
-        return True
-    key = http.get(PRINCIPAL, ANYBODY).key
-    return key is not None and key.background
+    asking = http.get(PRINCIPAL, ANYBODY)
+    return http.headers.get(PRIORITY) == BACKGROUND or _is_background(asking, fields)
+
+
+def _is_background(asking: Principal, fields: Mapping[str, object]) -> bool:
+    by_key = asking.key is not None and asking.key.background
+    return by_key or fields.get("service_tier") == FLEX
 
 
 def _aim(headers: Mapping[str, str]) -> float:
@@ -239,20 +287,30 @@ def _seconds(text: str) -> float:
 
 def caller_of(http: HttpRequest) -> str:
     """Tell callers apart: by node, by key (its hash differs from run to run and says nothing of it), or by address."""
-    asking = http.get(PRINCIPAL, ANYBODY)
+    return _caller(http.get(PRINCIPAL, ANYBODY), _credential(http.headers), http.remote)
+
+
+def _caller(asking: Principal, credential: str, address: str | None) -> str:
     if asking.key is not None:
         return asking.key.hash
-    said = http.headers.get(HOP) or http.headers.get("authorization")
+    return credential or asking.address or address or ""
+
+
+def _credential(headers: Mapping[str, str]) -> str:
     # Anthropic's clients have their key in a header of its own.
-    said = said or http.headers.get("x-api-key")
-    return str(hash(said)) if said else asking.address or http.remote or ""
+    said = headers.get(HOP) or headers.get("authorization") or headers.get("x-api-key")
+    return str(hash(said)) if said else ""
 
 
 def session_of(http: HttpRequest, fields: Mapping[str, object] = _NO_FIELDS) -> str:
     """Return what a caller calls its conversation, by header or as OpenAI has it; what is no text in it is replaced."""
-    said = http.headers.get(SESSION) or fields.get("prompt_cache_key")
-    text = said if isinstance(said, str) else ""
-    return text[:_LONGEST_SESSION].encode(errors="replace").decode()
+    return _session(http.headers.get(SESSION) or fields.get("prompt_cache_key"))
+
+
+def _session(said: object) -> str:
+    if not said or not isinstance(said, str):
+        return ""
+    return said[:_LONGEST_SESSION].encode(errors="replace").decode()
 
 
 def content_type_of(http: HttpRequest, body: bytes) -> str:

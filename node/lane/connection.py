@@ -16,6 +16,7 @@ from node.lane import direct
 from node.lane.calls import CallHandler, LaneCall, LaneCalls
 from node.lane.request import MAX_HEAD_BYTES, LaneHead, LaneRequest, read_head
 from node.lane.response import COPIED_BYTES, LaneResponse, head_of
+from router.http.repeated_head import RepeatedHead, remembered
 
 PIECES = 32
 """Reads of a socket that one body may take; aiohttp goes on with what comes in more."""
@@ -24,10 +25,23 @@ WAIT_SECONDS = 0.25
 """Seconds that the rest of a body may take; aiohttp goes on after them, with limits of its own."""
 
 
+_HEADS = 4
+"""Heads of one connection after which none is remembered any more."""
+
+
 class LaneConnection(CallerConnection):
     """One caller's connection."""
 
-    __slots__ = ("_awaited", "_calls", "_direct", "_missing", "_pieces", "_since")
+    __slots__ = (
+        "_awaited",
+        "_calls",
+        "_direct",
+        "_heads",
+        "_missing",
+        "_pieces",
+        "_seen",
+        "_since",
+    )
 
     def __init__(self, server: web.Server, place: Any, calls: LaneCalls) -> None:
         super().__init__(server, place)
@@ -39,6 +53,10 @@ class LaneConnection(CallerConnection):
         """What has come of that body, and how many bytes are missing."""
         self._missing = 0
         self._since = inf
+        self._seen: tuple[RepeatedHead, LaneHead] | None = None
+        """The newest head that was remembered, and what was read in it."""
+        self._heads = 0
+        """Heads that were read, up to `_HEADS`."""
 
     # What the listener calls.
 
@@ -163,7 +181,7 @@ class LaneConnection(CallerConnection):
         if self._deaf or self._last or self._wire is None:
             return
         begins = ahead if isinstance(ahead, bytes) else bytes(ahead[:MAX_HEAD_BYTES])
-        head = self._awaited or read_head(begins)
+        head = self._awaited or self._head_of(begins)
         call = None if head is None else self._calls.calls.get(head.path)
         if head is None or call is None:
             return
@@ -179,6 +197,21 @@ class LaneConnection(CallerConnection):
         self._under_way = request
         self._head_due = self._due = inf
         self._begin(request, call)
+
+    def _head_of(self, data: bytes) -> LaneHead | None:
+        if self._seen is not None:
+            pattern, seen = self._seen
+            found = pattern.found_in(data)
+            if found is not None:
+                return seen.again(*found)
+        head = read_head(data)
+        if head is not None and self._heads < _HEADS:
+            # From the second on: many a connection has one request. Not each, where all differ.
+            if self._heads:
+                pattern_ = remembered(data[: head.body_at])
+                self._seen = None if pattern_ is None else (pattern_, head)
+            self._heads += 1
+        return head
 
     def _begin(self, request: LaneRequest, call: LaneCall) -> None:
         request[ID] = id_of(request.headers)
@@ -197,6 +230,9 @@ class LaneConnection(CallerConnection):
         self._awaited, self._since = head, self._loop.time()
         self._missing = head.end - len(self._ahead)
         self._head_due = self._due = inf
+        if self._waits and self._wire is not None:
+            self._waits = False
+            self._wire.resume_reading()
 
     def _join(self) -> None:
         self._ahead = b"".join((self._ahead, *self._pieces))

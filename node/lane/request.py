@@ -50,15 +50,34 @@ class Fields(dict[str, str]):
 
 
 class LaneHead:
-    """What a request begins with. `end` is the length of the whole request, in bytes."""
+    """What a request begins with. `end` is the length of the whole request, in bytes.
 
-    __slots__ = ("body_at", "end", "headers", "path")
+    `derived` is what was made of its headers, for whoever finds the same again; their length stands in none of it.
+    """
 
-    def __init__(self, path: str, headers: Fields, body_at: int, length: int) -> None:
+    __slots__ = ("body_at", "derived", "end", "headers", "path")
+
+    def __init__(
+        self,
+        path: str,
+        headers: Fields,
+        body_at: int,
+        length: int,
+        derived: dict[type, Any] | None = None,
+    ) -> None:
+        self.derived = {} if derived is None else derived
         self.path = path
         self.headers = headers
         self.body_at = body_at
         self.end = body_at + length
+
+    def again(self, body_at: int, length: int) -> "LaneHead | None":
+        """Return the same head with another length; `None` where aiohttp is to read it."""
+        if length > MAX_BODY_BYTES:
+            return None
+        headers = Fields(self.headers)
+        headers["content-length"] = str(length)
+        return LaneHead(self.path, headers, body_at, length, self.derived)
 
 
 def read_head(data: bytes) -> LaneHead | None:
@@ -147,6 +166,7 @@ class LaneRequest:
         "body",
         "content",
         "content_length",
+        "derived",
         "headers",
         "line",
         "path",
@@ -167,6 +187,7 @@ class LaneRequest:
         self.body = bytes(data[head.body_at : head.end])
         self.content = WholeBody(self.body)
         self.content_length = head.end - head.body_at
+        self.derived = head.derived
         self.headers = head.headers
         self.line = line
         self.path = head.path

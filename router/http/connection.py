@@ -8,10 +8,12 @@ asked for it is nobody's answer.
 import asyncio
 import select
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from router.http.repeated_head import RepeatedHead, remembered
 from router.http.reply import FULL_BYTES, HttpError, HungUp, NotHttp, Reply
 
 HEAD_BYTES = 64 * 1024
@@ -23,6 +25,7 @@ _LITTLE = _INWARD[:FULL_BYTES]
 _PIECE_BYTES = 256 * 1024  # of a request's body, handed to the transport at once
 _NO_BODY = frozenset({204, 304})
 _FAILED = 500
+_HEAD_END = b"\r\n\r\n"
 
 
 class Home(Protocol):
@@ -33,6 +36,15 @@ class Home(Protocol):
 
     def lost(self, connection: "Connection") -> None:
         """Forget a connection that is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The newest head of a whole answer, and what was read in it."""
+
+    head: RepeatedHead
+    status: int
+    headers: Mapping[str, str]
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -50,6 +62,9 @@ class Connection(asyncio.BufferedProtocol):
         self._reply: Reply | None = None
         self._barren = 0
         self._headers: dict[str, str] = {}
+        self._seen: _Seen | None = None
+        self._used = False
+        """Whether it has brought an answer."""
         self._until_close = False
         self._inward = _LITTLE
         self._paused = False
@@ -170,6 +185,9 @@ class Connection(asyncio.BufferedProtocol):
             # Nobody asked for anything.
             self.abort()
             return
+        begins = not (self._barren or reply.status)
+        if begins and self._seen is not None and self._takes_repeated(data, reply):
+            return
         self._barren += len(data)
         try:
             self._parser.feed_data(data)
@@ -184,6 +202,10 @@ class Connection(asyncio.BufferedProtocol):
             if reply.held >= FULL_BYTES and not self._paused:
                 self._pause(reply)
         elif reply.complete:
+            # From the second on: many a connection has one request.
+            if begins and self._used:
+                self._remember(data, reply)
+            self._used = True
             reply.news()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -242,16 +264,19 @@ class Connection(asyncio.BufferedProtocol):
     def on_message_complete(self) -> None:
         """The answer is complete, unless it was only the notice of one."""
         reply = self._reply
-        if reply is None or not reply.status:
-            return
+        if reply is not None and reply.status:
+            self._complete(reply, stays=self._parser.should_keep_alive())
+
+    def _complete(self, reply: Reply, *, stays: bool) -> None:
+        """Hand over a whole answer, and this connection to whoever asks next if it stays open."""
         self._reply = None
         # Whoever answers before it has the whole request may take the rest of it for the next one.
         sent = not self._writing and self._sent()
         # uvicorn hangs up after an exception, once it has logged it: that may take seconds, in which a request would be lost.
-        whole = sent and self._parser.should_keep_alive() and reply.status != _FAILED
+        free = sent and stays and reply.status != _FAILED
         reply.finish()
         self.resume()
-        if whole and self.open:
+        if free and self.open:
             self._home.free(self)
         else:
             self.abort()
@@ -260,6 +285,32 @@ class Connection(asyncio.BufferedProtocol):
         """Whoever begins an answer that nobody asked for is not asked again."""
         if self._reply is None:
             self.abort()
+
+    def _takes_repeated(self, data: bytes | memoryview, reply: Reply) -> bool:
+        """Take in a whole answer whose head was read before on this connection, and say whether it was one."""
+        whole, seen = bytes(data), cast("_Seen", self._seen)
+        found = seen.head.found_in(whole)
+        if found is None or sum(found) != len(whole):
+            return False
+        at, reply.length = found
+        reply.headers = {**seen.headers, "content-length": str(reply.length)}
+        self.streamed, reply.status = False, seen.status
+        if reply.length:
+            reply.take(whole[at:])
+        self._complete(reply, stays=True)
+        reply.news()
+        return True
+
+    def _remember(self, data: bytes | memoryview, reply: Reply) -> None:
+        """Remember the head of a whole answer that came in one read, unless this connection has ended with it."""
+        if reply.length is None or not self.open:
+            return
+        whole = bytes(data)
+        at = len(whole) - reply.length
+        begins = whole.startswith(b"HTTP/1.1 %d " % reply.status)
+        if begins and whole.find(_HEAD_END) + len(_HEAD_END) == at:
+            head = remembered(whole[:at])
+            self._seen = None if head is None else _Seen(head, reply.status, reply.headers)
 
     def _sent(self) -> bool:
         return self._transport is not None and not self._transport.get_write_buffer_size()

@@ -147,6 +147,16 @@ WAYS = {
     "one": (call(b"x"),),
     "two together": (call(b"x") + call(b"201"),),
     "many together": (call(b"x") * 40,),
+    "again, with other lengths": (
+        call(b"headers") + call(b"x") + call(b"headers" * 3),
+        call(b"y" * 100) + call(b"headers", b"Accept: a/b") + call(b"headers"),
+        call(b"x", path=b"/elsewhere") + call(b"headers"),
+    ),
+    "again, then a length that lies": (
+        call(b"x") * 3 + call(b"xy").replace(b"Length: 2", b"Length: 02"),
+    ),
+    "again, then too big for the lane": (call(b"x") * 3 + call(b"x" * (MAX_BODY_BYTES + 1)),),
+    "again, in pieces": (call(b"x") * 3 + call(b"x" * 50)[:-30], b"x" * 30, call(b"z")),
     "head, then body": (call(b"x" * 100)[:-100], b"x" * 100),
     "body in pieces": (call(b"x" * 100)[:-100], *[b"x" * 20] * 5),
     "body in too many pieces": (call(b"x" * 40)[:-40], *[b"x"] * 40),
@@ -202,7 +212,7 @@ async def test_mutated_bytes_get_the_same_answers() -> None:
     tokens = [b"\r\n", b"\n", b" ", b":", b"\0", b"\t", b"0", b"Host: a\r\n", b"\r\n\r\n", b"\xff"]
 
     def mutated() -> bytes:
-        data = call(rng.choice([b"x", b"stream", b"201", b"headers"])) * rng.choice([1, 1, 2])
+        data = call(rng.choice([b"x", b"stream", b"201", b"headers"])) * rng.choice([1, 1, 2, 4])
         for _ in range(rng.randint(1, 3)):
             at, length = rng.randrange(len(data)), rng.choice([0, 0, 1, 4])
             data = data[:at] + rng.choice(tokens) + data[at + length :]

@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from node.lane.request import MAX_BODY_BYTES, MAX_HEAD_BYTES, LaneRequest, read_head
+from router.http.repeated_head import remembered
 
 BODY = b'{"model":"tiny"}'
 PLAIN = (
@@ -126,6 +127,29 @@ def test_what_is_believed_aiohttp_reads_alike(changes) -> None:
     assert not any((message.chunked, message.upgrade, message.should_close, message.compression))
     assert body.is_eof()
     assert body.total_bytes == head.end - head.body_at
+
+
+@given(st.lists(st.tuples(st.integers(0, len(PLAIN)), st.integers(0, 6), ANY), max_size=2))
+@example([(WHOLE.index(b"16"), 2, b"262145")])
+@example([(WHOLE.index(b"16"), 2, b"3")])
+def test_a_head_that_comes_again_is_read_as_the_first_time(changes) -> None:
+    first, data = read_head(WHOLE), WHOLE
+    assert first is not None
+    pattern = remembered(WHOLE[: first.body_at])
+    assert pattern is not None
+    for at, length, put in changes:
+        data = data[:at] + put + data[at + length :]
+    found = pattern.found_in(data)
+    if found is None:
+        return
+    again, anew = first.again(*found), read_head(data)
+    if again is None or anew is None:
+        assert again is anew
+        return
+    assert (again.path, again.headers, again.body_at, again.end) == (
+        anew.path, anew.headers, anew.body_at, anew.end,
+    )  # fmt: skip
+    assert again.derived is first.derived
 
 
 class Line:

@@ -127,6 +127,48 @@ def test_an_answer_is_the_same_however_its_bytes_fall(
     asyncio.run(once())
 
 
+LIKE_BEFORE = b"HTTP/1.1 200 OK\r\nServer: s\r\nContent-Length: %d\r\nDate: d\r\n\r\n%b"
+AGAIN = LIKE_BEFORE % (5, b"hello")
+PUT = st.one_of(
+    st.binary(max_size=4),
+    st.sampled_from([b"\r\n", b"0", b"1", b"-", b"\r\n\r\n", b"Content-Length: 5\r\n", b"Connection: close\r\n", AGAIN]),
+)  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, len(AGAIN)), st.integers(0, 3), PUT), max_size=2),
+    st.lists(st.integers(0, 200), max_size=2),
+)
+def test_an_answer_like_those_before_is_read_as_on_a_new_connection(changes, cuts) -> None:
+    said = AGAIN
+    for at, length, put in changes:
+        said = said[:at] + put + said[at + length :]
+
+    async def outcome(exchange: Exchange) -> tuple[object, ...]:
+        before = exchange.pool.freed
+        await exchange.ask()
+        exchange.say(*(split(said, cuts) if said else ()))
+        if not exchange.wire.closed:
+            exchange.connection.connection_lost(None)
+        try:
+            status, body = await exchange.whole()
+            headers = (await exchange.asking).headers
+        except (HungUp, NotHttp) as error:
+            return str(error), exchange.pool.freed - before
+        return status, body, headers, exchange.pool.freed - before
+
+    async def once() -> None:
+        used, new = Exchange(), Exchange()
+        for size in (5, 12, 0, 3):
+            await used.ask()
+            used.say(LIKE_BEFORE % (size, b"x" * size))
+            assert await used.whole() == (200, b"x" * size)
+        assert used.pool.freed == 4
+        assert await outcome(used) == await outcome(new)
+
+    asyncio.run(once())
+
+
 async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
     exchange = Exchange()
     await exchange.ask()
