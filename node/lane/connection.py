@@ -16,17 +16,13 @@ from node.lane import direct
 from node.lane.calls import CallHandler, LaneCall, LaneCalls
 from node.lane.request import MAX_HEAD_BYTES, LaneHead, LaneRequest, read_head
 from node.lane.response import COPIED_BYTES, LaneResponse, head_of
-from router.http.repeated_head import RepeatedHead, remembered
+from router.http.repeated_head import TRIES, RepeatedHead, remembered
 
 PIECES = 32
 """Reads of a socket that one body may take; aiohttp goes on with what comes in more."""
 
 WAIT_SECONDS = 0.25
 """Seconds that the rest of a body may take; aiohttp goes on after them, with limits of its own."""
-
-
-_HEADS = 4
-"""Heads of one connection after which none is remembered any more."""
 
 
 class LaneConnection(CallerConnection):
@@ -36,11 +32,11 @@ class LaneConnection(CallerConnection):
         "_awaited",
         "_calls",
         "_direct",
-        "_heads",
         "_missing",
         "_pieces",
         "_seen",
         "_since",
+        "_tries",
     )
 
     def __init__(self, server: web.Server, place: Any, calls: LaneCalls) -> None:
@@ -55,8 +51,7 @@ class LaneConnection(CallerConnection):
         self._since = inf
         self._seen: tuple[RepeatedHead, LaneHead] | None = None
         """The newest head that was remembered, and what was read in it."""
-        self._heads = 0
-        """Heads that were read, up to `_HEADS`."""
+        self._tries = TRIES
 
     # What the listener calls.
 
@@ -203,14 +198,13 @@ class LaneConnection(CallerConnection):
             pattern, seen = self._seen
             found = pattern.found_in(data)
             if found is not None:
+                self._tries = TRIES
                 return seen.again(*found)
         head = read_head(data)
-        if head is not None and self._heads < _HEADS:
-            # From the second on: many a connection has one request. Not each, where all differ.
-            if self._heads:
-                pattern_ = remembered(data[: head.body_at])
-                self._seen = None if pattern_ is None else (pattern_, head)
-            self._heads += 1
+        if head is not None and self._tries:
+            self._tries -= 1
+            anew = remembered(data[: head.body_at])
+            self._seen = None if anew is None else (anew, head)
         return head
 
     def _begin(self, request: LaneRequest, call: LaneCall) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from router.http.repeated_head import RepeatedHead, remembered
+from router.http.repeated_head import TRIES, RepeatedHead, remembered
 from router.http.reply import FULL_BYTES, HttpError, HungUp, NotHttp, Reply
 
 HEAD_BYTES = 64 * 1024
@@ -63,8 +63,7 @@ class Connection(asyncio.BufferedProtocol):
         self._barren = 0
         self._headers: dict[str, str] = {}
         self._seen: _Seen | None = None
-        self._used = False
-        """Whether it has brought an answer."""
+        self._tries = TRIES
         self._until_close = False
         self._inward = _LITTLE
         self._paused = False
@@ -202,10 +201,8 @@ class Connection(asyncio.BufferedProtocol):
             if reply.held >= FULL_BYTES and not self._paused:
                 self._pause(reply)
         elif reply.complete:
-            # From the second on: many a connection has one request.
-            if begins and self._used:
+            if begins and self._tries:
                 self._remember(data, reply)
-            self._used = True
             reply.news()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -292,6 +289,7 @@ class Connection(asyncio.BufferedProtocol):
         found = seen.head.found_in(whole)
         if found is None or sum(found) != len(whole):
             return False
+        self._tries = TRIES
         at, reply.length = found
         reply.headers = {**seen.headers, "content-length": str(reply.length)}
         self.streamed, reply.status = False, seen.status
@@ -308,6 +306,7 @@ class Connection(asyncio.BufferedProtocol):
         whole = bytes(data)
         at = len(whole) - reply.length
         begins = whole.startswith(b"HTTP/1.1 %d " % reply.status)
+        self._tries -= 1
         if begins and whole.find(_HEAD_END) + len(_HEAD_END) == at:
             head = remembered(whole[:at])
             self._seen = None if head is None else _Seen(head, reply.status, reply.headers)

@@ -8,6 +8,9 @@ import re
 MOST_BYTES = 2 * 1024
 """Bytes of a head that is remembered."""
 
+TRIES = 3
+"""Heads of one connection that are remembered, and never come again, after which none is."""
+
 _LENGTH = re.compile(rb"\r\ncontent-length: ([0-9]{1,7})\r\n", re.IGNORECASE)
 _MOST_DIGITS = 7
 
