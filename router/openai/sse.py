@@ -113,15 +113,12 @@ class Splitter:
             self._held += chunk
             held = self._held
         events: list[Event] = []
-        start, look = 0, self._seen
-        while (end := _EVENT_END.search(held, look)) is not None:
-            # A last CR may be the first half of a CRLF: whose, the next byte tells.
-            if end.end() == len(held) and held.endswith(b"\r"):
-                break
-            raw = bytes(held[start : end.end()])
+        start, look, plain = 0, self._seen, b"\r" not in held
+        while (end := _event_end(held, look, plain=plain)) > 0:
+            raw = bytes(held[start:end])
             self._check(raw)
             events.append(Event(raw, data_of(raw)))
-            start = look = end.end()
+            start = look = end
         if held is self._held:
             del self._held[:start]
         else:
@@ -146,8 +143,25 @@ class Splitter:
             raise EventTooLarge(f"an event of the stream is longer than {self._limit:,} bytes")
 
 
+def _event_end(held: bytes | bytearray, look: int, *, plain: bool) -> int:
+    """Return where the event ends that is looked at from `look` on, -1 where that is not here; `plain` says that no CR is."""
+    if plain:
+        at = held.find(b"\n\n", look)
+        return at + 2 if at >= 0 else -1
+    end = _EVENT_END.search(held, look)
+    # A last CR may be the first half of a CRLF: whose, the next byte tells.
+    if end is None or (end.end() == len(held) and held.endswith(b"\r")):
+        return -1
+    return end.end()
+
+
 def data_of(raw: bytes) -> bytes:
     """Return what the `data` lines of one event say."""
+    if raw.startswith(b"data: ") and raw.endswith(b"\n\n"):
+        only = raw[6:-2]
+        # As nearly all events are: one line.
+        if b"\n" not in only and b"\r" not in only:
+            return only
     if b"data" not in raw:
         return b""
     lines = _LINE_END.split(raw.removeprefix(_MARK))
