@@ -65,11 +65,14 @@ class Parsed:
     spans: list[FieldSpan] = field(default_factory=list)
 
 
-def is_large(body: bytes) -> bool:
-    """Whether reading this at once would hold everybody up."""
+def is_large(body: bytes, commas: int | None = None) -> bool:
+    """Whether reading this at once would hold everybody up; `commas` are those in it, where they were counted."""
     if len(body) <= SMALL_BYTES:
         return False
-    return len(body) > LONG_BYTES or body.count(b'"') // 2 + body.count(b",") > MANY_PARTS
+    if len(body) > LONG_BYTES:
+        return True
+    parts = body.count(b",") if commas is None else commas
+    return parts > MANY_PARTS or body.count(b'"') // 2 + parts > MANY_PARTS
 
 
 def loads(body: bytes) -> Any:
