@@ -116,7 +116,8 @@ class Request:
     body holds the first alone. `verbatim` is the same request in its caller's own words, where those are not OpenAI's. `deaths`
     is how many workers have died of it. `prefixes` is how its conversation begins. `aim` are the seconds within which its first
     byte is wanted, if any. `target` is set for requests of services, whose body may be empty. `background` says that all
-    others come before it. `trace` is set for what is traced.
+    others come before it. The body of one that is `plain` has no field that only nodes understand; of others that is not known.
+    `trace` is set for what is traced.
     """
 
     id: str
@@ -141,6 +142,7 @@ class Request:
     prefixes: Prefixes = NONE
     passed: Mapping[str, str] = field(default_factory=lambda: NOTHING_PASSED)
     deaths: int = 0
+    plain: bool = False
     trace: "Trace | None" = field(default=None, compare=False)
 
     @property

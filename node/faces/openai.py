@@ -208,6 +208,7 @@ def request_of(
         # Whoever the caller asked takes the stream up, so nobody else has to.
         continues=asked.stream and words.continues,
         fallbacks=asked.names[1:],
+        plain=asked.plain,
         verbatim=verbatim,
         prefixes=prefixes_of(fields, len(body))
         if kind in TEXT and len(body) >= MIN_BYTES

@@ -56,13 +56,14 @@ class ParsedBody:
     """What a body says that routing needs. `fields` are its other top-level fields; of a form, the short text ones.
 
     `names` are those to be asked for in turn where the body lists several (`models`), or the one that it names elsewhere;
-    `model` is the first of them, and the body lacks it.
+    `model` is the first of them, and the body lacks it. One that is `plain` is JSON without fields that only nodes understand.
     """
 
     model: str
     stream: bool
     fields: Mapping[str, object]
     names: tuple[str, ...] = ()
+    plain: bool = False
 
 
 def read(body: bytes, content_type: str, *, named_by: str = "") -> ParsedBody:
@@ -91,7 +92,8 @@ def read(body: bytes, content_type: str, *, named_by: str = "") -> ParsedBody:
     if named_by and fields.get("model") is None:
         name = _model(fields.get(named_by), named_by)
         return ParsedBody(name, bool(wanted), fields, (name,))
-    return ParsedBody(_model(fields.get("model")), bool(wanted), fields)
+    plain = OURS.isdisjoint(fields)
+    return ParsedBody(_model(fields.get("model")), bool(wanted), fields, plain=plain)
 
 
 def with_one_model(body: bytes, asked: ParsedBody) -> bytes:

@@ -278,7 +278,9 @@ Made = tuple[bytes, Rerank | None]
 
 
 def _for(worker: Worker, request: Request) -> Made:
-    body = for_worker(understood(request), request.content_type)
+    body = understood(request)
+    if not request.plain:
+        body = for_worker(body, request.content_type)
     wanted = answer_parser.asked(request) if request.kind is Kind.RERANK else None
     if wanted is not None:
         body = answer_parser.body_of(body, wanted)

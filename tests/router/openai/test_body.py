@@ -132,6 +132,29 @@ def test_a_body_of_a_million_members_is_read_in_steps_and_no_byte_is_changed() -
     assert left.endswith(b',"b":1.50}')
 
 
+@given(
+    objects,
+    st.sampled_from([None, "project", "models"]),
+    st.sampled_from([None, 0, 2]),
+    st.booleans(),
+)
+def test_a_plain_body_is_one_that_workers_get_as_it_came(fields, ours, indent, escapes) -> None:
+    named = {**fields, "model": "m", "stream": False, **({ours: None} if ours else {})}
+    try:
+        body = json.dumps(named, ensure_ascii=False, indent=indent).encode()
+    except UnicodeEncodeError:
+        return
+    if escapes and ours:
+        body = body.replace(
+            b'"%b"' % ours.encode(), b'"\\u00%02x%b"' % (ord(ours[0]), ours[1:].encode())
+        )
+    try:
+        asked = bodies.read(body, JSON)
+    except BadRequest:
+        return
+    assert asked.plain == (bodies.for_worker(body, JSON) == body)
+
+
 def test_a_form_goes_without_what_only_nodes_understand() -> None:
     part = b'--XX\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
     kept = [part % pair for pair in ((b"model", b"m"), (b"prompt", b"my project"))]
