@@ -227,6 +227,7 @@ class Access:
         return caller.owner
 
     def _said_in(self, request: HttpRequest) -> _Said:
+        """Return what its headers say, once where the same came before. Whether a key is good is looked up each time."""
         derived = request.derived if isinstance(request, LaneRequest) else {}
         found: _Said | None = derived.get(_Said)
         if found is not None:

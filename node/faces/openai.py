@@ -219,7 +219,10 @@ def request_of(
 
 @dataclass(frozen=True, slots=True)
 class HeaderWords:
-    """What headers say to routing, whatever the body says; the fields are those of `Request`."""
+    """What headers say to routing, whatever the body says: fields of `Request`, and what others of them are made of.
+
+    `pins` says whether a project, replica or node is named, `hop` whether a node asks; `credential` tells its holders apart.
+    """
 
     pins: bool
     hop: bool

@@ -54,6 +54,7 @@ class Connection(asyncio.BufferedProtocol):
         self.loop = asyncio.get_running_loop()
         """Asked for once: each answer of `get_running_loop` costs a system call before Python 3.12."""
         self.prompt = False
+        """Whether news is told last of all that is done with what its socket had."""
         self.streamed = False
         """Whether its last answer came in chunks, of a length that nobody knew before."""
         self._home = home

@@ -167,9 +167,8 @@ class MuxedStream(asyncio.Transport):
         """Take in bytes."""
         if self._unread or self._paused or self._closing:
             self._unread.append(data)
-            return
-        self._protocol.data_received(data)
-        self._connection.consumed(self.number, len(data))
+        else:
+            self._deliver(data)
 
     def feed_end(self) -> None:
         """The other side has ended."""
