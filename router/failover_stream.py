@@ -12,9 +12,10 @@ from types import TracebackType
 from registry.values import changed
 from router import failover
 from router.attempt import Routed
-from router.dialects import Answer, Flow
+from router.dialects import Answer, Flow, Listener
 from router.errors import AnswerBroken, RouterError
 from router.failover import Continuing, Finish, StreamState
+from router.http.cut_through import CutThrough, Watch
 from router.openai.sse import EVENT_ENDS, Event, EventTooLarge, Splitter, WholeEvents
 from router.openai.usage import Tokens, Usage
 from router.requests import Request
@@ -104,14 +105,19 @@ class FirstPart:
 
     def take(self, chunk: bytes) -> bytes:
         """Take in the next bytes, and return what is ready to be passed on, nothing perhaps."""
-        if self._tally is not None:
-            self._tokens.events += self._tally.streamed(chunk)
+        self._counted(chunk)
         # Nearly all that comes is whole events which neither fail nor tell what was used.
         plain = not self._held.held and chunk.endswith(EVENT_ENDS) and _ERROR not in chunk
         if not plain or self._tokens.sign in chunk:
             return self._passing(chunk)
         self._sent.add(chunk)
         return chunk
+
+    @property
+    def watch(self) -> Watch:
+        """What is wanted of what passes by."""
+        counted = (self._counted,) if self._tally is not None else ()
+        return Watch((_ERROR, self._tokens.sign), (*counted, self._sent.add), (self._held,))
 
     def rest(self) -> bytes:
         """Return what is left at the end."""
@@ -129,6 +135,10 @@ class FirstPart:
         if not self._concluded:
             self._concluded = True
             self._spent(self.routed, self._tokens.usage())
+
+    def _counted(self, chunk: bytes) -> None:
+        if self._tally is not None:
+            self._tokens.events += self._tally.streamed(chunk)
 
     def _passing(self, chunk: bytes) -> bytes:
         whole = self._held.take(chunk)
@@ -177,9 +187,14 @@ class ContinuedFlow(Flow):
         """Whether a listener may do all its work at once."""
         return self._flow.prompt
 
-    def listen(self, listener: Callable[[], None] | None) -> None:
-        """Have news told, or no more."""
-        self._flow.listen(listener)
+    @property
+    def watch(self) -> Watch:
+        """What is wanted of what passes by."""
+        return self._part.watch + self._flow.watch
+
+    def listen(self, listener: Listener | None, cut_through: CutThrough | None = None) -> None:
+        """Have news told, or no more. What `cut_through` takes is no news."""
+        self._flow.listen(listener, cut_through)
 
 
 class Continued:

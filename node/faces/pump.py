@@ -1,26 +1,46 @@
 """Pump of a stream: passes on what comes, as it comes, and wakes the stream's task only where somebody has to be waited for."""
 
 import asyncio
-from collections.abc import Callable
+from typing import Protocol
 
 from node.faces.pump_queue import PumpQueue
 from node.faces.response_writer import Outgoing
 from router.dialects import Flow
 from router.errors import AnswerBroken
+from router.http.cut_through import Watch
+
+
+class Tap(Protocol):
+    """What a stream passes through."""
+
+    @property
+    def watch(self) -> Watch:
+        """What is wanted of what passes by."""
+
+    def take(self, chunk: bytes) -> bytes:
+        """Take in the next bytes and return what is ready to be passed on, nothing perhaps."""
 
 
 class Pump:
     """Moves one stream from a flow to its caller."""
 
-    __slots__ = ("_due", "_flow", "_out", "_prompt", "_queue", "_stopped", "_tap", "_unsent")
+    __slots__ = (
+        "_cut_through",
+        "_due",
+        "_flow",
+        "_out",
+        "_prompt",
+        "_queue",
+        "_stopped",
+        "_tap",
+        "_unsent",
+    )
 
-    def __init__(
-        self, flow: Flow, tap: Callable[[bytes], bytes], out: Outgoing, queue: PumpQueue
-    ) -> None:
-        """`tap` takes in all that comes, and returns what is ready to be sent."""
+    def __init__(self, flow: Flow, tap: Tap, out: Outgoing, queue: PumpQueue) -> None:
         self._flow = flow
-        self._tap = tap
+        self._tap = tap.take
         self._out = out
+        self._cut_through = out.cut_through(flow.watch + tap.watch, queue)
         self._prompt = flow.prompt
         self._queue = queue
         self._unsent = b""
@@ -32,7 +52,7 @@ class Pump:
         """Pass on what comes until the flow is over; raise what it does, and `ConnectionError` when the caller is gone."""
         try:
             while not self._flow.over:
-                self._flow.listen(self._news)
+                self._flow.listen(self._news, self._cut_through)
                 self._news()
                 await self._stopped
                 self._still()
@@ -46,6 +66,7 @@ class Pump:
         """Take nothing more: a caller who is slow slows the worker."""
         self._flow.listen(None)
         self._due = False
+        self._pause()
 
     def _news(self) -> None:
         if self._due:
@@ -54,6 +75,7 @@ class Pump:
             self._pass_on()
         else:
             self._due = True
+            self._pause()
             self._queue.add(self._look)
 
     def _look(self) -> None:
@@ -74,4 +96,11 @@ class Pump:
         if not sent:
             self._unsent = ready
         if over or not sent:
+            self._pause()
             self._stopped.set_result(None)
+        elif self._cut_through is not None and self._out.in_chunks:
+            self._cut_through.resume()
+
+    def _pause(self) -> None:
+        if self._cut_through is not None:
+            self._cut_through.pause()

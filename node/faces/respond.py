@@ -223,7 +223,7 @@ async def _streamed(context: Serving, routed: Routed, out: Outgoing, account: Ac
     answer, passage = routed.answer, Passage(routed, account)
     await out.send(passage.first(answer.first))
     if isinstance(answer.rest, Flow):
-        await Pump(answer.rest, passage.take, out, context.pumps).run()
+        await Pump(answer.rest, passage, out, context.pumps).run()
     async for chunk in answer.rest:
         ready = passage.take(chunk)
         # While a slow caller reads, nobody holds it twice.

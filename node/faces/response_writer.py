@@ -22,6 +22,7 @@ from node.faces.encoder import SpokenAnswer
 from node.lane.request import HttpRequest, LaneRequest
 from node.lane.response import LaneResponse
 from router.attempt import Routed
+from router.http.cut_through import CutThrough, Turns, Watch
 from router.openai.sse import EVENT_ENDS, WholeEvents, has_line
 from router.openai.text_writer import DONE
 from router.openai.usage import TEXT, Tokens
@@ -83,13 +84,19 @@ class Passage:
 
     def take(self, chunk: bytes) -> bytes:
         """Take in the next bytes and return what is ready to be passed on, nothing perhaps."""
-        if self._tally is not None:
-            self._tokens.events += self._tally.streamed(chunk)
+        self._counted(chunk)
         whole = not self._events.held and chunk.endswith(EVENT_ENDS)
         ready = chunk if whole else self._events.take(chunk)
         if self._looks and self._tokens.sign in ready:
             ready = self._tokens.passing(ready)
         return self._end.seen(ready)
+
+    @property
+    def watch(self) -> Watch:
+        """What is wanted of what passes by."""
+        signs = (self._tokens.sign,) if self._looks else ()
+        counted = (self._counted,) if self._tally is not None else ()
+        return Watch(signs, (*counted, self._end.seen), (self._events,))
 
     def rest(self) -> bytes:
         """Return what is left at the end, an event without its blank line or nothing, and note what the answer took."""
@@ -99,6 +106,10 @@ class Passage:
         elif not self._account.served:
             self._account.hears(self._tokens.usage())
         return self._end.seen(left)
+
+    def _counted(self, chunk: bytes) -> None:
+        if self._tally is not None:
+            self._tokens.events += self._tally.streamed(chunk)
 
     @property
     def lacking(self) -> bytes:
@@ -138,9 +149,9 @@ class Outgoing:
         "_event_stream",
         "_http",
         "_lane",
-        "_last",
         "_patience",
         "_response",
+        "last",
         "sent",
     )
 
@@ -150,7 +161,7 @@ class Outgoing:
         self._response: Streaming | LaneResponse = _NOT_BEGUN
         self._lane: LaneResponse | None = None
         """The same where it is one of the lane."""
-        self._last = b""
+        self.last = b""
         """What was sent last."""
         self._ended = self._event_stream = False
         self.sent = 0
@@ -164,6 +175,18 @@ class Outgoing:
     def streamed(self) -> bool:
         """Whether an event stream has begun."""
         return self.begun and self._event_stream
+
+    def cut_through(self, watch: Watch, turns: Turns) -> CutThrough | None:
+        """Return a cut-through to its caller, `None` where the lane does not write it in chunks."""
+        lane, transport = self._lane, self._http.transport
+        if lane is None or lane.content_length is not None or transport is None:
+            return None
+        return CutThrough(watch, self, transport, turns)
+
+    @property
+    def in_chunks(self) -> bool:
+        """Whether the next bytes are those of a chunk: its head has left."""
+        return self._lane is not None and self._lane.chunked
 
     @property
     def response(self) -> web.StreamResponse:
@@ -192,7 +215,7 @@ class Outgoing:
         if transport.get_write_buffer_size():
             return False
         self.sent += len(chunk)
-        self._last = chunk
+        self.last = chunk
         lane.write_now(chunk)
         return True
 
@@ -201,7 +224,7 @@ class Outgoing:
         if not chunk:
             return
         self.sent += len(chunk)
-        self._last = chunk[-_LONGEST_END:]
+        self.last = chunk[-_LONGEST_END:]
         if self._is_read(chunk):
             await self._response.write(chunk)
             return
@@ -218,7 +241,7 @@ class Outgoing:
 
     async def comment(self) -> None:
         """Send a comment, unless it would stand in the middle of an event, or wait for its reader."""
-        between = not self._last or self._last.endswith(EVENT_ENDS)
+        between = not self.last or self.last.endswith(EVENT_ENDS)
         if between and not self._ended and self._unread() == 0:
             await self._response.write(COMMENT)
 

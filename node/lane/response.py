@@ -40,7 +40,7 @@ def _chunk_of(piece: bytes) -> tuple[bytes, ...]:
 class LaneResponse:
     """An answer that is sent as it comes. Its head leaves with its first bytes."""
 
-    __slots__ = ("_chunked", "_head", "_line", "content_length")
+    __slots__ = ("_head", "_line", "chunked", "content_length")
 
     prepared = True
 
@@ -50,20 +50,20 @@ class LaneResponse:
         """Begin an answer, in chunks where its length is not known."""
         self.content_length = length
         self._line = line
-        self._chunked = False
+        self.chunked = False
         """Whether it goes in chunks, and its head has left."""
         self._head = line.head(status, dict(headers), length)
 
     def write_now(self, piece: bytes) -> None:
         """Send some bytes; raise `ConnectionError` when the caller is gone."""
-        if self._chunked and 0 < len(piece) <= COPIED_BYTES:
+        if self.chunked and 0 < len(piece) <= COPIED_BYTES:
             self._line.send_on(b"%x\r\n%b\r\n" % (len(piece), piece))
             return
         head, self._head = self._head, b""
         if self.content_length is not None:
             self._line.send_now(head, piece)
         else:
-            self._chunked = True
+            self.chunked = True
             self._line.send_now(head, *_chunk_of(piece))
 
     async def write(self, piece: bytes) -> None:

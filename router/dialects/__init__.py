@@ -27,6 +27,7 @@ from router.worker_description import Described
 from router.workers import Worker
 
 if TYPE_CHECKING:
+    from router.http.cut_through import CutThrough, Watch
     from router.http.exchange import Call
     from router.http.reply import Reply
     from router.peers.links import Links
@@ -38,6 +39,10 @@ class Route(StrEnum):
     LOCAL = "local"
     DIRECT = "direct"
     RELAY = "relay"
+
+
+Listener = Callable[[], None]
+"""Who is told that there is news."""
 
 
 class Flow(ABC, AsyncIterator[bytes]):
@@ -59,9 +64,14 @@ class Flow(ABC, AsyncIterator[bytes]):
     def prompt(self) -> bool:
         """Whether a listener may do all its work at once: else more may have come with what it is told of."""
 
+    @property
     @abstractmethod
-    def listen(self, listener: Callable[[], None] | None) -> None:
-        """Have news told, or no more; who is told none does not wait for any."""
+    def watch(self) -> "Watch":
+        """What is wanted of what passes by."""
+
+    @abstractmethod
+    def listen(self, listener: Listener | None, cut_through: "CutThrough | None" = None) -> None:
+        """Have news told, or no more; without a listener nobody waits. What `cut_through` takes is no news."""
 
 
 @dataclass(slots=True)

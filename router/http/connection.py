@@ -66,6 +66,8 @@ class Connection(asyncio.BufferedProtocol):
         self._seen: _Seen | None = None
         self._tries = TRIES
         self._until_close = False
+        self._between = False
+        """Whether the next byte is the first of a chunk."""
         self._inward = _LITTLE
         self._paused = False
         self._writing = False
@@ -108,6 +110,7 @@ class Connection(asyncio.BufferedProtocol):
             raise HungUp("the connection is closed", untouched=True)
         reply = self._reply = Reply(self)
         self._barren, self._until_close, self._inward = 0, False, _LITTLE
+        self._between = False
         self._headers = {}
         return self._transport, reply
 
@@ -185,6 +188,8 @@ class Connection(asyncio.BufferedProtocol):
             # Nobody asked for anything.
             self.abort()
             return
+        if self._between and reply.cut_through is not None and reply.cut_through.take(bytes(data)):
+            return
         begins = not (self._barren or reply.status)
         if begins and self._seen is not None and self._takes_repeated(data, reply):
             return
@@ -194,8 +199,7 @@ class Connection(asyncio.BufferedProtocol):
         except (HttpParserError, HttpParserUpgrade):
             self._break(NotHttp("the response is not HTTP"))
         else:
-            if self._barren > HEAD_BYTES:
-                self._break(NotHttp("the response headers are too long"))
+            self._check(data)
         # Nobody acts on what came before all of it is taken in, and the connection is free where it may be.
         if self._reply is reply:
             reply.news()
@@ -247,6 +251,14 @@ class Connection(asyncio.BufferedProtocol):
         reply.length = int(length) if length is not None and length.isdecimal() else None
         self._until_close = reply.length is None and not self.streamed and status not in _NO_BODY
         reply.status = status
+
+    def on_chunk_header(self) -> None:
+        """A chunk begins."""
+        self._between = False
+
+    def on_chunk_complete(self) -> None:
+        """A chunk is here."""
+        self._between = True
 
     def on_body(self, piece: bytes) -> None:
         """Take in bytes of the body."""
@@ -311,6 +323,13 @@ class Connection(asyncio.BufferedProtocol):
         if begins and whole.find(_HEAD_END) + len(_HEAD_END) == at:
             head = remembered(whole[:at])
             self._seen = None if head is None else _Seen(head, reply.status, reply.headers)
+
+    def _check(self, data: bytes | memoryview) -> None:
+        """Look at what the parser does not tell of what it was given."""
+        # The beginning of the next chunk's size may have come.
+        self._between = self._between and bytes(data[-2:]) == b"\r\n"
+        if self._barren > HEAD_BYTES:
+            self._break(NotHttp("the response headers are too long"))
 
     def _sent(self) -> bool:
         return self._transport is not None and not self._transport.get_write_buffer_size()

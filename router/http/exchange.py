@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from types import AsyncGeneratorType
 
 from router import worker_headers
-from router.dialects import Answer, Flow, Route
+from router.dialects import Answer, Flow, Listener, Route
 from router.errors import (
     AnswerBroken,
     Looped,
@@ -26,6 +26,7 @@ from router.errors import (
     WorkerUnreachable,
 )
 from router.http.connection import request_head
+from router.http.cut_through import CutThrough, Watch
 from router.http.deadlines import Deadlines, GivenUp
 from router.http.pool import PooledPlace
 from router.http.reply import CannotConnect, ConnectTimeout, HttpError, HungUp, Reply
@@ -134,9 +135,8 @@ class Exchange:
         headers = self._reply.headers
         if headers.get("content-encoding", "") not in ("", "identity"):
             raise WorkerFailed("the response has an encoding that was not requested")
-        shown = shown_of(headers)
         rest = NOTHING if self.ended else self.rest(len(first))
-        return Answer(self.status, self.content_type, first, rest, route, length, shown)
+        return Answer(self.status, self.content_type, first, rest, route, length, shown_of(headers))
 
     def rest(self, taken: int) -> "Rest":
         """Return what is still to come; `taken` bytes have gone on before."""
@@ -144,7 +144,7 @@ class Exchange:
         self._watch()
         return Rest(self, self._reply, left)
 
-    def waits(self) -> None:
+    def waits(self, _: bytes = b"") -> None:
         """Count from now on how long nothing comes."""
         self._waiting = self._loop.time()
 
@@ -224,9 +224,14 @@ class Rest(Flow):
         """Whether a listener may do all its work at once."""
         return self._reply.prompt
 
-    def listen(self, listener: Callable[[], None] | None) -> None:
-        """Have news told, or no more; who is told none does not wait for any."""
-        self._reply.listener = listener
+    @property
+    def watch(self) -> Watch:
+        """What is wanted of what passes by."""
+        return Watch(seen=(self._exchange.waits,))
+
+    def listen(self, listener: Listener | None, cut_through: CutThrough | None = None) -> None:
+        """Have news told, or no more; without a listener nobody waits. What `cut_through` takes is no news."""
+        self._reply.listener, self._reply.cut_through = listener, cut_through
         if listener is None:
             self._exchange.heard()
         else:

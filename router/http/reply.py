@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from router.http.cut_through import CutThrough
+
 FULL_BYTES = 64 * 1024
 """Bytes of a body that wait for their reader before the socket is left unread, until all of them are taken."""
 
@@ -67,6 +69,7 @@ class Reply:
         "_pieces",
         "_waiter",
         "complete",
+        "cut_through",
         "done",
         "enough",
         "full",
@@ -88,6 +91,8 @@ class Reply:
         """Whether the socket is left unread until what is here was taken."""
         self.listener: Callable[[], None] | None = None
         """Called whenever there is news, instead of a reader who waits."""
+        self.cut_through: CutThrough | None = None
+        """What takes chunks before they are read as ordinary ones are."""
         self.prompt = connection.prompt
         """Whether a listener may do all its work at once."""
         self._connection: Source | None = connection

@@ -10,6 +10,7 @@ from node.faces.response_writer import Outgoing
 from node.lane.request import LaneRequest, read_head
 from router.dialects import Flow
 from router.errors import AnswerBroken
+from router.http.cut_through import Watch
 from tests.node.faces.assembly import until
 
 URL = "/v1/chat/completions"
@@ -33,8 +34,9 @@ class Script(Flow):
 
     over = False
     prompt = False
+    watch = Watch()
 
-    def listen(self, listener) -> None:
+    def listen(self, listener, cut_through=None) -> None:
         self.listener = listener
 
     def say(self, piece: bytes, *, last: bool = False) -> None:
@@ -42,6 +44,15 @@ class Script(Flow):
         self.over = last
         if self.listener:
             self.listener()
+
+
+class Tap:
+    """What a test does with what passes."""
+
+    watch = Watch()
+
+    def __init__(self, take=bytes) -> None:
+        self.take = take
 
 
 class Line:
@@ -90,7 +101,7 @@ async def begun(line: Line) -> Outgoing:
 async def test_what_comes_in_one_turn_goes_on_in_one_piece() -> None:
     flow, line = Script(), Line()
     out = await begun(line)
-    task = asyncio.ensure_future(Pump(flow, bytes.upper, out, PumpQueue()).run())
+    task = asyncio.ensure_future(Pump(flow, Tap(bytes.upper), out, PumpQueue()).run())
     await asyncio.sleep(0)
     flow.say(b"a")
     flow.say(b"b")
@@ -108,7 +119,7 @@ async def test_what_comes_promptly_goes_on_before_its_teller_goes_on() -> None:
     flow, line = Script(), Line()
     flow.prompt = True
     out = await begun(line)
-    task = asyncio.ensure_future(Pump(flow, bytes.upper, out, PumpQueue()).run())
+    task = asyncio.ensure_future(Pump(flow, Tap(bytes.upper), out, PumpQueue()).run())
     await asyncio.sleep(0)
     flow.say(b"a")
     assert line.sent == [b"HEAD" + chunk(b"A")]
@@ -121,7 +132,7 @@ async def test_what_comes_promptly_goes_on_before_its_teller_goes_on() -> None:
 async def test_a_slow_caller_stops_it_until_all_is_read() -> None:
     flow, line = Script(), Line()
     out = await begun(line)
-    task = asyncio.ensure_future(Pump(flow, lambda piece: piece, out, PumpQueue()).run())
+    task = asyncio.ensure_future(Pump(flow, Tap(), out, PumpQueue()).run())
     await asyncio.sleep(0)
     flow.say(b"a")
     await until(lambda: line.sent)
@@ -147,7 +158,7 @@ async def test_what_fails_within_is_raised_by_the_task() -> None:
 
     flow = Script()
     out = await begun(Line())
-    task = asyncio.ensure_future(Pump(flow, broken, out, PumpQueue()).run())
+    task = asyncio.ensure_future(Pump(flow, Tap(broken), out, PumpQueue()).run())
     await asyncio.sleep(0)
     flow.say(b"a")
     with pytest.raises(AnswerBroken):
@@ -157,9 +168,7 @@ async def test_what_fails_within_is_raised_by_the_task() -> None:
 
 async def test_a_task_that_is_cancelled_takes_nothing_more() -> None:
     flow, line = Script(), Line()
-    task = asyncio.ensure_future(
-        Pump(flow, lambda piece: piece, await begun(line), PumpQueue()).run()
-    )
+    task = asyncio.ensure_future(Pump(flow, Tap(), await begun(line), PumpQueue()).run())
     await asyncio.sleep(0)
     flow.say(b"a")
     task.cancel()

@@ -1,0 +1,288 @@
+"""Streams that are cut through pass as all others do: their callers, and all that watches them, see the same."""
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.faces.pump import Pump
+from node.faces.pump_queue import PER_TURN, PumpQueue
+from node.faces.response_writer import Outgoing, Passage
+from node.lane.request import LaneRequest, read_head
+from router.attempt import Routed
+from router.dialects import Answer, Route
+from router.errors import AnswerBroken
+from router.failover_stream import ContinuedFlow, FirstPart, Recording
+from router.http.connection import Connection
+from router.http.cut_through import MOST_BYTES
+from router.http.exchange import Exchange
+from router.requests import Kind
+from router.settings import RouterSettings
+from router.state.local_load import Tally
+from tests.router.http.test_connection import HEAD, Pool, Wire
+
+CALL = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
+BEGINS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+FIRST, PLAIN = b'data: {"choices":[]}\n\n', b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
+FAILS = b'data: {"error":{"message":"no"}}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+class Caller:
+    """The connection of a caller who reads at once."""
+
+    address = "127.0.0.1"
+
+    def __init__(self) -> None:
+        self.transport = self
+        self.unread, self.closed = 0, False
+        self.sent: list[bytes] = []
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def get_extra_info(self, _: str) -> None:
+        return None
+
+    def head(self, status, headers, length) -> bytes:
+        return b""
+
+    def write(self, piece: bytes) -> None:
+        self.sent.append(piece)
+
+    def send_now(self, *parts: bytes) -> None:
+        self.write(b"".join(parts))
+
+    def send_on(self, piece: bytes) -> None:
+        self.write(piece)
+
+    async def drain(self) -> None:
+        return
+
+
+class Plain(Outgoing):
+    """A response that nothing is cut through to."""
+
+    def cut_through(self, watch, turns) -> None:
+        return None
+
+
+class Stream:
+    """One stream of a worker to its caller."""
+
+    def __init__(self, *, cuts: bool, continues: bool, hides: bool = False) -> None:
+        self.caller, self.tally, self.recording = Caller(), Tally(), Recording()
+        self.connection = Connection(Pool())
+        self.connection.connection_made(Wire())
+        self.reply = self.connection.begin(HEAD, b"")
+        self.bring(BEGINS, chunk(FIRST))
+        loop = asyncio.get_running_loop()
+        exchange = Exchange(self.reply, RouterSettings(), loop.time() + 60, loop)
+        answer = exchange.answer(self.reply.here(), Route.LOCAL)
+        answer.hides_usage = hides
+        routed = Routed(answer, None, 1, self.tally)
+        account = SimpleNamespace(
+            keeps_usage=False, served=False, kind=Kind.CHAT, hears=lambda _: None
+        )
+        flow = answer.rest
+        if continues:
+            part = FirstPart(routed, self.recording, lambda *_: None)
+            flow = ContinuedFlow(part, flow, answer.rest)
+            answer = Answer(200, answer.content_type, b"", flow, Route.LOCAL)
+            routed = Routed(answer, None, 1, None)
+        self.passage = Passage(routed, account)
+        self.tokens = part._tokens if continues else self.passage._tokens
+        call = LaneRequest(read_head(CALL), CALL, None, self.caller)
+        self.out = (Outgoing if cuts else Plain)(call, patience=30)
+        self.exchange, self.answer, self.flow = exchange, answer, flow
+
+    def bring(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            self.connection.data_received(piece)
+
+    async def begin(self) -> None:
+        await self.out.begin(200, {"content-type": "text/event-stream"})
+        await self.out.send(self.passage.first(self.answer.first))
+        self.pump = asyncio.ensure_future(
+            Pump(self.flow, self.passage, self.out, PumpQueue()).run()
+        )
+        await settled()
+
+    async def seen(self) -> dict[str, object]:
+        """Return what its caller got, and what was seen of it."""
+        broke = False
+        try:
+            await asyncio.wait_for(self.pump, 5)
+            async for piece in self.flow:
+                await self.out.send(self.passage.take(piece))
+        except AnswerBroken:
+            broke = True
+        await self.out.end(self.passage.rest())
+        self.exchange.close()
+        told = self.tokens.usage()
+        return {
+            "body": unchunked(b"".join(self.caller.sent)),
+            "sent": self.out.sent,
+            "lacking": self.passage.lacking,
+            "recorded": self.recording.whole(),
+            "told": told if not told.estimated else None,
+            "broke": broke,
+        }
+
+
+def chunk(data: bytes, form: str = "%x") -> bytes:
+    return (form % len(data)).encode() + b"\r\n" + data + b"\r\n"
+
+
+def unchunked(data: bytes) -> bytes:
+    body = b""
+    while data:
+        size, _, data = data.partition(b"\r\n")
+        body, data = body + data[: int(size, 16)], data[int(size, 16) + 2 :]
+    return body
+
+
+async def settled() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+async def passed(reads: Sequence[bytes], **how: bool) -> dict[str, object]:
+    stream = Stream(**how)
+    await stream.begin()
+    for data in reads:
+        stream.bring(data)
+        await settled()
+    stream.connection.connection_lost(None)
+    return await stream.seen()
+
+
+EVENTS = st.sampled_from(
+    [PLAIN, PLAIN, PLAIN, USAGE, FAILS, DONE, b": c\n\n", b"data: x\r\n\r\n", b"data: y\r\r", PLAIN[:-1], b"\n", b"0\r\n\r\n"]
+)  # fmt: skip
+CHUNKS = st.tuples(
+    st.lists(EVENTS, min_size=1, max_size=3), st.sampled_from(["%x", "%X", "%04x", "%x;a=b", "%x "])
+)
+
+
+@given(
+    st.lists(CHUNKS, max_size=8),
+    st.lists(st.integers(0, 400), max_size=4),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_stream_passes_the_same_with_and_without(chunks, cuts, ends, continues, hides) -> None:
+    reads = [chunk(b"".join(events), form) for events, form in chunks]
+    reads += [b"0\r\n\r\n"] * ends
+    # Some reads end in the middle of a chunk, and the rest comes with the next.
+    for cut in cuts:
+        if reads and len(reads[at := cut % len(reads)]) > 1:
+            split = 1 + cut % (len(reads[at]) - 1)
+            later = reads[at][split:] + (
+                reads.pop(at + 1) if cut % 2 and at + 1 < len(reads) else b""
+            )
+            reads[at : at + 1] = [reads[at][:split], later]
+    seen = [
+        asyncio.run(passed(reads, cuts=c, continues=continues, hides=hides)) for c in (True, False)
+    ]
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("continues", [True, False])
+async def test_plain_events_pass_as_they_came_and_are_counted(continues) -> None:
+    stream = Stream(cuts=True, continues=continues)
+    await stream.begin()
+    count = stream.tally.events
+    # Written anew its size would have small letters.
+    said = chunk(PLAIN, "%X")
+    assert said != chunk(PLAIN)
+    stream.bring(said, said)
+    assert stream.caller.sent[-2:] == [said, said]
+    assert stream.reply.held == 0
+    assert stream.tally.events == count + 2
+    stream.bring(b"0\r\n\r\n")
+    assert (await stream.seen())["broke"] is False
+
+
+BESIDE = [
+    chunk(USAGE),
+    chunk(FAILS),
+    chunk(PLAIN[:-1]),
+    chunk(PLAIN) + chunk(PLAIN),
+    chunk(PLAIN, "%x;a=b"),
+    chunk(PLAIN, "0%x"),
+    chunk(PLAIN)[:-1],
+    chunk(PLAIN) + b"1",
+    b"0\r\n\r\n",
+    chunk(b"a" * MOST_BYTES + b"\n\n"),
+    b"1" + chunk(PLAIN),
+    b"2\r\n\n\n\n\r\n",
+]
+
+
+@pytest.mark.parametrize("data", BESIDE)
+async def test_whatever_else_comes_takes_the_ordinary_path(data) -> None:
+    stream = Stream(cuts=True, continues=True)
+    await stream.begin()
+    cut_through = stream.reply.cut_through
+    assert cut_through is not None
+    assert not cut_through.take(data)
+    stream.pump.cancel()
+    await asyncio.gather(stream.pump, return_exceptions=True)
+    assert stream.reply.cut_through is None
+    assert not cut_through.take(chunk(PLAIN))
+
+
+LOOKS_LIKE_ONE = chunk(b"data: 0123456" + b"\n\n")
+READS = {
+    "half an event": (chunk(PLAIN[:9]), chunk(PLAIN), chunk(PLAIN[9:]), chunk(PLAIN)),
+    "half a size": (chunk(PLAIN) + b"1", LOOKS_LIKE_ONE, b"a" * 12 + b"\n\n\r\n"),
+    "a size alone": (b"23\r\n", LOOKS_LIKE_ONE, b"a" * 13 + b"\n\n\r\n"),
+    "a size that is split": (b"2f\r", b"\n" + PLAIN + b"\r\n"),
+    "an end that is split": (chunk(PLAIN)[:-1], b"\n", chunk(PLAIN)),
+    "a line feed alone": (chunk(b"\n"), chunk(PLAIN)),
+    "several at once": (3 * chunk(PLAIN), chunk(PLAIN)),
+    "an end with trailers": (chunk(PLAIN), b"0\r\nA: b\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("reads", READS.values(), ids=READS)
+@pytest.mark.parametrize("continues", [True, False])
+async def test_where_reads_end_elsewhere_a_stream_passes_the_same(reads, continues) -> None:
+    seen = [await passed(reads, cuts=cuts, continues=continues) for cuts in (True, False)]
+    assert seen[0] == seen[1]
+
+
+async def test_who_is_slow_is_waited_for_and_who_is_gone_gets_nothing() -> None:
+    stream = Stream(cuts=True, continues=False)
+    await stream.begin()
+    cut_through, caller = stream.reply.cut_through, stream.caller
+    assert cut_through is not None
+    caller.unread = 1
+    assert not cut_through.take(chunk(PLAIN))
+    caller.unread, caller.closed = 0, True
+    assert not cut_through.take(chunk(PLAIN))
+    caller.closed = False
+    assert cut_through.take(chunk(PLAIN))
+    stream.connection.connection_lost(None)
+    assert (await stream.seen())["broke"]
+
+
+async def test_many_streams_take_turns() -> None:
+    stream = Stream(cuts=True, continues=False)
+    await stream.begin()
+    stream.bring(*[chunk(PLAIN)] * (2 * PER_TURN))
+    assert len(stream.caller.sent) == PER_TURN + 1
+    assert stream.reply.held
+    await settled()
+    assert unchunked(b"".join(stream.caller.sent)) == FIRST + 2 * PER_TURN * PLAIN
+    stream.bring(b"0\r\n\r\n")
+    assert (await stream.seen())["broke"] is False
