@@ -40,7 +40,7 @@ class Pump:
         self._flow = flow
         self._tap = tap.take
         self._out = out
-        self._cut_through = out.cut_through(flow.watch + tap.watch, queue)
+        self._cut_through = out.cut_through(flow.watch + tap.watch)
         self._prompt = flow.prompt
         self._queue = queue
         self._unsent = b""

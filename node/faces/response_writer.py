@@ -22,7 +22,7 @@ from node.faces.encoder import SpokenAnswer
 from node.lane.request import HttpRequest, LaneRequest
 from node.lane.response import LaneResponse
 from router.attempt import Routed
-from router.http.cut_through import CutThrough, Turns, Watch
+from router.http.cut_through import CutThrough, Watch
 from router.openai.sse import EVENT_ENDS, WholeEvents, has_line
 from router.openai.text_writer import DONE
 from router.openai.usage import TEXT, Tokens
@@ -176,12 +176,12 @@ class Outgoing:
         """Whether an event stream has begun."""
         return self.begun and self._event_stream
 
-    def cut_through(self, watch: Watch, turns: Turns) -> CutThrough | None:
+    def cut_through(self, watch: Watch) -> CutThrough | None:
         """Return a cut-through to its caller, `None` where the lane does not write it in chunks."""
         lane, transport = self._lane, self._http.transport
         if lane is None or lane.content_length is not None or transport is None:
             return None
-        return CutThrough(watch, self, transport, turns)
+        return CutThrough(watch, self, transport)
 
     @property
     def in_chunks(self) -> bool:

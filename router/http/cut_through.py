@@ -42,28 +42,18 @@ class Sink(Protocol):
     last: bytes
 
 
-class Turns(Protocol):
-    """Turns of the streams of one event loop."""
-
-    def at_once(self) -> bool:
-        """Return whether a stream may pass on something now; each call counts."""
-
-
 class CutThrough:
     """Cut-through of one stream, from its first chunk after `resume` to `pause`."""
 
-    __slots__ = ("_held", "_open", "_seen", "_signs", "_sink", "_transport", "_turns")
+    __slots__ = ("_held", "_open", "_seen", "_signs", "_sink", "_transport")
 
-    def __init__(
-        self, watch: Watch, sink: Sink, transport: asyncio.WriteTransport, turns: Turns
-    ) -> None:
+    def __init__(self, watch: Watch, sink: Sink, transport: asyncio.WriteTransport) -> None:
         self._open = False
         self._held = watch.held
         self._seen = watch.seen
         self._signs = watch.signs
         self._sink = sink
         self._transport = transport
-        self._turns = turns
 
     def pause(self) -> None:
         """Leave what comes to the ordinary path."""
@@ -87,7 +77,7 @@ class CutThrough:
             if sign in events:
                 return False
         transport = self._transport
-        if transport.is_closing() or transport.get_write_buffer_size() or not self._turns.at_once():
+        if transport.is_closing() or transport.get_write_buffer_size():
             return False
         for seen in self._seen:
             seen(events)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.faces.pump import Pump
-from node.faces.pump_queue import PER_TURN, PumpQueue
+from node.faces.pump_queue import PumpQueue
 from node.faces.response_writer import Outgoing, Passage
 from node.lane.request import LaneRequest, read_head
 from router.attempt import Routed
@@ -70,7 +70,7 @@ class Caller:
 class Plain(Outgoing):
     """A response that nothing is cut through to."""
 
-    def cut_through(self, watch, turns) -> None:
+    def cut_through(self, watch) -> None:
         return None
 
 
@@ -274,15 +274,3 @@ async def test_who_is_slow_is_waited_for_and_who_is_gone_gets_nothing() -> None:
     assert cut_through.take(chunk(PLAIN))
     stream.connection.connection_lost(None)
     assert (await stream.seen())["broke"]
-
-
-async def test_many_streams_take_turns() -> None:
-    stream = Stream(cuts=True, continues=False)
-    await stream.begin()
-    stream.bring(*[chunk(PLAIN)] * (2 * PER_TURN))
-    assert len(stream.caller.sent) == PER_TURN + 1
-    assert stream.reply.held
-    await settled()
-    assert unchunked(b"".join(stream.caller.sent)) == FIRST + 2 * PER_TURN * PLAIN
-    stream.bring(b"0\r\n\r\n")
-    assert (await stream.seen())["broke"] is False
