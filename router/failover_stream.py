@@ -117,7 +117,7 @@ class FirstPart:
     def watch(self) -> Watch:
         """What is wanted of what passes by."""
         counted = (self._counted,) if self._tally is not None else ()
-        return Watch((_ERROR, self._tokens.sign), (*counted, self._sent.add), (self._held,))
+        return Watch((_ERROR, self._tokens.sign), counted, (self._sent.add,), (self._held,))
 
     def rest(self) -> bytes:
         """Return what is left at the end."""

@@ -86,6 +86,7 @@ class Pump:
     def _pass_on(self) -> None:
         if self._stopped.done():
             return
+        self._pause()
         try:
             piece, over = self._flow.here()
             ready = self._tap(piece) if piece else b""
@@ -96,7 +97,6 @@ class Pump:
         if not sent:
             self._unsent = ready
         if over or not sent:
-            self._pause()
             self._stopped.set_result(None)
         elif self._cut_through is not None and self._out.in_chunks:
             self._cut_through.resume()

@@ -96,7 +96,7 @@ class Passage:
         """What is wanted of what passes by."""
         signs = (self._tokens.sign,) if self._looks else ()
         counted = (self._counted,) if self._tally is not None else ()
-        return Watch(signs, (*counted, self._end.seen), (self._events,))
+        return Watch(signs, counted, (self._end.seen,), (self._events,))
 
     def rest(self) -> bytes:
         """Return what is left at the end, an event without its blank line or nothing, and note what the answer took."""

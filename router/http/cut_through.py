@@ -12,27 +12,31 @@ from typing import Protocol
 
 from router.openai.sse import WholeEvents
 
-MOST_BYTES = 16 * 1024
-"""Bytes of the largest chunk that is passed on so."""
+SHOWN_TOGETHER = 8
+"""Chunks that those who record see in one piece, at most."""
 
-# Nothing before the digits, and no extensions after them (RFC 9112 7.1): as servers write it.
-_SIZE = re.compile(rb"([1-9a-fA-F][0-9a-fA-F]{0,3})\r\n")
+# Nothing before the digits, and no extensions after them (RFC 9112 7.1): as servers write it. 16 to 4,095 bytes.
+_SIZE = re.compile(rb"([1-9a-fA-F][0-9a-fA-F]{1,2})\r\n")
+_END = b"\n\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
     """What parts of the ordinary path want of a stream.
 
-    Events with one of the `signs` are theirs to read. `seen` is called with all others. `held` keep the beginnings of events.
+    Events with one of the `signs` are theirs to read. `each` is called with every other chunk, and `seen` with a few together.
+    `held` keep the beginnings of events.
     """
 
     signs: tuple[bytes, ...] = ()
+    each: tuple[Callable[[bytes], object], ...] = ()
     seen: tuple[Callable[[bytes], object], ...] = ()
     held: tuple[WholeEvents, ...] = ()
 
     def __add__(self, other: "Watch") -> "Watch":
         signs = tuple(dict.fromkeys(self.signs + other.signs))
-        return Watch(signs, self.seen + other.seen, self.held + other.held)
+        each, seen = self.each + other.each, self.seen + other.seen
+        return Watch(signs, each, seen, self.held + other.held)
 
 
 class Sink(Protocol):
@@ -45,19 +49,24 @@ class Sink(Protocol):
 class CutThrough:
     """Cut-through of one stream, from its first chunk after `resume` to `pause`."""
 
-    __slots__ = ("_held", "_open", "_seen", "_signs", "_sink", "_transport")
+    __slots__ = ("_each", "_held", "_open", "_passed", "_seen", "_signs", "_sink", "_transport")
 
     def __init__(self, watch: Watch, sink: Sink, transport: asyncio.WriteTransport) -> None:
         self._open = False
         self._held = watch.held
+        self._each = watch.each
         self._seen = watch.seen
         self._signs = watch.signs
+        self._passed: list[bytes] = []
+        """What passed and was not shown."""
         self._sink = sink
         self._transport = transport
 
     def pause(self) -> None:
-        """Leave what comes to the ordinary path."""
+        """Leave what comes to the ordinary path, which has seen all that passed."""
         self._open = False
+        if self._passed:
+            self._show()
 
     def resume(self) -> None:
         """Pass on what comes, unless the ordinary path holds the beginning of an event."""
@@ -65,13 +74,11 @@ class CutThrough:
 
     def take(self, data: bytes) -> bool:
         """Pass on a whole chunk, and return whether `data` was one; it begins where a chunk may begin."""
-        if not self._open or len(data) > MOST_BYTES or not data.endswith(b"\r\n"):
-            return False
-        size = _SIZE.match(data)
+        size = _SIZE.match(data) if self._open and data.endswith(_END) else None
         if size is None:
             return False
         events = data[size.end() : -2]
-        if int(size[1], 16) != len(events) or not events.endswith(b"\n\n"):
+        if int(size[1], 16) != len(events):
             return False
         for sign in self._signs:
             if sign in events:
@@ -79,10 +86,19 @@ class CutThrough:
         transport = self._transport
         if transport.is_closing() or transport.get_write_buffer_size():
             return False
-        for seen in self._seen:
-            seen(events)
+        transport.write(data)
         sink = self._sink
         sink.sent += len(events)
         sink.last = events
-        transport.write(data)
+        for seen in self._each:
+            seen(events)
+        self._passed.append(events)
+        if len(self._passed) >= SHOWN_TOGETHER:
+            self._show()
         return True
+
+    def _show(self) -> None:
+        events = b"".join(self._passed)
+        self._passed.clear()
+        for seen in self._seen:
+            seen(events)

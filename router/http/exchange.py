@@ -227,7 +227,7 @@ class Rest(Flow):
     @property
     def watch(self) -> Watch:
         """What is wanted of what passes by."""
-        return Watch(seen=(self._exchange.waits,))
+        return Watch(each=(self._exchange.waits,))
 
     def listen(self, listener: Listener | None, cut_through: CutThrough | None = None) -> None:
         """Have news told, or no more; without a listener nobody waits. What `cut_through` takes is no news."""

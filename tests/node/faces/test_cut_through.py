@@ -17,7 +17,7 @@ from router.dialects import Answer, Route
 from router.errors import AnswerBroken
 from router.failover_stream import ContinuedFlow, FirstPart, Recording
 from router.http.connection import Connection
-from router.http.cut_through import MOST_BYTES
+from router.http.cut_through import SHOWN_TOGETHER
 from router.http.exchange import Exchange
 from router.requests import Kind
 from router.settings import RouterSettings
@@ -204,10 +204,10 @@ async def test_plain_events_pass_as_they_came_and_are_counted(continues) -> None
     # Written anew its size would have small letters.
     said = chunk(PLAIN, "%X")
     assert said != chunk(PLAIN)
-    stream.bring(said, said)
-    assert stream.caller.sent[-2:] == [said, said]
+    stream.bring(*[said] * SHOWN_TOGETHER)
+    assert stream.caller.sent[-SHOWN_TOGETHER:] == [said] * SHOWN_TOGETHER
     assert stream.reply.held == 0
-    assert stream.tally.events == count + 2
+    assert stream.tally.events == count + SHOWN_TOGETHER
     stream.bring(b"0\r\n\r\n")
     assert (await stream.seen())["broke"] is False
 
@@ -222,7 +222,7 @@ BESIDE = [
     chunk(PLAIN)[:-1],
     chunk(PLAIN) + b"1",
     b"0\r\n\r\n",
-    chunk(b"a" * MOST_BYTES + b"\n\n"),
+    chunk(b"a" * 4096 + b"\n\n"),
     b"1" + chunk(PLAIN),
     b"2\r\n\n\n\n\r\n",
 ]
