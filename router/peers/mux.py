@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from registry.errors import ProtocolViolation
 from router.peers.mux_frames import (
     FRAME,
+    PLAIN_DATA,
     VERSION,
     Answered,
     Ended,
@@ -52,6 +53,7 @@ _LAST_STREAM = 2**32 - 1
 
 _DATA, _WINDOW, _PING, _GO_AWAY = map(int, FrameType)
 _SYN, _ACK, _FIN, _RST = map(int, Flag)
+_tuple = tuple.__new__  # a named one makes itself in Python
 
 
 @dataclass(slots=True)
@@ -140,7 +142,7 @@ class Mux:
             # As nearly all that is sent: a little, and nothing else of its stream in this turn.
             stream.turn = self._turn
             stream.credit -= size
-            ready += FRAME.pack(VERSION, _DATA, 0, number, size)
+            ready += PLAIN_DATA.pack(number, size)
             ready += data
             return 0
         stream.pending += data
@@ -271,7 +273,7 @@ class Mux:
             if stream is not None and open_ and 0 < value <= min(stream.room, size - at):
                 # As nearly all frames are: bytes of a stream, here as a whole.
                 stream.room -= value
-                events.append(Received(number, data[at : at + value]))
+                events.append(_tuple(Received, (number, data[at : at + value])))
                 at += value
             else:
                 self._frame(frame, now, events)

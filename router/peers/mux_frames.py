@@ -11,6 +11,9 @@ from typing import NamedTuple
 FRAME = struct.Struct("!BBHII")
 VERSION = 0
 
+PLAIN_DATA = struct.Struct("!4xII")
+"""A frame of `DATA` without flags."""
+
 
 class FrameType(IntEnum):
     """What a frame is about."""

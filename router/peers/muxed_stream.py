@@ -10,6 +10,9 @@ from typing import Any, Protocol, cast
 
 from router.peers.mux import Mux
 
+_TOLD_BYTES = 4 * 1024
+"""Bytes that a protocol takes before the connection is told: few beside a window, so that no writer waits for them."""
+
 _HELD_BYTES = 64 * 1024  # before its writer is told to wait; it may say otherwise
 
 
@@ -73,6 +76,8 @@ class MuxedStream(asyncio.Transport):
         self._closing = self._lost = False
         self._paused = False
         self._unread: deque[bytes] = deque()
+        self._taken = 0
+        """Bytes that the protocol has taken, and the connection was not told of."""
         self._ended = False
         """Whether the other side has ended, and the protocol was not told."""
 
@@ -167,8 +172,11 @@ class MuxedStream(asyncio.Transport):
         """Take in bytes."""
         if self._unread or self._paused or self._closing:
             self._unread.append(data)
-        else:
-            self._deliver(data)
+            return
+        self._protocol.data_received(data)
+        self._taken += len(data)
+        if self._taken >= _TOLD_BYTES:
+            self._tell()
 
     def feed_end(self) -> None:
         """The other side has ended."""
@@ -203,12 +211,15 @@ class MuxedStream(asyncio.Transport):
 
     def _hand_over(self) -> None:
         while self._unread and self.is_reading():
-            self._deliver(self._unread.popleft())
+            data = self._unread.popleft()
+            self._protocol.data_received(data)
+            self._taken += len(data)
+            self._tell()
         if self._ended and self.is_reading():
             self._ended = False
             if not self._protocol.eof_received():
                 self.close()
 
-    def _deliver(self, data: bytes) -> None:
-        self._protocol.data_received(data)
-        self._connection.consumed(self.number, len(data))
+    def _tell(self) -> None:
+        taken, self._taken = self._taken, 0
+        self._connection.consumed(self.number, taken)
