@@ -37,10 +37,12 @@ _REASON = re.compile(rb'"finish_reason" ?: ?"')
 class StreamEnd:
     """Whether a stream of texts, of which whole events pass, lacks only its `[DONE]`: some workers leave it out."""
 
-    __slots__ = ("_last",)
+    __slots__ = ("_last", "kept")
 
     def __init__(self) -> None:
         self._last: deque[bytes] = deque(maxlen=_LAST_PIECES)
+        self.kept = self._last.append
+        """Takes in little that goes by."""
 
     def seen(self, events: bytes) -> bytes:
         """Take in what goes by, and return it."""
@@ -96,7 +98,7 @@ class Passage:
         """What is wanted of what passes by."""
         signs = (self._tokens.sign,) if self._looks else ()
         counted = (self._counted,) if self._tally is not None else ()
-        return Watch(signs, counted, (self._end.seen,), (self._events,))
+        return Watch(signs, (*counted, self._end.kept), held=(self._events,))
 
     def rest(self) -> bytes:
         """Return what is left at the end, an event without its blank line or nothing, and note what the answer took."""
