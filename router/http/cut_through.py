@@ -92,9 +92,10 @@ class CutThrough:
         sink.last = events
         for seen in self._each:
             seen(events)
-        self._passed.append(events)
-        if len(self._passed) >= SHOWN_TOGETHER:
-            self._show()
+        if self._seen:
+            self._passed.append(events)
+            if len(self._passed) >= SHOWN_TOGETHER:
+                self._show()
         return True
 
     def _show(self) -> None:
