@@ -15,7 +15,7 @@ from router.attempt import Routed
 from router.dialects import Answer, Flow, Listener
 from router.errors import AnswerBroken, RouterError
 from router.failover import Continuing, Finish, StreamState
-from router.http.cut_through import CutThrough, Watch
+from router.http.cut_through import CutThrough, Inspection
 from router.openai.sse import EVENT_ENDS, Event, EventTooLarge, Splitter, WholeEvents
 from router.openai.usage import Tokens, Usage
 from router.requests import Request
@@ -114,10 +114,10 @@ class FirstPart:
         return chunk
 
     @property
-    def watch(self) -> Watch:
+    def inspection(self) -> Inspection:
         """What is wanted of what passes by."""
         counted = (self._counted,) if self._tally is not None else ()
-        return Watch((_ERROR, self._tokens.sign), counted, (self._sent.add,), (self._held,))
+        return Inspection((_ERROR, self._tokens.sign), counted, (self._sent.add,), (self._held,))
 
     def rest(self) -> bytes:
         """Return what is left at the end."""
@@ -188,9 +188,9 @@ class ContinuedFlow(Flow):
         return self._flow.prompt
 
     @property
-    def watch(self) -> Watch:
+    def inspection(self) -> Inspection:
         """What is wanted of what passes by."""
-        return self._part.watch + self._flow.watch
+        return self._part.inspection + self._flow.inspection
 
     def listen(self, listener: Listener | None, cut_through: CutThrough | None = None) -> None:
         """Have news told, or no more. What `cut_through` takes is no news."""

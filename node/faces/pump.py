@@ -7,14 +7,14 @@ from node.faces.pump_queue import PumpQueue
 from node.faces.response_writer import Outgoing
 from router.dialects import Flow
 from router.errors import AnswerBroken
-from router.http.cut_through import Watch
+from router.http.cut_through import Inspection
 
 
 class Tap(Protocol):
     """What a stream passes through."""
 
     @property
-    def watch(self) -> Watch:
+    def inspection(self) -> Inspection:
         """What is wanted of what passes by."""
 
     def take(self, chunk: bytes) -> bytes:
@@ -40,7 +40,7 @@ class Pump:
         self._flow = flow
         self._tap = tap.take
         self._out = out
-        self._cut_through = out.cut_through(flow.watch + tap.watch)
+        self._cut_through = out.cut_through(flow.inspection + tap.inspection)
         self._prompt = flow.prompt
         self._queue = queue
         self._unsent = b""

@@ -22,7 +22,7 @@ from node.faces.encoder import SpokenAnswer
 from node.lane.request import HttpRequest, LaneRequest
 from node.lane.response import LaneResponse
 from router.attempt import Routed
-from router.http.cut_through import CutThrough, Watch
+from router.http.cut_through import CutThrough, Inspection
 from router.openai.sse import EVENT_ENDS, WholeEvents, has_line
 from router.openai.text_writer import DONE
 from router.openai.usage import TEXT, Tokens
@@ -94,11 +94,11 @@ class Passage:
         return self._end.seen(ready)
 
     @property
-    def watch(self) -> Watch:
+    def inspection(self) -> Inspection:
         """What is wanted of what passes by."""
         signs = (self._tokens.sign,) if self._looks else ()
         counted = (self._counted,) if self._tally is not None else ()
-        return Watch(signs, (*counted, self._end.kept), held=(self._events,))
+        return Inspection(signs, (*counted, self._end.kept), held=(self._events,))
 
     def rest(self) -> bytes:
         """Return what is left at the end, an event without its blank line or nothing, and note what the answer took."""
@@ -178,12 +178,12 @@ class Outgoing:
         """Whether an event stream has begun."""
         return self.begun and self._event_stream
 
-    def cut_through(self, watch: Watch) -> CutThrough | None:
+    def cut_through(self, inspection: Inspection) -> CutThrough | None:
         """Return a cut-through to its caller, `None` where the lane does not write it in chunks."""
         lane, transport = self._lane, self._http.transport
         if lane is None or lane.content_length is not None or transport is None:
             return None
-        return CutThrough(watch, self, transport)
+        return CutThrough(inspection, self, transport)
 
     @property
     def in_chunks(self) -> bool:

@@ -27,7 +27,7 @@ from router.worker_description import Described
 from router.workers import Worker
 
 if TYPE_CHECKING:
-    from router.http.cut_through import CutThrough, Watch
+    from router.http.cut_through import CutThrough, Inspection
     from router.http.exchange import Call
     from router.http.reply import Reply
     from router.peers.links import Links
@@ -66,7 +66,7 @@ class Flow(ABC, AsyncIterator[bytes]):
 
     @property
     @abstractmethod
-    def watch(self) -> "Watch":
+    def inspection(self) -> "Inspection":
         """What is wanted of what passes by."""
 
     @abstractmethod

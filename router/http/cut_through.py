@@ -21,7 +21,7 @@ _END = b"\n\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class Inspection:
     """What parts of the ordinary path want of a stream.
 
     Events with one of the `signs` are theirs to read. `each` is called with every other chunk, and `seen` with a few together.
@@ -33,10 +33,10 @@ class Watch:
     seen: tuple[Callable[[bytes], object], ...] = ()
     held: tuple[WholeEvents, ...] = ()
 
-    def __add__(self, other: "Watch") -> "Watch":
+    def __add__(self, other: "Inspection") -> "Inspection":
         signs = tuple(dict.fromkeys(self.signs + other.signs))
         each, seen = self.each + other.each, self.seen + other.seen
-        return Watch(signs, each, seen, self.held + other.held)
+        return Inspection(signs, each, seen, self.held + other.held)
 
 
 class Sink(Protocol):
@@ -51,12 +51,14 @@ class CutThrough:
 
     __slots__ = ("_each", "_held", "_open", "_passed", "_seen", "_signs", "_sink", "_transport")
 
-    def __init__(self, watch: Watch, sink: Sink, transport: asyncio.WriteTransport) -> None:
+    def __init__(
+        self, inspection: Inspection, sink: Sink, transport: asyncio.WriteTransport
+    ) -> None:
         self._open = False
-        self._held = watch.held
-        self._each = watch.each
-        self._seen = watch.seen
-        self._signs = watch.signs
+        self._held = inspection.held
+        self._each = inspection.each
+        self._seen = inspection.seen
+        self._signs = inspection.signs
         self._passed: list[bytes] = []
         """What passed and was not shown."""
         self._sink = sink

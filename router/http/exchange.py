@@ -26,7 +26,7 @@ from router.errors import (
     WorkerUnreachable,
 )
 from router.http.connection import request_head
-from router.http.cut_through import CutThrough, Watch
+from router.http.cut_through import CutThrough, Inspection
 from router.http.deadlines import Deadlines, GivenUp
 from router.http.pool import PooledPlace
 from router.http.reply import CannotConnect, ConnectTimeout, HttpError, HungUp, Reply
@@ -225,9 +225,9 @@ class Rest(Flow):
         return self._reply.prompt
 
     @property
-    def watch(self) -> Watch:
+    def inspection(self) -> Inspection:
         """What is wanted of what passes by."""
-        return Watch(each=(self._exchange.waits,))
+        return Inspection(each=(self._exchange.waits,))
 
     def listen(self, listener: Listener | None, cut_through: CutThrough | None = None) -> None:
         """Have news told, or no more; without a listener nobody waits. What `cut_through` takes is no news."""

@@ -70,7 +70,7 @@ class Caller:
 class Plain(Outgoing):
     """A response that nothing is cut through to."""
 
-    def cut_through(self, watch) -> None:
+    def cut_through(self, inspection) -> None:
         return None
 
 

@@ -10,7 +10,7 @@ from node.faces.response_writer import Outgoing
 from node.lane.request import LaneRequest, read_head
 from router.dialects import Flow
 from router.errors import AnswerBroken
-from router.http.cut_through import Watch
+from router.http.cut_through import Inspection
 from tests.node.faces.assembly import until
 
 URL = "/v1/chat/completions"
@@ -34,7 +34,7 @@ class Script(Flow):
 
     over = False
     prompt = False
-    watch = Watch()
+    inspection = Inspection()
 
     def listen(self, listener, cut_through=None) -> None:
         self.listener = listener
@@ -49,7 +49,7 @@ class Script(Flow):
 class Tap:
     """What a test does with what passes."""
 
-    watch = Watch()
+    inspection = Inspection()
 
     def __init__(self, take=bytes) -> None:
         self.take = take
