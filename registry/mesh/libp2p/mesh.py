@@ -34,7 +34,6 @@ from registry.mesh.libp2p.guards import CONNECTIONS_REFUSED, HANDSHAKES_FAILED
 from registry.mesh.libp2p.node import STREAMS_REFUSED, MeshNode, Plan, WayBack
 from registry.mesh.libp2p.pipes import WINDOW, PipeEnd, StreamPipe
 from registry.mesh.libp2p.thread import TrioThread, living_tasks
-from registry.mesh.mdns import MulticastDns, service_of
 from registry.mesh.queues import ByteQueue, Inbox
 from registry.records import PeerId
 from registry.settings import MeshSettings
@@ -99,6 +98,9 @@ class LibP2PMesh:
         self._serve_pipe = serve_pipe
         await self._thread.start(timeout=START_SECONDS)
         if self._plan.settings.mdns:
+            # Few have it, and its library takes 5 MiB.
+            from registry.mesh.mdns import MulticastDns, service_of  # noqa: PLC0415
+
             service = service_of(self._plan.swarm_key)
             neighbours = MulticastDns(service, own=self._announced, found=self._neighbours)
             self._crew.spawn(neighbours.run())

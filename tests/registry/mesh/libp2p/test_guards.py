@@ -1,10 +1,5 @@
 """A guard whose target is gone must stop the start, not vanish."""
 
-import subprocess
-import sys
-from pathlib import Path
-
-import libp2p
 import libp2p.pubsub.pubsub as pubsub_module
 import pytest
 from libp2p.network.swarm import Swarm
@@ -12,7 +7,6 @@ from libp2p.pubsub.gossipsub import GossipSub
 from libp2p.stream_muxer.yamux.yamux import Yamux, YamuxStream
 
 from registry.errors import MeshDown, PeerUnreachable
-from registry.mesh.libp2p import NOT_IMPORTED
 from registry.mesh.libp2p.guards import harden, unreachable
 from registry.mesh.libp2p.mesh import LibP2PMesh
 from tests.registry.mesh.worlds import echo, identity, return_everything, settings
@@ -53,15 +47,3 @@ async def test_a_mesh_does_not_start_without_a_guard_of_its_host(
 def test_whatever_the_library_raises_means_that_the_peer_is_unreachable() -> None:
     with pytest.raises(PeerUnreachable, match="KeyError"), unreachable("the peer"):
         raise KeyError("anything")
-
-
-LOOK = "import sys, registry.mesh.libp2p.host; print('httpx' in sys.modules, 'requests' in sys.modules)"
-
-
-def test_clients_of_http_that_no_node_uses_are_not_imported() -> None:
-    # In a process of its own, for tests import them.
-    command = [sys.executable, "-c", LOOK]
-    said = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert said.stdout.split() == ["False", "False"]
-    folder = Path(libp2p.__file__).parent.parent
-    assert all((folder / f"{name.replace('.', '/')}.py").exists() for name in NOT_IMPORTED)

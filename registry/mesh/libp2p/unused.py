@@ -1,0 +1,86 @@
+"""Parts of libp2p 0.8.1 that no node uses. Stand-ins keep them, and what only they need, from being imported.
+
+They are a sixth of what a node would have in memory: transports, a hash table, certificates, two clients of HTTP, and keys of
+other kinds than Ed25519.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import NoReturn
+
+UNUSED = (
+    "libp2p.crypto.ecc",
+    "libp2p.crypto.key_exchange",
+    "libp2p.crypto.rsa",
+    "libp2p.crypto.secp256k1",
+    "libp2p.discovery.mdns",
+    "libp2p.discovery.upnp",
+    "libp2p.kad_dht",
+    "libp2p.peer.persistent",
+    "libp2p.security.secio",
+    "libp2p.security.tls.autotls.acme",
+    "libp2p.security.tls.autotls.broker",
+    "libp2p.transport.quic",
+    "libp2p.transport.websocket",
+)
+"""Modules and packages, which go with all that is in them."""
+
+NAMES = "multiaddr.resolvers.dns"
+"""What resolves names for libp2p, in place of which `registry.mesh.libp2p.names` does."""
+
+
+class Unused(ValueError):
+    """A part that is not there was called: a peer has shown a key of RSA, for example."""
+
+
+class _Name(type):
+    def __getattr__(cls, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def refuse(*_: object, **__: object) -> NoReturn:
+            raise Unused(f"{cls.__name__}.{name} is not a part of nodes")
+
+        return refuse
+
+
+class _StandIn(ModuleType):
+    """Module with any name, which stands for an exception that nobody raises: annotations, bases and `except` take it."""
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found = _Name(name, (Exception,), {})
+        setattr(self, name, found)
+        return found
+
+
+class _Finder(MetaPathFinder, Loader):
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """Return the specification of a stand-in for what is unused."""
+        unused = any(fullname == name or fullname.startswith(f"{name}.") for name in UNUSED)
+        return ModuleSpec(fullname, self, is_package=True) if unused else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return a stand-in."""
+        return _StandIn(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leave it as it is."""
+
+
+def leave_out() -> None:
+    """Have libp2p, which is to be imported after this, do without its unused parts, and resolve names as other programs do."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    from registry.mesh.libp2p import names  # noqa: PLC0415 (it imports what libp2p imports)
+
+    sys.modules.setdefault(NAMES, names)
