@@ -52,7 +52,7 @@ class Fields(dict[str, str]):
 class LaneHead:
     """What a request begins with. `end` is the length of the whole request, in bytes.
 
-    `derived` is what was made of its headers, for whoever finds the same again; their length stands in none of it.
+    `derived` is what was made of its headers, for whoever finds the same again; neither length nor request id stands in it.
     """
 
     __slots__ = ("body_at", "derived", "end", "headers", "path")
@@ -71,12 +71,14 @@ class LaneHead:
         self.body_at = body_at
         self.end = body_at + length
 
-    def again(self, body_at: int, length: int) -> "LaneHead | None":
-        """Return the same head with another length; `None` where aiohttp is to read it."""
+    def again(self, body_at: int, length: int, id_: bytes) -> "LaneHead | None":
+        """Return the same head with another length and another id of the request; `None` where aiohttp is to read it."""
         if length > MAX_BODY_BYTES:
             return None
         headers = Fields(self.headers)
         headers["content-length"] = str(length)
+        if id_:
+            headers["x-request-id"] = id_.decode()
         return LaneHead(self.path, headers, body_at, length, self.derived)
 
 

@@ -300,11 +300,13 @@ class Connection(asyncio.BufferedProtocol):
         """Take in a whole answer whose head was read before on this connection, and say whether it was one."""
         whole, seen = bytes(data), cast("_Seen", self._seen)
         found = seen.head.found_in(whole)
-        if found is None or sum(found) != len(whole):
+        if found is None or found[0] + found[1] != len(whole):
             return False
         self._tries = TRIES
-        at, reply.length = found
+        at, reply.length, id_ = found
         reply.headers = {**seen.headers, "content-length": str(reply.length)}
+        if id_:
+            reply.headers["x-request-id"] = id_.decode()
         self.streamed, reply.status = False, seen.status
         if reply.length:
             reply.take(whole[at:])

@@ -1,4 +1,4 @@
-"""Head of HTTP/1.1 that came before on its connection, but for the length that it tells: programs send the same again and again.
+"""Head of HTTP/1.1 that came before on its connection, but for its length and its request id: programs send the same again.
 
 Such a head is compared and not read anew. Nothing but digits may differ, so nothing is taken that was not read once.
 """
@@ -14,23 +14,35 @@ TRIES = 3
 _LENGTH = re.compile(rb"\r\ncontent-length: ([0-9]{1,7})\r\n", re.IGNORECASE)
 _MOST_DIGITS = 7
 
+# As nodes and nginx make them.
+_ID = re.compile(rb"\r\n(?i:x-request-id): ([0-9a-f]{32})\r\n")
+_ID_NAME = b"\r\nx-request-id:"
+_ID_DIGITS, _ID_BYTES = b"0123456789abcdef", 32
+
 
 class RepeatedHead:
-    """A head as it was."""
+    """A head as it was, but for the length that it tells and for a request id of 32 hexadecimal digits before that."""
 
-    __slots__ = ("_after", "_at", "_before")
+    __slots__ = ("_after", "_at", "_before", "_between")
 
-    def __init__(self, before: bytes, after: bytes) -> None:
-        """Take what stands before the length, and after it."""
+    def __init__(self, before: bytes, between: bytes, after: bytes) -> None:
+        """Take what stands before the id, between it and the length, and after that; `between` is empty where there is no id."""
         self._before = before
         self._at = len(before)
+        self._between = between
         self._after = after
 
-    def found_in(self, data: bytes) -> tuple[int, int] | None:
-        """Return where the head ends that `data` begins with, and the length of the body; `None` for any other head."""
+    def found_in(self, data: bytes) -> tuple[int, int, bytes] | None:
+        """Return where the head ends that `data` begins with, the length of the body and the request id; `None` for any other."""
         if not data.startswith(self._before):
             return None
-        at = self._at
+        at, id_ = self._at, b""
+        if self._between:
+            id_ = data[at : at + _ID_BYTES]
+            at += _ID_BYTES
+            if not data.startswith(self._between, at) or id_.strip(_ID_DIGITS):
+                return None
+            at += len(self._between)
         end = data.find(b"\r", at, at + _MOST_DIGITS + 1)
         if end < 0 or not data.startswith(self._after, end):
             return None
@@ -38,10 +50,17 @@ class RepeatedHead:
         # Who reads a zero before other digits as octal would find another length.
         if not digits.isdigit() or (digits[0] == ord("0") and len(digits) > 1):
             return None
-        return end + len(self._after), int(digits)
+        return end + len(self._after), int(digits), id_
 
 
 def remembered(head: bytes) -> RepeatedHead | None:
     """Return what finds a head again that was read, its last line included; `None` for one without a length, or a long one."""
     length = _LENGTH.search(head) if len(head) <= MOST_BYTES else None
-    return RepeatedHead(head[: length.start(1)], head[length.end(1) :]) if length else None
+    if length is None:
+        return None
+    start, after = length.start(1), head[length.end(1) :]
+    id_ = _ID.search(head, 0, start)
+    # Of two with one name it depends which one counts.
+    if id_ is None or head.lower().count(_ID_NAME) != 1:
+        return RepeatedHead(head[:start], b"", after)
+    return RepeatedHead(head[: id_.start(1)], head[id_.end(1) : start], after)

@@ -129,13 +129,23 @@ def test_what_is_believed_aiohttp_reads_alike(changes) -> None:
     assert body.total_bytes == head.end - head.body_at
 
 
-@given(st.lists(st.tuples(st.integers(0, len(PLAIN)), st.integers(0, 6), ANY), max_size=2))
-@example([(WHOLE.index(b"16"), 2, b"262145")])
-@example([(WHOLE.index(b"16"), 2, b"3")])
-def test_a_head_that_comes_again_is_read_as_the_first_time(changes) -> None:
-    first, data = read_head(WHOLE), WHOLE
+ID = b"0123456789abcdef" * 2
+NAMED = with_line(b"X-Request-Id: " + ID)
+
+
+@given(
+    st.sampled_from([WHOLE, NAMED]),
+    st.lists(st.tuples(st.integers(0, len(PLAIN)), st.integers(0, 6), ANY), max_size=2),
+)
+@example(WHOLE, [(WHOLE.index(b"16"), 2, b"262145")])
+@example(WHOLE, [(WHOLE.index(b"16"), 2, b"3")])
+@example(NAMED, [(NAMED.index(ID), 32, ID[::-1])])
+@example(NAMED, [(NAMED.index(ID), 32, ID[:30])])
+@example(NAMED, [(NAMED.index(ID), 32, ID + b"\r\nX-Request-Id: " + ID)])
+def test_a_head_that_comes_again_is_read_as_the_first_time(whole, changes) -> None:
+    first, data = read_head(whole), whole
     assert first is not None
-    pattern = remembered(WHOLE[: first.body_at])
+    pattern = remembered(whole[: first.body_at])
     assert pattern is not None
     for at, length, put in changes:
         data = data[:at] + put + data[at + length :]

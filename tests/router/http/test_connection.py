@@ -127,11 +127,13 @@ def test_an_answer_is_the_same_however_its_bytes_fall(
     asyncio.run(once())
 
 
-LIKE_BEFORE = b"HTTP/1.1 200 OK\r\nServer: s\r\nContent-Length: %d\r\nDate: d\r\n\r\n%b"
-AGAIN = LIKE_BEFORE % (5, b"hello")
+ID = b"x-request-id: %032x\r\n"
+LIKE_BEFORE = b"HTTP/1.1 200 OK\r\n" + ID + b"Server: s\r\nContent-Length: %d\r\nDate: d\r\n\r\n%b"
+AGAIN = LIKE_BEFORE % (99, 5, b"hello")
 PUT = st.one_of(
     st.binary(max_size=4),
-    st.sampled_from([b"\r\n", b"0", b"1", b"-", b"\r\n\r\n", b"Content-Length: 5\r\n", b"Connection: close\r\n", AGAIN]),
+    st.sampled_from([b"\r\n", b"0", b"1", b"-", b"A", b"\r\n\r\n", b"Content-Length: 5\r\n", b"Connection: close\r\n"]),
+    st.sampled_from([ID % 7, AGAIN]),
 )  # fmt: skip
 
 
@@ -161,7 +163,7 @@ def test_an_answer_like_those_before_is_read_as_on_a_new_connection(changes, cut
         used, new = Exchange(), Exchange()
         for size in (5, 12, 0, 3):
             await used.ask()
-            used.say(LIKE_BEFORE % (size, b"x" * size))
+            used.say(LIKE_BEFORE % (size, size, b"x" * size))
             assert await used.whole() == (200, b"x" * size)
         assert used.pool.freed == 4
         assert await outcome(used) == await outcome(new)

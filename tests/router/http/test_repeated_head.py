@@ -18,7 +18,7 @@ def seen():
 @given(st.integers(0, 9_999_999), st.binary(max_size=20))
 def test_it_is_found_with_every_length(length: int, body: bytes) -> None:
     again = HEAD % b"%d" % length
-    assert seen().found_in(again + body) == (len(again), length)
+    assert seen().found_in(again + body) == (len(again), length, b"")
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,49 @@ def test_one_without_a_length_or_a_long_one_is_not_remembered() -> None:
     assert remembered(b"HTTP/1.1 200 OK\r\nContent-Length:1\r\n\r\n") is None
     long = b"X: " + b"x" * MOST_BYTES
     assert remembered((HEAD % b"1").replace(b"Server: x", long)) is None
+
+
+ID = b"0123456789abcdef" * 2
+WITH_ID = b"POST / HTTP/1.1\r\nX-Request-Id: %b\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+
+
+def named():
+    head = remembered(WITH_ID % (ID, 12))
+    assert head is not None
+    return head
+
+
+@given(st.binary(min_size=16, max_size=16), st.integers(0, 9_999_999))
+def test_it_is_found_with_every_id(id_: bytes, length: int) -> None:
+    said = id_.hex().encode()
+    again = WITH_ID % (said, length)
+    assert named().found_in(again + b"x") == (len(again), length, said)
+
+
+@pytest.mark.parametrize(
+    "said", [b"", ID[:-1], ID + b"0", ID.upper(), b" " + ID[1:], ID[1:] + b" ", ID[:-1] + b"\r", b"0" * 30 + b"\r\n"]
+)  # fmt: skip
+def test_what_is_no_such_id_is_another_head(said: bytes) -> None:
+    assert named().found_in(WITH_ID % (said, 1)) is None
+
+
+@pytest.mark.parametrize(
+    "said", [b"mine", ID.upper(), ID + b"\r\nx-request-ID: " + ID, ID + b"\r\nX-REQUEST-ID:b"]
+)
+def test_another_id_or_two_are_compared_like_all_else(said: bytes) -> None:
+    head = WITH_ID % (said, 1)
+    found = remembered(head)
+    assert found is not None
+    assert found.found_in(head) == (len(head), 1, b"")
+    assert found.found_in(WITH_ID % (ID[::-1] + said[32:], 1)) is None
+
+
+@given(st.integers(0, len(WITH_ID) + 40), st.integers(0, 3), st.binary(max_size=3))
+def test_one_with_an_id_that_differs_anywhere_else_is_another(
+    at: int, length: int, put: bytes
+) -> None:
+    head = WITH_ID % (ID, 12)
+    changed = head[:at] + put + head[at + length :]
+    found = named().found_in(changed)
+    if found is not None:
+        assert changed[: found[0]] == WITH_ID % (found[2], found[1])
