@@ -48,13 +48,10 @@ STALL_SECONDS = 30.0
 LINGER_SECONDS = 2.0
 """Seconds that what is still being sent is thrown away, so that its sender gets to read why."""
 
-_NEVER = 1e6  # seconds: this module itself ends idle connections
 _SOON = 0.05  # seconds after which a caller who has closed its side is looked at
 _HEAD_END = b"\r\n\r\n"
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NOT_FRAMED = "the body does not match its framing headers"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-_TCP_CLOSE = 7  # net/tcp_states.h
 
 
 class Surroundings(Protocol):
@@ -99,7 +96,7 @@ class CallerConnection(web.RequestHandler):
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
-            keepalive_timeout=_NEVER,
+            keepalive_timeout=1e6,  # this module itself ends idle connections
             access_log=cast("logging.Logger", None),
             logger=log,
             auto_decompress=False,
@@ -162,7 +159,7 @@ class CallerConnection(web.RequestHandler):
         if self._under_way is not None:
             if now >= self._due or (self._left and self._is_gone()):
                 self.abort()
-        elif now >= self._head_due and self._waiter and not self._messages:
+        elif now >= self._head_due and not self._messages:
             if self._head_bytes:
                 self.refuse(HeadTooSlow("the request's headers did not arrive in time"))
             else:
@@ -221,7 +218,8 @@ class CallerConnection(web.RequestHandler):
             wire.close()
             return
         self._head_due = self._place.now + self._place.settings.head_timeout
-        super().connection_made(transport)
+        # Nothing is aiohttp's to read yet; it would start a task for that.
+        super(web.RequestHandler, self).connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The caller is gone: nobody wants its answer any more."""
@@ -359,6 +357,8 @@ class CallerConnection(web.RequestHandler):
             if not self._head_bytes:
                 self._head_due, self._due = self._place.now + self._place.settings.head_timeout, inf
             self._head_bytes += len(piece)
+        if self._task_handler is None:
+            super().connection_made(cast("asyncio.Transport", self._wire))
         super().data_received(piece)
         if isinstance(asked, web.BaseRequest) and self._messages and not asked.content.is_eof():
             said = self._messages[-1][0]
@@ -386,7 +386,7 @@ class CallerConnection(web.RequestHandler):
             not self._asked_back and asked.version == HttpVersion11 and not asked.writer.output_size
         ):
             # To close its side looks like leaving. Who has left refuses this, and who has not passes over it.
-            wire.write(_CONTINUE)
+            wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._asked_back = True
             self._loop.call_later(_SOON, self._look_again)
         elif self._is_gone():
@@ -397,4 +397,4 @@ class CallerConnection(web.RequestHandler):
         known = self._wire.get_extra_info("socket") if self._wire is not None else None
         if known is None or known.family not in (socket.AF_INET, socket.AF_INET6):
             return False
-        return bool(known.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE)
+        return bool(known.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == 7)  # TCP_CLOSE

@@ -115,7 +115,10 @@ def bind(address: HostPort, setting: str, *, count: int = 1) -> list[socket.sock
 def _bound(address: HostPort, *, shared: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     place = address.host, address.port
-    return socket.create_server(place, family=family, backlog=_BACKLOG, reuse_port=shared)
+    listener = socket.create_server(place, family=family, backlog=_BACKLOG, reuse_port=shared)
+    # Its connections inherit that: a caller who vanished is noticed.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return listener
 
 
 def place_of(listener: socket.socket) -> HostPort:

@@ -4,9 +4,8 @@ Looks like one answer to whoever reads it, and is left like one: with it the pre
 the first part passes as it is and is only remembered; its events are looked at once it has broken off.
 """
 
-import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from types import TracebackType
 
 from registry.values import changed
@@ -15,6 +14,7 @@ from router.attempt import Routed
 from router.dialects import Answer, Flow, Listener
 from router.errors import AnswerBroken, RouterError
 from router.failover import Continuing, Finish, StreamState
+from router.failover_recording import Recording
 from router.http.cut_through import CutThrough, Inspection
 from router.openai.sse import EVENT_ENDS, Event, EventTooLarge, Splitter, WholeEvents
 from router.openai.usage import Tokens, Usage
@@ -22,73 +22,7 @@ from router.requests import Request
 
 Ask = Callable[[Request], AbstractAsyncContextManager[Routed]]
 
-BLOCK = 4 * 1024
-"""Bytes of a stream that are compressed together."""
-
-_EXAMPLE_BYTES = 1024
-_WINDOW_BITS, _MEMORY_LEVEL = (
-    -13,
-    6,
-)  # 8 KiB and no header: a block and its example, for 64 KiB while it is compressed
-
-MOST_KEPT = 128 * 1024
-"""Bytes that are kept of one stream, compressed: about 8,000 tokens, which have 2 MB of events. Longer ones are not continued."""
-
 _ERROR = b'"error"'
-
-
-class Recording:
-    """What a caller was sent of a stream: compressed, and forgotten where there is too much of it.
-
-    Events are alike, so the beginning of a stream is the dictionary of its later blocks.
-    """
-
-    __slots__ = ("_blocks", "_example", "_kept", "_last", "_waiting")
-
-    def __init__(self) -> None:
-        self._blocks: list[bytes] = []
-        self._example = b""
-        self._kept = 0
-        self._last: list[bytes] = []
-        self._waiting = 0
-
-    def add(self, sent: bytes) -> None:
-        """Take in what was sent."""
-        if self._kept > MOST_KEPT:
-            return
-        self._last.append(sent)
-        self._waiting += len(sent)
-        if self._waiting >= BLOCK:
-            self._compress()
-
-    @property
-    def last(self) -> bytes:
-        """The end of it, up to one block."""
-        return b"".join(self._last) or (self._block(-1) if self._blocks else b"")
-
-    def whole(self) -> bytes | None:
-        """Return all of it; `None` where it was too much."""
-        if self._kept > MOST_KEPT:
-            return None
-        return b"".join((*map(self._block, range(len(self._blocks))), *self._last))
-
-    def _compress(self) -> None:
-        events = b"".join(self._last)
-        self._example = self._example or events[:_EXAMPLE_BYTES]
-        packing = zlib.compressobj(
-            1, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL, zdict=self._example
-        )
-        block = packing.compress(events) + packing.flush()
-        self._last, self._waiting = [], 0
-        self._kept += len(block)
-        self._blocks.append(block)
-        if self._kept > MOST_KEPT:
-            self._blocks.clear()
-
-    def _block(self, number: int) -> bytes:
-        return zlib.decompressobj(_WINDOW_BITS, zdict=self._example).decompress(
-            self._blocks[number]
-        )
 
 
 class FirstPart:
@@ -238,17 +172,18 @@ class Continued:
         spent: Callable[[Routed, Usage], None],
     ) -> None:
         self._ask = ask
-        self._first_part = first
+        self._part = first
+        """The present part, while it is `_entered`."""
+        self._entered = False
         self._request = request
         self._max_event_bytes = max_event_bytes
         self._spent = spent
         self._sent = Recording()
-        self._part = AsyncExitStack()
         self._first: FirstPart | None = None
         self._all: AsyncGenerator[bytes, None] | None = None
 
     async def __aenter__(self) -> Routed:
-        routed = await self._part.enter_async_context(self._first_part)
+        routed = await self._enter(self._part)
         # What two workers wrote can be put together in OpenAI's words only.
         if not routed.answer.streamed or routed.answer.verbatim:
             return routed
@@ -268,10 +203,21 @@ class Continued:
         if self._first is not None and self._all is not None:
             await self._all.aclose()
             self._first.conclude()
-        return await self._part.__aexit__(kind, error, trace)
+        return await self._leave(kind, error, trace)
 
-    async def _enter(self, request: Request) -> Routed:
-        return await self._part.enter_async_context(self._ask(request))
+    async def _enter(self, part: AbstractAsyncContextManager[Routed]) -> Routed:
+        routed = await part.__aenter__()
+        self._part, self._entered = part, True
+        return routed
+
+    async def _leave(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> bool | None:
+        entered, self._entered = self._entered, False
+        return await self._part.__aexit__(kind, error, trace) if entered else None
 
     async def _parts(self, first: FirstPart) -> AsyncGenerator[bytes, None]:
         stream: Continuing | None = None
@@ -291,13 +237,13 @@ class Continued:
             if stream is None or step is None:
                 yield _last_words(broken)
                 return
-            await self._part.aclose()
+            await self._leave()
             if isinstance(step, Finish):
                 yield step.last
                 return
             pin = changed(step.request.pin, but=routed.candidate.key)
             try:
-                routed = await self._enter(changed(step.request, pin=pin))
+                routed = await self._enter(self._ask(changed(step.request, pin=pin)))
             except RouterError:
                 yield _last_words(broken)
                 return

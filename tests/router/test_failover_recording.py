@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.failover_stream import BLOCK, MOST_KEPT, Recording
+from router.failover_recording import BLOCK, MOST_KEPT, Recording
 
 EVENT = b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"%d"}}]}\n\n'
 

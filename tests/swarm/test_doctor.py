@@ -35,16 +35,16 @@ async def modelvine(node: Node, *words: str) -> Any:
     return json.loads(ended.stdout)
 
 
-async def joining(node: Node, words: str) -> dict[str, Any]:
-    """Wait until a node has tried to join; return what the doctor says of that."""
+async def finding(node: Node, check: str, words: str = "") -> dict[str, Any]:
+    """Wait until the doctor finds something of a sort, which says these words; return it."""
     found: dict[str, Any] = {}
 
     async def told() -> bool:
         seen = (await modelvine(node, "doctor", "--json"))["findings"]
-        found.update(next(row for row in seen if row["check"] == "join"))
-        return words in found["what"]
+        found.update(next((row for row in seen if row["check"] == check), {}))
+        return bool(found) and words in found["what"]
 
-    await until(told, within=20, otherwise=f"nothing is said of {words}")
+    await until(told, within=20, otherwise=f"nothing is said of {check} {words}")
     return found
 
 
@@ -63,12 +63,11 @@ async def test_why_nodes_do_not_join_is_told_with_what_to_do(
     three, four = await asyncio.to_thread(
         lambda: [swarm.start(private), swarm.start(wrong)],
     )
-    differs = await joining(three, "the swarm keys differ")
+    differs = await finding(three, "join", "the swarm keys differ")
     assert (differs["state"], "--swarm-key" in differs["do"]) == ("fail", True)
-    seen = (await modelvine(one, "doctor", "--json"))["findings"]
-    (failed,) = (row for row in seen if row["check"] == "handshakes")
+    failed = await finding(one, "handshakes")
     assert (failed["state"], "--swarm-key" in failed["do"]) == ("warn", True)
-    other = await joining(four, "wrong peer id")
+    other = await finding(four, "join", "wrong peer id")
     assert (other["state"], one.peer in other["what"]) == ("fail", True)
 
 

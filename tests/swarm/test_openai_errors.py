@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import httpx
+import httpx2
 import openai
 import orjson
 import pytest
@@ -178,7 +178,7 @@ async def a_header_without_end(scene: Scene) -> None:
 
 @provokes(faces.BadHead)
 async def a_proxys_request_with_another_host(scene: Scene) -> None:
-    async with httpx.AsyncClient(proxy=scene.asked.http) as http:
+    async with httpx2.AsyncClient(proxy=scene.asked.http) as http:
         ai = scene.ai.with_options(base_url="http://192.0.2.1/v1", http_client=http)
         await ai.with_options(default_headers={"Host": "localhost"}).models.list()
 
@@ -193,7 +193,7 @@ async def a_body_that_is_too_long(scene: Scene) -> None:
     await scene.chat(user="x" * 100_000)
 
 
-class Dribble(httpx.AsyncByteStream):
+class Dribble(httpx2.AsyncByteStream):
     """A body whose second half comes when the node has long given up; OpenAI's client reads no answer before it."""
 
     def __init__(self, body: bytes) -> None:
@@ -206,15 +206,15 @@ class Dribble(httpx.AsyncByteStream):
         yield self._body[middle:]
 
 
-class Slowly(httpx.AsyncHTTPTransport):
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+class Slowly(httpx2.AsyncHTTPTransport):
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         request.stream = Dribble(await request.aread())
         return await super().handle_async_request(request)
 
 
 @provokes(faces.BodyTooSlow)
 async def a_body_that_stops_in_the_middle(scene: Scene) -> None:
-    async with httpx.AsyncClient(transport=Slowly()) as http:
+    async with httpx2.AsyncClient(transport=Slowly()) as http:
         slow = scene.ai.with_options(http_client=http)
         await slow.chat.completions.create(model=scene.model, messages=HELLO)
 

@@ -58,7 +58,9 @@ class _StandIn(ModuleType):
         return found
 
 
-class _Finder(MetaPathFinder, Loader):
+class Finder(MetaPathFinder, Loader):
+    """Finder of a stand-in for each unused part."""
+
     def find_spec(
         self,
         fullname: str,
@@ -79,8 +81,8 @@ class _Finder(MetaPathFinder, Loader):
 
 def leave_out() -> None:
     """Have libp2p, which is to be imported after this, do without its unused parts, and resolve names as other programs do."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    if not any(isinstance(finder, Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, Finder())
     from registry.mesh.libp2p import names  # noqa: PLC0415 (it imports what libp2p imports)
 
     sys.modules.setdefault(NAMES, names)

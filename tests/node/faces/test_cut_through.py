@@ -15,7 +15,8 @@ from node.lane.request import LaneRequest, read_head
 from router.attempt import Routed
 from router.dialects import Answer, Route
 from router.errors import AnswerBroken
-from router.failover_stream import ContinuedFlow, FirstPart, Recording
+from router.failover_recording import Recording
+from router.failover_stream import ContinuedFlow, FirstPart
 from router.http.connection import Connection
 from router.http.cut_through import SHOWN_TOGETHER
 from router.http.exchange import Exchange
