@@ -158,7 +158,7 @@ async def _body(context: Serving, http: web.Request) -> tuple[bytes, dict[str, o
     content_type = http.headers.get("content-type") or JSON
     kind = media_of(content_type).kind
     if kind == multipart.CONTENT_TYPE:
-        return body, dict(multipart.fields(body, content_type))
+        return body, dict(multipart.fields(body, multipart.parts(body, content_type)))
     if kind not in TAKEN_FOR_JSON:
         raise UnsupportedMediaType(f"send {JSON} or {multipart.CONTENT_TYPE}, not {kind[:100]!r}")
     return body, dict(await aside(body, partial(object_of, body)))

@@ -56,7 +56,7 @@ class ParsedBody:
     """What a body says that routing needs. `fields` are its other top-level fields; of a form, the short text ones.
 
     `names` are those to be asked for in turn where the body lists several (`models`), or the one that it names elsewhere;
-    `model` is the first of them, and the body lacks it. One that is `plain` is JSON without fields that only nodes understand.
+    `model` is the first of them, and the body lacks it. One that is `plain` has no fields that only nodes understand.
     """
 
     model: str
@@ -73,9 +73,11 @@ def read(body: bytes, content_type: str, *, named_by: str = "") -> ParsedBody:
     """
     kind = media_of(content_type).kind
     if kind == multipart.CONTENT_TYPE:
-        form = multipart.fields(body, content_type)
+        parts = multipart.parts(body, content_type)
+        form = multipart.fields(body, parts)
         stream = form.get("stream", "").lower() in ("true", "1")
-        return ParsedBody(_model(form.get("model")), stream, form)
+        plain = OURS.isdisjoint([part.name.lower() for part in parts])
+        return ParsedBody(_model(form.get("model")), stream, form, plain=plain)
     if kind != "application/json" and not kind.endswith("+json"):
         raise BadRequest(
             f"send application/json or {multipart.CONTENT_TYPE}, not {kind[:100]!r}", status=415
@@ -114,10 +116,7 @@ def for_worker(body: bytes, content_type: str) -> bytes:
     """Leave out of a body that `read` has accepted what only nodes understand; all other bytes stay as they were."""
     if media_of(content_type).kind != multipart.CONTENT_TYPE:
         return without(body, OURS)
-    # Names in forms have one spelling; reading a form takes longer than looking for them.
-    if any(name.encode() in body for name in OURS):
-        return multipart.without(body, content_type, OURS)
-    return body
+    return multipart.without(body, content_type, OURS)
 
 
 def without(body: bytes, names: Set[str]) -> bytes:

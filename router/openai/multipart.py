@@ -6,7 +6,7 @@ transfer encodings are understood differently by the worker that reads the form 
 """
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NoReturn
@@ -50,10 +50,9 @@ class Part:
     end: int
 
 
-def fields(body: bytes, content_type: str) -> Mapping[str, str]:
-    """Return the short text fields of a form; raise `BadRequest` when it is malformed or names `model` twice."""
+def fields(body: bytes, listed: Sequence[Part]) -> Mapping[str, str]:
+    """Return the short text fields of a form that has these parts; raise `BadRequest` when it names `model` twice."""
     found: dict[str, str] = {}
-    listed = parts(body, content_type)
     # Files too, and other spellings: a worker may take any of them for the one that counts.
     if sum(part.name.lower() == "model" for part in listed) > 1:
         raise BadRequest("the form names `model` twice", param="model")

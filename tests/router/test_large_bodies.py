@@ -79,6 +79,10 @@ async def test_the_event_loop_goes_on_while_a_large_body_is_read(made):
     assert len(left) == len(body) - len(b',"project":"p"') + len("other") - len("m")
 
 
+def test_a_form_with_an_image_is_read_at_once_whatever_its_bytes_are():
+    assert not takes_long(b"--boundary\r\n" + b",," * 700_000)
+
+
 async def test_what_is_short_is_read_at_once():
     body = b'{"model":"m"}'
     assert await aside(body, partial(bodies.read, body, JSON)) == bodies.read(body, JSON)

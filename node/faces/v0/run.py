@@ -68,7 +68,7 @@ def _request_of(
     content_type = JSON if http.content_type in TAKEN_FOR_JSON else content_type_of(http, body)
     given: dict[str, Any] = {name: http.query[name] for name in _IN_QUERY if name in http.query}
     if media_of(content_type).kind == multipart.CONTENT_TYPE:
-        given = dict(multipart.fields(body, content_type)) | given
+        given = dict(multipart.fields(body, multipart.parts(body, content_type))) | given
         model = model_of(given)
         body = multipart.without(
             _form_with_model(body, content_type, model), content_type, _OURS | _PAYMENT

@@ -33,6 +33,14 @@ def test_a_form_says_its_model_and_its_short_fields_but_not_its_files() -> None:
     asked = bodies.read(body, FORM)
     assert (asked.model, asked.stream) == ("P/m", True)
     assert set(asked.fields) == {"model", "stream"}
+    assert asked.plain
+
+
+@pytest.mark.parametrize("name", ["project", "Models", "models!"])
+def test_a_form_with_a_field_for_nodes_is_not_plain_and_a_worker_gets_it_without(name: str) -> None:
+    body = form(("model", b"m"), (name, b"p" * 5000), ("image!", b"\x89PNG"))
+    assert not bodies.read(body, FORM).plain
+    assert bodies.for_worker(body, FORM) == form(("model", b"m"), ("image!", b"\x89PNG"))
 
 
 @given(
