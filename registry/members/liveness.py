@@ -117,6 +117,9 @@ class Presence(StrEnum):
     LEFT = "left"
 
 
+_AS_PRESENCE = {status: Presence(status) for status in Status}
+
+
 @dataclass(frozen=True, slots=True)
 class Pulse:
     """What we know of one node's life; times are seconds on this machine's monotonic clock.
@@ -222,4 +225,4 @@ def presence(standing: Standing, contact: Status) -> Presence:
         return Presence.LOST
     if standing is Standing.DRAINING:
         return Presence.DRAINING
-    return Presence(contact.value)
+    return _AS_PRESENCE[contact]

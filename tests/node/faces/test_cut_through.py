@@ -23,6 +23,7 @@ from router.http.exchange import Exchange
 from router.requests import Kind
 from router.settings import RouterSettings
 from router.state.local_load import Tally
+from tests.node.faces.caller_line import CallerLine
 from tests.router.http.test_connection import HEAD, Pool, Wire
 
 CALL = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
@@ -31,41 +32,6 @@ FIRST, PLAIN = b'data: {"choices":[]}\n\n', b'data: {"choices":[{"delta":{"conte
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
 FAILS = b'data: {"error":{"message":"no"}}\n\n'
 DONE = b"data: [DONE]\n\n"
-
-
-class Caller:
-    """The connection of a caller who reads at once."""
-
-    address = "127.0.0.1"
-
-    def __init__(self) -> None:
-        self.transport = self
-        self.unread, self.closed = 0, False
-        self.sent: list[bytes] = []
-
-    def get_write_buffer_size(self) -> int:
-        return self.unread
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def get_extra_info(self, _: str) -> None:
-        return None
-
-    def head(self, status, headers, length) -> bytes:
-        return b""
-
-    def write(self, piece: bytes) -> None:
-        self.sent.append(piece)
-
-    def send_now(self, *parts: bytes) -> None:
-        self.write(b"".join(parts))
-
-    def send_on(self, piece: bytes) -> None:
-        self.write(piece)
-
-    async def drain(self) -> None:
-        return
 
 
 class Plain(Outgoing):
@@ -79,7 +45,7 @@ class Stream:
     """One stream of a worker to its caller."""
 
     def __init__(self, *, cuts: bool, continues: bool, hides: bool = False) -> None:
-        self.caller, self.tally, self.recording = Caller(), Tally(), Recording()
+        self.caller, self.tally, self.recording = CallerLine(), Tally(), Recording()
         self.connection = Connection(Pool())
         self.connection.connection_made(Wire())
         self.reply = self.connection.begin(HEAD, b"")

@@ -12,6 +12,7 @@ from router.dialects import Flow
 from router.errors import AnswerBroken
 from router.http.cut_through import Inspection
 from tests.node.faces.assembly import until
+from tests.node.faces.caller_line import CallerLine
 
 URL = "/v1/chat/completions"
 STREAM = {"model": "tiny", "stream": True, "messages": [{"role": "user", "content": "a b c"}]}
@@ -55,42 +56,11 @@ class Tap:
         self.take = take
 
 
-class Line:
-    """The connection of a caller, who may be slow."""
-
-    address = "127.0.0.1"
-
-    def __init__(self) -> None:
-        self.transport = self
-        self.unread = 0
-        self.sent: list[bytes] = []
-        self.read = asyncio.Event()
-
-    def get_write_buffer_size(self) -> int:
-        return self.unread
-
-    def get_extra_info(self, _: str) -> None:
-        return None
-
-    def head(self, status, headers, length) -> bytes:
-        return b"HEAD"
-
-    def send_now(self, *parts) -> None:
-        self.sent.append(b"".join(parts))
-
-    def send_on(self, piece) -> None:
-        self.send_now(piece)
-
-    async def drain(self) -> None:
-        if self.unread:
-            await self.read.wait()
-
-
 def chunk(piece: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(piece), piece)
 
 
-async def begun(line: Line) -> Outgoing:
+async def begun(line: CallerLine) -> Outgoing:
     head = read_head(HEAD)
     assert head is not None
     out = Outgoing(LaneRequest(head, HEAD, None, line), patience=30)
@@ -99,7 +69,7 @@ async def begun(line: Line) -> Outgoing:
 
 
 async def test_what_comes_in_one_turn_goes_on_in_one_piece() -> None:
-    flow, line = Script(), Line()
+    flow, line = Script(), CallerLine(b"HEAD")
     out = await begun(line)
     task = asyncio.ensure_future(Pump(flow, Tap(bytes.upper), out, PumpQueue()).run())
     await asyncio.sleep(0)
@@ -116,7 +86,7 @@ async def test_what_comes_in_one_turn_goes_on_in_one_piece() -> None:
 
 
 async def test_what_comes_promptly_goes_on_before_its_teller_goes_on() -> None:
-    flow, line = Script(), Line()
+    flow, line = Script(), CallerLine(b"HEAD")
     flow.prompt = True
     out = await begun(line)
     task = asyncio.ensure_future(Pump(flow, Tap(bytes.upper), out, PumpQueue()).run())
@@ -130,7 +100,7 @@ async def test_what_comes_promptly_goes_on_before_its_teller_goes_on() -> None:
 
 
 async def test_a_slow_caller_stops_it_until_all_is_read() -> None:
-    flow, line = Script(), Line()
+    flow, line = Script(), CallerLine(b"HEAD")
     out = await begun(line)
     task = asyncio.ensure_future(Pump(flow, Tap(), out, PumpQueue()).run())
     await asyncio.sleep(0)
@@ -157,7 +127,7 @@ async def test_what_fails_within_is_raised_by_the_task() -> None:
         raise AnswerBroken("no")
 
     flow = Script()
-    out = await begun(Line())
+    out = await begun(CallerLine(b"HEAD"))
     task = asyncio.ensure_future(Pump(flow, Tap(broken), out, PumpQueue()).run())
     await asyncio.sleep(0)
     flow.say(b"a")
@@ -167,7 +137,7 @@ async def test_what_fails_within_is_raised_by_the_task() -> None:
 
 
 async def test_a_task_that_is_cancelled_takes_nothing_more() -> None:
-    flow, line = Script(), Line()
+    flow, line = Script(), CallerLine(b"HEAD")
     task = asyncio.ensure_future(Pump(flow, Tap(), await begun(line), PumpQueue()).run())
     await asyncio.sleep(0)
     flow.say(b"a")
