@@ -43,7 +43,7 @@ test-all: $(MADE)/dev ## also run the slow tests: real libp2p hosts, processes, 
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(APART)" $(ARGS)
 
 swarm: $(MADE)/dev $(MADE)/model $(MADE)/axe $(MADE)/kubernetes $(MADE)/collector ## test several nodes as processes, with a real mesh, HTTP and worker
-	@$(BIN)/python -m pytest -n 3 --dist loadfile -m "swarm or lab" $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "swarm or lab" $(ARGS)
 
 clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/peer $(MADE)/agents $(MADE)/go $(MADE)/clients-new $(MADE)/openapi $(MADE)/aider ## test published clients, and peers in JavaScript and Go, against a node
 	@$(BIN)/python -m pytest -m clients tests/clients $(ARGS)

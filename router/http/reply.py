@@ -112,8 +112,14 @@ class Reply:
 
     async def some(self) -> bytes:
         """Return the next bytes as soon as there are any, `b""` at the end; raise `HttpError` when it breaks off."""
-        await self._more()
-        return self.here()
+        while not (piece := self.here()):
+            if self.complete:
+                return b""
+            if self._error is not None:
+                raise self._error
+            self.read_on()
+            await self._wait()
+        return piece
 
     def read_on(self) -> None:
         """Read the socket again."""
@@ -137,15 +143,14 @@ class Reply:
         try:
             while size <= limit and not self.ended:
                 self.enough = limit + 1 - size
-                await self._more()
-                size += sum(map(len, self._pieces))
-                pieces += self._pieces
-                self._pieces, self.held = [], 0
+                piece = await self.some()
+                pieces.append(piece)
+                size += len(piece)
         finally:
             self.enough = 0
             if self._connection is not None:
                 self._connection.widen(much=False)
-        return b"".join(pieces)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def peek(self) -> bytes | None:
         """Return the body where all of it is here, and leave it to be read."""
@@ -222,14 +227,6 @@ class Reply:
             self.listener()
         elif self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-    async def _more(self) -> None:
-        """Wait until there are bytes, or no more will come; raise `HttpError` when it breaks off."""
-        while not self._pieces and not self.complete:
-            if self._error is not None:
-                raise self._error
-            self.read_on()
-            await self._wait()
 
     async def _wait(self) -> None:
         self._waiter = self._loop.create_future()
