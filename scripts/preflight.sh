@@ -19,8 +19,8 @@ find_python() {
         if fits "$name"; then command -v "$name"; return; fi
     done
     say "Python 3.11, 3.12 or 3.13 is needed, and none of them is on PATH. Install one, for example:"
-    say "    Debian, Ubuntu   apt-get install python3 python3-venv python3-dev"
-    say "    Fedora           dnf install python3.13 python3.13-devel"
+    say "    Debian, Ubuntu   apt-get install python3 python3-venv"
+    say "    Fedora           dnf install python3.13"
     say "    anything else    https://www.python.org/downloads/, then: make PYTHON=/path/to/python3.13 …"
     return 1
 }

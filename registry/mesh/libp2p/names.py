@@ -37,7 +37,12 @@ class DNSResolver:
             found = await trio.socket.getaddrinfo(host, None, family, socket.SOCK_STREAM)
         except OSError as error:
             # Raised it would have libp2p ask twice more, for a second and a half.
-            log.debug("%s does not resolve: %s", host, error.strerror)
+            log.debug("%s does not resolve: %s", host, error)
             return [maddr]
-        known = [(_KINDS[of], str(at[0])) for of, *_, at in found if of in _KINDS]
+        # An address with a zone, after `%`, is no multiaddr, and means something on one link only.
+        known = [
+            (_KINDS[of], str(at[0]))
+            for of, *_, at in found
+            if of in _KINDS and "%" not in str(at[0])
+        ]
         return [Multiaddr("/".join(("", *pair, *rest))) for pair in dict.fromkeys(known)]

@@ -1,6 +1,6 @@
 """Parts of libp2p 0.8.1 that no node uses. Stand-ins keep them, and what only they need, from being imported.
 
-They are a sixth of what a node would have in memory: transports, a hash table, certificates, two clients of HTTP, and keys of
+They are a fifth of what a node would have in memory: transports, a hash table, certificates, two clients of HTTP, and keys of
 other kinds than Ed25519.
 """
 

@@ -28,6 +28,7 @@ class Hosts(trio.abc.HostnameResolver):
         if host != b"both.example":
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         found: list[tuple[socket.AddressFamily, Any]] = [
+            (socket.AF_INET6, ("fe80::7%eth0", 0, 0, 2)),
             (socket.AF_INET6, ("2001:db8::7", 0, 0, 0)),
             (socket.AF_INET, ("192.0.2.7", 0)),
             (socket.AF_INET, ("192.0.2.7", 0)),
