@@ -100,7 +100,19 @@ class Target:
     named_by: str = ""
 
 
-NOTHING_PASSED: Mapping[str, str] = MappingProxyType({})
+class PassedHeaders(dict[str, str]):
+    """Headers that travel with requests, by lower-case name, and how they are sent. Not changed, since that is kept."""
+
+    __slots__ = ("lines",)
+
+    lines: str | None
+
+    def __init__(self, headers: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__(headers)
+        self.lines = None
+
+
+NOTHING_PASSED = PassedHeaders()
 
 
 @value_class
@@ -140,7 +152,7 @@ class Request:
     verbatim: Verbatim | None = None
     target: Target | None = None
     prefixes: Prefixes = NONE
-    passed: Mapping[str, str] = field(default_factory=lambda: NOTHING_PASSED)
+    passed: PassedHeaders = field(default_factory=lambda: NOTHING_PASSED)
     deaths: int = 0
     plain: bool = False
     trace: "Trace | None" = field(default=None, compare=False)

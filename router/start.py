@@ -4,7 +4,6 @@ from router.attempt import Attempt
 from router.choice import Choosing
 from router.desk import Desk, as_asked
 from router.dialects import Answer, Starter
-from router.http.connection import request_head
 from router.policies import Policy
 from router.requests import Request
 from router.select.candidates import Candidate
@@ -40,8 +39,7 @@ class Starting:
         attempt.begin()
         if call is not None and connection is not None:
             desk.inquire(candidate)
-            head = request_head(call.start, call.headers, len(call.body))
-            attempt.reply = connection.begin(head, call.body)
+            attempt.reply = connection.begin(call.head, call.body)
         return attempt
 
     def whole(self, first: Attempt) -> Answer | None:

@@ -3,14 +3,13 @@
 Only a request that is traced has one. No words of the request, and none of an error: both may quote what was said.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Protocol
 
 from router.openai.usage import Usage
 from router.peers.headers import PARENT
-from router.requests import Request
+from router.requests import PassedHeaders, Request
 from router.select.candidates import Candidate
 from router.select.weights import expectations
 
@@ -100,7 +99,7 @@ class Trace:
             self.attempts.append(made)
         return made
 
-    def onward(self, passed: Mapping[str, str], attempt: AttemptTrace) -> Mapping[str, str]:
+    def onward(self, passed: PassedHeaders, attempt: AttemptTrace) -> PassedHeaders:
         """Return the headers that travel with one attempt: whoever is asked is a child of its span."""
         parent = parent_of(self.id, attempt.call or attempt.id, self.flags)
-        return MappingProxyType({**passed, PARENT: parent})
+        return PassedHeaders({**passed, PARENT: parent})

@@ -47,7 +47,16 @@ from router.peers.headers import (
     trace_of,
     via_onward,
 )
-from router.requests import ANYWHERE, MODEL_KINDS, NAMED_BY, STORES, Kind, Pin, Request
+from router.requests import (
+    ANYWHERE,
+    MODEL_KINDS,
+    NAMED_BY,
+    STORES,
+    Kind,
+    PassedHeaders,
+    Pin,
+    Request,
+)
 from router.translate.verbatim import Verbatim, split
 
 LLAMA_STACK = "/v1/openai/v1"
@@ -234,7 +243,7 @@ class HeaderWords:
     background: bool
     patience: float
     continues: bool
-    passed: Mapping[str, str]
+    passed: PassedHeaders
 
 
 def words_of(context: Serving, http: HttpRequest) -> HeaderWords:
@@ -325,9 +334,7 @@ def content_type_of(http: HttpRequest, body: bytes) -> str:
     return content_type
 
 
-def passed(
-    http: HttpRequest, own: PeerId, *, background: bool = False
-) -> MappingProxyType[str, str]:
+def passed(http: HttpRequest, own: PeerId, *, background: bool = False) -> PassedHeaders:
     """Return the headers that travel with a request to whoever answers it: what its caller accepts, its trace, its way.
 
     Raise what `onward` does.
@@ -339,7 +346,7 @@ def passed(
     accept = http.headers.get("accept", "")
     if accept and accept.isascii() and accept.isprintable():
         found["accept"] = accept
-    return MappingProxyType(found)
+    return PassedHeaders(found)
 
 
 def pin_of(

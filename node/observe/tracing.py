@@ -25,7 +25,7 @@ from registry.clock import Chance, Clock
 from registry.records import PeerId
 from registry.values import changed
 from router.peers.headers import PARENT
-from router.requests import Request
+from router.requests import PassedHeaders, Request
 from router.trace import SAMPLED, AttemptTrace, Trace, parent_of
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Tracer:
             trace, parent, flags = self.ids.trace(), "", _RECORDED
             if self.chance() >= self.share:
                 unsampled = parent_of(trace, self.ids.span(), _UNSAMPLED)
-                return changed(request, passed={**request.passed, PARENT: unsampled})
+                return changed(request, passed=PassedHeaders({**request.passed, PARENT: unsampled}))
         account.trace = Trace(
             trace,
             self.ids.span(),

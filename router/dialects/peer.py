@@ -12,6 +12,7 @@ from math import ceil
 import orjson
 from yarl import URL
 
+from registry.records import Service
 from router.dialects import Answer, Route
 from router.errors import (
     Looped,
@@ -26,6 +27,7 @@ from router.errors import (
     WorkerStale,
     WorkerUnable,
 )
+from router.http.connection import header_lines, written_head
 from router.http.exchange import (
     LOOP_DETECTED,
     MAX_REFUSAL_BYTES,
@@ -35,7 +37,7 @@ from router.http.exchange import (
     Exchange,
     Sending,
     busy,
-    headers_of,
+    lines_of,
     plain_json,
     read_plain,
     refusal,
@@ -82,6 +84,8 @@ _TOLD = REFUSALS | {429, 500, 502, 503, 504, LOOP_DETECTED}
 
 _AT_ONCE = TEXT | {Kind.EMBEDDING}
 _NO_PATIENCE, _MOST_PATIENCE = 0.001, 3_600.0
+_WAITS, _HOLDS = header_lines({WAIT: "1"}), header_lines({WAIT: READY})
+_TELLS = header_lines({USAGE: "1"})
 
 _CODES = frozenset({*range(1001, 1020), 5000})
 
@@ -128,35 +132,33 @@ class Peer:
         """
         async with self._links.to(candidate.node) as link:
             call = self._call(link, request, candidate)
-            hides = USAGE in call.headers
+            hides = _wants_usage(request)
             read = partial(_read, request=request, route=link.route, hides=hides)
             async with Sending(call, self._links.settings, link.deadlines, read, reply) as answer:
                 yield answer
 
     def _call(self, link: Link, request: Request, candidate: Candidate) -> Call:
-        headers = headers_of(request)
-        headers |= self._links.introduction
-        headers[PROJECT] = candidate.service.project
-        headers[CID] = candidate.service.cid
+        lines = [lines_of(request), self._links.introduction_lines, _naming(candidate.service)]
         if request.waits:
-            headers[WAIT] = READY if request.holds else "1"
+            lines.append(_HOLDS if request.holds else _WAITS)
         elif request.patience >= _NO_PATIENCE:
-            headers[PATIENCE] = f"{min(request.patience, _MOST_PATIENCE):.3f}"
-        if request.stream and request.kind in TEXT and not asks_itself(request.body):
-            headers[USAGE] = "1"
+            lines.append(f"{PATIENCE}: {min(request.patience, _MOST_PATIENCE):.3f}\r\n")
+        if _wants_usage(request):
+            lines.append(_TELLS)
         if request.target is not None:
-            headers[TARGET] = calls.written(request.target)
-            headers[MODEL] = candidate.service.model
+            target, model = calls.written(request.target), candidate.service.model
+            lines.append(header_lines({TARGET: target, MODEL: model}))
         body, said = request.body, request.verbatim
         if said and takes(said, candidate.service):
             if len(body) + len(said.body) <= self._links.settings.max_body_bytes:
-                headers[VERBATIM] = verbatim.written(said)
+                lines.append(header_lines({VERBATIM: verbatim.written(said)}))
                 body += said.body
             elif said.needs:
                 raise WorkerUnable(
                     "the request is too long to be forwarded unchanged", param=said.needs
                 )
-        return Call(link.place, _start(link.base, request.kind), headers, body)
+        start = _start(link.base, request.kind)
+        return Call(link.place, written_head(start, "".join(lines), len(body)), body)
 
     async def alive(self, worker: Worker) -> bool:  # noqa: ARG002
         """Whether nodes live, the registry's own probes find out."""
@@ -169,6 +171,16 @@ class Peer:
     async def describe(self, worker: Worker) -> Described | None:  # noqa: ARG002
         """What a peer's models are, its record says."""
         return Described()
+
+
+def _wants_usage(request: Request) -> bool:
+    """Say whether the other node is asked for the usage of a stream, which its caller did not ask for."""
+    return request.stream and request.kind in TEXT and not asks_itself(request.body)
+
+
+@lru_cache(maxsize=1024)
+def _naming(service: Service) -> str:
+    return header_lines({PROJECT: service.project, CID: service.cid})
 
 
 @lru_cache(maxsize=1024)

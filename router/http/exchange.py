@@ -25,7 +25,7 @@ from router.errors import (
     WorkerTimeout,
     WorkerUnreachable,
 )
-from router.http.connection import request_head
+from router.http.connection import checked, header_lines, written_head
 from router.http.cut_through import CutThrough, Inspection
 from router.http.deadlines import Deadlines, GivenUp
 from router.http.pool import PooledPlace
@@ -58,27 +58,37 @@ class Call:
     """One request as it goes out."""
 
     place: PooledPlace
-    start: bytes
-    """The first line and the headers that do not change, see `start_of`."""
-    headers: Mapping[str, str]
+    head: bytes
     body: bytes
 
 
-def headers_of(request: Request) -> dict[str, str]:
-    """Return the headers that travel: what describes the body, the trace and the nodes passed, never who the caller is."""
-    headers = {"Content-Type": request.content_type, "X-Request-Id": request.id}
-    for name in _PASSED:
-        if (value := request.passed.get(name)) is not None:
-            headers[name] = value
-    return headers
+def lines_of(request: Request) -> str:
+    """Return the header fields that travel, as they are sent: the body's kind, the trace, the nodes passed, never the caller.
+
+    Raise `ValueError` for one that would be two.
+    """
+    passed = request.passed
+    lines = passed.lines
+    if lines is None:
+        lines = passed.lines = header_lines(_travelling(passed))
+    own = f"Content-Type: {request.content_type}\r\nX-Request-Id: {request.id}\r\n"
+    return checked(own, 2) + lines
 
 
 def headers_to(worker: Worker, request: Request) -> dict[str, str]:
-    """Return the headers that travel to a worker: its operator's win; raise `WorkerFailed` where one cannot be had."""
-    headers = headers_of(request)
-    if worker.headers:
-        headers |= worker_headers.read(worker)
-    return headers
+    """Return the same to a worker: its operator's headers win; raise `WorkerFailed` where one cannot be had."""
+    headers = {"Content-Type": request.content_type, "X-Request-Id": request.id}
+    return {**headers, **_travelling(request.passed), **worker_headers.read(worker)}
+
+
+def head_to(worker: Worker, request: Request, start: bytes, length: int) -> bytes:
+    """Return the head of a request to a worker, whose first line is `start`; raise `WorkerFailed` as `headers_to` does."""
+    lines = header_lines(headers_to(worker, request)) if worker.headers else lines_of(request)
+    return written_head(start, lines, length)
+
+
+def _travelling(passed: Mapping[str, str]) -> dict[str, str]:
+    return {name: passed[name] for name in _PASSED if name in passed}
 
 
 def shown_of(headers: Mapping[str, str]) -> dict[str, str]:
@@ -282,8 +292,7 @@ class Sending:
             ):
                 reply = self._reply
                 if reply is None:
-                    head = request_head(call.start, call.headers, len(call.body))
-                    reply = await call.place.ask(head, call.body)
+                    reply = await call.place.ask(call.head, call.body)
                 else:
                     await reply.sent()
                 self._exchange = Exchange(reply, settings, ends, loop)

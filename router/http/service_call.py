@@ -11,11 +11,13 @@ from yarl import URL
 from registry.catalog import names_of
 from router.dialects import Answer, Route
 from router.errors import BadRequest, WorkerFailed, WorkerRejected, WorkerUnable
+from router.http.connection import request_head
 from router.http.exchange import (
     NOTHING,
     Call,
     Exchange,
     Sending,
+    head_to,
     headers_to,
     read_plain,
     refusal,
@@ -118,8 +120,8 @@ def call_service(
         raise WorkerFailed("this dialect supports only workers on this machine")
     if target.protocol != worker.dialect and not is_place(target):
         return _translated(links, request, target, worker)
-    headers = headers_to(worker, request)
     body, url = _addressed(request.body, target, worker), url_of(worker.api, target.path)
+    head = head_to(worker, request, start_of(url, target.method), len(body))
 
     async def read(exchange: Exchange) -> Answer:
         if exchange.status in _NO_PATH:
@@ -128,7 +130,7 @@ def call_service(
             raise await refusal(exchange)
         return await read_service(exchange, Route.LOCAL)
 
-    call = Call(links.workers.of(url), start_of(url, target.method), headers, body)
+    call = Call(links.workers.of(url), head, body)
     return Sending(call, links.settings, links.deadlines, read)
 
 
@@ -176,7 +178,8 @@ async def _asked(links: Links, request: Request, ask: ServiceAsk, worker: Worker
         status = NOT_FOUND if missing else exchange.status
         return Answer(status, exchange.content_type, body, NOTHING, Route.LOCAL, len(body))
 
-    call = Call(links.workers.of(url), start_of(url, ask.method), headers, ask.body)
+    head = request_head(start_of(url, ask.method), headers, len(ask.body))
+    call = Call(links.workers.of(url), head, ask.body)
     async with Sending(call, links.settings, links.deadlines, read) as answer:
         return answer
 

@@ -15,6 +15,7 @@ from yarl import URL
 from router.canonical import TextRequest
 from router.dialects import Answer, Route
 from router.errors import WorkerFailed, WorkerRejected, WorkerTimeout
+from router.http.connection import request_head
 from router.http.exchange import NOTHING, Call, Exchange, Sending, headers_to
 from router.http.pool import start_of
 from router.http.probe import glance
@@ -232,7 +233,7 @@ class Translating:
     ) -> Call:
         url = self.url(worker, path)
         headers = {**headers_to(worker, request), "Content-Type": _JSON, "accept": accept}
-        return Call(self._places.of(url), start_of(url), headers, body)
+        return Call(self._places.of(url), request_head(start_of(url), headers, len(body)), body)
 
     async def _read_whole(self, asking: "_Asking", number: int, exchange: Exchange) -> list[Event]:
         body = await _all_of(exchange)

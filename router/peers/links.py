@@ -17,6 +17,7 @@ from registry.records import PeerId, Reach
 from registry.signing import Identity
 from registry.task_group import BackgroundTasks
 from router.errors import WorkerDied, WorkerTimeout, WorkerUnreachable
+from router.http.connection import header_lines
 from router.http.deadlines import Deadlines
 from router.http.pool import Places
 from router.http.reply import HttpError, HungUp
@@ -61,6 +62,7 @@ class Links:
             **({GRANT: grant} if grant else {}),
         }
         """Headers by which other nodes know who asks."""
+        self.introduction_lines = header_lines(self.introduction)
         self.premises = premises or Premises()
         self.workers = Places(settings, self.premises)
         self.deadlines = Deadlines()

@@ -10,6 +10,7 @@ from router.dialects import Answer, Route
 from router.errors import AnswerBroken, WorkerFailed, WorkerTimeout
 from router.http.exchange import NOTHING
 from router.openai.usage import Usage
+from router.requests import PassedHeaders
 from router.select.candidates import Candidate
 from router.trace import MOST_ATTEMPTS, Trace
 from tests.router.test_attempt import Office
@@ -70,7 +71,7 @@ def test_a_request_is_the_same_request_with_a_trace():
 
 
 def put(office: Office, trace: Trace | None) -> Attempt:
-    request = replace(chat(), trace=trace, passed={"traceparent": "00-1-2-01"})
+    request = replace(chat(), trace=trace, passed=PassedHeaders({"traceparent": "00-1-2-01"}))
     return Attempt(office, request, OURS, number=1, others=(), holds_slot=False)
 
 

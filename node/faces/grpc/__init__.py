@@ -37,7 +37,7 @@ from router.openai.prefixes import MIN_BYTES, NONE, prefixes_of
 from router.openai.usage import TEXT
 from router.peers import headers
 from router.peers.headers import DROPPED, HEARD, VIA
-from router.requests import Kind, Request
+from router.requests import Kind, PassedHeaders, Request
 from router.translate.verbatim import Verbatim
 
 log = logging.getLogger("modelvine.rpc")
@@ -214,5 +214,5 @@ def request_of(
         prefixes=prefixes_of(asked.fields, len(body))
         if kind in TEXT and len(body) >= MIN_BYTES
         else NONE,
-        passed=passed,
+        passed=PassedHeaders(passed),
     )

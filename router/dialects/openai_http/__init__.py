@@ -32,6 +32,7 @@ from router.dialects.openai_http.endpoints import (
     understood,
 )
 from router.errors import WorkerError, WorkerFailed, WorkerStale, WorkerUnable
+from router.http.connection import written_head
 from router.http.exchange import (
     MAX_REFUSAL_BYTES,
     NOTHING,
@@ -39,8 +40,8 @@ from router.http.exchange import (
     Exchange,
     Sending,
     busy,
-    headers_of,
-    headers_to,
+    head_to,
+    lines_of,
     plain_json,
     read_plain,
     refusal,
@@ -128,7 +129,8 @@ class OpenAIHttp:
             return None
         body, _ = _for(worker, request)
         url = endpoint(worker.api, request.kind)
-        return Call(self._places.of(url), start_of(url), headers_of(request), body)
+        head = written_head(start_of(url), lines_of(request), len(body))
+        return Call(self._places.of(url), head, body)
 
     def resume(
         self, request: Request, candidate: Candidate, reply: Reply
@@ -167,7 +169,7 @@ class OpenAIHttp:
         if made is None and len(request.body) > SMALL_BYTES and takes_long(request.body):
             return self._large(request, candidate, worker)
         body, wanted = made or _for(worker, request)
-        url, headers = endpoint(worker.api, request.kind), headers_to(worker, request)
+        url = endpoint(worker.api, request.kind)
 
         async def read(exchange: Exchange) -> Answer:
             answer = await self._read(exchange, request.kind, name)
@@ -176,7 +178,8 @@ class OpenAIHttp:
             return answer
 
         def ask(body: bytes, url: URL = url) -> AbstractAsyncContextManager[Answer]:
-            call = Call(self._places.of(url), start_of(url), headers, body)
+            head = head_to(worker, request, start_of(url), len(body))
+            call = Call(self._places.of(url), head, body)
             return Sending(call, self._settings, self._deadlines, read, reply)
 
         if request.kind in usage.TEXT:

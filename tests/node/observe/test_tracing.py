@@ -12,7 +12,7 @@ from node.observe.tracing import SpanKind, Tracer, exporter_of, spans_of, tracer
 from registry.records import Service
 from router.errors import WorkerFailed
 from router.openai.usage import Usage
-from router.requests import Kind
+from router.requests import Kind, PassedHeaders
 from router.select.candidates import Candidate
 from router.trace import Trace
 from tests.router.test_trace import TRACE, Counted
@@ -51,7 +51,7 @@ def tracer(share=1.0, chance=0.5):
 
 def begun(made, **passed):
     account = Account("r-1", Kind.CHAT)
-    return made.begin(replace(chat(), passed=passed), account), account
+    return made.begin(replace(chat(), passed=PassedHeaders(passed)), account), account
 
 
 def traced(parent=PARENT):

@@ -25,7 +25,7 @@ from router.errors import (
     WorkerUnreachable,
 )
 from router.recognition import Recognises
-from router.requests import MODEL_KINDS, Kind, Request
+from router.requests import MODEL_KINDS, Kind, PassedHeaders, Request
 from router.select.candidates import Candidate
 from router.settings import RouterSettings
 from router.worker_description import Described
@@ -168,7 +168,7 @@ async def test_what_the_operator_said_is_sent_with_every_request_and_probe(besid
     keyed = replace(worker, headers=(("authorization", "Bearer ours"),))
     theirs = {"authorization": "Bearer caller", "cookie": "c=1"}
     candidate = replace(beside.candidate, worker=keyed)
-    await ask(replace(beside, candidate=candidate), replace(chat(), passed=theirs))
+    await ask(replace(beside, candidate=candidate), replace(chat(), passed=PassedHeaders(theirs)))
     assert await beside.dialect.alive(keyed)
     await beside.dialect.slots(keyed)
     seen = [one.headers for one in (*beside.worker.received, *beside.worker.probed)]

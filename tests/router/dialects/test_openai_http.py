@@ -25,7 +25,7 @@ from router.errors import (
     WorkerUnreachable,
 )
 from router.openai.usage import Usage
-from router.requests import Kind, Request
+from router.requests import Kind, PassedHeaders, Request
 from router.select.candidates import Candidate
 from router.settings import RouterSettings
 from router.worker_description import Described, Offered
@@ -96,7 +96,12 @@ async def test_a_request_arrives_byte_for_byte_with_the_headers_that_travel_and_
     passed = {"accept": "a/b", "traceparent": "00-1", "authorization": "Bearer k", "cookie": "c=1"}
     body = b'{ "model" : "llama",\n"unknown": [1.0e5], "messages":[]}'
     request = Request(
-        "r-7", Kind.CHAT, MODEL, body, "application/json; charset=utf-8", passed=passed
+        "r-7",
+        Kind.CHAT,
+        MODEL,
+        body,
+        "application/json; charset=utf-8",
+        passed=PassedHeaders(passed),
     )
     await ask(dialect, request, own(worker.url))
     [received] = worker.received

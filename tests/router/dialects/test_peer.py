@@ -14,10 +14,10 @@ from router.errors import (
     WorkerUnable,
     WorkerUnreachable,
 )
-from router.http.connection import Connection, request_head
+from router.http.connection import Connection
 from router.http.reply import CannotConnect, Reply
 from router.peers.headers import PATIENCE, SERVICE_TIME, WAIT
-from router.requests import Kind, Request
+from router.requests import Kind, PassedHeaders, Request
 from router.select.candidates import Candidate
 from router.state.service_time import ServiceTime, written
 from router.translate.verbatim import LLAMA_STACK, TGI, Verbatim
@@ -29,7 +29,12 @@ from tests.workers.openai_worker import running
 async def test_the_other_node_learns_who_asks_for_which_replica_and_nothing_of_the_caller() -> None:
     passed = {"traceparent": "00-1", "authorization": "Bearer k", "cookie": "c=1"}
     request = Request(
-        "r-9", Kind.CHAT, f"p/{MODEL}", b'{"model":"p/llama"}', "application/json", passed=passed
+        "r-9",
+        Kind.CHAT,
+        f"p/{MODEL}",
+        b'{"model":"p/llama"}',
+        "application/json",
+        passed=PassedHeaders(passed),
     )
     async with (
         running() as worker,
@@ -227,7 +232,7 @@ async def test_a_request_is_ready_to_be_sent_once_the_way_to_its_node_is_proven(
         connection = call.place.idle()
         assert connection is not None
         node.says = {"x-modelvine-load": "in_flight=3;queued=0;slots=8;rate=41.2"}
-        reply = connection.begin(request_head(call.start, call.headers, len(call.body)), call.body)
+        reply = connection.begin(call.head, call.body)
         assert peer.whole(candidate, reply) is None
         await until(lambda: reply.complete)
         whole_one = peer.whole(candidate, reply)

@@ -8,8 +8,9 @@ import pytest
 from registry.records import Service
 from router.dialects.openai_http import create
 from router.errors import AnswerBroken
-from router.http.exchange import NOTHING, headers_of, headers_to, retry_after
-from router.requests import Kind, Request
+from router.http.connection import request_head
+from router.http.exchange import NOTHING, head_to, headers_to, lines_of, retry_after
+from router.requests import Kind, PassedHeaders, Request
 from router.workers import Worker
 from tests.router.world import QUICK, chat, links, own, whole
 from tests.workers.raw import raw, take
@@ -29,27 +30,33 @@ def test_only_headers_on_the_list_travel() -> None:
         "host": "h",
         "transfer-encoding": "chunked",
     }
-    request = Request("r-1", Kind.CHAT, "m", b"", "application/json", passed=passed)
-    assert headers_of(request) == {
-        "Content-Type": "application/json",
-        "X-Request-Id": "r-1",
-        "accept": "a/b",
-        "traceparent": "00-1",
-        "tracestate": "k=v",
-        "x-modelvine-via": "a, b",
-    }
+    request = Request("r-1", Kind.CHAT, "m", b"", "application/json", passed=PassedHeaders(passed))
+    assert lines_of(request).split("\r\n") == [
+        "Content-Type: application/json",
+        "X-Request-Id: r-1",
+        "accept: a/b",
+        "traceparent: 00-1",
+        "tracestate: k=v",
+        "x-modelvine-via: a, b",
+        "",
+    ]
+    with pytest.raises(ValueError, match="line break"):
+        lines_of(replace(request, id="r-1\r\nx: y"))
 
 
 def test_what_the_operator_said_of_a_worker_wins_over_what_its_caller_said() -> None:
     passed = {"tracestate": "a=b", "authorization": "Bearer caller"}
-    request = Request("r-1", Kind.CHAT, "m", b"", "application/json", passed=passed)
+    request = Request("r-1", Kind.CHAT, "m", b"", "application/json", passed=PassedHeaders(passed))
     worker = Worker(
         Service("p", "m"),
         "http://w",
         headers=(("tracestate", "c=d"), ("authorization", "Bearer ours")),
     )
-    assert headers_to(worker, request) == headers_of(request) | dict(worker.headers)
-    assert headers_to(replace(worker, headers=()), request) == headers_of(request)
+    ours = {"Content-Type": "application/json", "X-Request-Id": "r-1", **dict(worker.headers)}
+    assert headers_to(worker, request) == ours
+    assert head_to(worker, request, b"", 0) == request_head(b"", ours, 0)
+    theirs = replace(worker, headers=())
+    assert head_to(theirs, request, b"", 0) == request_head(b"", headers_to(theirs, request), 0)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from yarl import URL
 
 from router.dialects import Answer
 from router.errors import AnswerBroken, WorkerError, WorkerFailed, WorkerRejected
+from router.http.connection import request_head
 from router.http.exchange import Call, Exchange, Sending
 from router.http.pool import start_of
 from router.http.verbatim import Passing, Streamed, read
@@ -55,7 +56,7 @@ async def tell(*said: bytes, status: str = "200 OK", more: str = "", streams: bo
 
     async with raw(serve) as url, links() as ours:
         place = ours.workers.of(URL(url))
-        call = Call(place, start_of(URL(url)), {}, b"")
+        call = Call(place, request_head(start_of(URL(url)), {}, 0), b"")
         async with Sending(call, QUICK, ours.deadlines, look) as answer:
             return answer, await whole(answer)
 

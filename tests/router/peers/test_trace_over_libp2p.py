@@ -10,6 +10,7 @@ from router.dialects.peer import create
 from router.peers.certificate import certificate_of
 from router.peers.links import Links
 from router.peers.pipes import serve_pipe
+from router.requests import PassedHeaders
 from tests.registry.mesh.worlds import (
     LibP2PWorld,
     echo,
@@ -50,7 +51,7 @@ async def test_id_and_trace_are_the_same_at_the_other_end_of_a_pipe() -> None:
         )
         try:
             await until(lambda: OWN.peer in seat.peers())
-            request = replace(chat(), id="over-a-pipe-1", passed=TRACE)
+            request = replace(chat(), id="over-a-pipe-1", passed=PassedHeaders(TRACE))
             async with create(links).answer(request, at(node)) as answer:
                 assert answer.route is Route.DIRECT
                 assert await whole(answer)

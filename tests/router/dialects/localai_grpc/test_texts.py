@@ -27,7 +27,7 @@ from router.errors import (
     WorkerUnreachable,
 )
 from router.openai.usage import Usage
-from router.requests import Kind
+from router.requests import Kind, PassedHeaders
 from router.rpc.call import metadata_to
 from router.rpc.messages import LOCALAI, methods_of
 from router.translate.text import Told
@@ -527,7 +527,7 @@ def test_what_travels_beside_a_call_has_small_names_and_no_strange_bytes() -> No
     candidate = own("grpc://127.0.0.1:1")
     assert candidate.worker is not None
     passed = {"traceparent": "00-1-2-01", "tracestate": "ä"}
-    said = metadata_to(candidate.worker, replace(chat(), passed=passed))
+    said = metadata_to(candidate.worker, replace(chat(), passed=PassedHeaders(passed)))
     assert said == {"x-request-id": "r-1", "traceparent": "00-1-2-01"}
 
 
