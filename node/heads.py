@@ -24,7 +24,7 @@ from node.faces.errors import (
     refusal,
 )
 from node.lane.request import LaneRequest
-from router.http.connection import header_lines
+from router.http.heads import header_lines
 from router.peers.headers import HOP
 
 NAME = "modelvine"

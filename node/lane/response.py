@@ -10,7 +10,7 @@ from functools import lru_cache
 from http import HTTPStatus
 
 from node.lane.request import LaneWire
-from router.http.connection import header_lines
+from router.http.heads import header_lines
 
 COPIED_BYTES = 64 * 1024
 """Up to here bytes are joined, so that the transport gets one piece."""

@@ -38,7 +38,8 @@ from registry.errors import PeerUnreachable, RegistryError
 from registry.mesh import Pipe
 from registry.records import PeerId
 from router.errors import WorkerUnreachable
-from router.http.connection import Connection, request_head
+from router.http.connection import Connection
+from router.http.heads import request_head
 from router.http.pool import Dial, PooledPlace
 from router.http.reply import HttpError, Reply
 from router.peers.headers import CALLER

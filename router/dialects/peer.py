@@ -27,7 +27,6 @@ from router.errors import (
     WorkerStale,
     WorkerUnable,
 )
-from router.http.connection import header_lines, written_head
 from router.http.exchange import (
     LOOP_DETECTED,
     MAX_REFUSAL_BYTES,
@@ -37,13 +36,13 @@ from router.http.exchange import (
     Exchange,
     Sending,
     busy,
-    lines_of,
     plain_json,
     read_plain,
     refusal,
     retry_after,
     shown_of,
 )
+from router.http.heads import header_lines, lines_of, written_head
 from router.http.pool import start_of
 from router.http.reply import Reply
 from router.http.service_call import is_answer, read_service

@@ -341,27 +341,3 @@ class Connection(asyncio.BufferedProtocol):
         if reply is not None:
             reply.fail(error)
         self.abort()
-
-
-def request_head(start: bytes, headers: Mapping[str, str], length: int) -> bytes:
-    """Return a request's head; raise `ValueError` for a header that would be two."""
-    return written_head(start, header_lines(headers), length)
-
-
-def written_head(start: bytes, lines: str, length: int) -> bytes:
-    """Return a request's head with these header fields, as `header_lines` writes them."""
-    return b"%b%bContent-Length: %d\r\n\r\n" % (start, lines.encode(), length)
-
-
-def header_lines(headers: Mapping[str, str]) -> str:
-    """Return header fields as they are sent; raise `ValueError` for one that would be two."""
-    if not headers:
-        return ""
-    return checked("\r\n".join(map(": ".join, headers.items())) + "\r\n", len(headers))
-
-
-def checked(lines: str, count: int) -> str:
-    """Return header fields as they are sent, so many of them; raise `ValueError` for one that would be two."""
-    if lines.count("\n") != count or lines.count("\r") != count or "\0" in lines:
-        raise ValueError("a header contains a line break")
-    return lines

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import AsyncGeneratorType
 
-from router import worker_headers
 from router.dialects import Answer, Flow, Listener, Route
 from router.errors import (
     AnswerBroken,
@@ -25,16 +24,13 @@ from router.errors import (
     WorkerTimeout,
     WorkerUnreachable,
 )
-from router.http.connection import checked, header_lines, written_head
 from router.http.cut_through import CutThrough, Inspection
 from router.http.deadlines import Deadlines, GivenUp
 from router.http.pool import PooledPlace
 from router.http.reply import CannotConnect, ConnectTimeout, HttpError, HungUp, Reply
 from router.openai.sse import Splitter
-from router.peers.headers import DROPPED, HEARD, PRIORITY, VIA
-from router.requests import Request
+from router.peers.headers import DROPPED, HEARD
 from router.settings import RouterSettings
-from router.workers import Worker
 
 SMALL_BYTES = 64 * 1024
 """Up to here an answer of known length is handed over in one piece."""
@@ -45,7 +41,6 @@ MAX_REFUSAL_BYTES = 64 * 1024
 REFUSALS = frozenset({400, 413, 415, 422})
 """Statuses that find fault with the request itself: every worker would say the same."""
 
-_PASSED = ("accept", "traceparent", "tracestate", VIA, PRIORITY)
 _SHOWN = ("content-disposition", DROPPED, HEARD)
 _LONGEST_RETRY = 3600.0
 
@@ -60,35 +55,6 @@ class Call:
     place: PooledPlace
     head: bytes
     body: bytes
-
-
-def lines_of(request: Request) -> str:
-    """Return the header fields that travel, as they are sent: the body's kind, the trace, the nodes passed, never the caller.
-
-    Raise `ValueError` for one that would be two.
-    """
-    passed = request.passed
-    lines = passed.lines
-    if lines is None:
-        lines = passed.lines = header_lines(_travelling(passed))
-    own = f"Content-Type: {request.content_type}\r\nX-Request-Id: {request.id}\r\n"
-    return checked(own, 2) + lines
-
-
-def headers_to(worker: Worker, request: Request) -> dict[str, str]:
-    """Return the same to a worker: its operator's headers win; raise `WorkerFailed` where one cannot be had."""
-    headers = {"Content-Type": request.content_type, "X-Request-Id": request.id}
-    return {**headers, **_travelling(request.passed), **worker_headers.read(worker)}
-
-
-def head_to(worker: Worker, request: Request, start: bytes, length: int) -> bytes:
-    """Return the head of a request to a worker, whose first line is `start`; raise `WorkerFailed` as `headers_to` does."""
-    lines = header_lines(headers_to(worker, request)) if worker.headers else lines_of(request)
-    return written_head(start, lines, length)
-
-
-def _travelling(passed: Mapping[str, str]) -> dict[str, str]:
-    return {name: passed[name] for name in _PASSED if name in passed}
 
 
 def shown_of(headers: Mapping[str, str]) -> dict[str, str]:

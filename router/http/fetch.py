@@ -10,7 +10,7 @@ from ipaddress import IPv6Address, IPv6Network, ip_address
 from yarl import URL
 
 from router.errors import WorkerRejected, WorkerUnable
-from router.http.connection import request_head
+from router.http.heads import request_head
 from router.http.pool import Objection, PooledPlace, public_context, tcp, written_start
 from router.http.reply import HttpError
 from router.openai.media_type import type_of

@@ -11,17 +11,8 @@ from yarl import URL
 from registry.catalog import names_of
 from router.dialects import Answer, Route
 from router.errors import BadRequest, WorkerFailed, WorkerRejected, WorkerUnable
-from router.http.connection import request_head
-from router.http.exchange import (
-    NOTHING,
-    Call,
-    Exchange,
-    Sending,
-    head_to,
-    headers_to,
-    read_plain,
-    refusal,
-)
+from router.http.exchange import NOTHING, Call, Exchange, Sending, read_plain, refusal
+from router.http.heads import head_to, headers_to, request_head
 from router.http.pool import start_of
 from router.http.probe import Heard, glance
 from router.peers.links import Links

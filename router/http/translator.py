@@ -15,8 +15,8 @@ from yarl import URL
 from router.canonical import TextRequest
 from router.dialects import Answer, Route
 from router.errors import WorkerFailed, WorkerRejected, WorkerTimeout
-from router.http.connection import request_head
-from router.http.exchange import NOTHING, Call, Exchange, Sending, headers_to
+from router.http.exchange import NOTHING, Call, Exchange, Sending
+from router.http.heads import headers_to, request_head
 from router.http.pool import start_of
 from router.http.probe import glance
 from router.http.service_call import call_service

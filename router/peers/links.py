@@ -17,8 +17,8 @@ from registry.records import PeerId, Reach
 from registry.signing import Identity
 from registry.task_group import BackgroundTasks
 from router.errors import WorkerDied, WorkerTimeout, WorkerUnreachable
-from router.http.connection import header_lines
 from router.http.deadlines import Deadlines
+from router.http.heads import header_lines
 from router.http.pool import Places
 from router.http.reply import HttpError, HungUp
 from router.peers.alpn import offer

@@ -12,7 +12,8 @@ from aiohttp import web
 
 from node.listeners import SharedConnections
 from registry.signing import Identity
-from router.http.connection import Connection, request_head
+from router.http.connection import Connection
+from router.http.heads import request_head
 from router.http.pool import tcp
 from router.http.reply import CannotConnect, HttpError, HungUp, Reply
 from router.peers.alpn import offer

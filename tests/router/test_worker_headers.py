@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from registry.records import Service
 from router.errors import WorkerFailed
-from router.http.connection import header_lines
+from router.http.heads import header_lines
 from router.worker_headers import MAX_HEADERS_BYTES, files, objection, read, size
 from router.workers import Worker
 

@@ -32,7 +32,6 @@ from router.dialects.openai_http.endpoints import (
     understood,
 )
 from router.errors import WorkerError, WorkerFailed, WorkerStale, WorkerUnable
-from router.http.connection import written_head
 from router.http.exchange import (
     MAX_REFUSAL_BYTES,
     NOTHING,
@@ -40,13 +39,12 @@ from router.http.exchange import (
     Exchange,
     Sending,
     busy,
-    head_to,
-    lines_of,
     plain_json,
     read_plain,
     refusal,
     shown_of,
 )
+from router.http.heads import head_to, lines_of, written_head
 from router.http.pool import start_of
 from router.http.probe import Heard, glance
 from router.http.reply import Reply

@@ -1,62 +1,14 @@
 """Laws of putting a request to a worker; the budgets are held to in `dialects/test_openai_http.py`."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
-from registry.records import Service
 from router.dialects.openai_http import create
 from router.errors import AnswerBroken
-from router.http.connection import request_head
-from router.http.exchange import NOTHING, head_to, headers_to, lines_of, retry_after
-from router.requests import Kind, PassedHeaders, Request
-from router.workers import Worker
+from router.http.exchange import NOTHING, retry_after
 from tests.router.world import QUICK, chat, links, own, whole
 from tests.workers.raw import raw, take
-
-
-def test_only_headers_on_the_list_travel() -> None:
-    passed = {
-        "accept": "a/b",
-        "traceparent": "00-1",
-        "tracestate": "k=v",
-        "x-modelvine-via": "a, b",
-        "authorization": "Bearer k",
-        "cookie": "c=1",
-        "x-api-key": "k",
-        "proxy-authorization": "k",
-        "x-forwarded-for": "192.0.2.1",
-        "host": "h",
-        "transfer-encoding": "chunked",
-    }
-    request = Request("r-1", Kind.CHAT, "m", b"", "application/json", passed=PassedHeaders(passed))
-    assert lines_of(request).split("\r\n") == [
-        "Content-Type: application/json",
-        "X-Request-Id: r-1",
-        "accept: a/b",
-        "traceparent: 00-1",
-        "tracestate: k=v",
-        "x-modelvine-via: a, b",
-        "",
-    ]
-    with pytest.raises(ValueError, match="line break"):
-        lines_of(replace(request, id="r-1\r\nx: y"))
-
-
-def test_what_the_operator_said_of_a_worker_wins_over_what_its_caller_said() -> None:
-    passed = {"tracestate": "a=b", "authorization": "Bearer caller"}
-    request = Request("r-1", Kind.CHAT, "m", b"", "application/json", passed=PassedHeaders(passed))
-    worker = Worker(
-        Service("p", "m"),
-        "http://w",
-        headers=(("tracestate", "c=d"), ("authorization", "Bearer ours")),
-    )
-    ours = {"Content-Type": "application/json", "X-Request-Id": "r-1", **dict(worker.headers)}
-    assert headers_to(worker, request) == ours
-    assert head_to(worker, request, b"", 0) == request_head(b"", ours, 0)
-    theirs = replace(worker, headers=())
-    assert head_to(theirs, request, b"", 0) == request_head(b"", headers_to(theirs, request), 0)
 
 
 @pytest.mark.parametrize(

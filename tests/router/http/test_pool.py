@@ -12,7 +12,7 @@ from yarl import URL
 from router.dialects import Answer, Dialect
 from router.dialects.openai_http import create
 from router.errors import WorkerFailed, WorkerTimeout, WorkerUnreachable
-from router.http.connection import request_head
+from router.http.heads import request_head
 from router.http.pool import WORKERS_IDLE_SECONDS, PooledPlace, start_of, tcp
 from router.requests import Request
 from router.select.candidates import Candidate

@@ -15,8 +15,8 @@ from router.errors import (
     WorkerLoading,
     WorkerRejected,
 )
-from router.http.connection import request_head
 from router.http.exchange import Call, Exchange, Sending
+from router.http.heads import request_head
 from router.http.pool import start_of
 from router.http.translated_stream import begin, check
 from router.openai.text_writer import Delta, End, Event, TextForm, ToolCall

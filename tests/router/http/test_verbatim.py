@@ -8,8 +8,8 @@ from yarl import URL
 
 from router.dialects import Answer
 from router.errors import AnswerBroken, WorkerError, WorkerFailed, WorkerRejected
-from router.http.connection import request_head
 from router.http.exchange import Call, Exchange, Sending
+from router.http.heads import request_head
 from router.http.pool import start_of
 from router.http.verbatim import Passing, Streamed, read
 from router.openai.usage import Tells, Usage

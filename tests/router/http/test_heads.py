@@ -1,0 +1,59 @@
+"""Heads of requests: which headers travel, and that none becomes two."""
+
+from dataclasses import replace
+
+import pytest
+
+from registry.records import Service
+from router.http.heads import head_to, headers_to, lines_of, request_head
+from router.requests import Kind, PassedHeaders, Request
+from router.workers import Worker
+
+
+def test_only_headers_on_the_list_travel() -> None:
+    passed = {
+        "accept": "a/b",
+        "traceparent": "00-1",
+        "tracestate": "k=v",
+        "x-modelvine-via": "a, b",
+        "authorization": "Bearer k",
+        "cookie": "c=1",
+        "x-api-key": "k",
+        "proxy-authorization": "k",
+        "x-forwarded-for": "192.0.2.1",
+        "host": "h",
+        "transfer-encoding": "chunked",
+    }
+    request = Request("r-1", Kind.CHAT, "m", b"", "application/json", passed=PassedHeaders(passed))
+    assert lines_of(request).split("\r\n") == [
+        "Content-Type: application/json",
+        "X-Request-Id: r-1",
+        "accept: a/b",
+        "traceparent: 00-1",
+        "tracestate: k=v",
+        "x-modelvine-via: a, b",
+        "",
+    ]
+    with pytest.raises(ValueError, match="line break"):
+        lines_of(replace(request, id="r-1\r\nx: y"))
+
+
+def test_what_the_operator_said_of_a_worker_wins_over_what_its_caller_said() -> None:
+    passed = {"tracestate": "a=b", "authorization": "Bearer caller"}
+    request = Request("r-1", Kind.CHAT, "m", b"", "application/json", passed=PassedHeaders(passed))
+    worker = Worker(
+        Service("p", "m"),
+        "http://w",
+        headers=(("tracestate", "c=d"), ("authorization", "Bearer ours")),
+    )
+    ours = {"Content-Type": "application/json", "X-Request-Id": "r-1", **dict(worker.headers)}
+    assert headers_to(worker, request) == ours
+    assert head_to(worker, request, b"", 0) == request_head(b"", ours, 0)
+    theirs = replace(worker, headers=())
+    assert head_to(theirs, request, b"", 0) == request_head(b"", headers_to(theirs, request), 0)
+
+
+@pytest.mark.parametrize("value", ["a\r\nEvil: 1", "a\nb", "a\rb", "a\0b"])
+def test_a_header_that_would_be_two_is_refused(value: str) -> None:
+    with pytest.raises(ValueError, match="line break"):
+        request_head(b"", {"X": value}, 0)
