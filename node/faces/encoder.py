@@ -6,12 +6,12 @@ the same for all faces: choice, attempts, streams that break off, accounts.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import orjson
 
 from node.faces.errors import Refusal
+from registry.values import value_class
 from router.attempt import Routed
 from router.openai import text_parser
 from router.openai.text_parser import Heard, TextFailure
@@ -52,7 +52,7 @@ Homing = Callable[[Routed, bytes], bytes]
 """Puts a home to the ids in what a service answers."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class SpokenAnswer:
     """A request, and the voice in which its answer is said; OpenAI's own words where there is none.
 

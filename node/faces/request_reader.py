@@ -90,9 +90,17 @@ _INFLATE_HERE = 256 * 1024
 
 def id_of(headers: Mapping[str, str]) -> str:
     """Return what a caller calls its request, or a new name."""
-    given = headers.get("x-request-id")
-    if given is not None and _ID.fullmatch(given):
-        return given
+    given = headers.get("x-request-id", "")
+    return given if is_id(given) else new_id()
+
+
+def is_id(text: str) -> bool:
+    """Whether a caller may call its request so."""
+    return _ID.fullmatch(text) is not None
+
+
+def new_id() -> str:
+    """Return a name for a request of which its caller says none."""
     # It guards nothing, so it need not cost a system call.
     return f"{getrandbits(128):032x}"
 

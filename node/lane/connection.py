@@ -11,7 +11,7 @@ from aiohttp import web
 
 from node.connections import STALL_SECONDS, CallerConnection
 from node.faces.errors import KNOWN
-from node.faces.request_reader import ID, SMALL, hold, id_of, release
+from node.faces.request_reader import ID, SMALL, hold, is_id, new_id, release
 from node.lane import direct
 from node.lane.calls import CallHandler, LaneCall, LaneCalls
 from node.lane.request import MAX_HEAD_BYTES, LaneHead, LaneRequest, read_head
@@ -180,7 +180,8 @@ class LaneConnection(CallerConnection):
         call = None if head is None else self._calls.calls.get(head.path)
         if head is None or call is None:
             return
-        if head.end > len(ahead):
+        missing = head.end - len(ahead)
+        if missing > 0:
             self._await_body(head)
             return
         self._awaited = None
@@ -188,7 +189,8 @@ class LaneConnection(CallerConnection):
         if request.content_length > SMALL and not hold(request, request.content_length):
             # aiohttp says so.
             return
-        self._ahead = memoryview(ahead)[head.end :] if head.end < len(ahead) else b""
+        request[ID] = head.id if is_id(head.id) else new_id()
+        self._ahead = memoryview(ahead)[head.end :] if missing else b""
         self._under_way = request
         self._head_due = self._due = inf
         self._begin(request, call)
@@ -208,7 +210,6 @@ class LaneConnection(CallerConnection):
         return head
 
     def _begin(self, request: LaneRequest, call: LaneCall) -> None:
-        request[ID] = id_of(request.headers)
         try:
             self._calls.admit(request)
         except KNOWN:

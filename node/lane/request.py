@@ -52,10 +52,11 @@ class Fields(dict[str, str]):
 class LaneHead:
     """What a request begins with. `end` is the length of the whole request, in bytes.
 
-    `derived` is what was made of its headers, for whoever finds the same again; neither length nor request id stands in it.
+    `id` is what it calls itself, if anything. `headers` are all others but its length, and `derived` is what was made of them,
+    for whoever finds the same again.
     """
 
-    __slots__ = ("body_at", "derived", "end", "headers", "path")
+    __slots__ = ("body_at", "derived", "end", "headers", "id", "path")
 
     def __init__(
         self,
@@ -63,23 +64,22 @@ class LaneHead:
         headers: Fields,
         body_at: int,
         length: int,
-        derived: dict[type, Any] | None = None,
+        id_: str,
+        derived: dict[type, Any],
     ) -> None:
-        self.derived = {} if derived is None else derived
+        self.derived = derived
         self.path = path
         self.headers = headers
         self.body_at = body_at
         self.end = body_at + length
+        self.id = id_
 
     def again(self, body_at: int, length: int, id_: bytes) -> "LaneHead | None":
         """Return the same head with another length and another id of the request; `None` where aiohttp is to read it."""
         if length > MAX_BODY_BYTES:
             return None
-        headers = Fields(self.headers)
-        headers["content-length"] = str(length)
-        if id_:
-            headers["x-request-id"] = id_.decode()
-        return LaneHead(self.path, headers, body_at, length, self.derived)
+        name = id_.decode() if id_ else self.id
+        return LaneHead(self.path, self.headers, body_at, length, name, self.derived)
 
 
 def read_head(data: bytes) -> LaneHead | None:
@@ -90,16 +90,17 @@ def read_head(data: bytes) -> LaneHead | None:
     path, lines = found[1].decode("ascii"), found[2].decode("ascii").split("\r\n")[:-1]
     parts = [line.partition(": ") for line in lines]
     headers = Fields([(name.lower(), value) for name, _, value in parts])
-    length = _LENGTH.fullmatch(headers.get("content-length", ""))
+    once = len(headers) == len(parts)
+    length, id_ = headers.pop("content-length", ""), headers.pop("x-request-id", "")
     plain = (
-        len(headers) == len(parts)
+        once
+        and _LENGTH.fullmatch(length)
+        and int(length) <= MAX_BODY_BYTES
         and headers.get("host")
         and _NOT_PLAIN.isdisjoint(headers)
         and headers.get("connection", "keep-alive").lower() == "keep-alive"
     )
-    if length is None or not plain or int(length[0]) > MAX_BODY_BYTES:
-        return None
-    return LaneHead(path, headers, found.end(), int(length[0]))
+    return LaneHead(path, headers, found.end(), int(length), id_, {}) if plain else None
 
 
 class WholeBody:
@@ -129,15 +130,6 @@ class WholeBody:
         return self.read_nowait()
 
 
-class Written:
-    """How many bytes of an answer were written at least: none, or those that it began with."""
-
-    __slots__ = ("output_size",)
-
-    def __init__(self) -> None:
-        self.output_size = 0
-
-
 class LaneWire(Protocol):
     """The connection that a request came on, and its answer goes to."""
 
@@ -160,21 +152,22 @@ class LaneWire(Protocol):
 
 
 class LaneRequest:
-    """A request to a handler: of aiohttp's `Request` what handlers of models use."""
+    """A request to a handler: of aiohttp's `Request` what handlers of models use.
+
+    `output_size` is how many bytes of its answer were written at least: none, or those that it began with.
+    """
 
     __slots__ = (
+        "_content",
         "_notes",
         "app",
         "body",
-        "content",
         "content_length",
         "derived",
         "headers",
         "line",
+        "output_size",
         "path",
-        "remote",
-        "transport",
-        "writer",
     )
 
     method = "POST"
@@ -184,18 +177,39 @@ class LaneRequest:
         self, head: LaneHead, data: bytes | memoryview, app: web.Application, line: LaneWire
     ) -> None:
         """Take the request that `data` begins with, from the line that its answer goes to."""
+        at, end = head.body_at, head.end
         self._notes: dict[Any, Any] = {}
+        self._content: WholeBody | None = None
         self.app = app
-        self.body = bytes(data[head.body_at : head.end])
-        self.content = WholeBody(self.body)
-        self.content_length = head.end - head.body_at
+        self.body = bytes(data[at:end])
+        self.content_length = end - at
         self.derived = head.derived
         self.headers = head.headers
         self.line = line
+        self.output_size = 0
         self.path = head.path
-        self.remote = line.address
-        self.transport = line.transport
-        self.writer = Written()
+
+    @property
+    def content(self) -> WholeBody:
+        """The body, to be read once."""
+        if self._content is None:
+            self._content = WholeBody(self.body)
+        return self._content
+
+    @property
+    def remote(self) -> str:
+        """The caller's IP address."""
+        return self.line.address
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """What the connection is sent on; `None` once it is gone."""
+        return self.line.transport
+
+    @property
+    def writer(self) -> "LaneRequest":
+        """What knows how much was written, by aiohttp's name."""
+        return self
 
     @property
     def protocol(self) -> LaneWire:

@@ -82,7 +82,10 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def quiet(self) -> bool:
         """Whether it stands and nothing has come, an end neither: nobody would read what is written, or answer that alone."""
-        return self.open and (self._unread is None or not self._unread.poll(0))
+        transport, unread = self._transport, self._unread
+        if transport is None or transport.is_closing():
+            return False
+        return unread is None or not unread.poll(0)
 
     async def ask(self, head: bytes, body: bytes) -> Reply:
         """Send a request and return the answer once its head is there; raise `HttpError`. Cut when given up."""
@@ -279,17 +282,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def _complete(self, reply: Reply, *, stays: bool) -> None:
         """Hand over a whole answer, and this connection to whoever asks next if it stays open."""
-        self._reply = None
-        # Whoever answers before it has the whole request may take the rest of it for the next one.
-        sent = not self._writing and self._sent()
-        # uvicorn hangs up after an exception, once it has logged it: that may take seconds, in which a request would be lost.
-        free = sent and stays and reply.status != _FAILED
+        self._reply, transport = None, self._transport
         reply.finish()
-        self.resume()
-        if free and self.open:
+        if transport is None:
+            return
+        # Whoever answers before it has the whole request may take the rest of it for the next one.
+        sent = not (self._writing or transport.get_write_buffer_size())
+        if self._paused:
+            self.resume()
+        # uvicorn hangs up after an exception, once it has logged it: that may take seconds, in which a request would be lost.
+        if sent and stays and reply.status != _FAILED and not transport.is_closing():
             self._home.free(self)
         else:
-            self.abort()
+            transport.abort()
 
     def on_message_begin(self) -> None:
         """Whoever begins an answer that nobody asked for is not asked again."""
@@ -303,11 +308,9 @@ class Connection(asyncio.BufferedProtocol):
         if found is None or found[0] + found[1] != len(whole):
             return False
         self._tries = TRIES
-        at, reply.length, id_ = found
-        reply.headers = {**seen.headers, "content-length": str(reply.length)}
-        if id_:
-            reply.headers["x-request-id"] = id_.decode()
-        self.streamed, reply.status = False, seen.status
+        at, reply.length, _ = found
+        # Of their length and their request id nobody reads what stands there.
+        self.streamed, reply.status, reply.headers = False, seen.status, seen.headers
         if reply.length:
             reply.take(whole[at:])
         self._complete(reply, stays=True)
@@ -332,9 +335,6 @@ class Connection(asyncio.BufferedProtocol):
         self._between = self._between and bytes(data[-2:]) == b"\r\n"
         if self._barren > HEAD_BYTES:
             self._break(NotHttp("the response headers are too long"))
-
-    def _sent(self) -> bool:
-        return self._transport is not None and not self._transport.get_write_buffer_size()
 
     def _break(self, error: HttpError) -> None:
         reply, self._reply = self._reply, None

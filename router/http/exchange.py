@@ -8,10 +8,10 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import AsyncGeneratorType
 
+from registry.values import value_class
 from router.dialects import Answer, Flow, Listener, Route
 from router.errors import (
     AnswerBroken,
@@ -48,7 +48,7 @@ LOOP_DETECTED = 508
 """What a node says to a request that has passed it before (RFC 5842 7.2)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Call:
     """One request as it goes out."""
 

@@ -113,14 +113,16 @@ class PooledPlace:
         if not lying:
             return None
         now = next(iter(lying)).loop.time()
-        self._end_rest(now)
+        if self._resting:
+            self._end_rest(now)
         # The one that was used last has the best chance to stand still.
         while self._idle:
             connection, since = self._idle.popitem()
-            if connection.quiet and now - since < self._keep:
+            quiet = connection.quiet
+            if quiet and now - since < self._keep:
                 self._kept_open = self._kept_open or connection.streamed
                 return connection
-            if connection.streamed and not connection.quiet:
+            if connection.streamed and not quiet:
                 self._distrust()
             connection.abort()
         return None
@@ -164,7 +166,8 @@ class PooledPlace:
         lies[connection] = connection.loop.time()
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(self._keep, self._tidy)
-        self._next()
+        if self._waiting:
+            self._next()
 
     def lost(self, connection: Connection) -> None:
         """Forget a connection that is closed."""

@@ -1,7 +1,7 @@
 """Reply of an HTTP server, as it comes on a connection: read to its end by one reader, or let go."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from router.http.cut_through import CutThrough
@@ -83,7 +83,7 @@ class Reply:
 
     def __init__(self, connection: "Source") -> None:
         self.status = 0
-        self.headers: dict[str, str] = {}
+        self.headers: Mapping[str, str] = {}
         self.length: int | None = None
         self.complete = self.done = False
         """Whether all of it came; whether nothing more will."""

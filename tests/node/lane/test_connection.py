@@ -72,7 +72,13 @@ class App:
         said = {
             "path": http.path,
             "body": len(body),
-            "headers": sorted((n.lower(), v) for n, v in http.headers.items())
+            "length": http.content_length,
+            # Of these the lane keeps length and id by themselves.
+            "headers": sorted(
+                (n.lower(), v)
+                for n, v in http.headers.items()
+                if n.lower() not in ("content-length", "x-request-id")
+            )
             if b"headers" in body
             else [],
             "remote": http.remote,

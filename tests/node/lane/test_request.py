@@ -156,8 +156,8 @@ def test_a_head_that_comes_again_is_read_as_the_first_time(whole, changes) -> No
     if again is None or anew is None:
         assert again is anew
         return
-    assert (again.path, again.headers, again.body_at, again.end) == (
-        anew.path, anew.headers, anew.body_at, anew.end,
+    assert (again.path, again.headers, again.id, again.body_at, again.end) == (
+        anew.path, anew.headers, anew.id, anew.body_at, anew.end,
     )  # fmt: skip
     assert again.derived is first.derived
 

@@ -155,7 +155,10 @@ def test_an_answer_like_those_before_is_read_as_on_a_new_connection(changes, cut
             exchange.connection.connection_lost(None)
         try:
             status, body = await exchange.whole()
-            headers = (await exchange.asking).headers
+            reply = await exchange.asking
+            # Nobody reads these two: how long an answer is says `length`.
+            unread = ("content-length", "x-request-id")
+            headers = reply.length, {n: v for n, v in reply.headers.items() if n not in unread}
         except (HungUp, NotHttp) as error:
             return str(error), exchange.pool.freed - before
         return status, body, headers, exchange.pool.freed - before
