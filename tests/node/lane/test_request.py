@@ -122,8 +122,11 @@ def test_what_is_believed_aiohttp_reads_alike(changes) -> None:
         return
     (message,), body = as_aiohttp_reads(data[: head.end])
     assert (message.method, message.path, message.version) == ("POST", head.path, (1, 1))
-    assert {name.lower(): value for name, value in message.headers.items()} == head.headers
-    assert len(message.headers) == len(head.headers)
+    said = {name.lower(): value for name, value in message.headers.items()}
+    assert len(message.headers) == len(said)
+    assert int(said.pop("content-length")) == head.end - head.body_at
+    assert said.pop("x-request-id", "") == head.id
+    assert said == head.headers
     assert not any((message.chunked, message.upgrade, message.should_close, message.compression))
     assert body.is_eof()
     assert body.total_bytes == head.end - head.body_at
