@@ -115,14 +115,15 @@ class Access:
 
         Return the answer where such a page's browser asks first whether it may (a CORS preflight).
         """
-        host = request.headers.get("host", "")
-        if not self._said_in(request).named:
+        headers, said = request.headers, self._said_in(request)
+        host = headers.get("host", "")
+        if not said.named:
             raise NotAllowed(
                 f"{host[:100]!r} is not a name of this node: use its address or localhost, or add the name to web.names"
             )
-        origin = request.headers.get("origin")
+        origin = headers.get("origin")
         if origin is None or _same_origin(origin, host):
-            self.identify(request)
+            self._identify(request, said)
             return None
         if _ANY in self._origins or origin.lower() in self._origins:
             request[SHARED] = _shared(_ANY if _ANY in self._origins else origin.lower())
@@ -132,18 +133,23 @@ class Access:
             raise NotAllowed(
                 f"requests from pages of another origin are refused: {origin[:100]!r} is not in the setting web.origins"
             )
-        self.identify(request)
+        self._identify(request, said)
         return None
 
     def identify(self, request: HttpRequest) -> Principal:
         """Return who asks, and note it with the request; raise an `AuthError` where a good key is wanted."""
         if PRINCIPAL in request:
             return request[PRINCIPAL]
-        shown = self._said_in(request).key
+        return self._identify(request, self._said_in(request))
+
+    def _identify(self, request: HttpRequest, said: _Said) -> Principal:
         # On the path of every request: the common case first.
-        keyless = not shown and self._keyless is Keyless.MACHINE and self.near(request)
-        free, near = keyless or is_open(request.path), partial(self.near, request)
-        found = ANYBODY if free else self.holder(shown, near)
+        may_be_keyless = not said.key and self._keyless is Keyless.MACHINE
+        if may_be_keyless and _is_person(self._owner(request, said)):
+            request[PRINCIPAL] = ANYBODY
+            return ANYBODY
+        free, near = is_open(request.path), partial(self.near, request)
+        found = ANYBODY if free else self.holder(said.key, near)
         if self.tells_addresses and found is ANYBODY and not (free or near()):
             caller: OwnedConnection = request.protocol  # type: ignore[assignment]  # ours, in both servers
             told = request.headers.getall(FORWARDED_FOR, ())
@@ -196,7 +202,7 @@ class Access:
         asking: Principal = request.get(PRINCIPAL, ANYBODY)
         if asking.name:
             return asking.name
-        owner = self._owner(request)
+        owner = self._owner(request, self._said_in(request))
         return self._user if owner is None else f"user {owner}"
 
     def local(self, request: web.Request) -> bool:
@@ -204,22 +210,22 @@ class Access:
         # A browser may be led here by a name that is allowed because a proxy uses it.
         if _from_another_page(request):
             return False
-        owner = self._owner(request)
+        owner = self._owner(request, self._said_in(request))
         return owner is not None and owner in (_ROOT, _OWN)
 
     def near(self, request: HttpRequest) -> bool:
         """Whether the caller is a process of a person on this machine, and speaks for itself; services' users are no people."""
-        return _is_person(self._owner(request))
+        return _is_person(self._owner(request, self._said_in(request)))
 
     def near_at(self, here: Endpoint, there: Endpoint) -> bool:
         """Whether the process at the other end of a connection is a person's on this machine."""
         same = same_machine(there.address, here.address)
         return same and _is_person(self._sockets.owner(there, here))
 
-    def _owner(self, request: HttpRequest) -> int | None:
+    def _owner(self, request: HttpRequest, said: _Said) -> int | None:
         """Return whose process calls, `None` where that is not known or it may call for others."""
         transport = request.transport
-        if transport is None or not self._said_in(request).directly:
+        if transport is None or not said.directly:
             return None
         caller: OwnedConnection = request.protocol  # type: ignore[assignment]  # ours, in both servers
         if caller.owner == UNASKED:

@@ -143,7 +143,8 @@ def _call(context: Serving, kind: Kind, *, own_only: bool, done: bool = True) ->
         if len(body) > context.settings.router.max_body_bytes or VERBATIM in http.headers:
             return None
         content_type = content_type_of(http, body)
-        return spoken(request_of(context, http, kind, body, content_type, own_only=own_only))
+        request = request_of(context, http, kind, body, content_type, own_only=own_only)
+        return SpokenAnswer(request) if done else spoken(request)
 
     async def handle(http: HttpRequest) -> web.StreamResponse:
         async def ask() -> SpokenAnswer:
@@ -207,7 +208,8 @@ def request_of(
         else ANYWHERE,
         # A hop header on the public side forbids a second hop as well: it is how loops end.
         own_only=own_only or words.hop,
-        session=words.session or _session(fields.get("prompt_cache_key")),
+        session=words.session
+        or (_session(fields["prompt_cache_key"]) if "prompt_cache_key" in fields else ""),
         caller=_caller(asking, words.credential, http.remote),
         waits=words.waits,
         aim=words.aim,
@@ -329,9 +331,9 @@ def _session(said: object) -> str:
 def content_type_of(http: HttpRequest, body: bytes) -> str:
     """Return the content type as it was sent; a body without one that begins as a JSON object is taken for JSON."""
     content_type = http.headers.get("content-type", "")
-    if not content_type and body.lstrip()[:1] == b"{":
-        return "application/json"
-    return content_type
+    if content_type:
+        return content_type
+    return "application/json" if body.lstrip()[:1] == b"{" else ""
 
 
 def passed(http: HttpRequest, own: PeerId, *, background: bool = False) -> PassedHeaders:

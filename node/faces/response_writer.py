@@ -22,6 +22,7 @@ from node.faces.encoder import SpokenAnswer
 from node.lane.request import HttpRequest, LaneRequest
 from node.lane.response import LaneResponse
 from router.attempt import Routed
+from router.dialects import Answer
 from router.http.cut_through import CutThrough, Inspection
 from router.openai.sse import EVENT_ENDS, WholeEvents, has_line
 from router.openai.text_writer import DONE
@@ -344,13 +345,8 @@ def headers_of(
         ROUTE: account.route,
         ATTEMPTS: str(account.attempts),
     }
-    heard = headers.get(HEARD, "") if account.asker else headers.pop(HEARD, "")
-    dropped = [name for name in spoken.dropped if name not in heard.split(", ")]
-    lost = [] if answer.verbatim else dropped
-    # What the worker has no word for comes after what the face has none for.
-    lost += _named(headers.pop(DROPPED, ""), spoken.names)
-    if lost:
-        headers[DROPPED] = ", ".join(lost)
+    if answer.headers or spoken.dropped:
+        _tell_dropped(headers, answer, account, spoken)
     if account.asker and worker:
         headers[LOAD] = remote_load.written(context.load_of(worker))
         if learnt := context.router.service_time(worker, account.kind):
@@ -360,6 +356,18 @@ def headers_of(
     if account.asker and answer.verbatim:
         headers[VERBATIM] = answer.verbatim
     return headers
+
+
+def _tell_dropped(
+    headers: dict[str, str], answer: Answer, account: Account, spoken: SpokenAnswer
+) -> None:
+    heard = headers.get(HEARD, "") if account.asker else headers.pop(HEARD, "")
+    dropped = [name for name in spoken.dropped if name not in heard.split(", ")]
+    lost = [] if answer.verbatim else dropped
+    # What the worker has no word for comes after what the face has none for.
+    lost += _named(headers.pop(DROPPED, ""), spoken.names)
+    if lost:
+        headers[DROPPED] = ", ".join(lost)
 
 
 def _named(said: str, names: Mapping[str, str] | None) -> list[str]:

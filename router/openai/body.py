@@ -82,9 +82,8 @@ def read(body: bytes, content_type: str, *, named_by: str = "") -> ParsedBody:
         raise BadRequest(
             f"send application/json or {multipart.CONTENT_TYPE}, not {kind[:100]!r}", status=415
         )
-    found = _object_of(body)
-    fields = found.value
-    _check_named_once(body, found)
+    fields, twice = _object_of(body)
+    _check_named_once(body, fields, twice=twice)
     wanted = fields.get("stream")
     if wanted is not None and not isinstance(wanted, bool):
         raise BadRequest("`stream` must be true or false", param="stream")
@@ -175,38 +174,42 @@ def splice_model(body: bytes, model: str) -> bytes:
 
 def object_of(body: bytes) -> Mapping[str, object]:
     """Return a body as a JSON object; raise `BadRequest` for what is none, or has too many values or levels."""
-    return _object_of(body).value
+    return _object_of(body)[0]
 
 
-@value_class
-class _Object:
-    """A JSON object; of a large one, whether its reader saw `model` twice."""
-
-    value: Mapping[str, object]
-    twice: bool | None = None
+_Object = tuple[Mapping[str, object], bool | None]
+"""A JSON object; of a large one, whether its reader saw `model` twice."""
 
 
 def _object_of(body: bytes) -> _Object:
-    if not body:
-        raise BadRequest("the request has no body; send a JSON object")
-    small = len(body) <= SMALL_BYTES
+    if len(body) <= SMALL_BYTES:
+        parsed = _parsed(body)
+        # To write it takes less time than to count its brackets, but the memory of one more body.
+        written(parsed)
+        return parsed, None
     # Each goes through all of the body, so each is counted once.
-    commas = 0 if small else body.count(b",")
-    brackets = 0 if small else body.count(b"[") + body.count(b"{")
+    commas = body.count(b",")
+    brackets = body.count(b"[") + body.count(b"{")
     if commas + brackets > MAX_VALUES:
         raise BadRequest(f"the body has more than {MAX_VALUES:,} values", status=413)
-    if not small and large_json.is_large(body, commas):
+    if large_json.is_large(body, commas):
         return _in_steps(body)
+    parsed = _parsed(body)
+    if brackets > MAX_DEPTH:
+        written(parsed)
+    return parsed, None
+
+
+def _parsed(body: bytes) -> Mapping[str, object]:
+    if not body:
+        raise BadRequest("the request has no body; send a JSON object")
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"the body is not JSON: {error.msg}") from error
     if not isinstance(parsed, dict):
         raise BadRequest("the body must be a JSON object")
-    # To write it takes less time than to count its brackets, but the memory of one more body.
-    if small or brackets > MAX_DEPTH:
-        written(parsed)
-    return _Object(parsed)
+    return parsed
 
 
 def _in_steps(body: bytes) -> _Object:
@@ -217,7 +220,7 @@ def _in_steps(body: bytes) -> _Object:
         raise BadRequest(f"the body is not JSON: {error}") from error
     if not isinstance(parsed.value, dict):
         raise BadRequest("the body must be a JSON object")
-    return _Object(parsed.value, len(parsed.spans) > 1)
+    return parsed.value, len(parsed.spans) > 1
 
 
 def _may_name(body: bytes, names: Set[str]) -> bool:
@@ -242,7 +245,7 @@ def written(parsed: object) -> bytes:
         raise BadRequest(f"the body is nested too deeplyly; at most {MAX_DEPTH} levels") from error
 
 
-def _check_named_once(body: bytes, found: _Object) -> None:
+def _check_named_once(body: bytes, fields: Mapping[str, object], *, twice: bool | None) -> None:
     """Refuse a body in which a worker could find another model than we did: readers disagree on which of two counts.
 
     Some readers, Go's among them, take `Model` for `model`.
@@ -250,16 +253,13 @@ def _check_named_once(body: bytes, found: _Object) -> None:
     escaped = _has_escaped_letters(body)
     if escaped and len(body) > MAX_ESCAPED_BYTES:
         raise BadRequest("a long body contains escaped ASCII letters; send them unescaped")
-    if found.twice is not None:
-        twice = found.twice
-    elif escaped:
+    if twice is None and escaped:
         twice = sum(1 for _ in _keys(body)) > 1
-    else:
-        # From both ends the same one is found sooner than all of the body is searched for others.
-        several = body.find(_KEY) != body.rfind(_KEY)
+    # From both ends the same one is found sooner than all of the body is searched for others.
+    elif twice is None and body.find(_KEY) != body.rfind(_KEY):
         # Written anew, an object has each key once; inside strings the quotes are escaped, so they count nowhere.
-        twice = several and body.count(_KEY) > written(found.value).count(_KEY)
-    if twice or not _OTHER_CASES.isdisjoint(found.value):
+        twice = body.count(_KEY) > written(fields).count(_KEY)
+    if twice or not _OTHER_CASES.isdisjoint(fields):
         raise BadRequest("the body names `model` twice", param="model")
 
 
