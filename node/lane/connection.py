@@ -168,6 +168,8 @@ class LaneConnection(CallerConnection):
         self._turn = None
         if self._ahead and self._under_way is None and not (self._head_bytes or self._messages):
             self._take()
+            if not (self._ahead or self._waits):
+                return
         if self._awaited is None:
             super()._read()
 

@@ -36,11 +36,11 @@ from router.http.exchange import (
     Exchange,
     Sending,
     busy,
+    facts_of,
     plain_json,
     read_plain,
     refusal,
     retry_after,
-    shown_of,
 )
 from router.http.heads import header_lines, lines_of, written_head
 from router.http.pool import start_of
@@ -115,7 +115,8 @@ class Peer:
         if body is None or VERBATIM in reply.headers:
             return None
         headers = reply.headers
-        content_type, shown = headers["content-type"], shown_of(headers)
+        facts = facts_of(headers)
+        content_type, shown = facts.content_type, facts.shown
         answer = Answer(reply.status, content_type, body, NOTHING, Route.DIRECT, len(body), shown)
         answer.load = remote_load.read(headers.get(LOAD, ""))
         answer.service_time = service_time.read(headers.get(SERVICE_TIME, ""))

@@ -7,14 +7,13 @@ asked for it is nobody's answer.
 
 import asyncio
 import select
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from router.http.repeated_head import TRIES, RepeatedHead, remembered
-from router.http.reply import FULL_BYTES, HttpError, HungUp, NotHttp, Reply
+from router.http.reply import FULL_BYTES, AnswerHeaders, HttpError, HungUp, NotHttp, Reply
 
 HEAD_BYTES = 64 * 1024
 """Bytes of an answer that may come without a byte of its body among them: headers, chunk extensions, trailers."""
@@ -44,7 +43,7 @@ class _Seen:
 
     head: RepeatedHead
     status: int
-    headers: Mapping[str, str]
+    headers: AnswerHeaders
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -62,7 +61,7 @@ class Connection(asyncio.BufferedProtocol):
         self._parser = HttpResponseParser(self)
         self._reply: Reply | None = None
         self._barren = 0
-        self._headers: dict[str, str] = {}
+        self._headers = AnswerHeaders()
         self._seen: _Seen | None = None
         self._tries = TRIES
         self._until_close = False
@@ -114,7 +113,9 @@ class Connection(asyncio.BufferedProtocol):
         reply = self._reply = Reply(self)
         self._barren, self._until_close, self._inward = 0, False, _LITTLE
         self._between = False
-        self._headers = {}
+        if self._headers:
+            # Trailers of the answer before.
+            self._headers = AnswerHeaders()
         return self._transport, reply
 
     def abort(self) -> None:
@@ -239,7 +240,7 @@ class Connection(asyncio.BufferedProtocol):
         """The head is there."""
         status, reply, headers = self._parser.get_status_code(), self._reply, self._headers
         # What comes later under these names are trailers, which change nothing.
-        self._headers = {}
+        self._headers = AnswerHeaders()
         if 100 <= status < 200 or reply is None or reply.status:
             return
         if not 100 <= status <= 599:

@@ -7,7 +7,7 @@ bytes and the whole answer, after which the answer is broken. While the caller i
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from email.utils import parsedate_to_datetime
 from types import AsyncGeneratorType
 
@@ -27,7 +27,15 @@ from router.errors import (
 from router.http.cut_through import CutThrough, Inspection
 from router.http.deadlines import Deadlines, GivenUp
 from router.http.pool import PooledPlace
-from router.http.reply import CannotConnect, ConnectTimeout, HttpError, HungUp, Reply
+from router.http.reply import (
+    AnswerHeaders,
+    CannotConnect,
+    ConnectTimeout,
+    HeadFacts,
+    HttpError,
+    HungUp,
+    Reply,
+)
 from router.openai.sse import Splitter
 from router.peers.headers import DROPPED, HEARD
 from router.settings import RouterSettings
@@ -57,9 +65,15 @@ class Call:
     body: bytes
 
 
-def shown_of(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of an answer that callers may see."""
-    return {name: headers[name] for name in _SHOWN if headers.get(name)}
+def facts_of(headers: AnswerHeaders) -> HeadFacts:
+    """Return what the headers of an answer say of its body; read once where the same come again."""
+    facts = headers.facts
+    if facts is None:
+        content_type = headers.get("content-type", "application/octet-stream")
+        plain = "json" in content_type and "content-encoding" not in headers
+        shown = {name: headers[name] for name in _SHOWN if headers.get(name)}
+        facts = headers.facts = HeadFacts(content_type, plain, shown)
+    return facts
 
 
 class Exchange:
@@ -81,7 +95,7 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None
         self.broken: AnswerBroken | None = None
         self.status = reply.status
-        self.content_type = reply.headers.get("content-type", "application/octet-stream")
+        self.content_type = facts_of(reply.headers).content_type
         self.streamed = self.content_type.startswith("text/event-stream")
         self.length = reply.length
 
@@ -112,7 +126,8 @@ class Exchange:
         if headers.get("content-encoding", "") not in ("", "identity"):
             raise WorkerFailed("the response has an encoding that was not requested")
         rest = NOTHING if self.ended else self.rest(len(first))
-        return Answer(self.status, self.content_type, first, rest, route, length, shown_of(headers))
+        shown = facts_of(headers).shown
+        return Answer(self.status, self.content_type, first, rest, route, length, shown)
 
     def rest(self, taken: int) -> "Rest":
         """Return what is still to come; `taken` bytes have gone on before."""
@@ -287,11 +302,10 @@ class Sending:
 
 def plain_json(reply: Reply) -> bytes | None:
     """Return JSON that came with success, in one small piece that is not packed; `None` for everything else."""
-    body, headers = reply.peek(), reply.headers
-    plain = 200 <= reply.status <= 299 and "json" in headers.get("content-type", "")
-    if not body or not plain or "content-encoding" in headers or len(body) > SMALL_BYTES:
+    if not (200 <= reply.status <= 299 and facts_of(reply.headers).json):
         return None
-    return body
+    body = reply.peek()
+    return body if body and len(body) <= SMALL_BYTES else None
 
 
 async def read_plain(exchange: Exchange, route: Route) -> Answer:

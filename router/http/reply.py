@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from registry.values import value_class
 from router.http.cut_through import CutThrough
 
 FULL_BYTES = 64 * 1024
@@ -39,6 +40,30 @@ class HungUp(HttpError):
 
 class NotHttp(HttpError):
     """What came is no HTTP answer, or one beyond the limits."""
+
+
+class AnswerHeaders(dict[str, str]):
+    """Headers of an answer, by lower-case name. Not changed once they are there, since `facts` is what was read in them."""
+
+    __slots__ = ("facts",)
+
+    facts: "HeadFacts | None"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.facts = None
+
+
+@value_class
+class HeadFacts:
+    """What headers say of an answer's body: its type, whether it is JSON as it stands, and what callers may see of them."""
+
+    content_type: str
+    json: bool
+    shown: Mapping[str, str]
+
+
+_NO_HEADERS = AnswerHeaders()
 
 
 class Source(Protocol):
@@ -83,7 +108,7 @@ class Reply:
 
     def __init__(self, connection: "Source") -> None:
         self.status = 0
-        self.headers: Mapping[str, str] = {}
+        self.headers = _NO_HEADERS
         self.length: int | None = None
         self.complete = self.done = False
         """Whether all of it came; whether nothing more will."""

@@ -9,7 +9,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
 from yarl import URL
 
@@ -39,10 +39,10 @@ from router.http.exchange import (
     Exchange,
     Sending,
     busy,
+    facts_of,
     plain_json,
     read_plain,
     refusal,
-    shown_of,
 )
 from router.http.heads import head_to, lines_of, written_head
 from router.http.pool import start_of
@@ -125,10 +125,11 @@ class OpenAIHttp:
         plain = request.kind in _AT_ONCE and not (request.stream or request.verbatim)
         if worker is None or worker.headers or not plain or len(request.body) > SMALL_BYTES:
             return None
-        body, _ = _for(worker, request)
-        url = endpoint(worker.api, request.kind)
-        head = written_head(start_of(url), lines_of(request), len(body))
-        return Call(self._places.of(url), head, body)
+        body = request.body
+        if not request.plain or worker.own_model != request.model:
+            body, _ = _for(worker, request)
+        url, start = _goes_to(worker.api, request.kind)
+        return Call(self._places.of(url), written_head(start, lines_of(request), len(body)), body)
 
     def resume(
         self, request: Request, candidate: Candidate, reply: Reply
@@ -145,10 +146,17 @@ class OpenAIHttp:
             body, spent = told_in(body, candidate.service.model)
         except WorkerFailed:
             return None
-        content_type, shown = reply.headers["content-type"], shown_of(reply.headers)
-        answer = Answer(reply.status, content_type, body, NOTHING, Route.LOCAL, len(body), shown)
-        answer.usage = spent
-        return answer
+        facts = facts_of(reply.headers)
+        return Answer(
+            reply.status,
+            facts.content_type,
+            body,
+            NOTHING,
+            Route.LOCAL,
+            len(body),
+            facts.shown,
+            usage=spent,
+        )
 
     def answer(
         self,
@@ -276,6 +284,13 @@ class OpenAIHttp:
 
 Made = tuple[bytes, Rerank | None]
 """A body as a worker gets it, and which texts are to be put in order."""
+
+
+@lru_cache(maxsize=4096)
+def _goes_to(api: str, kind: Kind) -> tuple[URL, bytes]:
+    """Return where a kind of request goes, and how such a request begins."""
+    url = endpoint(api, kind)
+    return url, start_of(url)
 
 
 def _for(worker: Worker, request: Request) -> Made:

@@ -272,10 +272,12 @@ def success(body: bytes) -> Mapping[str, object]:
         raise WorkerFailed("the worker's answer is not valid JSON")
     if not isinstance(said, dict):
         return {}
-    code = said.get("code")
-    if isinstance(code, int) and not isinstance(code, bool) and code:
-        raise WorkerFailed(f"the worker failed with code {code}")
-    if isinstance(said.get("error"), dict) and "choices" not in said and "data" not in said:
+    if "code" in said:
+        code = said["code"]
+        if isinstance(code, int) and not isinstance(code, bool) and code:
+            raise WorkerFailed(f"the worker failed with code {code}")
+    failed = "error" in said and isinstance(said["error"], dict)
+    if failed and "choices" not in said and "data" not in said:
         raise WorkerFailed("the worker returned an error with a success status")
     return said
 
