@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 class Kind(StrEnum):
     """What a request wants done; the value is the path under `/v1/`."""
 
+    # Equal to its value, so hashed like it; an enumeration's own does it in Python.
+    __hash__ = str.__hash__
+
     CHAT = "chat/completions"
     COMPLETION = "completions"
     EMBEDDING = "embeddings"

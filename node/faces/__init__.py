@@ -16,6 +16,7 @@ from node.config.addresses import HostPort
 from node.config.settings import Settings
 from node.faces.pump_queue import PumpQueue
 from registry.records import Load, PeerId
+from router.state.remote_load import Tellings
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -91,6 +92,8 @@ class Serving:
     """Says how busy a worker of this machine is, by all processes of this node."""
     tracer: "Tracer | None" = None
     """Traces requests, where that is wanted."""
+    tellings: Tellings = field(default_factory=Tellings)
+    """What other nodes were told with answers."""
     pumps: PumpQueue = field(default_factory=PumpQueue)
     """Where the streams of this process take turns."""
 

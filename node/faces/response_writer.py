@@ -347,7 +347,13 @@ def headers_of(
     }
     if answer.headers or spoken.dropped:
         _tell_dropped(headers, answer, account, spoken)
-    if account.asker and worker:
+    if (
+        account.asker
+        and worker
+        and context.tellings.is_due(
+            account.asker, worker.api, account.kind, account.began + account.first
+        )
+    ):
         headers[LOAD] = remote_load.written(context.load_of(worker))
         if learnt := context.router.service_time(worker, account.kind):
             headers[SERVICE_TIME] = service_time.written(learnt)

@@ -19,6 +19,12 @@ HALF_LIFE = 10.0
 MAX_NODES = 1_024
 """Nodes whose reports are held; beyond that the one heard longest ago makes room. In a larger mesh it is outdated by then."""
 
+TOLD_AGAIN = 0.01
+"""Seconds after which one node is told of one worker again."""
+
+MAX_TOLD = 4_096
+"""Nodes and workers of which it is remembered when one was told of the other; beyond that all are told again."""
+
 MAX_REPLICAS = 64
 """Replicas of one node whose reports are held; the one heard longest ago makes room."""
 
@@ -112,6 +118,24 @@ class Reports:
         """Go through the newest reports of a node's replicas."""
         for service, report in self._heard.of_node(node).items():
             yield service, Reported(report.load, report.ours, now - report.at)
+
+
+class Tellings:
+    """What this node has told other nodes of its workers lately: the same would be told with each of many answers."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, str, str], float] = {}
+
+    def is_due(self, node: str, worker: str, kind: str, now: float) -> bool:
+        """Say whether a node is to be told of a worker, by its address, and a kind of request; take it as told."""
+        key = node, worker, kind
+        last = self._last.get(key)
+        if last is not None and now - last < TOLD_AGAIN:
+            return False
+        if last is None and len(self._last) >= MAX_TOLD:
+            self._last.clear()
+        self._last[key] = now
+        return True
 
 
 def written(load: Load) -> str:

@@ -10,9 +10,12 @@ from router.state.remote_load import (
     HALF_LIFE,
     MAX_NODES,
     MAX_REPLICAS,
+    MAX_TOLD,
+    TOLD_AGAIN,
     Report,
     Reported,
     Reports,
+    Tellings,
     read,
     written,
 )
@@ -143,3 +146,20 @@ def test_what_is_written_in_any_other_way_is_no_load(text: str) -> None:
 @given(st.text(max_size=120))
 def test_any_text_is_a_load_or_none(text: str) -> None:
     assert read(text) is None
+
+
+def test_a_node_is_told_of_a_worker_again_after_some_time() -> None:
+    tellings = Tellings()
+    assert tellings.is_due("a", "http://w", "chat/completions", 5.0)
+    assert not tellings.is_due("a", "http://w", "chat/completions", 5.0 + TOLD_AGAIN / 2)
+    for other in (("b", "http://w", "embeddings"), ("a", "http://v", "embeddings")):
+        assert tellings.is_due(*other, 5.0)
+    assert tellings.is_due("a", "http://w", "chat/completions", 5.0 + 1.1 * TOLD_AGAIN)
+
+
+def test_what_was_told_of_too_many_is_told_again() -> None:
+    tellings = Tellings()
+    assert all(tellings.is_due("a", f"http://{n}", "embeddings", 5.0) for n in range(MAX_TOLD))
+    assert not tellings.is_due("a", "http://1", "embeddings", 5.0)
+    assert tellings.is_due("a", "http://one-more", "embeddings", 5.0)
+    assert tellings.is_due("a", "http://1", "embeddings", 5.0)
