@@ -23,7 +23,7 @@ _ID_DIGITS, _ID_BYTES = b"0123456789abcdef", 32
 class RepeatedHead:
     """A head as it was, but for the length that it tells and for a request id of 32 hexadecimal digits before that."""
 
-    __slots__ = ("_after", "_at", "_before", "_between")
+    __slots__ = ("_after", "_at", "_before", "_between", "_left", "_reach")
 
     def __init__(self, before: bytes, between: bytes, after: bytes) -> None:
         """Take what stands before the id, between it and the length, and after that; `between` is empty where there is no id."""
@@ -31,6 +31,8 @@ class RepeatedHead:
         self._at = len(before)
         self._between = between
         self._after = after
+        self._left = len(after)
+        self._reach = _MOST_DIGITS + len(after)
 
     def found_in(self, data: bytes) -> tuple[int, int, bytes] | None:
         """Return where the head ends that `data` begins with, the length of the body and the request id; `None` for any other."""
@@ -43,14 +45,14 @@ class RepeatedHead:
             if not data.startswith(self._between, at) or id_.strip(_ID_DIGITS):
                 return None
             at += len(self._between)
-        end = data.find(b"\r", at, at + _MOST_DIGITS + 1)
-        if end < 0 or not data.startswith(self._after, end):
+        end = data.find(self._after, at, at + self._reach)
+        if end < 0:
             return None
         digits = data[at:end]
         # Who reads a zero before other digits as octal would find another length.
         if not digits.isdigit() or (digits[0] == ord("0") and len(digits) > 1):
             return None
-        return end + len(self._after), int(digits), id_
+        return end + self._left, int(digits), id_
 
 
 def remembered(head: bytes) -> RepeatedHead | None:
