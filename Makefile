@@ -22,7 +22,7 @@ TORCH := 2.13.0
 
 REAL := gateways texts vectors stack vllm
 
-.PHONY: help demo test test-all swarm clients images real pythons dist check fmt docs bench instructions charts screenshots recording vendored seeds soak install lock clean
+.PHONY: help demo test test-all swarm swarm-together swarm-alone clients images real pythons dist check fmt docs bench instructions charts screenshots recording vendored seeds soak install lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,8 +42,17 @@ test: $(MADE)/dev ## run all tests that are not slow, with Redis and PostgreSQL;
 test-all: $(MADE)/dev ## also run the slow tests: real libp2p hosts, processes, copies of the tree, floods
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(APART)" $(ARGS)
 
-swarm: $(MADE)/dev $(MADE)/model $(MADE)/axe $(MADE)/kubernetes $(MADE)/collector ## test several nodes as processes, with a real mesh, HTTP and worker
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "swarm or lab" $(ARGS)
+swarm: swarm-together swarm-alone ## test several nodes as processes, with a real mesh, HTTP and worker
+
+# They wait more than others do, but each of them may start many processes.
+SWARM := $(MADE)/dev $(MADE)/model $(MADE)/axe $(MADE)/kubernetes $(MADE)/collector
+THREE_A_PAIR := -n $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN) / 2))) --dist loadfile
+
+swarm-together: $(SWARM)
+	@$(BIN)/python -m pytest $(THREE_A_PAIR) -m "(swarm or lab) and not alone" $(ARGS)
+
+swarm-alone: $(SWARM)
+	@$(BIN)/python -m pytest -m "(swarm or lab) and alone" $(ARGS)
 
 clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/peer $(MADE)/agents $(MADE)/go $(MADE)/clients-new $(MADE)/openapi $(MADE)/aider ## test published clients, and peers in JavaScript and Go, against a node
 	@$(BIN)/python -m pytest -m clients tests/clients $(ARGS)

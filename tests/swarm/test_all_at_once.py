@@ -15,7 +15,7 @@ from tests.swarm.nodes import Start, Swarm, python
 from tests.swarm.test_mesh_fuzz import NOWHERE, processor_seconds, resident
 from tests.swarm.waiting import percentile, show
 
-pytestmark = [pytest.mark.swarm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.swarm, pytest.mark.alone, pytest.mark.timeout(300)]
 
 EACH = (
     "102 heavy identities pushed",

@@ -9,7 +9,7 @@ import pytest
 
 from tests.swarm.nodes import python
 
-pytestmark = [pytest.mark.swarm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.swarm, pytest.mark.alone, pytest.mark.timeout(300)]
 
 HERE = Path(__file__).resolve().parents[2]
 
