@@ -1,6 +1,7 @@
 """Answer times of replicas, measured for local workers and reported by other nodes, and the prefixes they have read."""
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from registry.records import PeerId, Service
 from router.dialects import Answer
@@ -15,70 +16,34 @@ from router.state.remote_load import NewestOfNodes
 from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
 from router.workers import Worker
 
+if TYPE_CHECKING:
+    from router.attempt import Attempt
+
 MAX_OWN = 4_096
 """Workers of this machine and kinds of request that are remembered; the one that was asked first makes room."""
-
-
-class Occupancy:
-    """How many requests a worker has had at one time: the sum of the seconds that all of them were there."""
-
-    __slots__ = ("_count", "_seconds", "_since")
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._seconds = self._since = 0.0
-
-    def change(self, by: int, now: float) -> None:
-        """So many more are there from now on."""
-        self._seconds += self._count * (now - self._since)
-        self._since = now
-        self._count += by
-
-    def seconds(self, now: float) -> float:
-        """Return the sum until now; its growth over some time, divided by that, is how many were there on average."""
-        return self._seconds + self._count * (now - self._since)
 
 
 class AnswerTimes:
     """What answers have shown. Moments are arguments."""
 
     def __init__(self) -> None:
-        self._own: dict[tuple[Service, Kind], Estimator] = {}
-        self._occupancies: dict[Service, Occupancy] = {}
+        self.own: dict[tuple[Service, Kind], Estimator] = {}
         self.told = NewestOfNodes[tuple[Service, Kind], ServiceTime]()
         self.index = PrefixIndex()
 
-    def estimator(self, service: Service, kind: Kind, *, shares: bool) -> Estimator:
-        """Return what learns the service time of a worker of this machine; `shares` says that its slots are not known."""
-        found = self._own.get((service, kind))
+    def estimator(self, worker: Worker, kind: Kind) -> Estimator:
+        """Return what learns the service time of a worker of this machine."""
+        found = self.own.get((worker.service, kind))
         if found is None:
-            if len(self._own) >= MAX_OWN:
-                del self._own[next(iter(self._own))]
-            found = self._own[service, kind] = Estimator(shares=shares)
+            if len(self.own) >= MAX_OWN:
+                del self.own[next(iter(self.own))]
+            found = self.own[worker.service, kind] = Estimator(shares=not worker.capacity)
         return found
 
     def of_own(self, service: Service, kind: Kind) -> ServiceTime | None:
         """Return the service time of a worker of this machine, `None` until it has answered."""
-        found = self._own.get((service, kind))
+        found = self.own.get((service, kind))
         return found.time if found else None
-
-    def count(self, service: Service, change: int, left: int, now: float) -> None:
-        """So many more requests are at a worker of this machine, which are `left` then."""
-        occupancy = self._occupancies.get(service)
-        if occupancy is None:
-            occupancy = self._occupancies[service] = Occupancy()
-        occupancy.change(change, now)
-        if not left:
-            del self._occupancies[service]
-
-    def occupancy(self, service: Service, now: float) -> float:
-        """Return the seconds that requests have been at a worker of this machine, all of them together."""
-        return self._occupancies[service].seconds(now)
-
-    def read(self, request: Request, candidate: Candidate, now: float) -> None:
-        """A candidate reads a request."""
-        if request.prefixes is not NONE:
-            self.index.take(candidate.key, request.prefixes, now)
 
     def read_by(self, request: Request, now: float) -> Iterable[tuple[PeerId, Service]]:
         """Return who is known to have read of a request's conversation."""
@@ -90,27 +55,19 @@ class AnswerTimes:
         """Return how much each replica has read of a request before, and how many bytes of it all are thought to have."""
         return self.index.read_by(request.prefixes, now, of_batch=request.background)
 
-    def began(
-        self, request: Request, candidate: Candidate, worker: Worker, seconds: float, *, there: int
-    ) -> None:
-        """Take in how long a worker of ours took for the first byte of a stream, with so many requests there."""
-        learnt = self.estimator(worker.service, request.kind, shares=not worker.capacity)
-        kilobytes = len(request.body) / 1_000
-        learnt.take_first(seconds, kilobytes=kilobytes, concurrency=there, before=candidate.before)
+    def began(self, attempt: "Attempt", worker: Worker, seconds: float) -> None:
+        """Take in how long a worker of ours took for the first byte of a stream."""
+        self.estimator(worker, attempt.request.kind).take_first(
+            seconds,
+            kilobytes=len(attempt.request.body) / 1_000,
+            concurrency=attempt.occupancy.count,
+            before=attempt.candidate.before,
+        )
 
-    def ended(
-        self,
-        request: Request,
-        candidate: Candidate,
-        worker: Worker,
-        answer: Answer,
-        seconds: float,
-        occupancy: float,
-        now: float,
-    ) -> None:
-        """Take in how long a worker of ours took for a whole answer; `occupancy` was that of its beginning."""
-        service, usage = worker.service, answer.usage
-        learnt = self.estimator(service, request.kind, shares=not worker.capacity)
+    def ended(self, attempt: "Attempt", worker: Worker, answer: Answer, now: float) -> None:
+        """Take in how long a worker of ours took for a whole answer."""
+        request, usage = attempt.request, answer.usage
+        learnt = self.estimator(worker, request.kind)
         if answer.broken or not 200 <= answer.status <= 299 or not learnt.is_due(now):
             return
         tokens = 0.0
@@ -119,7 +76,8 @@ class AnswerTimes:
             if usage is None and (answer.streamed or answer.length is None):
                 return
             tokens = usage.completion if usage else (answer.length or 0) / USUAL_BYTES
-        there = self.occupancy(service, now) - occupancy
+        seconds = now - attempt.began
+        there = attempt.occupancy.seconds_until(now) - attempt.occupied
         kilobytes, cached = len(request.body) / 1_000, None
         if usage and usage.prompt and usage.cached is not None:
             cached = kilobytes * usage.cached / usage.prompt
@@ -128,7 +86,7 @@ class AnswerTimes:
             kilobytes=kilobytes,
             tokens=tokens,
             concurrency=max(1.0, there / seconds) if seconds > 0 else 1.0,
-            before=candidate.before,
+            before=attempt.candidate.before,
             cached=cached,
         )
 
@@ -155,7 +113,8 @@ class Expected:
 
     def own(self, service: Service) -> ServiceTime | None:
         """Return how long a worker of this machine takes for such requests."""
-        return self._times.of_own(service, self._kind)
+        found = self._times.own.get((service, self._kind))
+        return found.time if found else None
 
     def told(self, node: PeerId, service: Service) -> ServiceTime | None:
         """Return how long a replica of another node takes for such requests, as that has told."""

@@ -5,27 +5,29 @@ It is put to its candidate, watched until the first byte, and booked from its st
 
 import logging
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
 from yarl import URL
 
 from registry.clock import Clock
+from registry.values import value_class
 from router.dialects import Answer
 from router.errors import WorkerError
 from router.http.reply import Reply
 from router.ledger import Ledger
 from router.requests import Request
 from router.select.candidates import Candidate
+from router.state.in_flight import Occupancy
 from router.state.local_load import Tally
+from router.state.stuck import AskedWorker
 from router.trace import AttemptTrace
 from router.world import Outcome
 
 log = logging.getLogger("modelvine.attempts")
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Routed:
     """An answer that has begun, who gives it, how many workers were tried for it, and who would have been tried next.
 
@@ -62,23 +64,33 @@ class Attempt:
 
     `number` counts from one. `others` are who could be asked instead, `holds_slot` says that a slot was waited for. `reply` is
     what comes back where the request was sent already, see `Router.start`.
+
+    The ledger notes in it, as it begins, what it changes again at the end: the `occupancy` of the replica, by how much that was
+    `occupied` so far, and as `asked` what waits for the first byte of a worker of ours.
     """
 
     __slots__ = (
-        "_answer",
-        "_began",
         "_booked",
         "_desk",
-        "_occupancy",
         "_put",
+        "answer",
+        "asked",
+        "began",
         "candidate",
         "holds_slot",
         "number",
+        "occupancy",
+        "occupied",
         "others",
         "reply",
         "request",
         "trace",
     )
+
+    asked: AskedWorker
+    began: float
+    occupancy: Occupancy
+    occupied: float
 
     def __init__(
         self,
@@ -91,11 +103,9 @@ class Attempt:
         holds_slot: bool,
     ) -> None:
         self._desk = desk
-        self._began = 0.0
-        self._booked = False
-        self._occupancy = 0.0
         self._put: AbstractAsyncContextManager[Answer] | None = None
-        self._answer: Answer | None = None
+        self._booked = False
+        self.answer: Answer | None = None
         self.request = request
         self.candidate = candidate
         self.number = number
@@ -109,18 +119,18 @@ class Attempt:
     def begin(self) -> None:
         """Book that the candidate is asked: its slot is taken from now on."""
         self._booked = True
-        self._began = self._desk.now()
+        self.began = self._desk.now()
         if self.trace is not None:
-            self.trace.began = self._began
-        self._occupancy = self._desk.ledger.began(self.candidate, holds_slot=self.holds_slot)
+            self.trace.began = self.began
+        self._desk.ledger.began(self)
 
     def answered(self, answer: Answer) -> Routed:
         """Book that the answer begins, and return it."""
-        self._answer = answer
-        seconds = self._desk.now() - self._began
+        self.answer = answer
+        now = self._desk.now()
         if self.trace is not None:
-            self.trace.answered(str(answer.route), answer.status, self._began + seconds)
-        tally = self._desk.ledger.begun(self.request, self.candidate, answer, seconds)
+            self.trace.answered(str(answer.route), answer.status, now)
+        tally = self._desk.ledger.begun(self, answer, now)
         return Routed(answer, self.candidate, self.number, tally, self.others)
 
     async def __aenter__(self) -> Routed:
@@ -151,22 +161,21 @@ class Attempt:
         if error is not None:
             error.attempts, error.at = self.number, self._at
             error.deaths += self.request.deaths
-        desk, answer = self._desk, self._answer
-        seconds = desk.now() - self._began
-        if (failed := error if answer is None else answer.broken) is not None:
+        desk, answer, now = self._desk, self.answer, self._desk.now()
+        failed = error if answer is None else answer.broken
+        if failed is not None:
             self._log(failed)
         if self.trace is not None:
-            self.trace.over(failed, answer.usage if answer else None, self._began + seconds)
-        desk.ledger.ended(self.request, self.candidate, answer, error, seconds, self._occupancy)
+            self.trace.over(failed, answer.usage if answer else None, now)
+        desk.ledger.ended(self, error, now)
         # A caller who left before the first byte has shown nothing about the worker.
         if answer is not None or error is not None:
-            broken = error if answer is None else answer.broken
             early = left is not None and error is None
-            desk.observe(self._outcome(broken, seconds, left=early))
+            desk.observe(self._outcome(failed, now - self.began, left=early))
 
     def _outcome(self, error: WorkerError | None, seconds: float, *, left: bool) -> Outcome:
         if error is None:
-            return Outcome(self.candidate, None, seconds, left=left, request=self.request.id)
+            return Outcome(self.candidate, None, seconds, left, self.request.id)
         circuit = self._desk.ledger.condition(self.candidate).circuit
         return Outcome(self.candidate, error, seconds, request=self.request.id, circuit=circuit)
 

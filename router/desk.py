@@ -38,7 +38,11 @@ class Desk:
     def inquire(self, candidate: Candidate) -> None:
         """Have a worker asked how much it takes at one time, where it shall take more and that is not known."""
         worker = candidate.worker
-        if worker and self.ledger.in_flight[candidate.key] > 1 and self.ledger.learns(worker):
+        if (
+            worker
+            and self.ledger.occupancies[candidate.key].count > 1
+            and self.ledger.learns(worker)
+        ):
             self.inquiry.about(worker)
 
     def put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:

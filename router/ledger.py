@@ -7,6 +7,7 @@ Attempts write into it, the choice of whom to ask reads it. Slots of this machin
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from registry.clock import Chance, Clock
 from registry.records import Load, PeerId, Service
@@ -14,6 +15,7 @@ from registry.values import changed
 from router.answer_times import AnswerTimes, Expected
 from router.dialects import Answer
 from router.errors import RouterError, WorkerBusy, WorkerError, WorkerRejected, WorkerUnable
+from router.openai.prefixes import NONE
 from router.requests import Request
 from router.select.attempts import Budget
 from router.select.candidates import Candidate, Known
@@ -22,6 +24,7 @@ from router.slot_lending import Lender, Lent
 from router.slot_wait import Lingering, SlotWaits
 from router.state.circuit import TRIP, Condition, Health, RetryAfter, Sign
 from router.state.concurrency import BoundedWorkers, Limits
+from router.state.in_flight import InFlight, Occupancy
 from router.state.local_load import Meter, Tally
 from router.state.prefix_index import ReplicaAnswer
 from router.state.readiness import Vitals
@@ -30,6 +33,9 @@ from router.state.slow_start import Warming
 from router.state.stuck import Silence
 from router.workers import Worker
 from router.world import World
+
+if TYPE_CHECKING:
+    from router.attempt import Attempt
 
 EVENTS: Mapping[str, str] = {
     "retries_refused": "failures without a retry, because the retry budget (`router.retry_share`) was spent",
@@ -75,7 +81,8 @@ class Ledger:
         self.limits = Limits()
         self.workers = BoundedWorkers(world, self.limits)
         self._now = now
-        self.in_flight: Counter[tuple[PeerId, Service]] = Counter()
+        self.in_flight = InFlight()
+        self.occupancies = self.in_flight.occupancies
         self.reports = Reports()
         self.times = AnswerTimes()
         self.silence = Silence()
@@ -103,7 +110,7 @@ class Ledger:
     def load_of(self, worker: Worker) -> Load:
         """Say how busy one worker of this machine is."""
         service = worker.service
-        count = self.in_flight.get((self._own, service), 0)
+        count = self.in_flight[self._own, service]
         queued = self.waiting.lengths().get(service, 0)
         return self._meter.load(service, in_flight=count, queued=queued, slots=worker.capacity)
 
@@ -111,7 +118,7 @@ class Ledger:
         """Take in how busy another node says that its replicas are."""
         now = self._now()
         for service, load in loads.items():
-            ours = self.in_flight.get((node, service), 0)
+            ours = self.in_flight[node, service]
             self.reports.hear(node, service, Report(load, ours, now))
 
     def read_by(self, request: Request) -> Iterable[tuple[PeerId, Service]]:
@@ -172,34 +179,27 @@ class Ledger:
 
     def release(self, service: Service) -> None:
         """Hand a slot of our own to whoever is next, or give it back."""
-        key = self._own, service
-        worker = self.workers().by_key.get(service.key)
-        # Second attempts may have come on top of what it takes at one time; theirs are no slots to hand on.
-        beyond, spare = False, True
-        if worker is not None and worker.capacity:
-            taken = self.in_flight[key]
-            beyond = worker.capacity < taken
-            spare = taken + self.kept_free(worker) <= worker.capacity
-        if not self.waiting.hand_over(service, beyond=beyond, background=spare):
-            self._count(key, -1, self._now())
+        occupancy = self.occupancies[self._own, service]
+        if not (self.waiting.claims and self._hand_over(service, occupancy)):
+            occupancy.change(-1, self._now())
 
     def kept_free(self, worker: Worker) -> int:
         """Return how many slots of a worker of ours no background request may take now."""
-        asked = self._meter.of(worker.service).asked
+        asked = self._meter.tallies[worker.service].asked
         return int(worker.capacity > 1 and self._now() - asked < KEPT_FREE)
 
     def note_asked(self, service: Service) -> None:
         """Note that somebody who waits for an answer asks a worker of ours."""
-        self._meter.of(service).asked = self._now()
+        self._meter.tallies[service].asked = self._now()
 
     def is_full(self, candidate: Candidate) -> bool:
         """Say whether a candidate is a worker of this machine that has no slot free now."""
         worker = candidate.worker
-        return worker is not None and 0 < worker.capacity <= self.in_flight.get(candidate.key, 0)
+        return worker is not None and 0 < worker.capacity <= self.in_flight[candidate.key]
 
     def count(self, service: Service) -> None:
         """Note that a slot of our own is taken."""
-        self._count((self._own, service), 1, self._now())
+        self.occupancies[self._own, service].change(1, self._now())
 
     def asked(self) -> None:
         """A request came in."""
@@ -225,105 +225,109 @@ class Ledger:
         self.events["hedged"] += 1
         return True
 
-    def began(self, candidate: Candidate, *, holds_slot: bool) -> float:
-        """An attempt begins; whoever waited for a slot holds it already. Return the occupancy so far, for `ended`."""
-        now = self._now()
-        if not holds_slot:
-            self._count(candidate.key, 1, now)
-        self.health.began(candidate.address, now)
-        self.warming.began(*candidate.key, now)
-        if candidate.worker is None:
-            return 0.0
-        self.silence.began(candidate.worker.api, now)
-        return self.times.occupancy(candidate.service, now)
+    def began(self, attempt: "Attempt") -> None:
+        """An attempt begins; whoever waited for a slot holds it already."""
+        candidate, now = attempt.candidate, attempt.began
+        occupancy = attempt.occupancy = self.occupancies[candidate.key]
+        occupancy.change(0 if attempt.holds_slot else 1, now)
+        attempt.occupied = occupancy.seconds
+        if self.health.failing:
+            self.health.began(candidate.address, now)
+        self.warming.began(candidate.node, candidate.service, now)
+        if candidate.worker is not None:
+            attempt.asked = self.silence.began(candidate.worker.api, now)
 
-    def begun(
-        self, request: Request, candidate: Candidate, answer: Answer, seconds: float
-    ) -> Tally | None:
-        """The first byte is there, after so many seconds; return what counts the events of a worker of ours."""
-        now = self._now()
-        self.times.read(request, candidate, now)
-        if candidate.address in self.health.failing:
+    def begun(self, attempt: "Attempt", answer: Answer, now: float) -> Tally | None:
+        """The first byte is there; return what counts the events of a worker of ours."""
+        candidate, request = attempt.candidate, attempt.request
+        if request.prefixes is not NONE:
+            self.times.index.take(candidate.key, request.prefixes, now)
+        if self.health.failing:
             self.health.show(candidate.address, Sign.BEGUN, now)
         self.vitals.answered(candidate.address, now)
-        if candidate.worker is None:
-            if answer.load is not None:
-                self.hear(candidate.node, {candidate.service: answer.load})
-            if answer.service_time is not None:
-                told = (candidate.service, request.kind), answer.service_time
-                self.times.told.hear(candidate.node, *told)
+        worker = candidate.worker
+        if worker is None:
+            self._heed(candidate, request, answer)
             return None
-        self.silence.ended(candidate.worker.api, now, first_byte=seconds)
-        tally = self._meter.of(candidate.service)
+        seconds = now - attempt.began
+        attempt.asked.answered(seconds, now)
+        tally = self._meter.tallies[candidate.service]
         tally.first = seconds
         if not request.background:
             tally.asked = now
         if answer.streamed:
-            there = self.in_flight[candidate.key]
-            self.times.began(request, candidate, candidate.worker, seconds, there=there)
+            self.times.began(attempt, worker, seconds)
         return tally
 
-    def ended(
-        self,
-        request: Request,
-        candidate: Candidate,
-        answer: Answer | None,
-        error: WorkerError | None,
-        seconds: float,
-        occupancy: float,
-    ) -> None:
-        """An attempt is over, after so many seconds: with an answer that began, an error, or a caller who left.
-
-        `occupancy` is what `began` returned.
-        """
-        now = self._now()
-        if candidate.worker is None:
-            self._count(candidate.key, -1, now)
+    def ended(self, attempt: "Attempt", error: WorkerError | None, now: float) -> None:
+        """An attempt is over: with an answer that began, an error, or a caller who left."""
+        candidate, answer, occupancy = attempt.candidate, attempt.answer, attempt.occupancy
+        failed = error if answer is None else answer.broken
+        worker = candidate.worker
+        if worker is None:
+            occupancy.change(-1, now)
         else:
             if answer is None:
-                self.silence.ended(candidate.worker.api, now, first_byte=None)
+                attempt.asked.left()
             else:
-                self.waiting.took(request.model, seconds)
-                ending = answer, seconds, occupancy, now
-                self.times.ended(request, candidate, candidate.worker, *ending)
-            if answer is not None or error is not None:
-                self._learn(candidate.worker, error if answer is None else answer.broken)
-            if self._lingering is None or not self._lingering.keeps(candidate.service, self):
-                self.release(candidate.service)
-        if answer is None and error is not None:
-            self.vitals.take(candidate.address, error, now)
-        self._judge(candidate, answer, error, now)
+                self.waiting.took(attempt.request.model, now - attempt.began)
+                self.times.ended(attempt, worker, answer, now)
+            # Where nothing was ever learnt there is no bound that an answer could raise.
+            if failed is not None or (answer is not None and self.limits.changes):
+                self._learn(worker, occupancy, failed, now)
+            lingering, service = self._lingering, candidate.service
+            lingers = lingering and lingering.noted and lingering.keeps(service, self)
+            if not lingers and not (self.waiting.claims and self._hand_over(service, occupancy)):
+                occupancy.change(-1, now)
+        if failed is None and answer is not None:
+            self.warming.answered(candidate.node, candidate.service)
+        if failed is not None or self.health.failing:
+            self._judge(candidate, answer, failed, now)
+
+    def _heed(self, candidate: Candidate, request: Request, answer: Answer) -> None:
+        """Take in what another node says of its worker in the head of an answer."""
+        if answer.load is not None:
+            self.hear(candidate.node, {candidate.service: answer.load})
+        if answer.service_time is not None:
+            key = candidate.service, request.kind
+            self.times.told.hear(candidate.node, key, answer.service_time)
 
     def _under_way(self, candidate: Candidate) -> int:
         if candidate.worker is not None:
-            return self.in_flight.get(candidate.key, 0)
+            return self.in_flight[candidate.key]
         return sum(n for (node, _), n in self.in_flight.items() if node == candidate.node)
 
-    def _learn(self, worker: Worker, error: WorkerError | None) -> None:
+    def _hand_over(self, service: Service, occupancy: Occupancy) -> bool:
+        """Hand a slot that would be free to whoever is next; return whether there was somebody."""
+        worker = self.workers().by_key.get(service.key)
+        # Second attempts may have come on top of what it takes at one time; theirs are no slots to hand on.
+        beyond, spare = False, True
+        if worker is not None and worker.capacity:
+            beyond = worker.capacity < occupancy.count
+            spare = occupancy.count + self.kept_free(worker) <= worker.capacity
+        return self.waiting.hand_over(service, beyond=beyond, background=spare)
+
+    def _learn(
+        self, worker: Worker, occupancy: Occupancy, error: WorkerError | None, now: float
+    ) -> None:
         """Take in what the end of an attempt shows about how many requests a worker of ours takes at one time."""
-        # Where nothing was ever learnt there is no bound that an answer could raise.
-        if (error is None and not self.limits.changes) or not self.learns(worker):
+        if not self.learns(worker):
             return
-        service, now = worker.service, self._now()
-        under_way = self.in_flight[self._own, service]
+        service = worker.service
         match error:
             case WorkerBusy() if error.retry_after <= LONGEST_SLOT_WAIT:
-                self.limits.refused(service, under_way, now)
-            case None if self.limits.answered(service, under_way, now):
+                self.limits.refused(service, occupancy.count, now)
+            case None if self.limits.answered(service, occupancy.count, now):
                 # One slot more: for whoever is next, if anybody waits.
                 if self.waiting.hand_over(service, beyond=False):
-                    self.count(service)
+                    occupancy.change(1, now)
 
     def _judge(
-        self, candidate: Candidate, answer: Answer | None, error: WorkerError | None, now: float
+        self, candidate: Candidate, answer: Answer | None, failed: WorkerError | None, now: float
     ) -> None:
         """Take in what the end of an attempt shows about its address."""
-        failed = error if answer is None else answer.broken
-        if failed is None and answer is not None:
-            self.warming.answered(*candidate.key)
-        if failed is None and candidate.address not in self.health.failing:
-            # Nothing is remembered of the well.
-            return
+        if answer is None and failed is not None:
+            self.vitals.take(candidate.address, failed, now)
         match failed:
             case None:
                 sign = Sign.NOTHING if answer is None else Sign.ANSWERED
@@ -340,18 +344,7 @@ class Ledger:
                 sign = Sign.FAILED
         self.health.show(candidate.address, sign, now)
         if sign is Sign.FAILED and not self.health.admits(candidate.address, now):
-            self.warming.lost(*candidate.key)
-
-    def _count(self, key: tuple[PeerId, Service], change: int, now: float) -> None:
-        # `Counter` does in Python what it does not share with `dict`.
-        left = self.in_flight.get(key, 0) + change
-        if left:
-            self.in_flight[key] = left
-        else:
-            self.in_flight.pop(key, None)
-        node, service = key
-        if node == self._own:
-            self.times.count(service, change, left, now)
+            self.warming.lost(candidate.node, candidate.service)
 
 
 class _Moment:
@@ -374,11 +367,12 @@ class _Moment:
         unreachable: bool = False,
     ) -> Candidate:
         ledger, expected, now = self._ledger, self._expected, self._now
+        there = ledger.occupancies.get((node, service))
         row = Candidate(
             node,
             service,
             worker,
-            ledger.in_flight.get((node, service), 0),
+            there.count if there else 0,
             suspect,
             unreachable,
             report=None if worker else ledger.reports.of(node, service, now=now),

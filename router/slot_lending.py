@@ -44,6 +44,9 @@ class Lent:
         self._ledger = ledger
         self.held: Counter[Service] = Counter()
         """How many slots of which worker are borrowed now."""
+        self.claims = self.held
+        """Whose slots the lender wants back. While there are none, `hand_over` does nothing."""
+        self.took = lender.took
 
     async def secure(
         self, request: Request, ordered: list[Candidate]
@@ -87,10 +90,6 @@ class Lent:
     def lengths(self) -> Mapping[Service, int]:
         """Say that nobody waits here."""
         return {}
-
-    def took(self, model: str, seconds: float) -> None:
-        """Hand on how long a slot was taken."""
-        self._lender.took(model, seconds)
 
     def _granted(self, service: Service) -> None:
         self.held[service] += 1

@@ -38,22 +38,22 @@ class Lingering:
         """The crew runs work until it ends or the node does."""
         self._crew = crew
         self._longest = longest
-        self._noted: defaultdict[Service, list[Free]] = defaultdict(list)
+        self.noted: defaultdict[Service, list[Free]] = defaultdict(list)
         self.kept = 0
         """How many slots are taken now for which nobody waits."""
 
     def note(self, service: Service, free: Free) -> None:
         """A request to a worker is left before its end, and its worker may go on with it until `free` returns."""
-        if sum(map(len, self._noted.values())) < MAX_NOTES:
-            self._noted[service].append(free)
+        if sum(map(len, self.noted.values())) < MAX_NOTES:
+            self.noted[service].append(free)
 
     def keeps(self, service: Service, slots: "Slots") -> bool:
         """Say whether the slot of a request that is over stays taken; then it is released later."""
-        if not self._noted or service not in self._noted:
+        if service not in self.noted:
             return False
-        free = self._noted[service].pop()
-        if not self._noted[service]:
-            del self._noted[service]
+        free = self.noted[service].pop()
+        if not self.noted[service]:
+            del self.noted[service]
         self.kept += 1
         self._crew.spawn(self._wait(service, free, slots))
         return True
@@ -84,14 +84,16 @@ class SlotWaits:
         self._queues = Queues(places=settings.queue)
         self._patience = settings.queue_timeout
         self._slots = slots
-        self._turns: dict[Ticket, asyncio.Future[Service]] = {}
+        self.claims: dict[Ticket, asyncio.Future[Service]] = {}
+        """Who waits. While that is nobody, `hand_over` does nothing."""
+        self.took = self._queues.took
 
     def lengths(self) -> Mapping[Service, int]:
         """Return how many wait for each worker; one that would do with several counts at each, and background ones nowhere.
 
         Whoever reads this has to know how many come before a request that somebody waits for.
         """
-        ahead = (ticket.accepts for ticket in self._turns if not ticket.background)
+        ahead = (ticket.accepts for ticket in self.claims if not ticket.background)
         return Counter(service for accepts in ahead for service in accepts)
 
     async def turn(self, request: Request, full: Sequence[Candidate]) -> Service:
@@ -106,11 +108,11 @@ class SlotWaits:
         joined = self._queues.join(*asked, slots=slots, background=behind)
         if joined.displaced is not None:
             refusal = self._queues.refusal(request.model, slots=slots)
-            displaced = self._turns.pop(joined.displaced)
+            displaced = self.claims.pop(joined.displaced)
             if not displaced.done():
                 displaced.set_exception(refusal)
         turn: asyncio.Future[Service] = asyncio.get_running_loop().create_future()
-        self._turns[joined.ticket] = turn
+        self.claims[joined.ticket] = turn
         try:
             async with asyncio.timeout(self._patience):
                 return await turn
@@ -128,7 +130,7 @@ class SlotWaits:
             raise
         finally:
             self._queues.leave(joined.ticket)
-            self._turns.pop(joined.ticket, None)
+            self.claims.pop(joined.ticket, None)
 
     def hand_over(self, worker: Service, *, beyond: bool = False, background: bool = True) -> bool:
         """Give a slot that would be free to whoever is next; return whether there was somebody.
@@ -137,16 +139,12 @@ class SlotWaits:
         a background request may have it.
         """
         while not beyond and (ticket := self._queues.freed(worker, background=background)):
-            turn = self._turns.pop(ticket)
+            turn = self.claims.pop(ticket)
             # Whoever was cancelled has not had the time to leave the queue.
             if not turn.done():
                 turn.set_result(worker)
                 return True
         return False
-
-    def took(self, model: str, seconds: float) -> None:
-        """Learn how long a slot was taken by a request for a model."""
-        self._queues.took(model, seconds)
 
 
 def _came(turn: asyncio.Future[Service]) -> bool:

@@ -41,13 +41,15 @@ class Budget:
     def __init__(self, share: float) -> None:
         self._share = share
         self._second = 0
+        self._next = 1
         self._requests = [0] * WINDOW
         self._retries = [0] * WINDOW
         self._deaths: dict[str, _Death] = {}
 
     def began(self, now: float) -> None:
         """A request came in."""
-        self._turn(now)
+        if now >= self._next:
+            self._turn(now)
         self._requests[self._second % WINDOW] += 1
 
     def spend(self, place: str, under_way: int, now: float) -> bool:
@@ -73,7 +75,7 @@ class Budget:
             return
         for gone in range(max(self._second + 1, second - WINDOW + 1), second + 1):
             self._requests[gone % WINDOW] = self._retries[gone % WINDOW] = 0
-        self._second = second
+        self._second, self._next = second, second + 1
 
     def _remember(self, place: str, death: _Death) -> _Death:
         self._deaths.pop(place, None)

@@ -4,7 +4,7 @@ Tokens are not counted, that would mean to parse every event: what counts is eve
 one for each token, or for a few.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from math import inf
 
@@ -58,18 +58,11 @@ class Meter:
     """A tally for each worker that was asked; those of workers that are gone are dropped when loads are taken."""
 
     def __init__(self) -> None:
-        self._tallies: dict[Service, Tally] = {}
-
-    def of(self, service: Service) -> Tally:
-        """Return the tally of a worker."""
-        found = self._tallies.get(service)
-        if found is None:
-            found = self._tallies[service] = Tally()
-        return found
+        self.tallies: defaultdict[Service, Tally] = defaultdict(Tally)
 
     def load(self, service: Service, *, in_flight: int, queued: int, slots: int) -> Load:
         """Say how busy one worker is."""
-        tally = self._tallies.get(service)
+        tally = self.tallies.get(service)
         if tally is None:
             return Load(in_flight, queued, slots=slots)
         rate = tally.rate if in_flight else 0.0
@@ -84,11 +77,12 @@ class Meter:
     ) -> dict[Service, Load]:
         """Say how busy the workers are that have requests, and take their rates anew."""
         slots = {worker.service: worker.capacity for worker in workers}
-        if len(self._tallies) > len(slots):
-            self._tallies = {s: tally for s, tally in self._tallies.items() if s in slots}
+        if len(self.tallies) > len(slots):
+            for gone in [s for s in self.tallies if s not in slots]:
+                del self.tallies[gone]
         busy = {service: count for service, count in in_flight.items() if service in slots}
         for service in busy:
-            self.of(service).sample(now)
+            self.tallies[service].sample(now)
         return {
             service: self.load(
                 service, in_flight=count, queued=queued.get(service, 0), slots=slots[service]

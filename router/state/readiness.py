@@ -66,10 +66,12 @@ class Vitals:
     def answered(self, address: str, now: float) -> None:
         """It gave an answer, whichever."""
         life = self._lives.get(address) or self._remember(address)
-        if life.since is not None and life.seen is not None:
-            took = now - (life.seen if life.probed else life.since)
-            life.restart = min(max(life.restart, 2 * took), LONGEST_RESTART)
-        life.seen, life.since, life.last, life.hopeful = now, None, now, None
+        if life.since is not None:
+            if life.seen is not None:
+                took = now - (life.seen if life.probed else life.since)
+                life.restart = min(max(life.restart, 2 * took), LONGEST_RESTART)
+            life.since = life.hopeful = None
+        life.seen = now
 
     def missed(self, address: str, now: float) -> None:
         """Nobody was there."""

@@ -30,7 +30,9 @@ _WEIGHT = 0.2  # of the newest wait in what is usual
 
 
 @dataclass(slots=True)
-class _Worker:
+class AskedWorker:
+    """What is known of one worker. `waiting` requests wait for their first bytes, and keep it from being forgotten."""
+
     waiting: int = 0
     stirred: float = 0.0
     usual: float = 0.0
@@ -40,30 +42,32 @@ class _Worker:
     silent: bool = False
     pause: float = ASK_AGAIN
 
+    def answered(self, seconds: float, now: float) -> None:
+        """A wait is over, with a first byte after so many seconds."""
+        self.waiting -= 1
+        self.usual += _WEIGHT * (seconds - self.usual) if self.usual else seconds
+        self.stirred = now
+        if self.silent:
+            self.silent, self.pause = False, ASK_AGAIN
+
+    def left(self) -> None:
+        """A wait is over, with no first byte."""
+        self.waiting -= 1
+
 
 class Silence:
     """What is known of the workers that were asked, by address."""
 
     def __init__(self) -> None:
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, AskedWorker] = {}
 
-    def began(self, address: str, now: float) -> None:
-        """A request waits for its first byte."""
-        one = self._workers.get(address)
-        if one is None:
-            self._make_room()
-            one = self._workers[address] = _Worker()
+    def began(self, address: str, now: float) -> AskedWorker:
+        """A request waits for its first byte; return what has to be told how that ends."""
+        one = self._workers.get(address) or self._remember(address)
         if not one.waiting:
             one.stirred = now
         one.waiting += 1
-
-    def ended(self, address: str, now: float, *, first_byte: float | None) -> None:
-        """A wait is over: with a first byte after so many seconds, or with none."""
-        one = self._workers[address]
-        one.waiting -= 1
-        if first_byte is not None:
-            one.usual += _WEIGHT * (first_byte - one.usual) if one.usual else first_byte
-            one.stirred, one.silent, one.pause = now, False, ASK_AGAIN
+        return one
 
     def wants_asking(self, address: str, now: float) -> bool:
         """Say whether it is time to ask a worker something small, and take it as asked."""
@@ -104,10 +108,12 @@ class Silence:
         one = self._workers.get(address)
         return one is not None and one.silent
 
-    def _make_room(self) -> None:
+    def _remember(self, address: str) -> AskedWorker:
         if len(self._workers) >= MAX_WORKERS:
             self._workers = {a: one for a, one in self._workers.items() if one.waiting}
+        one = self._workers[address] = AskedWorker()
+        return one
 
 
-def _longer(seconds: float, factor: float, one: _Worker) -> float:
+def _longer(seconds: float, factor: float, one: AskedWorker) -> float:
     return max(seconds, factor * one.usual)

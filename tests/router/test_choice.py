@@ -24,7 +24,7 @@ from router.state.remote_load import Report
 from router.state.service_time import ServiceTime
 from router.workers import Workers
 from router.world import LoneWorld
-from tests.router.world import MODEL, OWN, QUICK, chat, own
+from tests.router.world import MODEL, OWN, QUICK, Books, chat, own
 
 NARROW = own("http://127.0.0.1:1", cid="1", capacity=1)
 OTHER = own("http://127.0.0.1:2", cid="2")
@@ -40,6 +40,7 @@ class Scene:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.world, QUICK, now=lambda: 0.0, random=lambda: 0.5)
+        self.books = Books(self.ledger, now=lambda: 0.0)
         self.choosing = Choosing(
             self.ledger, world=self.world, policy=policies.load("p2c"), random=lambda: 0.5
         )
@@ -62,7 +63,7 @@ async def test_who_has_a_slot_is_chosen_and_none_is_taken_for_it_yet(scene: Scen
 
 
 async def test_who_waited_for_a_slot_holds_it(scene: Scene) -> None:
-    scene.ledger.began(NARROW, holds_slot=False)
+    scene.ledger.count(NARROW.service)
     waiting = asyncio.ensure_future(scene.choosing.ordered(chat()))
     await asyncio.sleep(0)
     assert [e.reason for e in scene.choosing.explain(chat()).excluded] == [Reason.FULL]
@@ -74,7 +75,7 @@ async def test_who_waited_for_a_slot_holds_it(scene: Scene) -> None:
 
 
 async def test_a_worker_that_is_unregistered_meanwhile_is_nobody(scene: Scene) -> None:
-    scene.ledger.began(NARROW, holds_slot=False)
+    scene.ledger.count(NARROW.service)
     waiting = asyncio.ensure_future(scene.choosing.ordered(chat()))
     await asyncio.sleep(0)
     scene.serve()
@@ -88,9 +89,8 @@ async def test_a_slot_of_one_that_is_well_is_waited_for_rather_than_one_that_fai
 ) -> None:
     scene.serve(NARROW, OTHER)
     for _ in range(TRIP):
-        crowd = scene.ledger.began(OTHER, holds_slot=False)
-        scene.ledger.ended(chat(), OTHER, None, WorkerFailed("no"), 0.1, crowd)
-    scene.ledger.began(NARROW, holds_slot=False)
+        scene.books.begin(OTHER).end(WorkerFailed("no"))
+    scene.ledger.count(NARROW.service)
     with pytest.raises(NoCapacity):
         await scene.choosing.ordered(replace(chat(), waits=False))
     scene.ledger.release(NARROW.service)
@@ -106,10 +106,11 @@ async def test_a_slot_of_a_quick_worker_is_waited_for_rather_than_a_slow_one_is_
 ) -> None:
     scene.serve(NARROW, OTHER)
     for candidate, seconds in ((NARROW, 0.5), (OTHER, 8.0)):
-        times = scene.ledger.times.estimator(candidate.service, Kind.CHAT, shares=False)
+        assert candidate.worker is not None
+        times = scene.ledger.times.estimator(candidate.worker, Kind.CHAT)
         times.take(seconds, kilobytes=0, tokens=0, concurrency=1)
     scene.ledger.waiting.took(chat().model, 0.5)
-    scene.ledger.began(NARROW, holds_slot=False)
+    scene.ledger.count(NARROW.service)
     waiting = asyncio.ensure_future(scene.choosing.ordered(chat()))
     await asyncio.sleep(0)
     scene.ledger.release(NARROW.service)
@@ -264,7 +265,7 @@ async def test_of_many_those_who_were_asked_are_chosen_among() -> None:
 
 async def test_who_was_left_out_is_remembered_as_it_was(scene: Scene) -> None:
     scene.serve(NARROW, OTHER)
-    scene.ledger.began(NARROW, holds_slot=False)
+    scene.ledger.count(NARROW.service)
     asked = chat()
     assert scene.choosing.at_once(asked) is None
     await scene.choosing.ordered(asked)

@@ -167,9 +167,9 @@ async def test_a_worker_is_busy_with_what_it_answers_now_whoever_asked(world: Wo
 async def test_of_a_report_what_we_had_in_flight_when_it_came_is_ours(world: World) -> None:
     service = own("").service
     world.offer(FAR, service)
-    world.router.in_flight[FAR, service] = 2
+    world.router.in_flight.occupancies[FAR, service].change(2, now=0.0)
     world.router.hear(FAR, {service: Load(5)})
-    del world.router.in_flight[FAR, service]
+    world.router.in_flight.occupancies[FAR, service].change(-2, now=0.0)
     world.now += HALF_LIFE
     [candidate] = world.router.explain(chat()).ordered
     assert candidate.report == Reported(Load(5), ours=2, age=HALF_LIFE)

@@ -97,9 +97,9 @@ async def test_nobody_who_is_busy_is_asked_besides(scene: Scene) -> None:
     world, first, second = scene
     first.fail(delay_headers=0.3)
     [busy] = [c for c in world.router.explain(chat()).ordered if c.service.cid == "2"]
-    world.router.in_flight[busy.key] = 1
+    world.router.in_flight.occupancies[busy.key].change(1, now=0.0)
     await world.ask(chat())
-    del world.router.in_flight[busy.key]
+    world.router.in_flight.occupancies[busy.key].change(-1, now=0.0)
     assert second.received == []
 
 

@@ -14,25 +14,36 @@ from router.openai.usage import Usage
 from router.requests import Kind
 from router.select.candidates import Candidate
 from router.state.circuit import TRIP, Circuit
+from router.state.in_flight import MAX_REPLICAS
 from router.state.service_time import ServiceTime
 from router.workers import Workers
 from router.world import LoneWorld
-from tests.router.world import MODEL, OWN, QUICK, chat, own
+from tests.router.world import MODEL, OWN, QUICK, Books, chat, own
 
 OURS = own("http://127.0.0.1:1", capacity=2)
 THEIRS = Candidate(PeerId("far"), Service("p", MODEL))
 
 
+class Clocked(Books):
+    """Books whose clock stands at 10 until it is moved."""
+
+    def __init__(self) -> None:
+        self.time = 10.0
+        world = LoneWorld(OWN.peer, Workers.of([OURS.worker] if OURS.worker else []))
+        ledger = Ledger(world, QUICK, now=lambda: self.time, random=lambda: 0.5)
+        super().__init__(ledger, now=lambda: self.time)
+
+
 @pytest.fixture
-async def ledger() -> AsyncIterator[Ledger]:
-    made = Ledger(
-        LoneWorld(OWN.peer, Workers.of([OURS.worker] if OURS.worker else [])),
-        QUICK,
-        now=lambda: 10.0,
-        random=lambda: 0.5,
-    )
+async def books() -> AsyncIterator[Clocked]:
+    made = Clocked()
     yield made
-    assert not made.in_flight
+    assert not made.ledger.in_flight
+
+
+@pytest.fixture
+def ledger(books: Clocked) -> Ledger:
+    return books.ledger
 
 
 def begun(*, load: Load | None = None) -> Answer:
@@ -41,40 +52,55 @@ def begun(*, load: Load | None = None) -> Answer:
 
 @pytest.mark.parametrize("candidate", [OURS, THEIRS])
 async def test_an_attempt_counts_from_its_start_to_its_end(
-    ledger: Ledger, candidate: Candidate
+    books: Clocked, candidate: Candidate
 ) -> None:
-    crowd = ledger.began(candidate, holds_slot=False)
-    assert ledger.in_flight == {candidate.key: 1}
-    ledger.ended(chat(), candidate, None, None, 0.1, crowd)
+    attempt = books.begin(candidate)
+    assert books.ledger.in_flight == {candidate.key: 1}
+    attempt.end()
 
 
-async def test_a_slot_that_was_waited_for_is_not_counted_twice(ledger: Ledger) -> None:
-    ledger.count(OURS.service)
-    crowd = ledger.began(OURS, holds_slot=True)
-    assert ledger.in_flight == {OURS.key: 1}
-    ledger.ended(chat(), OURS, None, None, 0.1, crowd)
+async def test_a_slot_that_was_waited_for_is_not_counted_twice(books: Clocked) -> None:
+    books.ledger.count(OURS.service)
+    attempt = books.begin(OURS, holds_slot=True)
+    assert books.ledger.in_flight == {OURS.key: 1}
+    attempt.end()
 
 
 async def test_the_first_byte_of_our_own_is_measured_and_another_node_s_word_is_heard(
-    ledger: Ledger,
+    books: Clocked,
 ) -> None:
-    crowd = ledger.began(OURS, holds_slot=False)
-    tally = ledger.begun(chat(), OURS, begun(), 0.25)
-    assert tally is not None
-    assert ledger.busy() == {OURS.service: Load(1, slots=2, first=0.25)}
-    ledger.ended(chat(), OURS, begun(), None, 0.5, crowd)
-    ledger.began(THEIRS, holds_slot=False)
-    assert ledger.begun(chat(), THEIRS, begun(load=Load(4)), 0.1) is None
-    heard = ledger.reports.of(*THEIRS.key, now=10.0)
+    attempt = books.begin(OURS)
+    books.time += 0.25
+    assert attempt.answered(begun()).tally is not None
+    assert books.ledger.busy() == {OURS.service: Load(1, slots=2, first=0.25)}
+    attempt.end()
+    attempt = books.begin(THEIRS)
+    assert attempt.answered(begun(load=Load(4))).tally is None
+    heard = books.ledger.reports.of(*THEIRS.key, now=books.time)
     assert heard is not None
     assert (heard.load, heard.ours) == (Load(4), 1)
-    ledger.ended(chat(), THEIRS, begun(), None, 0.2, 0.0)
+    attempt.end()
 
 
-async def test_failures_in_a_row_open_a_circuit_and_a_full_worker_does_not(ledger: Ledger) -> None:
+async def test_counts_are_exact_when_many_others_come_and_go_meanwhile(books: Clocked) -> None:
+    attempts = [books.begin(OURS), books.begin(THEIRS)]
+    for number in range(2 * MAX_REPLICAS):
+        books.begin(replace(THEIRS, service=Service("p", f"m{number}"))).end()
+    attempts.append(books.begin(THEIRS))
+    books.ledger.forget(THEIRS.node)
+    assert books.ledger.in_flight == {OURS.key: 1, THEIRS.key: 2}
+    for attempt in attempts:
+        attempt.end()
+
+
+async def test_failures_in_a_row_open_a_circuit_and_a_full_worker_does_not(
+    books: Clocked, ledger: Ledger
+) -> None:
     def attempt(error: WorkerFailed | WorkerBusy | AnswerBroken, answer: Answer | None) -> None:
-        ledger.began(THEIRS, holds_slot=False)
-        ledger.ended(chat(), THEIRS, answer, error, 0.1, 0.0)
+        made = books.begin(THEIRS)
+        if answer is not None:
+            made.answered(answer)
+        made.end(error)
 
     for _ in range(2 * TRIP):
         attempt(WorkerBusy("full"), None)
@@ -88,7 +114,7 @@ async def test_failures_in_a_row_open_a_circuit_and_a_full_worker_does_not(ledge
 
 
 def answer(
-    ledger: Ledger,
+    books: Clocked,
     usage: Usage | None = None,
     *,
     kind: Kind = Kind.CHAT,
@@ -96,54 +122,61 @@ def answer(
     media_type: str = "application/json",
 ) -> ServiceTime | None:
     """Have our own worker answer in two seconds, and return what is expected of it."""
-    crowd = ledger.began(OURS, holds_slot=False)
+    attempt = books.begin(OURS, chat(kind=kind))
     said = replace(begun(), usage=usage, broken=broken, content_type=media_type, length=400)
-    ledger.ended(replace(chat(), kind=kind), OURS, said, None, 2.0, crowd)
-    return ledger.times.of_own(OURS.service, kind)
+    attempt.answered(said)
+    books.time += 2.0
+    attempt.end()
+    return books.ledger.times.of_own(OURS.service, kind)
 
 
-async def test_what_answers_of_our_own_worker_take_is_learnt(ledger: Ledger) -> None:
-    time = answer(ledger, Usage(7, 50))
+async def test_what_answers_of_our_own_worker_take_is_learnt(
+    books: Clocked, ledger: Ledger
+) -> None:
+    time = answer(books, Usage(7, 50))
     assert time is not None
     assert (time.alone(kilobytes=0, tokens=50), time.tokens) == (2.0, 50)
     assert ledger.known(chat()).row(*OURS.key, OURS.worker).time == time
     assert ledger.known(chat(kind=Kind.EMBEDDING)).row(*OURS.key, OURS.worker).time is None
 
 
-async def test_an_answer_that_tells_no_tokens_has_as_many_as_its_bytes_say(ledger: Ledger) -> None:
-    time = answer(ledger)
+async def test_an_answer_that_tells_no_tokens_has_as_many_as_its_bytes_say(books: Clocked) -> None:
+    time = answer(books)
     assert time is not None
     assert time.tokens == 100
-    embedded = answer(ledger, kind=Kind.EMBEDDING)
+    embedded = answer(books, kind=Kind.EMBEDDING)
     assert embedded is not None
     assert (embedded.fixed, embedded.tokens) == (2.0, 0)
 
 
-async def test_half_an_answer_tells_nothing(ledger: Ledger) -> None:
-    assert answer(ledger, Usage(7, 50), broken=AnswerBroken("broke off")) is None
+async def test_half_an_answer_tells_nothing(books: Clocked) -> None:
+    assert answer(books, Usage(7, 50), broken=AnswerBroken("broke off")) is None
     # Its caller left in mid-stream.
-    assert answer(ledger, media_type="text/event-stream") is None
+    assert answer(books, media_type="text/event-stream") is None
 
 
 async def test_what_a_node_says_of_its_worker_is_known_until_the_node_is_lost(
-    ledger: Ledger,
+    books: Clocked, ledger: Ledger
 ) -> None:
     time = ServiceTime(0.5)
-    ledger.began(THEIRS, holds_slot=False)
-    ledger.begun(chat(), THEIRS, replace(begun(), service_time=time), 0.1)
-    ledger.ended(chat(), THEIRS, begun(), None, 0.2, 0.0)
+    attempt = books.begin(THEIRS)
+    attempt.answered(replace(begun(), service_time=time))
+    attempt.end()
     assert ledger.known(chat()).row(*THEIRS.key).time == time
     assert ledger.known(chat(kind=Kind.EMBEDDING)).row(*THEIRS.key).time is None
     ledger.forget(THEIRS.node)
     assert ledger.known(chat()).row(*THEIRS.key).time is None
 
 
-async def test_the_first_bytes_of_streams_are_learnt(ledger: Ledger) -> None:
-    crowd = ledger.began(OURS, holds_slot=False)
+async def test_the_first_bytes_of_streams_are_learnt(books: Clocked) -> None:
+    attempt = books.begin(OURS)
     stream = replace(begun(), content_type="text/event-stream")
-    ledger.begun(chat(), OURS, stream, 0.25)
-    ledger.ended(chat(), OURS, replace(stream, usage=Usage(7, 50)), None, 2.0, crowd)
-    time = ledger.times.of_own(OURS.service, Kind.CHAT)
+    books.time += 0.25
+    attempt.answered(stream)
+    stream.usage = Usage(7, 50)
+    books.time += 1.75
+    attempt.end()
+    time = books.ledger.times.of_own(OURS.service, Kind.CHAT)
     assert time is not None
     first = time.until_first(kilobytes=len(chat().body) / 1_000)
     assert first == pytest.approx(0.25)

@@ -20,6 +20,7 @@ class Party:
 
     def __init__(self) -> None:
         self.silence = Silence()
+        self.waiting = self.silence.began(API, 0.0)
         self.lives = False
         self.asked = 0
         self.now = 0.0
@@ -50,9 +51,7 @@ class Party:
 
 @pytest.fixture
 async def party() -> Party:
-    made = Party()
-    made.silence.began(API, 0.0)
-    return made
+    return Party()
 
 
 async def test_nobody_is_asked_before_it_is_time_and_then_once(party: Party) -> None:
@@ -67,7 +66,7 @@ async def test_one_that_stopped_is_asked_on_though_nobody_waits_until_it_lives(
 ) -> None:
     await party.look(SURE)
     assert party.silence.silent(API)
-    party.silence.ended(API, SURE, first_byte=None)
+    party.waiting.left()
     party.now = SURE + 100
     await until(lambda: party.asked == 2, within=4 * GRAIN)
     assert party.silence.silent(API)

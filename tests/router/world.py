@@ -2,11 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 
+from registry.clock import Clock
 from registry.records import Reach, Service
 from registry.signing import Identity
+from router.attempt import Attempt
 from router.dialects import Answer
+from router.ledger import Ledger
 from router.peers.links import Links
 from router.peers.pipes import NoMesh
 from router.requests import Kind, Request
@@ -14,6 +18,7 @@ from router.select.candidates import Candidate
 from router.settings import RouterSettings
 from router.ssrf_guard import Premises
 from router.workers import Worker
+from router.world import Outcome
 
 OWN = Identity(bytes(32))
 MODEL = "llama"
@@ -50,6 +55,29 @@ def own(
     service = Service("p", MODEL, cid)
     worker = Worker(service, api, dialect=dialect, model=model, capacity=capacity)
     return Candidate(OWN.peer, service, worker)
+
+
+@dataclass
+class Books:
+    """A desk at which attempts are booked, and put to nobody."""
+
+    ledger: Ledger
+    now: Clock
+
+    def put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
+        raise NotImplementedError(attempt.number)
+
+    def observe(self, outcome: Outcome) -> None:
+        pass
+
+    def begin(
+        self, candidate: Candidate, request: Request | None = None, *, holds_slot: bool = False
+    ) -> Attempt:
+        """Begin an attempt; it is over when it is ended."""
+        asked = request or chat()
+        made = Attempt(self, asked, candidate, number=1, others=(), holds_slot=holds_slot)
+        made.begin()
+        return made
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ WORKERS = Workers.of([Worker(LLAMA, "http://w", capacity=8), Worker(QWEN, "http:
 
 def test_nothing_is_said_of_workers_without_requests() -> None:
     meter = Meter()
-    meter.of(LLAMA).first = 0.5
+    meter.tallies[LLAMA].first = 0.5
     assert meter.loads(WORKERS, {}, {}, 1.0) == {}
 
 
@@ -74,7 +74,7 @@ def test_a_rate_is_a_number_above_zero_whatever_the_clock_does(
 
 def test_an_idle_worker_streams_nothing_and_keeps_its_latency() -> None:
     meter = Meter()
-    tally = meter.of(LLAMA)
+    tally = meter.tallies[LLAMA]
     tally.first, tally.rate = 0.5, 40.0
     assert meter.load(LLAMA, in_flight=1, queued=0, slots=8) == Load(1, 0, 8, 40.0, 0.5)
     assert meter.load(LLAMA, in_flight=0, queued=0, slots=8) == Load(0, 0, 8, 0.0, 0.5)
@@ -83,8 +83,8 @@ def test_an_idle_worker_streams_nothing_and_keeps_its_latency() -> None:
 def test_workers_that_are_gone_are_forgotten() -> None:
     meter = Meter()
     for number in range(100):
-        meter.of(Service("p", f"gone-{number}")).first = 1.0
-    meter.of(LLAMA).first = 0.5
+        meter.tallies[Service("p", f"gone-{number}")].first = 1.0
+    meter.tallies[LLAMA].first = 0.5
     gone = Service("p", "gone-1")
     assert meter.loads(WORKERS, {gone: 3, LLAMA: 1}, {}, 1.0) == {
         LLAMA: Load(1, slots=8, first=0.5)

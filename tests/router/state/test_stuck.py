@@ -12,6 +12,7 @@ from router.state.stuck import (
     MAX_WORKERS,
     PATIENCE,
     SURE,
+    AskedWorker,
     Silence,
 )
 
@@ -24,8 +25,7 @@ def silence() -> Silence:
 
 
 def answer(silence: Silence, now: float, *, first_byte: float) -> None:
-    silence.began(HERE, now)
-    silence.ended(HERE, now + first_byte, first_byte=first_byte)
+    silence.began(HERE, now).answered(first_byte, now + first_byte)
 
 
 def ask(silence: Silence, now: float, *, answered: bool) -> None:
@@ -97,9 +97,9 @@ def test_it_is_asked_once_at_one_time_and_not_too_often(silence: Silence) -> Non
 def test_what_one_that_stopped_is_asked_grows_rarer_and_an_answer_brings_it_back(
     silence: Silence,
 ) -> None:
-    silence.began(HERE, 0.0)
+    asked = silence.began(HERE, 0.0)
     ask(silence, SURE, answered=False)
-    silence.ended(HERE, SURE, first_byte=None)
+    asked.left()
     now, pauses = SURE, []
     for _ in range(4):
         before = now
@@ -113,29 +113,30 @@ def test_what_one_that_stopped_is_asked_grows_rarer_and_an_answer_brings_it_back
 
 
 def test_a_late_first_byte_brings_it_back(silence: Silence) -> None:
-    silence.began(HERE, 0.0)
+    asked = silence.began(HERE, 0.0)
     ask(silence, SURE, answered=False)
-    silence.ended(HERE, 7.0, first_byte=7.0)
+    asked.answered(7.0, 7.0)
     assert not silence.silent(HERE)
 
 
 def test_whether_it_talks_is_not_asked_all_the_time(silence: Silence) -> None:
-    silence.began(HERE, 0.0)
+    asked = silence.began(HERE, 0.0)
     ask(silence, LEARN_AFTER, answered=False)
-    silence.ended(HERE, 0.6, first_byte=0.6)
-    silence.began(HERE, 10.0)
+    asked.answered(0.6, 0.6)
+    asked = silence.began(HERE, 10.0)
     assert not silence.wants_asking(HERE, 10.0 + LEARN_AFTER)
-    silence.ended(HERE, 10.6, first_byte=0.6)
+    asked.answered(0.6, 10.6)
     silence.began(HERE, LEARN_AGAIN)
     assert silence.wants_asking(HERE, LEARN_AGAIN + LEARN_AFTER)
 
 
-def test_memory_is_bounded(silence: Silence) -> None:
+def test_memory_is_bounded_and_who_is_waited_for_is_not_forgotten(silence: Silence) -> None:
+    asked = silence.began(HERE, 0.0)
     for number in range(3 * MAX_WORKERS):
         address = f"http://127.0.0.1:1/{number}"
-        silence.began(address, 0.0)
-        silence.ended(address, 0.1, first_byte=0.1)
+        silence.began(address, 0.0).answered(0.1, 0.1)
     assert len(silence._workers) <= MAX_WORKERS
+    assert silence.began(HERE, 1.0) is asked
 
 
 steps = st.lists(
@@ -148,16 +149,16 @@ steps = st.lists(
 def test_only_a_question_that_went_unanswered_makes_it_silent(
     taken: list[tuple[str, bool, float]],
 ) -> None:
-    silence, now, waiting = Silence(), 0.0, 0
+    silence, now = Silence(), 0.0
+    waiting: list[AskedWorker] = []
     for what, well, wait in taken:
         now += wait
         before = silence.silent(HERE)
         if what == "began":
-            silence.began(HERE, now)
-            waiting += 1
+            waiting.append(silence.began(HERE, now))
         elif what == "ended" and waiting:
-            silence.ended(HERE, now, first_byte=wait if well else None)
-            waiting -= 1
+            asked = waiting.pop()
+            asked.answered(wait, now) if well else asked.left()
         elif what == "ask" and silence.wants_asking(HERE, now):
             silence.asked(HERE, now, answered=well)
             assert not (well and silence.silent(HERE))
