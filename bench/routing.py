@@ -35,12 +35,12 @@ from bench.conversations import READING, SHARED_BYTES, Agents, Chats, Talk
 from registry.members.load import Reporter
 from registry.records import Load, PeerId, Service
 from router import policies
-from router.answer_times import Occupancy
 from router.policies import Policy, in_order
 from router.requests import Request
 from router.select.candidates import Candidate, begin_gently
 from router.select.weights import patience, worth_asking
 from router.state.estimator import Estimator
+from router.state.in_flight import Occupancy
 from router.state.prefix_index import PrefixIndex
 from router.state.remote_load import Report, Reports
 from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
@@ -382,7 +382,7 @@ class Cluster:
         self._share(now, machine)
         machine.running[job.request.id] = job
         machine.crowd.change(1, now)
-        job.began, job.crowd = now, machine.crowd.seconds(now)
+        job.began, job.crowd = now, machine.crowd.seconds_until(now)
         job.left = machine.takes(job)
         if job.agent and job.agent.said > 1:
             self.turns += 1
@@ -428,7 +428,7 @@ class Cluster:
             now - job.began,
             kilobytes=len(job.request.body) / 1_000,
             tokens=_TOKENS * job.work / WORK,
-            concurrency=(machine.crowd.seconds(now) - job.crowd) / (now - job.began),
+            concurrency=(machine.crowd.seconds_until(now) - job.crowd) / (now - job.began),
             before=job.before,
         )
         if self._agents and job.agent and (gap := self._agents.gap(job.agent)):

@@ -89,7 +89,8 @@ class Estimator:
         alone = max(seconds, SHORTEST) / concurrency**self._sharing.exponent
         if known is None:
             fit.begin(alone, tokens)
-        kilobytes -= self._held(alone, kilobytes, tokens, before, cached)
+        if before is not NOTHING_BEFORE or cached is not None:
+            kilobytes -= self._held(alone, kilobytes, tokens, before, cached)
         expected = fit.expected(kilobytes, tokens)
         off = math.log(alone / expected)
         if answers >= JUDGED:
@@ -185,30 +186,17 @@ def _within(number: float, least: float, most: float) -> float:
 class _Fit:
     """Weighted least squares of seconds over 1, kilobytes and tokens: sums of products, and coefficients that follow them."""
 
-    __slots__ = (
-        "_kk",
-        "_ks",
-        "_kt",
-        "_n",
-        "_nk",
-        "_ns",
-        "_nt",
-        "_ts",
-        "_tt",
-        "fixed",
-        "kilobyte",
-        "token",
-    )
+    __slots__ = ("_sums", "fixed", "kilobyte", "token")
 
     def __init__(self) -> None:
         self.fixed = self.kilobyte = self.token = 0.0
-        self._n = self._nk = self._nt = self._kk = self._kt = self._tt = 0.0
-        self._ns = self._ks = self._ts = 0.0
+        # Those of the products of 1, kilobytes and tokens with each other, and then with seconds.
+        self._sums = (0.0,) * 9
 
     @property
     def known(self) -> bool:
         """Whether there was an answer."""
-        return self._n > 0
+        return self._sums[0] > 0
 
     def begin(self, seconds: float, tokens: float) -> None:
         """Take the first answer: until others tell better, it took long because it is long."""
@@ -223,60 +211,69 @@ class _Fit:
         self.fixed *= factor
         self.kilobyte *= factor
         self.token *= factor
-        self._ns, self._ks, self._ts = self._ns / factor, self._ks / factor, self._ts / factor
+        n, nk, nt, kk, kt, tt, ns, ks, ts = self._sums
         square = factor**-2
-        self._n, self._nk, self._nt = self._n * square, self._nk * square, self._nt * square
-        self._kk, self._kt, self._tt = self._kk * square, self._kt * square, self._tt * square
+        seen = n * square, nk * square, nt * square, kk * square, kt * square, tt * square
+        self._sums = *seen, ns / factor, ks / factor, ts / factor
 
     def take(self, seconds: float, kilobytes: float, tokens: float, weight: float) -> None:
         """Add an answer, and mend the coefficients one after the other, so that none is negative."""
-        k, t = kilobytes, tokens
-        self._n = n = self._n * _KEPT + weight
-        self._nk = nk = self._nk * _KEPT + weight * k
-        self._nt = nt = self._nt * _KEPT + weight * t
-        self._kk = kk = self._kk * _KEPT + weight * k * k
-        self._kt = kt = self._kt * _KEPT + weight * k * t
-        self._tt = tt = self._tt * _KEPT + weight * t * t
-        self._ns = ns = self._ns * _KEPT + weight * seconds
-        self._ks = ks = self._ks * _KEPT + weight * k * seconds
-        self._ts = ts = self._ts * _KEPT + weight * t * seconds
+        k, t, n, nk, nt, kk, kt, tt, ns, ks, ts = kilobytes, tokens, *self._sums
+        weight_k, weight_t = weight * k, weight * t
+        n = n * _KEPT + weight
+        nk = nk * _KEPT + weight_k
+        nt = nt * _KEPT + weight_t
+        kk = kk * _KEPT + weight_k * k
+        kt = kt * _KEPT + weight_k * t
+        tt = tt * _KEPT + weight_t * t
+        ns = ns * _KEPT + weight * seconds
+        ks = ks * _KEPT + weight_k * seconds
+        ts = ts * _KEPT + weight_t * seconds
+        self._sums = n, nk, nt, kk, kt, tt, ns, ks, ts
         fixed, kilobyte, token = self.fixed, self.kilobyte, self.token
+        # What was never there takes no time.
+        kk, tt = kk or math.inf, tt or math.inf
         for _ in range(_SWEEPS):
             # Not by `max`, which takes longer than all the sums.
-            fixed = left / n if (left := ns - nk * kilobyte - nt * token) > 0 else 0.0
-            kilobyte = left / kk if (left := ks - nk * fixed - kt * token) > 0 and kk else 0.0
-            token = left / tt if (left := ts - nt * fixed - kt * kilobyte) > 0 and tt else 0.0
+            if (fixed := (ns - nk * kilobyte - nt * token) / n) <= 0:
+                fixed = 0.0
+            if (kilobyte := (ks - nk * fixed - kt * token) / kk) <= 0:
+                kilobyte = 0.0
+            if (token := (ts - nt * fixed - kt * kilobyte) / tt) <= 0:
+                token = 0.0
         self.fixed, self.kilobyte, self.token = fixed, kilobyte, token
 
 
 class _Sharing:
     """By which exponent answers take longer beside others: the slope of ln(seconds) over ln(concurrency)."""
 
-    __slots__ = ("_count", "_crowd", "_longer", "_product", "_square", "exponent")
+    __slots__ = ("_sums", "exponent")
 
     def __init__(self, exponent: float) -> None:
         self.exponent = exponent
-        self._count = self._crowd = self._longer = 0.0
-        # As if a little had been seen already, from which answers have to lead away.
-        self._square, self._product = 1.0, exponent
+        # How many, ln(concurrency), ln(seconds), the square of the one, and both multiplied. As if a little had been seen
+        # already, from which answers have to lead away.
+        self._sums = 0.0, 0.0, 0.0, 1.0, exponent
 
     def take(self, crowd: float, longer: float) -> float:
         """Take in by how much longer an answer took in a crowd; both are logarithms.
 
         Return by which factor answers are quicker alone than was thought, so that in the usual crowd they take as long.
         """
-        self._count = self._count * _SHARING_KEPT + 1
-        self._crowd = self._crowd * _SHARING_KEPT + crowd
-        self._longer = self._longer * _SHARING_KEPT + longer
-        self._square = self._square * _SHARING_KEPT + crowd * crowd
-        self._product = self._product * _SHARING_KEPT + crowd * longer
-        spread = self._square - self._crowd**2 / self._count
-        slope = self._product - self._crowd * self._longer / self._count
-        if spread < SHORTEST:
-            return 1.0
-        exponent = _within(slope / spread, 0.0, 1.0)
-        change = (exponent - self.exponent) * self._crowd / self._count
-        self.exponent = exponent
-        self._longer += change * self._count
-        self._product += change * self._crowd
+        count, crowd_sum, longer_sum, square, product = self._sums
+        count = count * _SHARING_KEPT + 1
+        crowd_sum = crowd_sum * _SHARING_KEPT + crowd
+        longer_sum = longer_sum * _SHARING_KEPT + longer
+        square = square * _SHARING_KEPT + crowd * crowd
+        product = product * _SHARING_KEPT + crowd * longer
+        spread = square - crowd_sum**2 / count
+        change = 0.0
+        if spread >= SHORTEST:
+            slope = product - crowd_sum * longer_sum / count
+            exponent = _within(slope / spread, 0.0, 1.0)
+            change = (exponent - self.exponent) * crowd_sum / count
+            self.exponent = exponent
+            longer_sum += change * count
+            product += change * crowd_sum
+        self._sums = count, crowd_sum, longer_sum, square, product
         return math.exp(-change)

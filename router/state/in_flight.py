@@ -20,10 +20,11 @@ class Occupancy:
         self.seconds = self._since = 0.0
 
     def change(self, by: int, now: float) -> None:
-        """So many more are there from now on; `seconds` are those until now."""
-        self.seconds += self.count * (now - self._since)
+        """So many more are there from now on; `seconds` are those until now, since there was none."""
+        count = self.count
+        self.seconds = self.seconds + count * (now - self._since) if count else 0.0
         self._since = now
-        self.count += by
+        self.count = count + by
 
     def seconds_until(self, now: float) -> float:
         """Return the sum until now; its growth over some time, divided by that, is how many were there on average."""
