@@ -33,12 +33,7 @@ class AnswerTimes:
 
     def estimator(self, worker: Worker, kind: Kind) -> Estimator:
         """Return what learns the service time of a worker of this machine."""
-        found = self.own.get((worker.service, kind))
-        if found is None:
-            if len(self.own) >= MAX_OWN:
-                del self.own[next(iter(self.own))]
-            found = self.own[worker.service, kind] = Estimator(shares=not worker.capacity)
-        return found
+        return self.own.get((worker.service, kind)) or self._remember(worker, kind)
 
     def of_own(self, service: Service, kind: Kind) -> ServiceTime | None:
         """Return the service time of a worker of this machine, `None` until it has answered."""
@@ -67,11 +62,12 @@ class AnswerTimes:
     def ended(self, attempt: "Attempt", worker: Worker, answer: Answer, now: float) -> None:
         """Take in how long a worker of ours took for a whole answer."""
         request, usage = attempt.request, answer.usage
-        learnt = self.estimator(worker, request.kind)
-        if answer.broken or not 200 <= answer.status <= 299 or not learnt.is_due(now):
+        kind = request.kind
+        learnt = self.own.get((worker.service, kind)) or self._remember(worker, kind)
+        if answer.broken or answer.status // 100 != 2 or not learnt.is_due(now):
             return
         tokens = 0.0
-        if request.kind in TEXT:
+        if kind in TEXT:
             # Of a stream that was left half-way nobody knows.
             if usage is None and (answer.streamed or answer.length is None):
                 return
@@ -97,11 +93,17 @@ class AnswerTimes:
         if told.time is not None:
             self.told.hear(candidate.node, (candidate.service, request.kind), told.time)
 
+    def _remember(self, worker: Worker, kind: Kind) -> Estimator:
+        if len(self.own) >= MAX_OWN:
+            del self.own[next(iter(self.own))]
+        made = self.own[worker.service, kind] = Estimator(shares=not worker.capacity)
+        return made
+
 
 class Expected:
     """What is known of replicas for one request, at one moment."""
 
-    __slots__ = ("_kind", "_nothing_read", "_read", "_shared", "_times")
+    __slots__ = ("_kind", "_read", "_shared", "_times")
 
     def __init__(self, times: AnswerTimes, request: Request, now: float) -> None:
         self._times = times
@@ -109,7 +111,6 @@ class Expected:
         self._read, self._shared = NOBODY_READ
         if request.prefixes is not NONE:
             self._read, self._shared = times.read_before(request, now)
-        self._nothing_read = not (self._shared or self._read)
 
     def own(self, service: Service) -> ServiceTime | None:
         """Return how long a worker of this machine takes for such requests."""
@@ -122,7 +123,7 @@ class Expected:
 
     def before(self, node: PeerId, service: Service) -> Before:
         """Return what a replica has read of the request before."""
-        if self._nothing_read:
+        if not (self._read or self._shared):
             return NOTHING_BEFORE
         its, shared = self._read.get((node, service)), self._shared / 1_000
         return Before(its.size / 1_000, its.age, shared) if its else Before(shared=shared)

@@ -87,6 +87,7 @@ class Attempt:
         "trace",
     )
 
+    _put: AbstractAsyncContextManager[Answer]
     asked: AskedWorker
     began: float
     occupancy: Occupancy
@@ -103,7 +104,6 @@ class Attempt:
         holds_slot: bool,
     ) -> None:
         self._desk = desk
-        self._put: AbstractAsyncContextManager[Answer] | None = None
         self._booked = False
         self.answer: Answer | None = None
         self.request = request
@@ -151,33 +151,35 @@ class Attempt:
         trace: TracebackType | None,
     ) -> bool | None:
         try:
-            return await self._put.__aexit__(kind, error, trace) if self._put else None
+            return await self._put.__aexit__(kind, error, trace)
         finally:
             self.end(error)
 
     def end(self, left: BaseException | None = None) -> None:
         """Book that it is over: with its answer, the error that it failed with, or because its caller left."""
-        error = left if isinstance(left, WorkerError) else None
-        if error is not None:
-            error.attempts, error.at = self.number, self._at
-            error.deaths += self.request.deaths
+        error = None if left is None else self._marked(left)
         desk, answer, now = self._desk, self.answer, self._desk.now()
         failed = error if answer is None else answer.broken
         if failed is not None:
             self._log(failed)
         if self.trace is not None:
             self.trace.over(failed, answer.usage if answer else None, now)
-        desk.ledger.ended(self, error, now)
-        # A caller who left before the first byte has shown nothing about the worker.
-        if answer is not None or error is not None:
-            early = left is not None and error is None
-            desk.observe(self._outcome(failed, now - self.began, left=early))
+        desk.ledger.ended(self, failed, now)
+        seconds, asked = now - self.began, self.request.id
+        if failed is not None:
+            circuit = desk.ledger.condition(self.candidate).circuit
+            desk.observe(Outcome(self.candidate, failed, seconds, request=asked, circuit=circuit))
+        elif answer is not None:
+            # A caller who left before the first byte has shown nothing about the worker.
+            desk.observe(Outcome(self.candidate, None, seconds, left is not error, asked))
 
-    def _outcome(self, error: WorkerError | None, seconds: float, *, left: bool) -> Outcome:
-        if error is None:
-            return Outcome(self.candidate, None, seconds, left, self.request.id)
-        circuit = self._desk.ledger.condition(self.candidate).circuit
-        return Outcome(self.candidate, error, seconds, request=self.request.id, circuit=circuit)
+    def _marked(self, left: BaseException) -> WorkerError | None:
+        """Return the error that it failed with, which says whose it is; `None` where its caller left."""
+        if not isinstance(left, WorkerError):
+            return None
+        left.attempts, left.at = self.number, self._at
+        left.deaths += self.request.deaths
+        return left
 
     def _log(self, error: WorkerError) -> None:
         """Write down who failed and why, for the operator."""

@@ -78,6 +78,7 @@ class Ledger:
         """
         self._own = world.own
         self._lingering = lingering
+        self._noted = {} if lingering is None else lingering.noted
         self.limits = Limits()
         self.workers = BoundedWorkers(world, self.limits)
         self._now = now
@@ -180,7 +181,7 @@ class Ledger:
     def release(self, service: Service) -> None:
         """Hand a slot of our own to whoever is next, or give it back."""
         occupancy = self.occupancies[self._own, service]
-        if not (self.waiting.claims and self._hand_over(service, occupancy)):
+        if not self._hand_over(service, occupancy):
             occupancy.change(-1, self._now())
 
     def kept_free(self, worker: Worker) -> int:
@@ -259,10 +260,9 @@ class Ledger:
             self.times.began(attempt, worker, seconds)
         return tally
 
-    def ended(self, attempt: "Attempt", error: WorkerError | None, now: float) -> None:
-        """An attempt is over: with an answer that began, an error, or a caller who left."""
+    def ended(self, attempt: "Attempt", failed: WorkerError | None, now: float) -> None:
+        """An attempt is over: it failed, before or after its answer began, was answered, or its caller left."""
         candidate, answer, occupancy = attempt.candidate, attempt.answer, attempt.occupancy
-        failed = error if answer is None else answer.broken
         worker = candidate.worker
         if worker is None:
             occupancy.change(-1, now)
@@ -275,11 +275,10 @@ class Ledger:
             # Where nothing was ever learnt there is no bound that an answer could raise.
             if failed is not None or (answer is not None and self.limits.changes):
                 self._learn(worker, occupancy, failed, now)
-            lingering, service = self._lingering, candidate.service
-            lingers = lingering and lingering.noted and lingering.keeps(service, self)
-            if not lingers and not (self.waiting.claims and self._hand_over(service, occupancy)):
+            claimed = self._noted or self.waiting.claims
+            if not (claimed and self._keeps(candidate.service, occupancy)):
                 occupancy.change(-1, now)
-        if failed is None and answer is not None:
+        if failed is None and answer is not None and self.warming.newcomers:
             self.warming.answered(candidate.node, candidate.service)
         if failed is not None or self.health.failing:
             self._judge(candidate, answer, failed, now)
@@ -297,8 +296,15 @@ class Ledger:
             return self.in_flight[candidate.key]
         return sum(n for (node, _), n in self.in_flight.items() if node == candidate.node)
 
+    def _keeps(self, service: Service, occupancy: Occupancy) -> bool:
+        """Say whether the slot of a request that is over stays taken: its worker goes on with it, or somebody waited for it."""
+        lingers = self._lingering is not None and self._lingering.keeps(service, self)
+        return lingers or self._hand_over(service, occupancy)
+
     def _hand_over(self, service: Service, occupancy: Occupancy) -> bool:
         """Hand a slot that would be free to whoever is next; return whether there was somebody."""
+        if not self.waiting.claims:
+            return False
         worker = self.workers().by_key.get(service.key)
         # Second attempts may have come on top of what it takes at one time; theirs are no slots to hand on.
         beyond, spare = False, True

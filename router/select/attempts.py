@@ -41,7 +41,7 @@ class Budget:
     def __init__(self, share: float) -> None:
         self._share = share
         self._second = 0
-        self._next = 1
+        self._next, self._newest = 1, 0
         self._requests = [0] * WINDOW
         self._retries = [0] * WINDOW
         self._deaths: dict[str, _Death] = {}
@@ -50,7 +50,7 @@ class Budget:
         """A request came in."""
         if now >= self._next:
             self._turn(now)
-        self._requests[self._second % WINDOW] += 1
+        self._newest += 1
 
     def spend(self, place: str, under_way: int, now: float) -> bool:
         """Say whether what failed at a place may be tried again, and take it as done.
@@ -64,7 +64,7 @@ class Budget:
         if death.left > 0:
             death.left -= 1
             return True
-        if sum(self._retries) >= max(RESERVE, self._share * sum(self._requests)):
+        if sum(self._retries) >= max(RESERVE, self._share * (sum(self._requests) + self._newest)):
             return False
         self._retries[self._second % WINDOW] += 1
         return True
@@ -73,6 +73,7 @@ class Budget:
         second = int(now)
         if second <= self._second:
             return
+        self._requests[self._second % WINDOW], self._newest = self._newest, 0
         for gone in range(max(self._second + 1, second - WINDOW + 1), second + 1):
             self._requests[gone % WINDOW] = self._retries[gone % WINDOW] = 0
         self._second, self._next = second, second + 1

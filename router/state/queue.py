@@ -103,9 +103,12 @@ class Queues:
 
     def took(self, model: str, seconds: float) -> None:
         """Learn how long an answer of a model took, from its slot's taking to its freeing."""
-        usual = self._usual.pop(model, seconds)
-        if len(self._usual) >= MAX_MODELS:
-            del self._usual[next(iter(self._usual))]
+        usual = self._usual.pop(model, None)
+        if usual is None:
+            usual = seconds
+            if len(self._usual) >= MAX_MODELS:
+                del self._usual[next(iter(self._usual))]
+        # Used last stands last.
         self._usual[model] = usual + _WEIGHT * (seconds - usual)
 
     def expected_wait(self, model: str, *, slots: int, background: bool = True) -> float:

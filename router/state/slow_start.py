@@ -28,55 +28,55 @@ class _Newcomer:
     since: float
     answered: int = 0
 
-    def allowance(self, now: float) -> float:
-        return 1 + self.answered + (now - self.since) // RISE
-
-
-_NOBODY: dict[Service, _Newcomer | None] = {}
-
 
 class Warming:
-    """The replicas that were asked from here; `None` is held for those that are warm."""
+    """The replicas that were asked from here: `newcomers` are those that are not warm yet."""
 
     def __init__(self) -> None:
-        self._seen: dict[PeerId, dict[Service, _Newcomer | None]] = {}
+        self._seen: dict[PeerId, dict[Service, None]] = {}
+        self.newcomers: dict[tuple[PeerId, Service], _Newcomer] = {}
 
     def began(self, node: PeerId, service: Service, now: float) -> None:
         """A request goes to a replica: from its first one on it is new here, and then warm."""
         of_node = self._seen.get(node)
         if of_node is None:
             if len(self._seen) >= MAX_NODES:
-                del self._seen[next(iter(self._seen))]
+                self.forget(next(iter(self._seen)))
             of_node = self._seen[node] = {}
         if service not in of_node:
             if len(of_node) >= MAX_REPLICAS:
-                del of_node[next(iter(of_node))]
-            of_node[service] = _Newcomer(now)
+                self.lost(node, next(iter(of_node)))
+            of_node[service] = None
+            self.newcomers[node, service] = _Newcomer(now)
 
     def allowance(self, node: PeerId, service: Service, now: float) -> float:
         """Return how many of our requests a replica may have at one time."""
-        of_node = self._seen.get(node, _NOBODY)
-        if service not in of_node:
+        if service not in self._seen.get(node, ()):
             return 1
-        newcomer = of_node[service]
+        # Where nobody is new that is all there is to look up.
+        newcomer = self.newcomers.get((node, service)) if self.newcomers else None
         if newcomer is None:
             return math.inf
-        allowed = newcomer.allowance(now)
+        allowed = 1 + newcomer.answered + (now - newcomer.since) // RISE
         if allowed < ENOUGH:
             return allowed
-        of_node[service] = None
+        del self.newcomers[node, service]
         return math.inf
 
     def answered(self, node: PeerId, service: Service) -> None:
         """A replica gave a whole answer."""
-        newcomer = self._seen.get(node, _NOBODY).get(service)
+        newcomer = self.newcomers.get((node, service))
         if newcomer is not None:
             newcomer.answered += 1
+            if 1 + newcomer.answered >= ENOUGH:
+                del self.newcomers[node, service]
 
     def lost(self, node: PeerId, service: Service) -> None:
         """A replica failed time and again: it is new when it is back."""
         self._seen.get(node, {}).pop(service, None)
+        self.newcomers.pop((node, service), None)
 
     def forget(self, node: PeerId) -> None:
         """A node is lost, or has left: all that it serves is new when it is back."""
-        self._seen.pop(node, None)
+        for service in self._seen.pop(node, ()):
+            self.newcomers.pop((node, service), None)

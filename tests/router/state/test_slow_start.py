@@ -21,8 +21,10 @@ def test_whoever_is_new_may_have_one_request_and_one_more_for_each_answer() -> N
 def test_after_enough_answers_nothing_is_held_back_any_more() -> None:
     warming = Warming()
     warming.began(NODE, SERVICE, 0.0)
-    for _ in range(ENOUGH):
+    for _ in range(ENOUGH - 1):
+        assert warming.newcomers
         warming.answered(NODE, SERVICE)
+    assert not warming.newcomers
     assert math.isinf(warming.allowance(NODE, SERVICE, 0.0))
     warming.answered(NODE, SERVICE)
     assert math.isinf(warming.allowance(NODE, SERVICE, 0.0))
@@ -62,3 +64,7 @@ def test_memory_is_bounded() -> None:
         warming.began(NODE, Service("p", str(number)), 0.0)
     assert len(warming._seen) == MAX_NODES
     assert len(warming._seen[NODE]) == MAX_REPLICAS
+    assert len(warming.newcomers) == MAX_NODES - 1 + MAX_REPLICAS
+    for node in [*warming._seen]:
+        warming.forget(node)
+    assert not warming.newcomers
