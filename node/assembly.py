@@ -152,9 +152,11 @@ class NodeWorld:
     def observe(self, outcome: Outcome) -> None:
         """Have the metrics and the registry take in what an attempt showed."""
         self.metrics.attempt(outcome)
-        node, shown = outcome.candidate.node, outcome.shows
         # Of our own worker it says nothing that the registry would ask about.
-        if shown is not None and outcome.candidate.worker is None:
+        if outcome.candidate.worker is not None:
+            return
+        node, shown = outcome.candidate.node, outcome.shows
+        if shown is not None:
             self.registry.observe(node, shown)
         # Its newest word has not come to us yet, or it got lost.
         if outcome.stale:

@@ -10,7 +10,7 @@ from router.openai.usage import TEXT
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.select.fitness import USUAL_BYTES
-from router.state.estimator import Estimator
+from router.state.estimator import PAUSE, Estimator
 from router.state.prefix_index import NOBODY_READ, PrefixIndex, Read, ReplicaAnswer
 from router.state.remote_load import NewestOfNodes
 from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
@@ -61,12 +61,11 @@ class AnswerTimes:
 
     def ended(self, attempt: "Attempt", worker: Worker, answer: Answer, now: float) -> None:
         """Take in how long a worker of ours took for a whole answer."""
-        request, usage = attempt.request, answer.usage
-        kind = request.kind
+        kind = attempt.request.kind
         learnt = self.own.get((worker.service, kind)) or self._remember(worker, kind)
-        if answer.broken or answer.status // 100 != 2 or not learnt.is_due(now):
+        if now - learnt.looked < PAUSE or answer.broken or answer.status // 100 != 2:
             return
-        tokens = 0.0
+        learnt.looked, usage, tokens = now, answer.usage, 0.0
         if kind in TEXT:
             # Of a stream that was left half-way nobody knows.
             if usage is None and (answer.streamed or answer.length is None):
@@ -74,7 +73,7 @@ class AnswerTimes:
             tokens = usage.completion if usage else (answer.length or 0) / USUAL_BYTES
         seconds = now - attempt.began
         there = attempt.occupancy.seconds_until(now) - attempt.occupied
-        kilobytes, cached = len(request.body) / 1_000, None
+        kilobytes, cached = len(attempt.request.body) / 1_000, None
         if usage and usage.prompt and usage.cached is not None:
             cached = kilobytes * usage.cached / usage.prompt
         learnt.take(

@@ -14,7 +14,6 @@ from router.errors import WorkerFailed, WorkerUnreachable
 from router.first_byte_timeout import Waits
 from router.ledger import Ledger
 from router.requests import Request
-from router.select.candidates import Candidate
 from router.select.weights import patience
 from router.stuck_check import Inquiry
 from router.world import Outcome, World
@@ -35,14 +34,10 @@ class Desk:
         """Take in how an attempt went."""
         self.world.observe(outcome)
 
-    def inquire(self, candidate: Candidate) -> None:
+    def inquire(self, attempt: Attempt) -> None:
         """Have a worker asked how much it takes at one time, where it shall take more and that is not known."""
-        worker = candidate.worker
-        if (
-            worker
-            and self.ledger.occupancies[candidate.key].count > 1
-            and self.ledger.learns(worker)
-        ):
+        worker = attempt.candidate.worker
+        if worker and attempt.occupancy.count > 1 and self.ledger.learns(worker):
             self.inquiry.about(worker)
 
     def put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
@@ -53,7 +48,7 @@ class Desk:
             raise WorkerFailed(f"this node has no dialect called {candidate.dialect!r}")
         asked = as_asked(attempt)
         if attempt.reply is None:
-            self.inquire(candidate)
+            self.inquire(attempt)
             answer = dialect.answer(asked, candidate)
         elif not candidate.worker and self.world.presence_of(candidate.node) is Presence.LOST:
             attempt.reply.close()

@@ -78,7 +78,7 @@ class Ledger:
         """
         self._own = world.own
         self._lingering = lingering
-        self._noted = {} if lingering is None else lingering.noted
+        self._lingers = {} if lingering is None else lingering.noted
         self.limits = Limits()
         self.workers = BoundedWorkers(world, self.limits)
         self._now = now
@@ -234,7 +234,9 @@ class Ledger:
         attempt.occupied = occupancy.seconds
         if self.health.failing:
             self.health.began(candidate.address, now)
-        self.warming.began(candidate.node, candidate.service, now)
+        if occupancy.noted != self.warming.losses:
+            self.warming.began(candidate.node, candidate.service, now)
+            occupancy.noted = self.warming.losses
         if candidate.worker is not None:
             attempt.asked = self.silence.began(candidate.worker.api, now)
 
@@ -275,7 +277,7 @@ class Ledger:
             # Where nothing was ever learnt there is no bound that an answer could raise.
             if failed is not None or (answer is not None and self.limits.changes):
                 self._learn(worker, occupancy, failed, now)
-            claimed = self._noted or self.waiting.claims
+            claimed = self._lingers or self.waiting.claims
             if not (claimed and self._keeps(candidate.service, occupancy)):
                 occupancy.change(-1, now)
         if failed is None and answer is not None and self.warming.newcomers:
@@ -303,8 +305,6 @@ class Ledger:
 
     def _hand_over(self, service: Service, occupancy: Occupancy) -> bool:
         """Hand a slot that would be free to whoever is next; return whether there was somebody."""
-        if not self.waiting.claims:
-            return False
         worker = self.workers().by_key.get(service.key)
         # Second attempts may have come on top of what it takes at one time; theirs are no slots to hand on.
         beyond, spare = False, True

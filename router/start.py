@@ -38,7 +38,7 @@ class Starting:
         # Whoever is chosen next is chosen by books that have this one.
         attempt.begin()
         if call is not None and connection is not None:
-            desk.inquire(candidate)
+            desk.inquire(attempt)
             attempt.reply = connection.begin(call.head, call.body)
         return attempt
 

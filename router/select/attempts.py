@@ -41,7 +41,9 @@ class Budget:
     def __init__(self, share: float) -> None:
         self._share = share
         self._second = 0
-        self._next, self._newest = 1, 0
+        self._next = 1
+        # The requests of this second join the others when it is over.
+        self._newest = 0
         self._requests = [0] * WINDOW
         self._retries = [0] * WINDOW
         self._deaths: dict[str, _Death] = {}

@@ -45,9 +45,9 @@ class Estimator:
         "_fit",
         "_holds",
         "_lately",
-        "_looked",
         "_sharing",
         "_tokens",
+        "looked",
         "time",
     )
 
@@ -61,14 +61,8 @@ class Estimator:
         self._holds = HOLDS
         self._lately: deque[float] = deque(maxlen=JUDGED)
         self._centre = 0.0
-        self._looked = -math.inf
-
-    def is_due(self, now: float) -> bool:
-        """Say whether one more answer is worth a look: those that come at the same moment tell the same."""
-        if now - self._looked < PAUSE:
-            return False
-        self._looked = now
-        return True
+        self.looked = -math.inf
+        """When an answer was looked at last, noted by whoever looks: one that comes within `PAUSE` tells the same."""
 
     def take(
         self,

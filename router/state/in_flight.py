@@ -11,12 +11,15 @@ ReplicaKey = tuple[PeerId, Service]
 
 
 class Occupancy:
-    """How many requests a replica has: `count` now, and the sum of the `seconds` that all of them were there."""
+    """How many requests a replica has: `count` now, and the sum of the `seconds` that all of them were there.
 
-    __slots__ = ("_since", "count", "seconds")
+    `noted` are the losses of `router.state.slow_start` when it was noted there.
+    """
+
+    __slots__ = ("_since", "count", "noted", "seconds")
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count, self.noted = 0, -1
         self.seconds = self._since = 0.0
 
     def change(self, by: int, now: float) -> None:

@@ -30,11 +30,15 @@ class _Newcomer:
 
 
 class Warming:
-    """The replicas that were asked from here: `newcomers` are those that are not warm yet."""
+    """The replicas that were asked from here: `newcomers` are those that are not warm yet.
+
+    `losses` rises with each replica that is forgotten: whoever was asked since the last one need not be noted again.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[PeerId, dict[Service, None]] = {}
         self.newcomers: dict[tuple[PeerId, Service], _Newcomer] = {}
+        self.losses = 0
 
     def began(self, node: PeerId, service: Service, now: float) -> None:
         """A request goes to a replica: from its first one on it is new here, and then warm."""
@@ -73,10 +77,12 @@ class Warming:
 
     def lost(self, node: PeerId, service: Service) -> None:
         """A replica failed time and again: it is new when it is back."""
+        self.losses += 1
         self._seen.get(node, {}).pop(service, None)
         self.newcomers.pop((node, service), None)
 
     def forget(self, node: PeerId) -> None:
         """A node is lost, or has left: all that it serves is new when it is back."""
+        self.losses += 1
         for service in self._seen.pop(node, ()):
             self.newcomers.pop((node, service), None)

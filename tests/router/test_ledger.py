@@ -13,7 +13,9 @@ from router.ledger import Ledger
 from router.openai.usage import Usage
 from router.requests import Kind
 from router.select.candidates import Candidate
+from router.state import slow_start
 from router.state.circuit import TRIP, Circuit
+from router.state.estimator import PAUSE
 from router.state.in_flight import MAX_REPLICAS
 from router.state.service_time import ServiceTime
 from router.workers import Workers
@@ -140,6 +142,17 @@ async def test_what_answers_of_our_own_worker_take_is_learnt(
     assert ledger.known(chat(kind=Kind.EMBEDDING)).row(*OURS.key, OURS.worker).time is None
 
 
+async def test_of_answers_that_come_at_the_same_moment_one_is_looked_at(books: Clocked) -> None:
+    for _ in range(100):
+        attempt = books.begin(OURS)
+        attempt.answered(replace(begun(), length=4))
+        books.time += PAUSE / 10
+        attempt.end()
+    time = books.ledger.times.of_own(OURS.service, Kind.CHAT)
+    assert time is not None
+    assert 9 <= time.answers <= 10
+
+
 async def test_an_answer_that_tells_no_tokens_has_as_many_as_its_bytes_say(books: Clocked) -> None:
     time = answer(books)
     assert time is not None
@@ -166,6 +179,24 @@ async def test_what_a_node_says_of_its_worker_is_known_until_the_node_is_lost(
     assert ledger.known(chat(kind=Kind.EMBEDDING)).row(*THEIRS.key).time is None
     ledger.forget(THEIRS.node)
     assert ledger.known(chat()).row(*THEIRS.key).time is None
+
+
+async def test_a_replica_is_new_again_when_its_node_was_forgotten_or_made_room(
+    books: Clocked,
+) -> None:
+    def ask(candidate: Candidate) -> float:
+        attempt = books.begin(candidate)
+        attempt.answered(begun())
+        attempt.end()
+        return books.ledger.allowance(candidate)
+
+    assert [ask(THEIRS) for _ in range(3)] == [2, 3, 4]
+    books.ledger.forget(THEIRS.node)
+    assert books.ledger.allowance(THEIRS) == 1
+    assert ask(THEIRS) == 2
+    for number in range(slow_start.MAX_REPLICAS):
+        ask(replace(THEIRS, service=Service("p", f"m{number}")))
+    assert ask(THEIRS) == 2
 
 
 async def test_the_first_bytes_of_streams_are_learnt(books: Clocked) -> None:

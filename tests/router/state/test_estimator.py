@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.state.estimator import PAUSE, Estimator
+from router.state.estimator import Estimator
 from router.state.service_time import Before, ServiceTime, read, written
 
 
@@ -173,9 +173,3 @@ def test_for_how_long_a_cache_holds_is_learnt_from_gaps_between_turns(*, tells: 
 
 def test_a_machine_without_a_cache_is_known_for_it() -> None:
     assert Cached(0.0, tells=True).answer(100).holds < 2
-
-
-def test_who_answers_all_the_time_is_looked_at_now_and_then() -> None:
-    estimator = Estimator(shares=False)
-    looks = [estimator.is_due(PAUSE * number / 10) for number in range(100)]
-    assert 9 <= sum(looks) <= 10
