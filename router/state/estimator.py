@@ -224,16 +224,15 @@ class _Fit:
         ks = ks * _KEPT + weight_k * seconds
         ts = ts * _KEPT + weight_t * seconds
         self._sums = n, nk, nt, kk, kt, tt, ns, ks, ts
-        fixed, kilobyte, token = self.fixed, self.kilobyte, self.token
         # What was never there takes no time.
-        kk, tt = kk or math.inf, tt or math.inf
+        kilobyte, token, kk = self.kilobyte, self.token if tt else 0.0, kk or math.inf
         for _ in range(_SWEEPS):
             # Not by `max`, which takes longer than all the sums.
             if (fixed := (ns - nk * kilobyte - nt * token) / n) <= 0:
                 fixed = 0.0
             if (kilobyte := (ks - nk * fixed - kt * token) / kk) <= 0:
                 kilobyte = 0.0
-            if (token := (ts - nt * fixed - kt * kilobyte) / tt) <= 0:
+            if tt and (token := (ts - nt * fixed - kt * kilobyte) / tt) <= 0:
                 token = 0.0
         self.fixed, self.kilobyte, self.token = fixed, kilobyte, token
 
