@@ -112,7 +112,7 @@ class Ledger:
         """Say how busy one worker of this machine is."""
         service = worker.service
         count = self.in_flight[self._own, service]
-        queued = self.waiting.lengths().get(service, 0)
+        queued = self.waiting.lengths().get(service, 0) if self.waiting.claims else 0
         return self._meter.load(service, in_flight=count, queued=queued, slots=worker.capacity)
 
     def hear(self, node: PeerId, loads: Mapping[Service, Load]) -> None:
@@ -250,7 +250,7 @@ class Ledger:
         self.vitals.answered(candidate.address, now)
         worker = candidate.worker
         if worker is None:
-            self._heed(candidate, request, answer)
+            self._heed(attempt, answer, now)
             return None
         seconds = now - attempt.began
         attempt.asked.answered(seconds, now)
@@ -285,13 +285,13 @@ class Ledger:
         if failed is not None or self.health.failing:
             self._judge(candidate, answer, failed, now)
 
-    def _heed(self, candidate: Candidate, request: Request, answer: Answer) -> None:
+    def _heed(self, attempt: "Attempt", answer: Answer, now: float) -> None:
         """Take in what another node says of its worker in the head of an answer."""
+        node, service = attempt.candidate.key
         if answer.load is not None:
-            self.hear(candidate.node, {candidate.service: answer.load})
+            self.reports.hear(node, service, Report(answer.load, attempt.occupancy.count, now))
         if answer.service_time is not None:
-            key = candidate.service, request.kind
-            self.times.told.hear(candidate.node, key, answer.service_time)
+            self.times.told.hear(node, (service, attempt.request.kind), answer.service_time)
 
     def _under_way(self, candidate: Candidate) -> int:
         if candidate.worker is not None:

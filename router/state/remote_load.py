@@ -80,8 +80,7 @@ class NewestOfNodes(Generic[Key, Told]):
             of_node = {}
             if len(self._held) >= MAX_NODES:
                 del self._held[next(iter(self._held))]
-        of_node.pop(key, None)
-        if len(of_node) >= MAX_REPLICAS:
+        if of_node.pop(key, None) is None and len(of_node) >= MAX_REPLICAS:
             del of_node[next(iter(of_node))]
         of_node[key] = told
         # The order of a dictionary is that of insertion, so here the order of hearing.

@@ -9,6 +9,7 @@ The node of a worker learns this (`router.state.estimator`), and says it in the 
 import math
 import re
 from functools import lru_cache
+from operator import attrgetter
 
 from registry.values import value_class
 
@@ -37,6 +38,9 @@ _FIGURES = (
     "holds",
     "error",
 )
+_figures_of = attrgetter(*_FIGURES)
+_MOST = (_LARGEST,) * len(_FIGURES)
+_WRITING = "".join(f"{name}=%.6f;" for name in _FIGURES) + "answers=%d"
 _MAX_CHARACTERS = 400
 _NUMBER = r"(\d{1,7}(?:\.\d{1,6})?)"
 _WRITTEN = re.compile(
@@ -99,10 +103,7 @@ NOTHING_BEFORE = Before()
 @lru_cache(maxsize=1_024)
 def written(time: ServiceTime) -> str:
     """Write a service time as the value of the header `SERVICE_TIME`."""
-    answers = time.fixed, time.kilobyte, time.token, time.tokens
-    figures = *answers, time.first, time.first_kilobyte, time.sharing, time.holds, time.error
-    told = zip(_FIGURES, figures, strict=True)
-    return "".join(f"{n}={min(f, _LARGEST):.6f};" for n, f in told) + f"answers={time.answers}"
+    return _WRITING % (*map(min, _figures_of(time), _MOST), time.answers)
 
 
 def read(text: str) -> ServiceTime | None:
