@@ -6,10 +6,10 @@ A node that lives, but whose answers do not come here, is given up where nobody 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from router.dialects import Answer
 from router.errors import WorkerUnreachable
@@ -158,13 +158,13 @@ class _Watched:
             if self._given_up:
                 task.uncancel()
 
-    async def __aexit__(
+    def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> bool | None:
-        return await self._answer.__aexit__(kind, error, trace)
+    ) -> Coroutine[Any, Any, bool | None]:
+        return self._answer.__aexit__(kind, error, trace)
 
     def give_up(self, *, again: bool = False) -> None:
         """End the wait now; `again` says that the same one may be asked again."""

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from registry.records import Load, PeerId, Service
@@ -28,6 +29,9 @@ MAX_TOLD = 4_096
 MAX_REPLICAS = 64
 """Replicas of one node whose reports are held; the one heard longest ago makes room."""
 
+_figures_of = attrgetter("in_flight", "queued", "slots", "rate")
+_MOST = MAX_COUNT, MAX_COUNT, MAX_COUNT, MAX_FIGURE
+_WRITING = "in_flight=%d;queued=%d;slots=%d;rate=%.1f"
 _MAX_CHARACTERS = 100
 _WRITTEN = re.compile(
     r"in_flight=(\d{1,5});queued=(\d{1,5});slots=(\d{1,5});rate=(\d{1,7}(?:\.\d{1,3})?)"
@@ -139,11 +143,8 @@ class Tellings:
 
 def written(load: Load) -> str:
     """Write a load as the value of the header `LOAD`."""
-    first = "" if load.first is None else f";first={min(load.first, MAX_FIGURE):.3f}"
-    return (
-        f"in_flight={min(load.in_flight, MAX_COUNT)};queued={min(load.queued, MAX_COUNT)};"
-        f"slots={min(load.slots, MAX_COUNT)};rate={min(load.rate, MAX_FIGURE):.1f}{first}"
-    )
+    text = _WRITING % (*map(min, _figures_of(load), _MOST),)
+    return text if load.first is None else f"{text};first={min(load.first, MAX_FIGURE):.3f}"
 
 
 def read(text: str) -> Load | None:
