@@ -13,7 +13,7 @@ ReplicaKey = tuple[PeerId, Service]
 class Occupancy:
     """How many requests a replica has: `count` now, and the sum of the `seconds` that all of them were there.
 
-    `noted` are the losses of `router.state.slow_start` when it was noted there.
+    `noted` is how many losses `router.state.slow_start` had counted when it took note of the replica.
     """
 
     __slots__ = ("_since", "count", "noted", "seconds")
