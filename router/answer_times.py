@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING
 
 from registry.records import PeerId, Service
 from router.dialects import Answer
-from router.openai.prefixes import NONE
 from router.openai.usage import TEXT
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.select.fitness import USUAL_BYTES
 from router.state.estimator import PAUSE, Estimator
-from router.state.prefix_index import NOBODY_READ, PrefixIndex, Read, ReplicaAnswer
+from router.state.prefix_index import PrefixIndex, Read, ReplicaAnswer
 from router.state.remote_load import NewestOfNodes
 from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
 from router.workers import Worker
@@ -99,30 +98,18 @@ class AnswerTimes:
         return made
 
 
-class Expected:
-    """What is known of replicas for one request, at one moment."""
+class ReadBefore:
+    """What replicas have read of one request before, at one moment."""
 
-    __slots__ = ("_kind", "_read", "_shared", "_times")
+    __slots__ = ("_read", "_shared")
 
     def __init__(self, times: AnswerTimes, request: Request, now: float) -> None:
-        self._times = times
-        self._kind = request.kind
-        self._read, self._shared = NOBODY_READ
-        if request.prefixes is not NONE:
-            self._read, self._shared = times.read_before(request, now)
+        self._read, shared = times.read_before(request, now)
+        self._shared = Before(shared=shared / 1_000) if shared else NOTHING_BEFORE
 
-    def own(self, service: Service) -> ServiceTime | None:
-        """Return how long a worker of this machine takes for such requests."""
-        found = self._times.own.get((service, self._kind))
-        return found.time if found else None
-
-    def told(self, node: PeerId, service: Service) -> ServiceTime | None:
-        """Return how long a replica of another node takes for such requests, as that has told."""
-        return self._times.told.of(node, (service, self._kind))
-
-    def before(self, node: PeerId, service: Service) -> Before:
-        """Return what a replica has read of the request before."""
-        if not (self._read or self._shared):
-            return NOTHING_BEFORE
-        its, shared = self._read.get((node, service)), self._shared / 1_000
-        return Before(its.size / 1_000, its.age, shared) if its else Before(shared=shared)
+    def of(self, key: tuple[PeerId, Service]) -> Before:
+        """Return what a replica has read of it."""
+        its = self._read.get(key) if self._read else None
+        if its is None:
+            return self._shared
+        return Before(its.size / 1_000, its.age, self._shared.shared)

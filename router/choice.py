@@ -9,24 +9,42 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, starmap
+from operator import attrgetter
 from typing import Protocol
 
-from registry.catalog import Offer
+from registry.catalog import Catalog, Offer
 from registry.clock import Chance
+from registry.members.liveness import Presence
 from router.errors import NobodyServes, NoCapacity
 from router.ledger import Ledger
 from router.policies import Policy, in_order
-from router.requests import ANYWHERE, Request
-from router.select.candidates import Candidate, Excluded, Field, Reason, candidates
+from router.requests import ANYWHERE, Kind, Request
+from router.select.candidates import (
+    Candidate,
+    Excluded,
+    Field,
+    Offered,
+    Reason,
+    Replica,
+    against_ours,
+    candidates,
+    unwanted,
+)
+from router.select.fitness import MediaNeeds
 from router.select.nobody import nobody
 from router.select.rendezvous import key_of, mark, spread
 from router.select.weights import patience, worth_asking
+from router.state.concurrency import BoundedWorkers
 from router.state.prefix_index import ReplicaAnswer
 from router.state.readiness import RESTART
+from router.workers import Workers
 from router.world import World
 
 LOOKED_AT = 12
 """Replicas that are looked at where there are many: three draws among as many are as good as among all."""
+
+MANY = 2 * LOOKED_AT
+"""Replicas up to which all of them are looked at."""
 
 ENOUGH = 3
 """Those of them that have to be well; else all are looked at."""
@@ -39,6 +57,12 @@ MAX_EXCLUDED = 12
 
 MAX_TABLES = 1_024
 """Models whose replicas stand in a table; the one that was made first makes room."""
+
+MAX_OFFERS = 65_536
+"""Offers of all these models, about 500 bytes each, beyond which those made first make room; a model with more stands alone."""
+
+
+_EJECTED = attrgetter("ejected")
 
 
 class ReplicaAsker(Protocol):
@@ -75,6 +99,57 @@ class Tables:
         while len(drawn) < LOOKED_AT:
             drawn.add(int(random() * len(table)))
         return [table[place] for place in drawn]
+
+
+class OfferedNames:
+    """Who offers which name to which kind of request, made anew where a name's workers or offers have changed."""
+
+    def __init__(
+        self, world: World, bounded: BoundedWorkers, *, most_offers: int = MAX_OFFERS
+    ) -> None:
+        """`bounded` are the workers of this machine, with the slots that are known of them."""
+        self._world = world
+        self._own = world.own
+        self._bounded = bounded
+        self._most_offers = most_offers
+        self._catalog: Catalog | None = None
+        self._workers: Workers | None = None
+        self._made: dict[tuple[str, Kind], Offered] = {}
+        self._offers = 0
+        """How many offers those have, all of them together."""
+        self._valid: dict[tuple[str, Kind], Offered] = {}
+        """Those that were compared with these very snapshots."""
+
+    def of(self, request: Request) -> Offered:
+        """Return who offers the name that is asked for."""
+        catalog, workers = self._world.catalog, self._bounded()
+        if catalog is not self._catalog or workers is not self._workers:
+            self._catalog, self._workers = catalog, workers
+            self._valid.clear()
+        key = request.model, request.kind
+        return self._valid.get(key) or self._compare(key, catalog, workers)
+
+    def _compare(self, key: tuple[str, Kind], catalog: Catalog, workers: Workers) -> Offered:
+        name, kind = key
+        here, offers = workers.by_name.get(name, ()), catalog.offers.get(name, ())
+        found = self._made.get(key)
+        if found is None or found.workers is not here or found.offers is not offers:
+            self._forget(key)
+            found = Offered(self._own, kind, here, offers)
+            if not (here or offers):
+                # Anybody may ask for any name.
+                return found
+            self._made[key] = found
+            self._offers += len(offers)
+            while len(self._made) > (MAX_TABLES if self._offers <= self._most_offers else 1):
+                self._forget(next(iter(self._made)))
+        self._valid[key] = found
+        return found
+
+    def _forget(self, key: tuple[str, Kind]) -> None:
+        self._valid.pop(key, None)
+        if (gone := self._made.pop(key, None)) is not None:
+            self._offers -= len(gone.offers)
 
 
 class Exclusions:
@@ -132,6 +207,7 @@ class Choosing:
         self._tables = Tables()
         self.exclusions = Exclusions()
         self._own = world.own
+        self._names = OfferedNames(world, ledger.workers)
 
     def explain(self, request: Request) -> Explained:
         """Say whom a request would be put to now, and why not to others; takes no slot."""
@@ -139,20 +215,24 @@ class Choosing:
         ordered = in_order(self._policy, request, field.eligible, self._random)
         return Explained(tuple(ordered), field.excluded)
 
-    def at_once(self, request: Request) -> list[Candidate] | None:
+    def at_once(self, request: Request) -> tuple[Candidate, ...] | None:
         """Return whom to try where nothing has to be waited for or asked; tell the policy where they are asked."""
-        field, _ = self._look(request)
+        offered = self._names.of(request)
+        if (lone := offered.lone) and (found := self._alone(request, offered, lone)):
+            return (found,)
+        field, _ = self._look(request, offered)
         eligible = field.eligible
-        if field.excluded or not eligible or any(c.ejected for c in eligible):
+        if field.excluded or not eligible or any(map(_EJECTED, eligible)):
             return None
-        asks = self._questions and self._policy.compares and len(eligible) > 1
-        if asks and worth_asking(request, eligible):
+        if len(eligible) == 1:
+            return eligible
+        if self._questions and self._policy.compares and worth_asking(request, eligible):
             return None
-        return list(in_order(self._policy, request, eligible, self._random))
+        return tuple(in_order(self._policy, request, eligible, self._random))
 
     async def ordered(self, request: Request) -> tuple[list[Candidate], bool]:
         """Return whom to try, and whether a slot of the first is taken already: it had to be waited for."""
-        field, among = self._look(request)
+        field, among = self._look(request, self._names.of(request))
         if self._questions and len(field.eligible) > 1 and await self._asked(request, field):
             field = self.field(request, among)
         self.exclusions.note(request, field.excluded)
@@ -236,33 +316,55 @@ class Choosing:
         if worker is None or worker.service != service:
             self._ledger.release(service)
             raise NobodyServes(f"{request.model!r} was unregistered while this request waited")
-        return [self._ledger.known(request).row(self._own, service, worker)], True
+        replica = Replica(Candidate(self._own, service, worker))
+        return self._ledger.rows(request, [replica]), True
 
-    def _look(self, request: Request) -> tuple[Field, Sequence[Offer] | None]:
+    def _alone(self, request: Request, offered: Offered, lone: Replica) -> Candidate | None:
+        """Return the only candidate that there is, `None` where something speaks against it that `candidates` has to name."""
+        [candidate] = self._ledger.rows(request, (lone,))
+        choosy = request.verbatim is not None or request.pin is not ANYWHERE
+        reason: Reason | None = None
+        if lone.worker is None:
+            if request.own_only or self._world.presence_of(candidate.node) is not Presence.ALIVE:
+                return None
+            if choosy:
+                reason = unwanted(request, candidate, None)
+        elif (draining := self._world.draining) or choosy or offered.bounded:
+            reason = against_ours(request, candidate, None, self._ledger, draining=draining)
+        if reason or candidate.told or candidate.ejected:
+            return None
+        unseeing = offered.inputs and MediaNeeds(request).missing(candidate.service)
+        return None if unseeing else candidate
+
+    def _look(self, request: Request, offered: Offered) -> tuple[Field, Sequence[Offer] | None]:
         """Look at a few of many replicas, and return which; at all where there are not many, all matter, or few are well."""
-        offers = self._world.catalog.offers.get(request.model, ())
-        many = len(offers) > 2 * LOOKED_AT and self._policy.samples
-        if not many or request.own_only or request.pin != ANYWHERE:
-            return self.field(request), None
+        offers = offered.offers
+        if len(offers) <= MANY or not self._policy.samples:
+            return self._sort(request, offered), None
+        if request.own_only or request.pin != ANYWHERE:
+            return self._sort(request, offered), None
         drawn = self._tables.draw(request.model, offers, self._random, key_of(request))
         if request.prefixes.goes_on or request.background:
             read = self._ledger.read_by(request)
             drawn += [o for o in starmap(Offer, read) if o in offers and o not in drawn]
-        field = self.field(request, drawn)
+        field = self._sort(request, offered, drawn)
         if sum(not c.rank for c in field.eligible) < ENOUGH:
-            return self.field(request), None
+            return self._sort(request, offered), None
         return field, drawn
 
     def field(self, request: Request, among: Iterable[Offer] | None = None) -> Field:
         """Say who could answer a request, and who could not; of other nodes only `among`, where that is given."""
+        return self._sort(request, self._names.of(request), among)
+
+    def _sort(
+        self, request: Request, offered: Offered, among: Iterable[Offer] | None = None
+    ) -> Field:
         world = self._world
         return candidates(
             request,
-            own=self._own,
-            catalog=world.catalog,
-            workers=self._ledger.workers(),
+            offered,
             presence=world.presence_of,
-            known=self._ledger.known(request),
+            known=self._ledger,
             draining=world.draining,
             among=among,
         )

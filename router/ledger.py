@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from registry.clock import Chance, Clock
 from registry.records import Load, PeerId, Service
 from registry.values import changed
-from router.answer_times import AnswerTimes, Expected
+from router.answer_times import AnswerTimes, ReadBefore
 from router.dialects import Answer
 from router.errors import RouterError, WorkerBusy, WorkerError, WorkerRejected, WorkerUnable
 from router.openai.prefixes import NONE
 from router.requests import Request
 from router.select.attempts import Budget
-from router.select.candidates import Candidate, Known
+from router.select.candidates import Candidate, Replica
 from router.settings import RouterSettings
 from router.slot_lending import Lender, Lent
 from router.slot_wait import Lingering, SlotWaits
@@ -29,6 +29,7 @@ from router.state.local_load import Meter, Tally
 from router.state.prefix_index import ReplicaAnswer
 from router.state.readiness import Vitals
 from router.state.remote_load import Report, Reports
+from router.state.service_time import NOTHING_BEFORE
 from router.state.slow_start import Warming
 from router.state.stuck import Silence
 from router.workers import Worker
@@ -97,9 +98,34 @@ class Ledger:
         self.warming = Warming()
         self.vitals = Vitals()
 
-    def known(self, request: Request) -> Known:
-        """Return what the choice of candidates for a request needs to know."""
-        return _Moment(self, request, self._now())
+    def rows(self, request: Request, replicas: Iterable[Replica]) -> list[Candidate]:
+        """Return all that is known of replicas now, to the choice of whom to ask."""
+        now, kind, rows = self._now(), request.kind, []
+        occupancies, failing = self.occupancies, self.health.failing
+        # Most requests are no conversation that anybody could have read.
+        read = None if request.prefixes is NONE else ReadBefore(self.times, request, now)
+        for replica in replicas:
+            key, worker, silent = replica.key, replica.worker, False
+            if worker is None:
+                node, service = key
+                report = self.reports.of(node, service, now)
+                time = self.times.told.of(node, (service, kind))
+            else:
+                report, time = None, self.times.of_own(worker.service, kind)
+                silent = self.silence.silent(worker.api)
+            before = NOTHING_BEFORE if read is None else read.of(key)
+            there = occupancies.get(key)
+            row = replica.seen(there.count if there else 0, report, time, before)
+            # Nearly all are well and have said nothing.
+            if silent or replica.address in failing or self.retry_after.told_by:
+                row = self._doubted(row, now, silent=silent)
+            rows.append(row)
+        return rows
+
+    def _doubted(self, row: Candidate, now: float, *, silent: bool) -> Candidate:
+        told = self.retry_after.left(row.address, now)
+        ejected = silent or not self.health.admits(row.address, now)
+        return changed(row, told=told, ejected=ejected) if told or ejected else row
 
     def busy(self) -> dict[Service, Load]:
         """Say how busy the workers of this machine are that have requests, whoever sent them."""
@@ -351,49 +377,3 @@ class Ledger:
         self.health.show(candidate.address, sign, now)
         if sign is Sign.FAILED and not self.health.admits(candidate.address, now):
             self.warming.lost(candidate.node, candidate.service)
-
-
-class _Moment:
-    """What the books say at one moment, to the choice of candidates."""
-
-    __slots__ = ("_expected", "_ledger", "_now")
-
-    def __init__(self, ledger: Ledger, request: Request, now: float) -> None:
-        self._ledger = ledger
-        self._expected = Expected(ledger.times, request, now)
-        self._now = now
-
-    def row(
-        self,
-        node: PeerId,
-        service: Service,
-        worker: Worker | None = None,
-        *,
-        suspect: bool = False,
-        unreachable: bool = False,
-    ) -> Candidate:
-        ledger, expected, now = self._ledger, self._expected, self._now
-        there = ledger.occupancies.get((node, service))
-        row = Candidate(
-            node,
-            service,
-            worker,
-            there.count if there else 0,
-            suspect,
-            unreachable,
-            report=None if worker else ledger.reports.of(node, service, now=now),
-            time=expected.own(service) if worker else expected.told(node, service),
-            before=expected.before(node, service),
-        )
-        address, health, retry_after = row.address, ledger.health, ledger.retry_after
-        # Nearly all are well and have said nothing, and then this is all.
-        told = retry_after.left(address, now) if retry_after.told_by else 0.0
-        failing = address in health.failing and not health.admits(address, now)
-        ejected = failing or (worker is not None and ledger.silence.silent(worker.api))
-        return changed(row, told=told, ejected=ejected) if told or ejected else row
-
-    def allowance(self, candidate: Candidate) -> float:
-        return self._ledger.warming.allowance(candidate.node, candidate.service, self._now)
-
-    def kept_free(self, worker: Worker) -> int:
-        return self._ledger.kept_free(worker)

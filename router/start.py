@@ -1,13 +1,27 @@
 """Start of a request: chosen and sent at once if it need not wait."""
 
+from collections.abc import Mapping
+
 from router.attempt import Attempt
 from router.choice import Choosing
 from router.desk import Desk, as_asked
-from router.dialects import Answer, Starter
+from router.dialects import Answer, Dialect, Starter
 from router.policies import Policy
 from router.requests import Request
-from router.select.candidates import Candidate
 from router.settings import RouterSettings
+
+
+class _Starters(dict[str, Starter | None]):
+    """What sends requests at once, by the name of a dialect; `None` for one that cannot."""
+
+    def __init__(self, dialects: Mapping[str, Dialect]) -> None:
+        super().__init__()
+        self._dialects = dialects
+
+    def __missing__(self, name: str) -> Starter | None:
+        dialect = self._dialects.get(name)
+        self[name] = starter = dialect if isinstance(dialect, Starter) else None
+        return starter
 
 
 class Starting:
@@ -20,7 +34,7 @@ class Starting:
         self._choosing = choosing
         self._policy = policy
         self._settings = settings
-        self._starters: dict[str, Starter | None] = {}
+        self._starters = _Starters(desk.dialects)
 
     def start(self, request: Request) -> Attempt | None:
         """Choose whom to ask, and send the request now where that can be done; see `Router.start`."""
@@ -30,31 +44,27 @@ class Starting:
         self._policy.begun(request)
         desk, candidate = self._desk, ordered[0]
         desk.ledger.asked()
-        others = tuple(ordered[1:]) if self._settings.attempts > 1 else ()
+        others = ordered[1:] if self._settings.attempts > 1 else ()
         attempt = Attempt(desk, request, candidate, number=1, others=others, holds_slot=False)
-        starter = self._starter(candidate)
-        call = None if starter is None else starter.prepare(as_asked(attempt), candidate)
+        starter, asked = self._starters[candidate.dialect], request
+        if others or attempt.trace is not None:
+            asked = as_asked(attempt)
+        call = None if starter is None else starter.prepare(asked, candidate)
         connection = None if call is None else call.place.idle()
         # Whoever is chosen next is chosen by books that have this one.
         attempt.begin()
         if call is not None and connection is not None:
-            desk.inquire(attempt)
+            if candidate.in_flight:
+                desk.inquire(attempt)
             attempt.reply = connection.begin(call.head, call.body)
         return attempt
 
     def whole(self, first: Attempt) -> Answer | None:
         """Return the answer that has come, if it came in one piece and only needs to be passed on."""
-        starter, reply = self._starter(first.candidate), first.reply
+        starter, reply = self._starters[first.candidate.dialect], first.reply
         if starter is None or reply is None:
             return None
         answer = starter.whole(first.candidate, reply)
-        short = answer is not None and len(answer.first) <= self._settings.max_answer_bytes
-        return answer if short else None
-
-    def _starter(self, candidate: Candidate) -> Starter | None:
-        """Return what sends requests to a candidate at once, if its dialect can."""
-        name = candidate.dialect
-        if name not in self._starters:
-            dialect = self._desk.dialects.get(name)
-            self._starters[name] = dialect if isinstance(dialect, Starter) else None
-        return self._starters[name]
+        if answer is None or len(answer.first) > self._settings.max_answer_bytes:
+            return None
+        return answer

@@ -110,7 +110,10 @@ class Links:
     def at_hand(self, peer: PeerId) -> Link | None:
         """Return the way to a peer whose address is proven and not changed since; `None` where `to` has to see to it."""
         way, reach = self._ways.get(peer), self._peers.reach(peer)
-        return way.proven() if way is not None and way.reach == reach else None
+        if way is None:
+            return None
+        # Mostly it is the very word that the way was learnt from.
+        return way.proven() if way.reach is reach or way.reach == reach else None
 
     @asynccontextmanager
     async def to(self, peer: PeerId) -> AsyncIterator[Link]:

@@ -58,10 +58,9 @@ class Untried:
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """The peer answered here, and showed its key."""
+    """The peer answered there, and showed its key."""
 
-    base: URL
-    place: PooledPlace
+    link: Link
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +138,13 @@ class Way:
     def proven(self) -> Link | None:
         """Return the way over an address that is proven, if there is one."""
         direct = self._direct
-        if not isinstance(direct, Proven):
-            return None
-        return Link(direct.place, direct.base, Route.DIRECT, self.deadlines)
+        return direct.link if isinstance(direct, Proven) else None
 
     async def link(self, addresses: list[URL]) -> Link:
         """Choose between the ways. All callers wait for addresses that were never tried, nobody for those that failed."""
         if not addresses:
             return await self._piped()
-        if isinstance(self._direct, Proven) and self._direct.base not in addresses:
+        if isinstance(self._direct, Proven) and self._direct.link.base not in addresses:
             self._direct = Untried()
         if self._never_tried(addresses):
             async with self._trying:
@@ -220,7 +217,7 @@ class Way:
             await place.warm()
         except HttpError:
             return None
-        return Proven(address, place)
+        return Proven(Link(place, address, Route.DIRECT, self.deadlines))
 
     async def _piped(self) -> Link:
         route = Route.RELAY if await self._peers.relayed(self._peer) else Route.DIRECT

@@ -8,6 +8,7 @@ ask, and people ask that too: what a policy learns, it learns from `begun`.
 import pkgutil
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from operator import attrgetter
 from typing import Protocol, cast
 
 from registry.clock import Chance
@@ -52,6 +53,9 @@ NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 """Every policy there is: the modules of this folder."""
 
 
+_RANK = attrgetter("rank")
+
+
 def load(name: str) -> Policy:
     """Make the policy of that name; raise `ValueError` that lists the names there are."""
     if name not in NAMES:
@@ -71,10 +75,10 @@ def in_order(
     """Order candidates by a policy, and before all by how far they can be trusted, see `Candidate.rank`."""
     if len(candidates) < 2:
         return candidates
-    ranks = sorted({candidate.rank for candidate in candidates})
+    ranks = {*map(_RANK, candidates)}
     if len(ranks) == 1:
         return _ordered(policy, request, candidates, random)
-    groups = ([c for c in candidates if c.rank == rank] for rank in ranks)
+    groups = ([c for c in candidates if c.rank == rank] for rank in sorted(ranks))
     return [c for group in groups for c in _ordered(policy, request, group, random)]
 
 

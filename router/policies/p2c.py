@@ -16,7 +16,7 @@ from router.policies import Policy
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.select.rendezvous import by_key, key_of
-from router.select.weights import draw, prospects, worth_keeping
+from router.select.weights import COST, PART, draw, prospects, worth_keeping
 
 _CHOICES = 3
 """Two are enough for machines that are alike; among unlike ones a third finds a quick one more often."""
@@ -42,27 +42,31 @@ class FewChoices(Policy):
         The first few of a conversation are ordered by what they cost: whoever is next may know it too.
         """
         expected = prospects(request, candidates)
-        parts, costs = [p.part for p in expected], [p.cost for p in expected]
+        parts: list[float] = [*map(PART, expected)]
+        costs: list[float] = [*map(COST, expected)]
         ordered: list[int] = []
+        left, shares = [*range(len(candidates))], parts
         if (key := key_of(request)) and worth_keeping(request, candidates):
             drawn = [*by_key(key, candidates, parts)[:_BY_KEY], draw(parts, random)]
             drawn += (place for place, c in enumerate(candidates) if c.before.kilobytes)
             ordered = sorted(dict.fromkeys(drawn), key=costs.__getitem__)
-        left = [place for place in range(len(candidates)) if place not in ordered]
+            left = [place for place in left if place not in ordered]
+            shares = [parts[place] for place in left]
         while len(left) > 1 and len(ordered) < _DRAWN:
-            if len(left) <= _CHOICES and len({costs[place] for place in left}) == len(left):
+            if len(left) <= _CHOICES and len({*map(costs.__getitem__, left)}) == len(left):
                 # All of them would be drawn, and no two are alike: chance has no say.
                 left.sort(key=costs.__getitem__)
                 break
-            chances, best = [parts[place] for place in left], -1
             # Each is another one: two draws of the same would be no choice.
+            chances, drawn = shares[:], []
             for _ in range(min(_CHOICES, len(left))):
-                drawn_at = draw(chances, random)
-                chances[drawn_at] = 0
-                if best < 0 or costs[left[drawn_at]] < costs[left[best]]:
-                    best = drawn_at
+                at = draw(chances, random)
+                chances[at] = 0
+                drawn.append(at)
+            best = min(drawn, key=lambda at: costs[left[at]])
             ordered.append(left.pop(best))
-        return [candidates[place] for place in (*ordered, *left)]
+            del shares[best]
+        return [*map(candidates.__getitem__, ordered + left)]
 
     def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:  # noqa: ARG002
         """Say how much of the conversation is probably cached, and the load."""

@@ -3,19 +3,19 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from enum import StrEnum
-from functools import lru_cache, partial
-from typing import Protocol
+from functools import cached_property, lru_cache
+from typing import Any, Protocol
 
-from registry.catalog import Catalog, Offer
+from registry.catalog import Offer
 from registry.members.liveness import Presence
 from registry.records import ModelType, PeerId, Service
 from registry.values import changed, value_class
-from router.requests import ANYWHERE, Request
-from router.select.fitness import Length, MediaNeeds, Types
+from router.requests import ANYWHERE, Kind, Request
+from router.select.fitness import Length, MediaNeeds, Types, says_inputs
 from router.state.remote_load import Reported
 from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
 from router.translate.verbatim import takes
-from router.workers import Worker, Workers
+from router.workers import Worker
 
 
 @value_class
@@ -47,24 +47,25 @@ class Candidate:
     """What in-flight counts and outcomes are kept by."""
     address: str = field(init=False, repr=False, compare=False)
     """What its circuit is kept by: the worker's URL, or the replica at its node."""
+    dialect: str = field(init=False, repr=False, compare=False)
+    """The module name of the dialect that speaks to it: a peer is a worker whose dialect is ours."""
+    rank: int = field(init=False, repr=False, compare=False)
+    """After whom it comes, whatever the load: 0 is trusted, 1 held back or tight, 2 in doubt, 3 ejected, 4 out of reach."""
 
     def __post_init__(self) -> None:
-        service = self.service
-        object.__setattr__(self, "key", (self.node, service))
-        api = self.worker.api if self.worker is not None else _at_peer(self.node, service)
-        object.__setattr__(self, "address", api)
+        # A value is frozen to the type checker, not to itself.
+        made: Any = self
+        service, worker = self.service, self.worker
+        made.key = self.node, service
+        made.address = _at_peer(self.node, service) if worker is None else worker.api
+        made.dialect = "peer" if worker is None else worker.dialect
+        doubt = 3 if self.ejected else 2 if self.suspect else int(self.held_back or self.tight)
+        made.rank = 4 if self.unreachable else doubt
 
     @property
     def expected(self) -> float:
         """How many requests are thought to be there now: ours, and what was reported of others'."""
         return self.in_flight + self.report.others if self.report else self.in_flight
-
-    @property
-    def rank(self) -> int:
-        """After whom it comes, whatever the load: 0 is trusted, 1 held back or tight, 2 in doubt, 3 ejected, 4 out of reach."""
-        if self.unreachable:
-            return 4
-        return 3 if self.ejected else 2 if self.suspect else int(self.held_back or self.tight)
 
     @property
     def slots(self) -> int:
@@ -87,11 +88,6 @@ class Candidate:
     def place(self) -> str:
         """What fails as one: the worker's process, or the other machine."""
         return self.worker.api if self.worker is not None else self.node
-
-    @property
-    def dialect(self) -> str:
-        """The module name of the dialect that speaks to it: a peer is a worker whose dialect is ours."""
-        return self.worker.dialect if self.worker else "peer"
 
 
 @lru_cache(maxsize=4_096)
@@ -136,19 +132,93 @@ class Field:
     excluded: tuple[Excluded, ...]
 
 
-class Known(Protocol):
-    """What this node knows of replicas at one moment."""
+class Replica:
+    """One that offers a name: what stays of a candidate while the catalog and the table of workers do.
 
-    def row(
-        self,
-        node: PeerId,
-        service: Service,
-        worker: Worker | None = None,
-        *,
-        suspect: bool = False,
-        unreachable: bool = False,
+    `unfit` is why no request of a kind is for it, if that is so.
+    """
+
+    __slots__ = ("_still", "address", "key", "unfit", "worker")
+
+    def __init__(self, one: Candidate, unfit: Reason | None = None) -> None:
+        self.key, self.address, self.worker, self.unfit = one.key, one.address, one.worker, unfit
+        self._still = one.node, one.service, one.worker, one.key, one.address, one.dialect
+
+    def seen(
+        self, in_flight: int, report: Reported | None, time: ServiceTime | None, before: Before
     ) -> Candidate:
-        """Return all that is known of one: its load, its circuit, and how long it asked to be left alone."""
+        """Return it as a candidate with this load, trusted; made without `__init__`, for each request takes some of these."""
+        made: Any = object.__new__(Candidate)
+        made.node, made.service, made.worker, made.key, made.address, made.dialect = self._still
+        made.in_flight = in_flight
+        made.report = report
+        made.time = time
+        made.before = before
+        made.suspect = made.unreachable = made.ejected = made.held_back = made.tight = False
+        made.told = 0.0
+        made.rank = 0
+        seen: Candidate = made
+        return seen
+
+
+class Offered:
+    """Everybody who offers a name to requests of one kind: what follows from the catalog and the table of workers alone.
+
+    `bounded` says that one of this machine's has slots, `alike` that all have the same context, known or not, and `inputs` that
+    somebody's model says what it takes.
+    """
+
+    def __init__(
+        self, own: PeerId, kind: Kind, workers: Sequence[Worker], offers: Sequence[Offer]
+    ) -> None:
+        self.workers = workers
+        self.offers = offers
+        self._own = own
+        self._types = Types(kind, self._names)
+        self._found: dict[tuple[PeerId, Service], Replica] = {}
+        self._here = [self._replica(own, worker.service, worker) for worker in workers]
+        self.bounded = any(worker.capacity for worker in workers)
+        services = [service for _, service in self._names()]
+        self.alike = len({service.context for service in services}) < 2
+        self.inputs = any(map(says_inputs, services))
+
+    @cached_property
+    def everybody(self) -> list[Replica]:
+        """All of them, this machine's first."""
+        return self.among(self.offers)
+
+    @cached_property
+    def lone(self) -> Replica | None:
+        """The only one that there is, if it serves such requests."""
+        # What this machine serves, its catalog offers as well.
+        replicas = self.everybody if len(self.workers) + len(self.offers) <= 2 else ()
+        return replicas[0] if len(replicas) == 1 and replicas[0].unfit is None else None
+
+    def among(self, offers: Iterable[Offer]) -> list[Replica]:
+        """Return those of this machine, and of other nodes those that are among these."""
+        found, replicas = self._found, [*self._here]
+        for offer in offers:
+            if offer.node != self._own:
+                key = offer.node, offer.service
+                if key not in found:
+                    found[key] = self._replica(*key)
+                replicas.append(found[key])
+        return replicas
+
+    def _replica(self, node: PeerId, service: Service, worker: Worker | None = None) -> Replica:
+        unfit = None if self._types.fits(node, service) else Reason.OTHER_TYPE
+        return Replica(Candidate(node, service, worker), unfit)
+
+    def _names(self) -> Iterator[tuple[PeerId, Service]]:
+        yield from ((self._own, worker.service) for worker in self.workers)
+        yield from ((offer.node, offer.service) for offer in self.offers)
+
+
+class Known(Protocol):
+    """What this node knows of replicas now."""
+
+    def rows(self, request: Request, replicas: Iterable[Replica]) -> list[Candidate]:
+        """Return all that is known of each: its load, its circuit, and how long it asked to be left alone."""
 
     def allowance(self, candidate: Candidate) -> float:
         """Return how many of our requests one may have at one time, while it is new here."""
@@ -159,10 +229,8 @@ class Known(Protocol):
 
 def candidates(
     request: Request,
+    offered: Offered,
     *,
-    own: PeerId,
-    catalog: Catalog,
-    workers: Workers,
     presence: Callable[[PeerId], Presence],
     known: Known,
     draining: bool = False,
@@ -171,33 +239,26 @@ def candidates(
     """Sort everybody who offers `request.model` into eligible and excluded; of other nodes only `among`, where that is given."""
     eligible: list[Candidate] = []
     excluded: list[Excluded] = []
-    media = MediaNeeds(request)
-    here, offers = workers.by_name.get(request.model, ()), catalog.offers.get(request.model, ())
-    types = Types(request.kind, partial(_everybody, own, here, offers))
-    for worker in here:
-        ours = known.row(own, worker.service, worker)
-        reason = _unwanted(request, ours, types)
-        # A peer may still have us in its catalog while we drain; what it sends on is told to go elsewhere.
-        if reason is None and draining:
-            reason = Reason.DRAINING
-        if reason is None and worker.capacity:
-            taken = ours.in_flight + (known.kept_free(worker) if request.background else 0)
-            reason = Reason.FULL if taken >= worker.capacity else None
-        _sort(ours, reason, media, eligible, excluded)
-    for offer in offers if among is None else among:
-        if offer.node == own:
-            continue
-        seen, suspect, unreachable = presence(offer.node), False, False
-        alive = seen is Presence.ALIVE
-        if not alive:
-            unreachable = seen is Presence.UNREACHABLE
-            suspect = unreachable or seen is Presence.SUSPECT
-        theirs = known.row(offer.node, offer.service, suspect=suspect, unreachable=unreachable)
-        reason = Reason.HOP if request.own_only else _unwanted(request, theirs, types)
-        if reason is None and not alive:
-            reason = _ABSENT.get(seen)
-        _sort(theirs, reason, media, eligible, excluded)
-    if _unlike(eligible, excluded):
+    media = MediaNeeds(request) if offered.inputs else None
+    # Nearly all requests are for whoever serves the model.
+    choosy = request.verbatim is not None or request.pin is not ANYWHERE
+    careful, wary = choosy or draining or offered.bounded, choosy or request.own_only
+    replicas = offered.everybody if among is None else offered.among(among)
+    for replica, candidate in zip(replicas, known.rows(request, replicas), strict=True):
+        reason = replica.unfit
+        if replica.worker is None:
+            seen = presence(candidate.node)
+            if wary or seen is not Presence.ALIVE:
+                reason = _against_theirs(request, candidate, reason, seen)
+                _sort(_doubted(candidate, seen), reason, media, eligible, excluded)
+                continue
+        elif careful:
+            reason = against_ours(request, candidate, reason, known, draining=draining)
+        if reason or media or candidate.told:
+            _sort(candidate, reason, media, eligible, excluded)
+        else:
+            eligible.append(candidate)
+    if not offered.alike and _unlike(eligible, excluded):
         eligible, short = _long_enough(eligible, excluded, Length(request))
         excluded += short
     return Field(begin_gently(eligible, known.allowance), tuple(excluded))
@@ -206,14 +267,15 @@ def candidates(
 def _sort(
     candidate: Candidate,
     reason: Reason | None,
-    media: MediaNeeds,
+    media: MediaNeeds | None,
     eligible: list[Candidate],
     excluded: list[Excluded],
 ) -> None:
     """Add a candidate to those who may answer, or to those who may not; `reason` is why it may not, as far as is known yet."""
     if reason is not None and reason is not Reason.FULL:
-        excluded.append(Excluded(candidate, reason, detail=_served(candidate, reason)))
-    elif missing := media.missing(candidate.service):
+        served = candidate.service.type.name.lower() if reason is Reason.OTHER_TYPE else ""
+        excluded.append(Excluded(candidate, reason, detail=served))
+    elif media and (missing := media.missing(candidate.service)):
         excluded.append(Excluded(candidate, Reason.UNSEEING, detail=missing))
     elif candidate.told:
         excluded.append(Excluded(candidate, Reason.TOLD, candidate.told))
@@ -223,21 +285,8 @@ def _sort(
         eligible.append(candidate)
 
 
-def _everybody(
-    own: PeerId, here: Iterable[Worker], offers: Iterable[Offer]
-) -> Iterator[tuple[PeerId, Service]]:
-    yield from ((own, worker.service) for worker in here)
-    yield from ((offer.node, offer.service) for offer in offers)
-
-
-def _served(candidate: Candidate, reason: Reason) -> str:
-    return candidate.service.type.name.lower() if reason is Reason.OTHER_TYPE else ""
-
-
 def _unlike(eligible: Sequence[Candidate], excluded: Sequence[Excluded]) -> bool:
     """Say whether it can make a difference how long the request is: not where all have the same context, known or not."""
-    if len(eligible) + len(excluded) < 2:
-        return False
     contexts = {c.service.context for c in eligible}
     contexts.update(e.candidate.service.context for e in excluded if e.reason in _FOR_NOW)
     return bool(eligible) and len(contexts) > 1
@@ -295,14 +344,43 @@ def _by_older(request: Request, service: Service) -> bool:
     return bool(request.own_only and mark) and cid == service.cid and number in _NUMBERS
 
 
-def _unwanted(request: Request, candidate: Candidate, types: Types) -> Reason | None:
+def against_ours(
+    request: Request, ours: Candidate, unfit: Reason | None, known: Known, *, draining: bool
+) -> Reason | None:
+    """Say why a worker of this machine may not answer a request; `unfit` is why it never may."""
+    if reason := unwanted(request, ours, unfit):
+        return reason
+    # A peer may still have us in its catalog while we drain; what it sends on is told to go elsewhere.
+    if draining:
+        return Reason.DRAINING
+    if ours.worker is None or not ours.worker.capacity:
+        return None
+    taken = ours.in_flight + (known.kept_free(ours.worker) if request.background else 0)
+    return Reason.FULL if taken >= ours.worker.capacity else None
+
+
+def _against_theirs(
+    request: Request, theirs: Candidate, unfit: Reason | None, seen: Presence
+) -> Reason | None:
+    if request.own_only:
+        return Reason.HOP
+    return unwanted(request, theirs, unfit) or _ABSENT.get(seen)
+
+
+def _doubted(theirs: Candidate, seen: Presence) -> Candidate:
+    if seen is Presence.UNREACHABLE:
+        return changed(theirs, suspect=True, unreachable=True)
+    return changed(theirs, suspect=True) if seen is Presence.SUSPECT else theirs
+
+
+def unwanted(request: Request, candidate: Candidate, unfit: Reason | None) -> Reason | None:
+    """Say why a candidate may not answer a request, wherever it is: it is not the one that is meant, or lacks the words."""
     if request.pin is not ANYWHERE and not _meant(request, candidate):
         return Reason.PINNED
-    service, said = candidate.service, request.verbatim
-    if not types.fits(candidate.node, service):
-        return Reason.OTHER_TYPE
-    wordless = said is not None and said.needs and not takes(said, service)
-    return Reason.WORDLESS if wordless else None
+    said = request.verbatim
+    if unfit is None and said is not None and said.needs and not takes(said, candidate.service):
+        return Reason.WORDLESS
+    return unfit
 
 
 def _meant(request: Request, candidate: Candidate) -> bool:

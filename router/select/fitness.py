@@ -126,6 +126,11 @@ _PARTS: Mapping[bytes, Ability] = {
 _PART = re.compile(rb'"type"\s*:\s*"(%b)"' % b"|".join(_PARTS))
 
 
+def says_inputs(service: Service) -> bool:
+    """Say whether it is known what a replica's model takes."""
+    return bool(service.abilities & _INPUTS)
+
+
 class MediaNeeds:
     """What a request holds besides text; looked for when somebody's abilities are known, and once."""
 
@@ -134,7 +139,7 @@ class MediaNeeds:
 
     def missing(self, service: Service) -> str:
         """Name what the request holds and the replica's model takes none of, as far as its worker said; nothing where it fits."""
-        if not service.abilities & _INPUTS:
+        if not says_inputs(service):
             return ""
         return " and ".join(taken(self._held & ~service.abilities))
 

@@ -6,7 +6,10 @@ one candidate it counts like the middle of the others: a guess would be a prefer
 """
 
 import math
+from bisect import bisect
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from operator import attrgetter
 from statistics import median
 
 from registry.clock import Chance
@@ -15,7 +18,7 @@ from registry.values import value_class
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.select.rendezvous import by_key, key_of
-from router.state.service_time import MEMORY, UNKNOWN_SHARING
+from router.state.service_time import MEMORY, UNKNOWN_SHARING, ServiceTime
 
 SLACK = 1.25
 """How much more than its share of all requests a machine may have and still be preferred."""
@@ -50,6 +53,9 @@ LONG = 0.3
 FRESH = 1.0
 """Seconds for which a report of load is good enough for a long answer."""
 
+# Of many candidates, a comprehension would take twice as long.
+_TIME, _SLOTS = attrgetter("time"), attrgetter("slots")
+
 _LEAST = 0.01  # the part of an answer's time that is left at least, whatever is in a cache
 
 
@@ -69,17 +75,21 @@ class Prospect:
     reread: float = 0.0
 
 
+PART, COST = attrgetter("part"), attrgetter("cost")
+
+
 def weights(candidates: Sequence[Candidate]) -> Sequence[int]:
     """Return each candidate's slots, or 1 for all when somebody's are not known."""
-    found = [candidate.slots for candidate in candidates]
+    found: list[int] = [*map(_SLOTS, candidates)]
     return found if all(found) else [1] * len(found)
 
 
 def prospects(request: Request, candidates: Sequence[Candidate]) -> list[Prospect]:
     """Return what to expect of each candidate. Where no service time is known, an answer counts as one second everywhere."""
+    times: list[ServiceTime | None] = [*map(_TIME, candidates)]
     answers = tokens = 0.0
-    for candidate in candidates:
-        if time := candidate.time:
+    for time in times:
+        if time:
             # However many answers a node says that it has seen.
             weight = min(time.answers, MEMORY)
             answers += weight
@@ -88,7 +98,7 @@ def prospects(request: Request, candidates: Sequence[Candidate]) -> list[Prospec
         slots = weights(candidates)
         return [_in_slots(c.expected, n, 1.0, 1.0) for c, n in zip(candidates, slots, strict=True)]
     usual, kilobytes = tokens / answers, len(request.body) / 1_000
-    alone = [c.time.alone(kilobytes=kilobytes, tokens=usual) if c.time else 0.0 for c in candidates]
+    alone = [t.alone(kilobytes=kilobytes, tokens=usual) if t else 0.0 for t in times]
     middle = 0.0 if all(alone) else median(filter(None, alone))
     most = max(c.cached for c in candidates) if request.prefixes.chain else 0.0
     return [_prospect(c, s or middle, most) for c, s in zip(candidates, alone, strict=True)]
@@ -135,6 +145,8 @@ def _prospect(candidate: Candidate, alone: float, most: float) -> Prospect:
         reread = REREAD * time.kilobyte * (most - cached)
     if slots:
         sharing = time.sharing if time else 0.0
+        if not sharing:
+            return _in_slots(expected, slots, its, alone, reread)
         longer = min(expected + 1, slots) ** sharing
         return _in_slots(expected, slots, its * longer, alone * slots**sharing, reread * longer)
     sharing = time.sharing if time else UNKNOWN_SHARING
@@ -153,26 +165,20 @@ def _in_slots(
 ) -> Prospect:
     """Return what to expect of a machine with slots; `others`, who are there or come, have each theirs for so many seconds."""
     fullness = (expected + 1) / slots
-    waits = max(0.0, fullness - 1)
+    if fullness <= 1:
+        cost = service * (1 + FILLING * fullness) + reread
+        return Prospect(slots / others, service, service, cost, reread)
+    waits = fullness - 1
     # It delays all who wait there.
     reread *= 1 + waits
-    return Prospect(
-        part=slots / others,
-        service=service,
-        seconds=service + others * waits,
-        cost=service * (1 + FILLING * min(fullness, 1)) + reread + others * QUEUEING * waits,
-        reread=reread,
-    )
+    cost = service * (1 + FILLING) + reread + others * QUEUEING * waits
+    return Prospect(slots / others, service, service + others * waits, cost, reread)
 
 
 def draw(parts: Sequence[float], random: Chance) -> int:
     """Draw a place, each as often as its part says."""
-    at = random() * sum(parts)
-    for place, part in enumerate(parts):
-        at -= part
-        if at < 0:
-            return place
-    return len(parts) - 1
+    until = [*accumulate(parts)]
+    return min(bisect(until, random() * until[-1]), len(until) - 1)
 
 
 def worth_keeping(request: Request, candidates: Sequence[Candidate]) -> bool:
@@ -189,28 +195,29 @@ def worth_keeping(request: Request, candidates: Sequence[Candidate]) -> bool:
 def worth_asking(request: Request, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return whose nodes are to be asked how busy they are and how much of a conversation they have read; mostly nobody's."""
     kilobytes = len(request.body) / 1_000
-    times = [c.time for c in candidates if c.time]
-    longest = 0.0
-    for time in times:
-        longest = max(longest, time.alone(kilobytes=kilobytes, tokens=time.tokens))
-    if longest < LONG:
+    for time in map(_TIME, candidates):
+        if time and time.alone(kilobytes=kilobytes, tokens=time.tokens) >= LONG:
+            break
+    else:
         return []
     expected = prospects(request, candidates)
     said = request.prefixes
-    slowest = max(time.kilobyte for time in times)
+    slowest = max(c.time.kilobyte for c in candidates if c.time) if said.goes_on else 0.0
     if said.goes_on and slowest * said.size / 1_000 >= WORTH_ASKING:
         most = max(candidates, key=lambda c: c.before.kilobytes)
         if 2_000 * most.before.kilobytes > said.size and not _may_be_full(most):
             return []
-        by_its_key = by_key(key_of(request), candidates, [p.part for p in expected])
+        by_its_key = by_key(key_of(request), candidates, [*map(PART, expected)])
         asked = [candidates[place] for place in by_its_key[:ASKED]]
         return asked if not most.before.kilobytes or most in asked else [most, *asked]
-    cheapest = sorted(range(len(candidates)), key=lambda place: expected[place].cost)
-    best = candidates[cheapest[0]]
-    if expected[cheapest[0]].service < LONG or not best.report:
+    costs: list[float] = [*map(COST, expected)]
+    place = costs.index(min(costs))
+    best = candidates[place]
+    if expected[place].service < LONG or not best.report:
         return []
     if best.report.age <= FRESH and not _may_be_full(best):
         return []
+    cheapest = sorted(range(len(costs)), key=costs.__getitem__)
     return [candidates[place] for place in cheapest[:ASKED]]
 
 

@@ -10,19 +10,28 @@ import pytest
 
 from registry.catalog import Catalog, Signed
 from registry.members.liveness import Presence
-from registry.records import Load, PeerId, Record, Service, Version
+from registry.records import Ability, Load, PeerId, Record, Service, Version
 from router import policies
-from router.choice import LOOKED_AT, MAX_EXCLUDED, MAX_TABLES, Choosing, Exclusions, Tables
+from router.choice import (
+    LOOKED_AT,
+    MAX_EXCLUDED,
+    MAX_TABLES,
+    Choosing,
+    Exclusions,
+    OfferedNames,
+    Tables,
+)
 from router.errors import NobodyServes, NoCapacity, UnknownModel, WorkerFailed
 from router.ledger import Ledger
 from router.openai.prefixes import prefixes_of
 from router.requests import Kind, Pin, Request
 from router.select.candidates import Candidate, Excluded, Reason
-from router.state.circuit import TRIP
+from router.state.circuit import TRIP, Sign
+from router.state.concurrency import BoundedWorkers, Limits
 from router.state.prefix_index import Read, ReplicaAnswer
 from router.state.remote_load import Report
 from router.state.service_time import ServiceTime
-from router.workers import Workers
+from router.workers import Worker, Workers
 from router.world import LoneWorld
 from tests.router.world import MODEL, OWN, QUICK, Books, chat, own
 
@@ -188,6 +197,54 @@ def test_a_table_is_made_anew_where_its_replicas_have_changed() -> None:
     assert len(tables._tables) == MAX_TABLES
 
 
+def test_who_offers_a_name_is_found_anew_where_its_workers_or_offers_have_changed() -> None:
+    world = many(3)
+    world.workers = Workers.of([NARROW.worker])  # type: ignore[list-item]
+    names = OfferedNames(world, BoundedWorkers(world, Limits()))
+    found = names.of(chat())
+    assert [r.key[0] for r in found.everybody] == [OWN.peer, "n0", "n1", "n2"]
+    assert names.of(chat()) is found
+    # Somebody else's record has changed.
+    record = Record(PeerId("far"), Version(1, 0), services=(Service("p", "other"),))
+    world.catalog = world.catalog.merge([Signed(record, b"far")])
+    assert names.of(chat()) is found
+    world.catalog = many(4).catalog
+    assert len(names.of(chat()).everybody) == 5
+    others = names.of(chat(kind=Kind.BATCH)).everybody
+    assert {r.unfit for r in others} == {Reason.OTHER_TYPE}
+    world.workers = Workers()
+    assert len(names.of(chat()).everybody) == 4
+
+
+def test_names_that_nobody_offers_take_no_room_among_those_that_are_known() -> None:
+    services = [Service("p", f"m{number}") for number in range(MAX_TABLES + 1)]
+    workers = Workers.of(Worker(service, "http://127.0.0.1:1") for service in services)
+    world = LoneWorld(OWN.peer, workers)
+    names = OfferedNames(world, BoundedWorkers(world, Limits()))
+    for service in services:
+        assert len(names.of(chat(service.model)).everybody) == 1
+        assert names.of(chat(f"no-{service.model}")).everybody == []
+    assert len(names._made) == MAX_TABLES
+    assert names._valid == names._made
+
+
+def test_offers_are_remembered_up_to_a_bound_of_all_names_together() -> None:
+    world = many(5)
+    names = OfferedNames(world, BoundedWorkers(world, Limits()), most_offers=12)
+    for kind in (Kind.CHAT, Kind.COMPLETION, Kind.EMBEDDING):
+        found = names.of(chat(kind=kind))
+        assert names.of(chat(kind=kind)) is found
+    assert [kind for _, kind in names._made] == [Kind.COMPLETION, Kind.EMBEDDING]
+    # The same name with other offers stands once.
+    world.catalog = many(7).catalog
+    assert len(names.of(chat(kind=Kind.EMBEDDING)).everybody) == 7
+    assert [kind for _, kind in names._made] == [Kind.COMPLETION, Kind.EMBEDDING]
+    world.catalog = many(13).catalog
+    assert names.of(chat()) is names.of(chat())
+    assert [*names._made] == [*names._valid] == [(MODEL, Kind.CHAT)]
+    assert names._offers == 13
+
+
 class Knowing:
     """Nodes of which one has read all that it is asked about."""
 
@@ -261,6 +318,41 @@ async def test_of_many_those_who_were_asked_are_chosen_among() -> None:
     ordered, _ = await choice.ordered(chat())
     assert knowing.asked
     assert {*knowing.asked} <= {candidate.node for candidate in ordered}
+
+
+async def test_the_only_one_is_chosen_at_once_unless_something_speaks_against_it() -> None:
+    here = LoneWorld(OWN.peer, Workers.of([OTHER.worker]))  # type: ignore[list-item]
+    for world, asked in ((here, chat()), (many(1), chat()), (here, replace(chat(), own_only=True))):
+        choice = choosing(world)
+        assert choice.at_once(asked) == choice.explain(asked).ordered
+        [only] = choice.explain(asked).ordered
+        assert choice.at_once(replace(asked, pin=Pin(node=only.node))) == (only,)
+        assert choice.at_once(replace(asked, pin=Pin(cid="nobody's"))) is None
+        choice._ledger.retry_after.told(only.address, 1.0, 0.0)
+        assert choice.at_once(asked) is None
+        choice._ledger.retry_after.told(only.address, 0.0, 0.0)
+        assert choice.at_once(asked) == (only,)
+        for _ in range(TRIP):
+            choice._ledger.health.show(only.address, Sign.FAILED, 0.0)
+        assert choice.at_once(asked) is None
+    theirs = many(1)
+    assert choosing(theirs).at_once(replace(chat(), own_only=True)) is None
+    theirs.lost = frozenset({PeerId("n0")})
+    assert choosing(theirs).at_once(chat()) is None
+    here.draining = True
+    assert choosing(here).at_once(chat()) is None
+
+
+async def test_the_only_one_is_not_chosen_at_once_without_a_slot_or_eyes(scene: Scene) -> None:
+    assert scene.choosing.at_once(chat()) == scene.choosing.explain(chat()).ordered
+    attempt = scene.books.begin(NARROW)
+    assert scene.choosing.at_once(chat()) is None
+    attempt.end()
+    reads = replace(NARROW.service, abilities=int(Ability.TEXT_IN))
+    scene.world.workers = Workers.of([Worker(reads, "http://127.0.0.1:1")])
+    seen = b'{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}'
+    assert scene.choosing.at_once(chat()) == scene.choosing.explain(chat()).ordered
+    assert scene.choosing.at_once(chat(body=seen)) is None
 
 
 async def test_who_was_left_out_is_remembered_as_it_was(scene: Scene) -> None:

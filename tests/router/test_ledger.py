@@ -11,8 +11,8 @@ from router.errors import AnswerBroken, WorkerBusy, WorkerFailed
 from router.http.exchange import NOTHING
 from router.ledger import Ledger
 from router.openai.usage import Usage
-from router.requests import Kind
-from router.select.candidates import Candidate
+from router.requests import Kind, Request
+from router.select.candidates import Candidate, Replica
 from router.state import slow_start
 from router.state.circuit import TRIP, Circuit
 from router.state.estimator import PAUSE
@@ -112,7 +112,13 @@ async def test_failures_in_a_row_open_a_circuit_and_a_full_worker_does_not(
         attempt(WorkerFailed("no"), None)
     attempt(AnswerBroken("broke off"), broken)
     assert ledger.condition(THEIRS).circuit is Circuit.OPEN
-    assert ledger.known(chat()).row(*THEIRS.key).ejected
+    assert row(ledger, chat(), THEIRS).ejected
+
+
+def row(ledger: Ledger, request: Request, candidate: Candidate) -> Candidate:
+    """Return what is known of a replica."""
+    [known] = ledger.rows(request, [Replica(candidate)])
+    return known
 
 
 def answer(
@@ -138,8 +144,8 @@ async def test_what_answers_of_our_own_worker_take_is_learnt(
     time = answer(books, Usage(7, 50))
     assert time is not None
     assert (time.alone(kilobytes=0, tokens=50), time.tokens) == (2.0, 50)
-    assert ledger.known(chat()).row(*OURS.key, OURS.worker).time == time
-    assert ledger.known(chat(kind=Kind.EMBEDDING)).row(*OURS.key, OURS.worker).time is None
+    assert row(ledger, chat(), OURS).time == time
+    assert row(ledger, chat(kind=Kind.EMBEDDING), OURS).time is None
 
 
 async def test_of_answers_that_come_at_the_same_moment_one_is_looked_at(books: Clocked) -> None:
@@ -175,10 +181,10 @@ async def test_what_a_node_says_of_its_worker_is_known_until_the_node_is_lost(
     attempt = books.begin(THEIRS)
     attempt.answered(replace(begun(), service_time=time))
     attempt.end()
-    assert ledger.known(chat()).row(*THEIRS.key).time == time
-    assert ledger.known(chat(kind=Kind.EMBEDDING)).row(*THEIRS.key).time is None
+    assert row(ledger, chat(), THEIRS).time == time
+    assert row(ledger, chat(kind=Kind.EMBEDDING), THEIRS).time is None
     ledger.forget(THEIRS.node)
-    assert ledger.known(chat()).row(*THEIRS.key).time is None
+    assert row(ledger, chat(), THEIRS).time is None
 
 
 async def test_a_replica_is_new_again_when_its_node_was_forgotten_or_made_room(

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from yarl import URL
@@ -154,7 +155,7 @@ async def test_an_address_that_is_named_no_longer_is_given_up(node: PeerNode) ->
     async with way_to(node) as way:
         await way.link([address(node)])
         assert isinstance(way._direct, Proven)
-        way._direct = Proven(NOBODY, way._direct.place)
+        way._direct = Proven(replace(way._direct.link, base=NOBODY))
         assert (await way.link([address(node)])).base == address(node)
 
 

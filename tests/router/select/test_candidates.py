@@ -1,6 +1,6 @@
 """Laws of who could answer."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import pytest
@@ -9,7 +9,7 @@ from registry.catalog import Catalog, Signed
 from registry.members.liveness import Presence
 from registry.records import Ability, Load, ModelType, PeerId, Record, Service, Version
 from router.requests import ANYWHERE, Kind, Pin, Request
-from router.select.candidates import Candidate, Field, Reason, candidates
+from router.select.candidates import Candidate, Field, Offered, Reason, Replica, candidates
 from router.state.remote_load import Reported
 from router.translate.verbatim import TGI, Verbatim
 from router.workers import Worker, Workers
@@ -36,9 +36,10 @@ class Said:
     waits: Mapping[PeerId, float]
     allowances: Mapping[PeerId, int]
 
-    def row(
-        self, node: PeerId, service: Service, worker: Worker | None = None, **doubt: bool
-    ) -> Candidate:
+    def rows(self, request: Request, replicas: Iterable[Replica]) -> list[Candidate]:
+        return [self.row(*replica.key, replica.worker) for replica in replicas]
+
+    def row(self, node: PeerId, service: Service, worker: Worker | None) -> Candidate:
         return Candidate(
             node,
             service,
@@ -47,7 +48,6 @@ class Said:
             ejected=node in self.ejected,
             report=None if worker else self.reports.get((node, service)),
             told=self.waits.get(node, 0.0),
-            **doubt,
         )
 
     def allowance(self, candidate: Candidate) -> float:
@@ -75,13 +75,12 @@ def find(
     needs: str | None = None,
 ) -> Field:
     said = None if needs is None else Verbatim(TGI, "generate", b"{}", needs)
+    here = Workers.of(own).by_name.get(model, ())
     return candidates(
         Request(
             "r", kind, model, body, "application/json", pin=pin, own_only=own_only, verbatim=said
         ),
-        own=OWN,
-        catalog=catalog(*offers),
-        workers=Workers.of(own),
+        Offered(OWN, kind, here, catalog(*offers).offers.get(model, ())),
         presence=lambda node: (presence or {}).get(node, Presence.ALIVE),
         known=Said(in_flight or {}, reported or {}, ejected, told or {}, allowance or {}),
         draining=draining,
