@@ -152,15 +152,16 @@ class NodeWorld:
     def observe(self, outcome: Outcome) -> None:
         """Have the metrics and the registry take in what an attempt showed."""
         self.metrics.attempt(outcome)
+        candidate = outcome.candidate
         # Of our own worker it says nothing that the registry would ask about.
-        if outcome.candidate.worker is not None:
+        if candidate.worker is not None:
             return
-        node, shown = outcome.candidate.node, outcome.shows
+        shown = outcome.shows
         if shown is not None:
-            self.registry.observe(node, shown)
+            self.registry.observe(candidate.node, shown)
         # Its newest word has not come to us yet, or it got lost.
         if outcome.stale:
-            self.registry.refresh(node)
+            self.registry.refresh(candidate.node)
 
 
 async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) -> Parts:

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 
 from node.auth.quotas import QuotaTicket
 from node.auth.receipts import Side
@@ -13,7 +12,6 @@ from node.faces import Serving
 from node.faces.errors import KNOWN, refusal
 from node.lane.request import HttpRequest
 from node.observe.logs import RequestLog, quoted
-from node.observe.metrics import Metrics
 from router.attempt import Routed
 from router.errors import NobodyServes, NoCapacity, RouterError, WorkerError
 from router.openai.usage import Tokens, Usage, told_at_end
@@ -25,19 +23,19 @@ log = RequestLog("modelvine.requests")
 
 _NOTHING = Usage(0, 0)
 
-_REFUSED = 400
+REFUSED = 400
+"""The least status of what did not end well."""
 
 CALLER_LEFT = 499
 """The status that is logged when nobody was left to see one; nginx coined it."""
 
 
-@dataclass(slots=True)
 class Account:
-    """What becomes of one request."""
+    """What becomes of one request. Only those of its fields are set, and take room, of which there is something to say."""
 
     id: str
     kind: Kind
-    began: float = field(default_factory=time.monotonic)
+    began: float
     model: str = "?"
     node: str = "-"
     route: str = "-"
@@ -50,6 +48,7 @@ class Account:
     served: str = ""
     """The name of the model whose tokens are ours to count: the worker is this machine's."""
     usage: Usage | None = None
+    """The tokens that this worker used, as far as anything tells."""
     tokens: Tokens | None = None
     key: str = ""
     """Name of its caller's key."""
@@ -67,9 +66,9 @@ class Account:
     """Who failed and why, as fields of the log line."""
     verbatim: str = ""
     """The protocol in whose words the answer is, its caller's and its worker's; none for OpenAI's."""
-    parts: list[tuple[str, Usage]] = field(default_factory=list)
-    """The same of the parts of a stream that several workers wrote."""
-    hops: list[tuple[str, Usage]] = field(default_factory=list)
+    parts: tuple[tuple[str, Usage], ...] = ()
+    """The same as `served` and `usage` of the parts before, of a stream that several workers wrote."""
+    hops: tuple[tuple[str, Usage], ...] = ()
     """What other nodes tell of their parts of such a stream, by peer id."""
     seconds: float = -1.0
     """How long it took; negative until it has ended."""
@@ -90,19 +89,25 @@ class Account:
     used: Usage | None = None
     """The tokens that it took, once it has ended, as far as anybody told."""
 
+    def __init__(self, id_: str, kind: Kind, asker: str = "") -> None:
+        self.id, self.kind = id_, kind
+        self.began = time.monotonic()
+        if asker:
+            self.asker = asker
+
     def asks(self, request: Request) -> None:
         """Take in what is asked."""
         self.model, self.taken = request.model.strip(), len(request.body)
 
     def routed(self, routed: Routed) -> None:
         """Take in who answers."""
-        answer, worker = routed.answer, routed.candidate.worker
-        self.candidate, self.others = routed.candidate, routed.others
-        self.node, self.route = routed.candidate.node, str(answer.route)
+        answer, candidate = routed.answer, routed.candidate
+        self.candidate, self.others = candidate, routed.others
+        self.node, self.route = candidate.node, str(answer.route)
         self.attempts, self.status = routed.attempts, answer.status
         self.verbatim = answer.verbatim
-        if worker:
-            self.served, self.usage = routed.candidate.service.model, answer.usage
+        if candidate.worker is not None:
+            self.served, self.usage = candidate.service.model, answer.usage
 
     def hears(self, usage: Usage | None) -> None:
         """Take in what an answer of another node's worker tells of its tokens."""
@@ -112,9 +117,9 @@ class Account:
     def part(self, routed: Routed, usage: Usage) -> None:
         """Take in what one worker's part of a stream took."""
         if routed.candidate.worker:
-            self.parts.append((routed.candidate.service.model, usage))
+            self.parts = (*self.parts, (routed.candidate.service.model, usage))
         elif not usage.estimated:
-            self.hops.append((routed.candidate.node, usage))
+            self.hops = (*self.hops, (routed.candidate.node, usage))
             self.hears(self.told + usage if self.told else usage)
 
     def hears_whole(self, body: bytes) -> None:
@@ -136,17 +141,41 @@ class Account:
         if isinstance(error, WorkerError | NobodyServes | NoCapacity):
             self.failure = f" at={error.at or '-'} why={quoted(str(error))}"
 
-    def spent(self) -> list[tuple[str, Usage]]:
+    def ends(self) -> Usage | None:
+        """It is over: return the tokens that workers of this machine used, and forget what is large or others' own."""
+        self.seconds = time.monotonic() - self.began
+        self.http = None
+        if self.tokens is not None:
+            self.usage, self.tokens = self.tokens.usage(), None
+        own = self.usage
+        if self.parts:
+            first, *others = [usage for _, usage in self.spent()]
+            own = sum(others, start=first)
+        self.used = own
+        if own is None:
+            # What nobody answered used none, but whoever leaves early may have had it read.
+            unasked = self.route == "-" and self.status != CALLER_LEFT
+            self.used = self.told or (_NOTHING if unasked else None)
+        return own
+
+    def spent(self) -> tuple[tuple[str, Usage], ...]:
         """Return the tokens that workers of this machine used, by model, as far as anything tells."""
-        usage = self.tokens.usage() if self.tokens else self.usage
-        return [*self.parts, (self.served, usage)] if usage else self.parts
+        return (*self.parts, (self.served, self.usage)) if self.usage else self.parts
+
+    def token_seconds(self) -> float:
+        """Return how long each token after the first took in a stream that ended well, 0 where nobody tells."""
+        used = self.used
+        if not self.streams_text or self.status >= REFUSED or used is None:
+            return 0.0
+        if used.completion < 2 or used.estimated:
+            return 0.0
+        return (self.seconds - self.first) / (used.completion - 1)
 
 
 def opened(context: Serving, id_: str, kind: Kind, asker: str = "") -> Account:
     """Open the account of one request, of the node `asker` where it is no client's; whoever does so concludes it."""
-    context.metrics.begun()
-    account = Account(id_, kind, asker=asker)
-    context.metrics.recent.under_way[id(account)] = account
+    account = Account(id_, kind, asker)
+    context.metrics.recent.under_way[account] = None
     return account
 
 
@@ -174,121 +203,45 @@ def concluding(context: Serving, account: Account) -> Iterator[Account]:
 
 
 def conclude(context: Serving, account: Account) -> None:
-    """Write one line, and count."""
-    seconds = time.monotonic() - account.began
-    context.metrics.ended(
-        str(account.kind),
-        status=account.status,
-        seconds=seconds,
-        taken=account.taken,
-        sent=account.sent,
-    )
-    spent = account.spent()
-    for model, usage in spent:
-        context.metrics.spent(model, usage)
-    used = _used(account, spent)
+    """Write one line, and have it counted."""
+    own, used = account.ends(), account.used
     if account.ticket is not None:
         # Who does not tell leaves the estimate as it is.
         told = used is not None and not used.estimated
         account.ticket.settle(used.prompt + used.completion if used and told else None)
+        account.ticket = None
     asker = account.asker
     # Who asks with a grant is counted by that.
     if not asker or account.key:
-        _count(context, account, used, seconds)
-    if (asker or not account.served) and account.status < _REFUSED:
-        _write_down(context, account, used, seconds)
+        context.usage.ended(account)
+    if (asker or not account.served) and account.status < REFUSED:
+        _write_down(context, account, used)
     if account.full:
         context.metrics.recent.found_no_room(account.model, context.peer)
-    _remember(context.metrics, account, used, seconds, spent)
+    context.metrics.ended(account)
     if account.trace is not None and context.tracer is not None:
         context.tracer.ended(account, account.trace)
         account.trace = None
+    # The worker is not ours, or tells nothing.
+    tokens = "-"
+    if own is not None:
+        tokens = f"{'~' if own.estimated else ''}{own.prompt}+{own.completion}"
     log.info(
-        "request=%s model=%s kind=%s node=%s route=%s attempts=%d status=%d seconds=%.3f tokens=%s%s",
-        account.id,
-        quoted(account.model),
-        account.kind,
-        account.node,
-        account.route,
-        account.attempts,
-        account.status,
-        seconds,
-        _in_words([usage for _, usage in spent]),
-        account.failure,
+        f"request={account.id} model={quoted(account.model)} kind={account.kind} node={account.node} route={account.route}"
+        f" attempts={account.attempts} status={account.status} seconds={account.seconds:.3f} tokens={tokens}{account.failure}"
     )
 
 
-def _write_down(context: Serving, account: Account, used: Usage | None, seconds: float) -> None:
+def _write_down(context: Serving, account: Account, used: Usage | None) -> None:
     """Write receipts of what ended well between this node and others."""
     add = context.receipts.add
     if account.asker:
         tokens = None if used is None or used.estimated else (used.prompt, used.completion)
-        add(Side.SERVED, account.asker, account.id, account.model, tokens, seconds)
+        add(Side.SERVED, account.asker, account.id, account.model, tokens, account.seconds)
         return
     if account.node == NOBODY:
         return
     told = account.told
     for node, usage in account.hops or ((account.node, told),):
         tokens = None if usage is None else (usage.prompt, usage.completion)
-        add(Side.ASKED, node, account.id, account.model, tokens, seconds)
-
-
-def _remember(
-    metrics: Metrics,
-    account: Account,
-    used: Usage | None,
-    seconds: float,
-    spent: list[tuple[str, Usage]],
-) -> None:
-    """Have an account that has ended measured, and looked at later, without what is large or others' own."""
-    recent = metrics.recent
-    account.seconds, account.used = seconds, used
-    account.ticket = account.tokens = account.http = None
-    recent.under_way.pop(id(account), None)
-    recent.ended.append(account)
-    recent.count += 1
-    token_time = 0.0
-    well = account.streams_text and account.status < _REFUSED
-    if well and used is not None and used.completion > 1 and not used.estimated:
-        token_time = (seconds - account.first) / (used.completion - 1)
-        metrics.token_time(str(account.kind), token_time)
-    if metrics.measurements is not None:
-        metrics.measurements.ended(account, spent, token_time)
-
-
-def _used(account: Account, spent: list[tuple[str, Usage]]) -> Usage | None:
-    """Return the tokens that a request used, `None` where nobody tells; what nobody answered used none."""
-    if spent:
-        first, *others = spent
-        return sum((usage for _, usage in others), start=first[1]) if others else first[1]
-    if account.told is not None:
-        return account.told
-    # Whoever leaves early may have had it read.
-    return _NOTHING if account.route == "-" and account.status != CALLER_LEFT else None
-
-
-def _count(context: Serving, account: Account, used: Usage | None, seconds: float) -> None:
-    node = account.node
-    # What nobody has can be called anything.
-    model = NOBODY if node == NOBODY else account.model
-    tally = context.usage.tally(account.key or NOBODY, model, node)
-    tally.requests += 1
-    tally.seconds += seconds
-    tally.first_seconds += account.first
-    if account.status >= 400:
-        tally.failed += 1
-    if used is None or used.estimated:
-        tally.estimated += 1
-    if used is not None:
-        tally.prompt += used.prompt
-        tally.completion += used.completion
-        tally.cached += used.cached or 0
-
-
-def _in_words(spent: list[Usage]) -> str:
-    """Write `prompt+completion`, `~` before it where part is estimated, `-` where the worker is not ours or tells nothing."""
-    if not spent:
-        return "-"
-    first, *others = spent
-    total = sum(others, start=first)
-    return f"{'~' if total.estimated else ''}{total.prompt}+{total.completion}"
+        add(Side.ASKED, node, account.id, account.model, tokens, account.seconds)

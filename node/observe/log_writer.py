@@ -53,19 +53,24 @@ class Lines:
     def add(self, line: str, *, hurry: bool = False) -> None:
         """Take a line, and return at once whatever becomes of it."""
         with self._lock:
-            if self._size + len(line) > MAX_WAITING:
+            size = self._size + len(line) + 1
+            if size > MAX_WAITING + 1:
                 self._left_out += 1
                 return
-            first = not self._waiting
-            self._waiting.append(line)
-            self._size += len(line) + 1
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="log", daemon=True)
-                self._thread.start()
-        if first:
-            self._some.set()
+            waiting = self._waiting
+            if not waiting:
+                self._wake()
+            waiting.append(line)
+            self._size = size
         if hurry:
             self._hurry.set()
+
+    def _wake(self) -> None:
+        """Have the thread write what is about to come."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+            self._thread.start()
+        self._some.set()
 
     def flush(self) -> None:
         """Wait until everything was taken or failed, `FLUSH_WITHIN` seconds at most."""

@@ -40,6 +40,8 @@ MAX_FIELD = 256
 """Characters of one field's value, as many as a model's name may have."""
 
 _WORD = re.compile(r'[^\s"\\]*')
+_USUAL = re.compile(rf"[!#-\[\]-~]{{0,{MAX_FIELD}}}")
+"""Matches what most fields hold, at one go: one short word of ASCII."""
 _EXPECTED = (NodeError, RegistryError, RouterError, OSError)
 _FRAMES = 8
 _BLANK = vars(logging.makeLogRecord({}))
@@ -98,29 +100,20 @@ class RequestLog:
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
 
-    def info(self, template: str, *args: object) -> None:
+    def info(self, message: str) -> None:
         """Write a line, where the logger is not set to write less."""
         logger = self._logger
         if not logger.isEnabledFor(logging.INFO):
             return
-        only = _only_handler(logger)
-        if only is None:
-            logger.info(template, *args)
-        else:
-            only.add(logger.name, template % args)
-
-
-def _only_handler(logger: logging.Logger) -> "Log | None":
-    """Return the handler of `configure`, where nobody else hears a logger or has a say in what it writes."""
-    only: Log | None = None
-    above: logging.Logger | None = None if logger.filters else logger
-    while above is not None:
-        for handler in above.handlers:
-            if only is not None or not isinstance(handler, Log):
-                return None
-            only = handler
-        above = above.parent if above.propagate else None
-    return only
+        top = logger.parent
+        # Almost always the root logger alone has a handler, and nobody has a say in what this one writes.
+        alone = logger.propagate and not logger.handlers and not logger.filters
+        if alone and top is logging.root and len(top.handlers) == 1:
+            only = top.handlers[0]
+            if isinstance(only, Log):
+                only.add(logger.name, message)
+                return
+        logger.info(message)
 
 
 def quoted(value: str) -> str:
@@ -128,6 +121,8 @@ def quoted(value: str) -> str:
 
     Else what comes from outside could pretend to be other fields. A long one is cut.
     """
+    if _USUAL.fullmatch(value):
+        return value
     cut = value if len(value) <= MAX_FIELD else f"{value[:MAX_FIELD]}… ({len(value)} characters)"
     if _WORD.fullmatch(cut) and cut.isprintable():
         return cut
@@ -151,9 +146,11 @@ class ConsoleLine(logging.Formatter):
 
     def line(self, created: float, level: str, name: str, message: str) -> str:
         """Return the line of a message with nothing beside it."""
-        milliseconds = int(created * 1000)
-        clock = f"{_local(milliseconds // 1000)}.{milliseconds % 1000:03d}"
-        return f"{clock} {self._levels.get(level, level)} {name}  {escaped(message)}"
+        second, millisecond = divmod(int(created * 1000), 1000)
+        if len(message) > MAX_LINE or not message.isprintable():
+            message = escaped(message)
+        level = self._levels.get(level, level)
+        return f"{_local(second)}.{millisecond:03d} {level} {name}  {message}"
 
 
 class JsonLine(logging.Formatter):

@@ -16,7 +16,6 @@ from registry.records import PeerId
 
 if TYPE_CHECKING:
     from node.faces.access_log import Account
-    from router.openai.usage import Usage
 
 MAX_SERIES = 2_000
 """Histograms that are held apart; what comes beyond that is counted without its model and its error."""
@@ -43,10 +42,8 @@ class Measurements:
         self._most = most
         self._series: dict[tuple[str, Attributes], Histogram] = {}
 
-    def ended(
-        self, account: "Account", spent: "Iterable[tuple[str, Usage]]", token_time: float
-    ) -> None:
-        """Take in a request that is over, the tokens that workers of this machine used, and the seconds of one, 0 if unknown."""
+    def ended(self, account: "Account") -> None:
+        """Take in a request that is over."""
         kind = (
             (genai.OPERATION, genai.operation_of(account.kind)),
             (genai.PROVIDER, genai.OWN_PROVIDER),
@@ -61,9 +58,9 @@ class Measurements:
             self._observe(genai.REQUEST_DURATION, asked, account.seconds)
             if account.streams_text:
                 self._observe(genai.FIRST_BYTE_TIME, asked, account.first)
-        if token_time:
+        if token_time := account.token_seconds():
             self._observe(genai.TIME_PER_OUTPUT, asked, token_time)
-        for model, usage in spent:
+        for model, usage in account.spent():
             # Of what nobody told there shall be no metric.
             if not usage.estimated:
                 used = (*kind, _model(model))

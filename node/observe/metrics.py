@@ -1,9 +1,9 @@
 """Metrics of a node: numbers that cost a request nothing, as Prometheus series on demand."""
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from prometheus_client.utils import floatToGoString
 
 from node.connection_limits import EVENTS, Crowd
 from node.observe import genai
-from node.observe.counters import SECONDS, Counts, Histogram, Spent, Spread, Times, summed
+from node.observe.counters import SECONDS, Counts, RequestSums, Spent, Spread, Times, summed
 from node.observe.measurements import Measurements
 from node.observe.recent import Recent
 from registry.records import Service
@@ -28,13 +28,13 @@ from router.requests import Kind
 from router.worker_metrics import Told
 
 if TYPE_CHECKING:
-    from router.openai.usage import Usage
+    from node.faces.access_log import Account
     from router.world import Outcome
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-MAX_MODELS = 4_096
-"""Models whose tokens are counted apart; those of further ones are counted together, under no name."""
+MANY = 256
+"""Requests that have ended and are held at most until they are counted: together that takes a fifth of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ class Sizes:
 class Metrics:
     """This node's counters: plain numbers, made into series only when somebody asks for them.
 
+    Requests are noted one by one, and counted when somebody asks, or many have ended: see `_count`.
     The library's own counters take a lock and a look-up each; ten of them cost a request more than its routing does.
     """
 
@@ -86,14 +87,11 @@ class Metrics:
         self.measurements = measurements
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
-        self._requests: Counter[tuple[str, int]] = Counter()
         self._attempts: Counter[tuple[str, str]] = Counter()
-        self._seconds: dict[str, Histogram] = defaultdict(Histogram)
-        self._first_byte: dict[str, Histogram] = defaultdict(Histogram)
-        self._token_time: dict[str, Histogram] = defaultdict(Histogram)
-        self._tokens: Counter[tuple[str, str, str]] = Counter()
-        self._models: set[str] = set()
-        self._in_flight = self._taken = self._sent = 0
+        self._sums = RequestSums()
+        self._counted = 0
+        self.answering: list[Account] = []
+        """Requests whose answers have begun and are not counted: as many at most as are under way, and `MANY`."""
         self.spans: Counter[str] = Counter()
         """Spans of requests that were `sent` to a collector, and `dropped`."""
         self.crowd = Crowd()
@@ -101,62 +99,43 @@ class Metrics:
         self.recent = Recent(time.time)
         """Requests, those under way and the last that ended."""
 
-    def begun(self) -> None:
-        """Count a request that came in."""
-        self._in_flight += 1
-
-    def answering(self, kind: str, seconds: float) -> None:
-        """Count the first byte of an answer."""
-        self._first_byte[kind].observe(seconds)
-
-    def token_time(self, kind: str, seconds: float) -> None:
-        """Count the time of each token after the first, of one answer."""
-        self._token_time[kind].observe(seconds)
-
-    def ended(self, kind: str, *, status: int, seconds: float, taken: int, sent: int) -> None:
-        """Count a request that is over, with the bytes it took in and sent out."""
-        self._in_flight -= 1
-        self._requests[kind, status] += 1
-        self._seconds[kind].observe(seconds)
-        self._taken += taken
-        self._sent += sent
-
-    def spent(self, model: str, usage: "Usage") -> None:
-        """Count the tokens of one answer."""
-        if model not in self._models:
-            if len(self._models) >= MAX_MODELS:
-                model = ""
-            self._models.add(model)
-        estimated = "yes" if usage.estimated else "no"
-        self._tokens[model, "completion", estimated] += usage.completion
-        if usage.prompt:
-            self._tokens[model, "prompt", estimated] += usage.prompt
+    def ended(self, account: "Account") -> None:
+        """Take in a request that is over."""
+        recent = self.recent
+        recent.under_way.pop(account, None)
+        recent.ended.append(account)
+        recent.count += 1
+        if recent.count - self._counted >= MANY:
+            self._count()
+        if self.measurements is not None:
+            self.measurements.ended(account)
 
     def attempt(self, outcome: "Outcome") -> None:
         """Count one attempt at one worker or peer."""
-        ended = "ok" if outcome.error is None else type(outcome.error).__name__
-        self._attempts[outcome.candidate.dialect, ended] += 1
-        if outcome.error is not None:
-            self.recent.failed_attempt(outcome, outcome.error)
+        error = outcome.error
+        if error is None:
+            self._attempts[outcome.candidate.dialect, "ok"] += 1
+        else:
+            self._attempts[outcome.candidate.dialect, type(error).__name__] += 1
+            self.recent.failed_attempt(outcome, error)
 
     def counts(self) -> Counts:
         """Return what was counted until now."""
-        return Counts(
-            requests=tuple(
-                Times(kind, str(status), count) for (kind, status), count in self._requests.items()
-            ),
+        self._count()
+        return replace(
+            self._sums.counts(),
             attempts=tuple(Times(*key, count) for key, count in self._attempts.items()),
-            seconds=_spreads_of(self._seconds),
-            first_byte=_spreads_of(self._first_byte),
-            token_time=_spreads_of(self._token_time),
-            tokens=tuple(Spent(*key, tokens) for key, tokens in self._tokens.items()),
             crowd=tuple(self.crowd.events.items()),
             spans=tuple(self.spans.items()),
             connections=self.crowd.open,
-            in_flight=self._in_flight,
-            taken=self._taken,
-            sent=self._sent,
+            in_flight=len(self.recent.under_way),
         )
+
+    def _count(self) -> None:
+        """Count what came since the last time."""
+        answering, self.answering = self.answering, []
+        self._sums.add(answering, self.recent.since(self._counted))
+        self._counted = self.recent.count
 
     def text(self, sizes: Sizes, others: Iterable[Counts] = ()) -> bytes:
         """Return everything in Prometheus' text format; `others` are what other processes of this node have counted."""
@@ -275,10 +254,6 @@ def _filled(
         buckets = list(zip(bounds, accumulate(counts), strict=True))
         family.add_metric((kind, *labels), buckets, total)
     return family
-
-
-def _spreads_of(histograms: Mapping[str, Histogram]) -> tuple[Spread, ...]:
-    return tuple(Spread(kind, tuple(h.counts), h.total) for kind, h in histograms.items())
 
 
 class _Momentary(Collector):

@@ -4,8 +4,8 @@ A request costs two entries and no call: whoever opens and concludes its account
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from node.auth.usage import MAX_NAME
@@ -54,8 +54,8 @@ class Recent:
     def __init__(self, wall: Clock, *, most: int = MOST) -> None:
         """`wall` returns Unix time."""
         self._wall = wall
-        self.under_way: dict[int, Account] = {}
-        """Requests that have not ended, by the identity of their accounts."""
+        self.under_way: dict[Account, None] = {}
+        """Requests that have not ended, in the order in which they came."""
         self.ended: deque[Account] = deque(maxlen=most)
         """Those that have, the newest last."""
         self.count = 0
@@ -95,7 +95,7 @@ class Recent:
         taken, self.refused = self.refused, Counter()
         return tuple(NoRoomCount(*pair, times) for pair, times in taken.items())
 
-    def since(self, count: int) -> Iterable["Account"]:
+    def since(self, count: int) -> list["Account"]:
         """Return the requests that ended after the first `count`, the oldest first, as far as they are remembered."""
         new = min(max(self.count - count, 0), len(self.ended))
-        return [self.ended[place] for place in range(len(self.ended) - new, len(self.ended))]
+        return [*islice(self.ended, len(self.ended) - new, None)]

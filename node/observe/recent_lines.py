@@ -36,7 +36,7 @@ class RecentLines:
 
     def add(self, time: float, level: str, logger: str, message: str) -> None:
         """Take in a line."""
-        kept = message if len(message) <= MAX_CHARACTERS else message[:MAX_CHARACTERS]
+        kept = message[:MAX_CHARACTERS]
         self._lines.append((time, level, logger, kept, next(self._numbers)))
 
     def since(self, time: float) -> tuple[LogLine, ...]:

@@ -94,8 +94,10 @@ def told(said: object) -> Usage | None:
         return None
     if not (0 <= prompt <= _MOST_TOKENS and 0 <= completion <= _MOST_TOKENS):
         return None
-    cached = _cached(usage.get("prompt_tokens_details"), prompt)
-    return Usage(int(prompt), int(completion), usage.get("estimated") is True, cached)
+    details = usage.get("prompt_tokens_details")
+    cached = _cached(details, prompt) if details else None
+    # JSON's `true` is an int to Python; the plus makes it 1.
+    return Usage(+prompt, +completion, usage.get("estimated") is True, cached)
 
 
 def _cached(details: object, prompt: int) -> int | None:

@@ -141,9 +141,9 @@ class Feed:
         if new := min(found.count - self._node_events, MAX_SHOWN):
             said["events"] = [asdict(one) for one in list(found.events)[-new:]]
             self._node_events = found.count
-        ended = list(recent.since(self._requests))[-MAX_SHOWN:]
+        ended = recent.since(self._requests)[-MAX_SHOWN:]
         self._requests = recent.count
-        under_way = list(recent.under_way.values())[:MAX_SHOWN]
+        under_way = list(recent.under_way)[:MAX_SHOWN]
         failed = failed_by_request(recent)
         return {
             keys: _event(
@@ -196,15 +196,15 @@ def _passes(check: Callable[[], None]) -> bool:
 
 def _requests(context: Context, number: int, *, keys: bool) -> dict[str, Any]:
     recent = context.metrics.recent
-    ended = list(recent.since(recent.count - number))
+    ended = recent.since(recent.count - number)
     failed = failed_by_request(recent)
     return {
         "count": recent.count,
         # Each process remembers its own, and this is the first one's.
         "processes": context.whole.processes,
-        "under_way": [
-            request_row(context, one, failed, keys=keys) for one in recent.under_way.values()
-        ][:MOST],
+        "under_way": [request_row(context, one, failed, keys=keys) for one in recent.under_way][
+            :MOST
+        ],
         "ended": [request_row(context, one, failed, keys=keys) for one in reversed(ended)],
     }
 
@@ -216,7 +216,7 @@ def _cut(context: Context, id_: str) -> int:
     """
     asked = [
         one.http.transport
-        for one in context.metrics.recent.under_way.values()
+        for one in context.metrics.recent.under_way
         if one.id == id_ and one.http is not None and not one.asker
     ]
     transports = [transport for transport in asked if transport is not None]

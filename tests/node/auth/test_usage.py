@@ -4,10 +4,13 @@ import orjson
 import pytest
 
 from node.auth import usage as module
-from node.auth.usage import NOBODY, UsageBook, UsageLog, UsageRow, sums
+from node.auth.usage import MANY, NOBODY, UsageBook, UsageLog, UsageRow, sums
+from node.faces.access_log import Account
 from registry.errors import StoreUnavailable
 from registry.store import Put, Space
 from registry.store.memory import MemoryStore
+from router.openai.usage import Usage
+from router.requests import Kind
 
 DAY = 86_400.0
 NOW = 20_000 * DAY + 100
@@ -59,6 +62,47 @@ def test_days_are_those_of_utc(clock):
     assert book.today() == TODAY
     clock.now = 20_001 * DAY
     assert book.today() == TOMORROW
+
+
+def ended(key="ann", model="m", node="n1", status=200, used=None):
+    account = Account("r", Kind.CHAT)
+    account.key, account.model, account.node = key, model, node
+    account.status, account.used = status, used
+    account.seconds, account.first = 0.5, 0.25
+    return account
+
+
+def test_a_request_counts_for_the_day_on_which_it_ended(clock):
+    book = UsageBook(clock)
+    for now in (NOW, NOW + 1, NOW + DAY, NOW + DAY + 1):
+        clock.now = now
+        book.ended(ended())
+    clock.now = NOW + 2 * DAY
+    assert book.today() == "2024-10-06"
+    assert [(row.day, row.requests) for row in book.take()] == [(TODAY, 2), (TOMORROW, 2)]
+    assert book.take() == ()
+
+
+def test_what_requests_took_is_summed_however_many_there_are(clock):
+    book = UsageBook(clock)
+    told, guessed = Usage(7, 5, cached=3), Usage(0, 2, estimated=True)
+    for _ in range(MANY):
+        for one in (ended(used=told), ended(used=guessed), ended(status=499)):
+            book.ended(one)
+    assert len(book._ended) <= MANY
+    assert book.take() == (
+        UsageRow(
+            TODAY, "ann", "m", "n1", 3 * MANY, MANY, 7 * MANY, 7 * MANY, 3 * MANY, 2 * MANY,
+            1.5 * MANY, 0.75 * MANY,
+        ),
+    )  # fmt: skip
+
+
+def test_what_nobody_has_and_who_shows_no_key_have_no_name(clock):
+    book = UsageBook(clock)
+    book.ended(ended(key="", model="made up", node=NOBODY, status=404, used=Usage(0, 0)))
+    [row] = book.take()
+    assert (row.key, row.model, row.node, row.failed, row.estimated) == (NOBODY,) * 3 + (1, 0)
 
 
 async def test_requests_are_summed_by_day_key_model_and_node(store, clock):

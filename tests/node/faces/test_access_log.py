@@ -97,7 +97,8 @@ async def test_tokens_after_the_first_are_timed_where_a_stream_told_them(
     served, used, status, streams, times
 ):
     metrics = Metrics(Measurements())
-    account = Account("r", Kind.CHAT, began=time.monotonic() - 3.0, first=1.0, status=status)
+    account = Account("r", Kind.CHAT)
+    account.began, account.first, account.status = time.monotonic() - 3.0, 1.0, status
     account.streams_text, account.told = streams, used
     conclude(replace(served.context, metrics=metrics), account)
     found = [row for row in metrics.counts().token_time if sum(row.counts)]

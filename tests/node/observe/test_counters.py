@@ -15,6 +15,13 @@ def test_a_time_falls_between_two_bounds():
     assert (kind, counts[0], counts[len(SECONDS)], total) == ("chat", 2, 1, 1000.009)
 
 
+def test_many_times_fall_as_each_alone_would():
+    values = [0.004, 0.005, 0.006, 1000, 2, 2]
+    many = Histogram()
+    many.observe_all(values)
+    assert Spread("chat", tuple(many.counts), many.total) == spread("chat", *values)
+
+
 def test_what_two_processes_counted_is_added_by_name():
     one = Counts(requests=(Times("chat", "200", 2), Times("chat", "499", 1)), in_flight=1, taken=5)
     two = Counts(requests=(Times("chat", "200", 3),), in_flight=2, sent=7)

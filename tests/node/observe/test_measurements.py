@@ -22,8 +22,9 @@ OF_MODEL = COMMON | {genai.REQUEST_MODEL: "tiny"}
 
 def account(status=200, *, model="tiny", **fields):
     candidate = Candidate(PeerId("node"), Service("p", model)) if model else None
-    made = Account("r-1", Kind.CHAT, model="made up", status=status, seconds=3.0, **fields)
-    made.candidate = candidate
+    made = Account("r-1", Kind.CHAT)
+    said = {"model": "made up", "status": status, "seconds": 3.0, "candidate": candidate}
+    vars(made).update(said | fields)
     return made
 
 
@@ -40,8 +41,9 @@ def key(instrument, attributes):
 
 def test_a_stream_has_its_times_and_tokens():
     measurements = Measurements()
-    streamed = account(streams_text=True, first=0.5)
-    measurements.ended(streamed, [("tiny", Usage(7, 11))], 0.25)
+    used = Usage(7, 11)
+    streamed = account(streams_text=True, first=0.5, used=used, served="tiny", usage=used)
+    measurements.ended(streamed)
     assert measured(measurements) == {
         key(genai.REQUEST_DURATION, OF_MODEL): (1, 3.0),
         key(genai.FIRST_BYTE_TIME, OF_MODEL): (1, 0.5),
@@ -53,8 +55,8 @@ def test_a_stream_has_its_times_and_tokens():
 
 def test_a_failure_has_its_error_and_no_time_to_the_first_byte():
     measurements = Measurements()
-    measurements.ended(account(502, error="WorkerDied", streams_text=True, first=0.5), [], 0.0)
-    measurements.ended(account(499), [], 0.0)
+    measurements.ended(account(502, error="WorkerDied", streams_text=True, first=0.5))
+    measurements.ended(account(499))
     assert measured(measurements) == {
         key(genai.REQUEST_DURATION, OF_MODEL | {genai.ERROR: "WorkerDied"}): (1, 3.0),
         key(genai.REQUEST_DURATION, OF_MODEL | {genai.ERROR: "499"}): (1, 3.0),
@@ -63,8 +65,8 @@ def test_a_failure_has_its_error_and_no_time_to_the_first_byte():
 
 def test_what_nobody_serves_has_no_name_and_what_nobody_told_is_no_usage():
     measurements = Measurements()
-    measurements.ended(account(404, model="", error="UnknownModel"), [], 0.0)
-    measurements.ended(account(), [("tiny", Usage(0, 11, estimated=True))], 0.0)
+    measurements.ended(account(404, model="", error="UnknownModel"))
+    measurements.ended(account(served="tiny", usage=Usage(0, 11, estimated=True)))
     assert measured(measurements) == {
         key(genai.REQUEST_DURATION, COMMON | {genai.ERROR: "UnknownModel"}): (1, 3.0),
         key(genai.REQUEST_DURATION, OF_MODEL): (1, 3.0),
@@ -73,7 +75,7 @@ def test_what_nobody_serves_has_no_name_and_what_nobody_told_is_no_usage():
 
 def test_values_fall_between_the_bounds_of_the_conventions():
     measurements = Measurements()
-    measurements.ended(account(), [("tiny", Usage(4, 5))], 0.0)
+    measurements.ended(account(served="tiny", usage=Usage(4, 5)))
     counts = {row.attributes[-1][1]: row.counts for row in measurements.rows()}
     assert (counts["input"].index(1), counts["output"].index(1)) == (1, 2)
     for instrument in genai.INSTRUMENTS.values():
@@ -83,8 +85,8 @@ def test_values_fall_between_the_bounds_of_the_conventions():
 def test_beyond_the_most_series_models_are_counted_together():
     measurements = Measurements(most=2)
     for model in "abcde":
-        measurements.ended(account(model=model), [], 0.0)
-    measurements.ended(account(500, model="f"), [], 0.0)
+        measurements.ended(account(model=model))
+    measurements.ended(account(500, model="f"))
     assert measured(measurements) == {
         key(genai.REQUEST_DURATION, COMMON | {genai.REQUEST_MODEL: "a"}): (1, 3.0),
         key(genai.REQUEST_DURATION, COMMON | {genai.REQUEST_MODEL: "b"}): (1, 3.0),
@@ -92,13 +94,13 @@ def test_beyond_the_most_series_models_are_counted_together():
     }
     many = Measurements()
     for number in range(MAX_SERIES + 10):
-        many.ended(account(model=f"m-{number}"), [], 0.0)
+        many.ended(account(model=f"m-{number}"))
     assert len(many.rows()) == MAX_SERIES + 1
 
 
 def test_a_models_name_is_cut_and_shows_no_control_characters():
     measurements = Measurements()
-    measurements.ended(account(model="a\nb" + "x" * 1_000), [], 0.0)
+    measurements.ended(account(model="a\nb" + "x" * 1_000))
     [row] = measurements.rows()
     assert row.attributes[-1] == (genai.REQUEST_MODEL, "a?b" + "x" * 253)
 
@@ -106,8 +108,8 @@ def test_a_models_name_is_cut_and_shows_no_control_characters():
 def test_what_helpers_told_is_added_once():
     first, helper = Measurements(), Measurements()
     for _ in range(2):
-        helper.ended(account(), [], 0.0)
-        first.ended(account(), [], 0.0)
+        helper.ended(account())
+        first.ended(account())
         first.add(helper.take())
     assert helper.rows() == helper.take() == ()
     assert measured(first) == {key(genai.REQUEST_DURATION, OF_MODEL): (4, 12.0)}

@@ -2,10 +2,13 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from node.observe.metrics import MAX_MODELS, Metrics, Sizes
+from node.faces.access_log import Account
+from node.observe.counters import MAX_MODELS
+from node.observe.metrics import MANY, Metrics, Sizes
 from registry.records import PeerId, Service
 from router.errors import WorkerFailed
 from router.openai.usage import Usage
+from router.requests import Kind
 from router.select.candidates import Candidate
 from router.worker_metrics import Figure
 from router.world import Outcome
@@ -31,6 +34,12 @@ SIZES = Sizes(
 CANDIDATE = Candidate(PeerId("them"), Service("p", "m"))
 
 
+def account(**fields):
+    made = Account("r-1", Kind.CHAT)
+    vars(made).update({"status": 200, "seconds": 0.2, **fields})
+    return made
+
+
 def samples(metrics):
     """Every sample as (name, labels) → value, the way a scraper reads the text."""
     text = metrics.text(SIZES).decode()
@@ -43,8 +52,7 @@ def samples(metrics):
 
 def test_a_request_is_counted_by_kind_and_status():
     metrics = Metrics()
-    metrics.begun()
-    metrics.ended("chat/completions", status=200, seconds=0.2, taken=10, sent=20)
+    metrics.ended(account(taken=10, sent=20))
     seen = samples(metrics)
     assert seen["modelvine_requests_total", "200", "chat/completions"] == 1
     assert seen["modelvine_request_seconds_count", "chat/completions"] == 1
@@ -53,25 +61,24 @@ def test_a_request_is_counted_by_kind_and_status():
 
 
 def test_a_request_is_in_flight_until_it_ends():
-    metrics = Metrics()
-    metrics.begun()
+    metrics, one = Metrics(), account(status=499)
+    metrics.recent.under_way[one] = None
     assert samples(metrics)["modelvine_requests_in_flight",] == 1
-    metrics.ended("embeddings", status=499, seconds=1, taken=0, sent=0)
+    metrics.ended(one)
     assert samples(metrics)["modelvine_requests_in_flight",] == 0
 
 
 def test_the_first_byte_is_timed_apart_from_the_last():
     metrics = Metrics()
-    metrics.answering("chat/completions", 0.03)
+    metrics.answering.append(account(first=0.03))
     assert samples(metrics)["modelvine_first_byte_seconds_sum", "chat/completions"] == 0.03
 
 
 def test_times_have_opentelemetrys_names_beside_our_own():
     metrics = Metrics()
-    metrics.answering("chat/completions", 0.03)
-    metrics.begun()
-    metrics.ended("chat/completions", status=200, seconds=0.2, taken=10, sent=20)
-    metrics.token_time("chat/completions", 0.02)
+    streamed = account(first=0.03, seconds=0.13, streams_text=True, used=Usage(5, 6))
+    metrics.answering.append(streamed)
+    metrics.ended(streamed)
     seen = samples(metrics)
     assert seen["gen_ai_server_time_per_output_token_seconds_sum", "chat", "modelvine"] == 0.02
     assert seen["gen_ai_server_request_duration_seconds_count", "chat", "modelvine"] == 1
@@ -86,19 +93,42 @@ def test_what_became_of_spans_is_counted():
 
 def test_tokens_are_counted_by_model_and_part_and_estimates_apart():
     metrics = Metrics()
-    metrics.spent("m", Usage(5, 6))
-    metrics.spent("m", Usage(5, 6))
-    metrics.spent("m", Usage(0, 3, estimated=True))
+    metrics.ended(account(served="m", usage=Usage(5, 6)))
+    metrics.ended(account(served="m", usage=Usage(5, 6)))
+    metrics.ended(account(served="m", usage=Usage(0, 3, estimated=True)))
     seen = samples(metrics)
     assert seen["modelvine_tokens_total", "m", "no", "prompt"] == 10
     assert seen["modelvine_tokens_total", "completion", "m", "no"] == 12
     assert seen["modelvine_tokens_total", "completion", "m", "yes"] == 3
 
 
+def test_a_stream_that_two_workers_wrote_counts_for_both():
+    metrics = Metrics()
+    parts = (("m", Usage(5, 6)),)
+    metrics.ended(account(parts=parts, served="n", usage=Usage(7, 8)))
+    metrics.ended(account(parts=parts))
+    seen = samples(metrics)
+    assert seen["modelvine_tokens_total", "completion", "m", "no"] == 12
+    assert seen["modelvine_tokens_total", "completion", "n", "no"] == 8
+
+
+def test_each_request_is_counted_once_whenever_somebody_looks():
+    metrics = Metrics()
+    for number in range(3 * MANY):
+        one = account(first=0.03, taken=10)
+        metrics.answering.append(one)
+        metrics.ended(one)
+        assert len(metrics.answering) <= MANY
+        if number % 100 == 0:
+            counts = metrics.counts()
+            assert counts.requests[0].times == sum(counts.first_byte[0].counts) == number + 1
+    assert metrics.counts().taken == 30 * MANY
+
+
 def test_models_beyond_the_bound_share_one_row():
     metrics = Metrics()
     for number in range(MAX_MODELS + 10):
-        metrics.spent(f"m{number}", Usage(0, 1))
+        metrics.ended(account(served=f"m{number}", usage=Usage(0, 1)))
     seen = samples(metrics)
     assert seen["modelvine_tokens_total", "", "completion", "no"] == 10
     assert sum(1 for name, *_ in seen if name == "modelvine_tokens_total") == MAX_MODELS + 1
@@ -136,5 +166,5 @@ def test_the_process_itself_is_measured():
 
 def test_two_nodes_in_one_process_count_apart():
     one, other = Metrics(), Metrics()
-    one.begun()
+    one.recent.under_way[account()] = None
     assert samples(other)["modelvine_requests_in_flight",] == 0

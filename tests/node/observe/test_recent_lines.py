@@ -34,7 +34,7 @@ def test_what_is_written_is_kept_with_its_fields_and_what_is_not_written_is_not(
     log = logging.getLogger("modelvine.test")
     log.debug("hidden")
     log.warning("model %s", "tiny", extra={"why": "two words"})
-    logs.RequestLog("modelvine.requests").info("request=%s", "1")
+    logs.RequestLog("modelvine.requests").info("request=1")
     log.error("broken", exc_info=OSError("gone"))
     assert [(line.level, line.logger, line.message) for line in logs.recent().since(0.0)] == [
         ("WARNING", "modelvine.test", 'model tiny  why="two words"'),

@@ -59,7 +59,9 @@ def traced(parent=PARENT):
 
 
 def concluded(**fields):
-    return Account("r-1", Kind.CHAT, began=0.5, model="llama", seconds=5.0, **fields)
+    account = Account("r-1", Kind.CHAT)
+    vars(account).update({"began": 0.5, "model": "llama", "seconds": 5.0, **fields})
+    return account
 
 
 def spans(account, trace):

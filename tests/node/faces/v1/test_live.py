@@ -173,7 +173,7 @@ async def test_a_request_under_way_is_cancelled_as_if_its_caller_had_left(closed
         async with asyncio.TaskGroup() as group:
             asked = group.create_task(cut_off(closed, ann, stream=stream))
             await until(lambda: recent.under_way)
-            [id_] = [one.id for one in recent.under_way.values()]
+            [id_] = [one.id for one in recent.under_way]
             path = f"/api/v1/requests/{id_}/cancel"
             for other in (ann, viewer):
                 async with closed.http.post(path, headers=other) as response:
