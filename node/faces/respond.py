@@ -145,7 +145,7 @@ async def _pass_on(
 def begin(context: Serving, routed: Routed, account: Account) -> None:
     """Book that an answer begins, and who gives it."""
     account.first = time.monotonic() - account.began
-    context.metrics.answering.append(account)
+    context.metrics.first_bytes[account.kind].append(account.first)
     account.routed(routed)
 
 

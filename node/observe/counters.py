@@ -9,6 +9,8 @@ from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from router.requests import Kind
+
 if TYPE_CHECKING:
     from node.faces.access_log import Account
     from router.openai.usage import Usage
@@ -20,9 +22,8 @@ MAX_MODELS = 4_096
 """Models whose tokens are counted apart; those of further ones are counted together, under no name."""
 
 _SORT = attrgetter("kind", "status", "served")
-_KIND, _FIRST, _SECONDS = map(attrgetter, ("kind", "first", "seconds"))
+_SECONDS, _TAKEN, _SENT = map(attrgetter, ("seconds", "taken", "sent"))
 _USAGE, _PARTS, _STREAMS_TEXT = map(attrgetter, ("usage", "parts", "streams_text"))
-_TAKEN, _SENT = map(attrgetter, ("taken", "sent"))
 _PROMPT, _COMPLETION, _ESTIMATED = map(attrgetter, ("prompt", "completion", "estimated"))
 _Row = TypeVar("_Row")
 
@@ -136,17 +137,17 @@ class RequestSums:
         self._models: set[str] = set()
         self._taken = self._sent = 0
 
-    def add(self, answering: "Sequence[Account]", ended: "Sequence[Account]") -> None:
-        """Add requests whose answers have begun, and those that are over."""
-        for kind, begun in _grouped(answering, _KIND).items():
-            self._first_byte[kind.value].observe_all([*map(_FIRST, begun)])
+    def add(self, first_bytes: Mapping[Kind, Sequence[float]], ended: "Sequence[Account]") -> None:
+        """Add the seconds to the first bytes of answers, and requests that are over."""
+        for kind, seconds in first_bytes.items():
+            self._first_byte[kind.value].observe_all(seconds)
         for (kind, status, model), alike in _grouped(ended, _SORT).items():
             self._requests[kind.value, status] += len(alike)
             self._seconds[kind.value].observe_all([*map(_SECONDS, alike)])
             self._spend(model, [*filter(None, map(_USAGE, alike))])
         for account in filter(_STREAMS_TEXT, ended):
-            if seconds := account.token_seconds():
-                self._token_time[account.kind.value].observe(seconds)
+            if of_token := account.token_seconds():
+                self._token_time[account.kind.value].observe(of_token)
         # Of streams that several workers wrote.
         for model, usage in chain.from_iterable(map(_PARTS, ended)):
             self._spend(model, [usage])

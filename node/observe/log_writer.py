@@ -53,15 +53,15 @@ class Lines:
     def add(self, line: str, *, hurry: bool = False) -> None:
         """Take a line, and return at once whatever becomes of it."""
         with self._lock:
-            size = self._size + len(line) + 1
-            if size > MAX_WAITING + 1:
+            size = self._size + len(line)
+            if size > MAX_WAITING:
                 self._left_out += 1
                 return
             waiting = self._waiting
             if not waiting:
                 self._wake()
             waiting.append(line)
-            self._size = size
+            self._size = size + 1
         if hurry:
             self._hurry.set()
 

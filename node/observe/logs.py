@@ -98,22 +98,34 @@ class RequestLog:
     """Logger of one line for each request, at INFO: no record is made where the handler of `configure` alone would see it."""
 
     def __init__(self, name: str) -> None:
+        self._name = name
         self._logger = logging.getLogger(name)
+        self._only: Log | None = None
+        self._alone: tuple[object, ...] = ()
+        """What a line meets where that handler alone hears it: `_only`."""
 
     def info(self, message: str) -> None:
         """Write a line, where the logger is not set to write less."""
         logger = self._logger
         if not logger.isEnabledFor(logging.INFO):
             return
-        top = logger.parent
-        # Almost always the root logger alone has a handler, and nobody has a say in what this one writes.
-        alone = logger.propagate and not logger.handlers and not logger.filters
-        if alone and top is logging.root and len(top.handlers) == 1:
-            only = top.handlers[0]
-            if isinstance(only, Log):
-                only.add(logger.name, message)
-                return
-        logger.info(message)
+        # Compared at one go: whoever changes one of these tells nobody.
+        above = logging.root.handlers
+        if (logger.parent, logger.propagate, logger.filters, logger.handlers, above) != self._alone:
+            self._look()
+        if self._only is None:
+            logger.info(message)
+        else:
+            self._only.add(self._name, message)
+
+    def _look(self) -> None:
+        """Find out whether the handler of `configure` alone hears the logger, and nobody has a say in what it writes."""
+        logger, root = self._logger, logging.root
+        self._only, self._alone = None, ()
+        if logger.parent is root and logger.propagate and not logger.filters + logger.handlers:
+            match root.handlers:
+                case [Log() as only]:
+                    self._only, self._alone = only, (root, True, [], [], [only])
 
 
 def quoted(value: str) -> str:
@@ -149,8 +161,8 @@ class ConsoleLine(logging.Formatter):
         second, millisecond = divmod(int(created * 1000), 1000)
         if len(message) > MAX_LINE or not message.isprintable():
             message = escaped(message)
-        level = self._levels.get(level, level)
-        return f"{_local(second)}.{millisecond:03d} {level} {name}  {message}"
+        shown = self._levels.get(level, level)
+        return f"{_local(second)}.{millisecond:03d} {shown} {name}  {message}"
 
 
 class JsonLine(logging.Formatter):

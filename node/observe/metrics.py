@@ -1,7 +1,7 @@
 """Metrics of a node: numbers that cost a request nothing, as Prometheus series on demand."""
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -90,8 +90,8 @@ class Metrics:
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._sums = RequestSums()
         self._counted = 0
-        self.answering: list[Account] = []
-        """Requests whose answers have begun and are not counted: as many at most as are under way, and `MANY`."""
+        self.first_bytes: dict[Kind, list[float]] = defaultdict(list)
+        """Seconds to the first bytes of answers that are not counted: of those under way at most, and of `MANY` others."""
         self.spans: Counter[str] = Counter()
         """Spans of requests that were `sent` to a collector, and `dropped`."""
         self.crowd = Crowd()
@@ -133,8 +133,8 @@ class Metrics:
 
     def _count(self) -> None:
         """Count what came since the last time."""
-        answering, self.answering = self.answering, []
-        self._sums.add(answering, self.recent.since(self._counted))
+        self._sums.add(self.first_bytes, self.recent.since(self._counted))
+        self.first_bytes.clear()
         self._counted = self.recent.count
 
     def text(self, sizes: Sizes, others: Iterable[Counts] = ()) -> bytes:

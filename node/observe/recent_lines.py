@@ -36,8 +36,7 @@ class RecentLines:
 
     def add(self, time: float, level: str, logger: str, message: str) -> None:
         """Take in a line."""
-        kept = message[:MAX_CHARACTERS]
-        self._lines.append((time, level, logger, kept, next(self._numbers)))
+        self._lines.append((time, level, logger, message[:MAX_CHARACTERS], next(self._numbers)))
 
     def since(self, time: float) -> tuple[LogLine, ...]:
         """Return the lines that are no older than `time`, in the order in which they came."""

@@ -29,7 +29,8 @@ _DECODER = json.JSONDecoder()
 _REFUSALS = frozenset({400, 422})
 _QUESTION_NAMES = (b"stream_options", b"include_usage")
 _AT_END_BYTES = 2_048
-_MOST_TOKENS = 2**53
+_TOKEN_BITS = 53
+"""Bits that a number of tokens has at most: readers of JSON need not tell larger ones apart, and no receipt takes them."""
 # In a text these quotes would be escaped, so only an object of usage has this.
 _TOLD = b'"prompt_tokens"'
 _OPTIONS = b'"stream_options"'
@@ -86,13 +87,16 @@ def asks_itself(body: bytes) -> bool:
 
 def told(said: object) -> Usage | None:
     """Return the usage that a parsed answer or event tells."""
-    usage = said.get("usage") if isinstance(said, dict) else None
+    if not isinstance(said, dict):
+        return None
+    usage = said.get("usage")
     if not isinstance(usage, dict):
         return None
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens", 0)
     if not (isinstance(prompt, int) and isinstance(completion, int)):
         return None
-    if not (0 <= prompt <= _MOST_TOKENS and 0 <= completion <= _MOST_TOKENS):
+    # A negative number has bits beyond any.
+    if (prompt | completion) >> _TOKEN_BITS:
         return None
     details = usage.get("prompt_tokens_details")
     cached = _cached(details, prompt) if details else None

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import time
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -80,6 +81,20 @@ async def test_a_name_that_callers_make_up_is_one_field_of_the_line(served, line
     assert shown in line
     assert len(re.findall(r" status=404 ", line)) == 1
     assert line.isprintable()
+
+
+def test_an_account_stays_small_when_it_ends():
+    """Many are under way at one time: none may turn its fields into a dictionary of its own."""
+    tracemalloc.start()
+    try:
+        accounts = [Account("r", Kind.CHAT) for _ in range(1_000)]
+        for account in accounts:
+            account.model, account.status, account.candidate = "tiny", 502, None
+            account.told = account.usage = account.used = None
+            account.parts, account.error, account.failure, account.seconds = (), "E", "why", 1.0
+        assert tracemalloc.get_traced_memory()[0] < 500 * len(accounts)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

@@ -70,14 +70,14 @@ def test_a_request_is_in_flight_until_it_ends():
 
 def test_the_first_byte_is_timed_apart_from_the_last():
     metrics = Metrics()
-    metrics.answering.append(account(first=0.03))
+    metrics.first_bytes[Kind.CHAT].append(0.03)
     assert samples(metrics)["modelvine_first_byte_seconds_sum", "chat/completions"] == 0.03
 
 
 def test_times_have_opentelemetrys_names_beside_our_own():
     metrics = Metrics()
     streamed = account(first=0.03, seconds=0.13, streams_text=True, used=Usage(5, 6))
-    metrics.answering.append(streamed)
+    metrics.first_bytes[Kind.CHAT].append(0.03)
     metrics.ended(streamed)
     seen = samples(metrics)
     assert seen["gen_ai_server_time_per_output_token_seconds_sum", "chat", "modelvine"] == 0.02
@@ -115,10 +115,10 @@ def test_a_stream_that_two_workers_wrote_counts_for_both():
 def test_each_request_is_counted_once_whenever_somebody_looks():
     metrics = Metrics()
     for number in range(3 * MANY):
-        one = account(first=0.03, taken=10)
-        metrics.answering.append(one)
+        one = account(taken=10)
+        metrics.first_bytes[Kind.CHAT].append(0.03)
         metrics.ended(one)
-        assert len(metrics.answering) <= MANY
+        assert len(metrics.first_bytes[Kind.CHAT]) <= MANY
         if number % 100 == 0:
             counts = metrics.counts()
             assert counts.requests[0].times == sum(counts.first_byte[0].counts) == number + 1
