@@ -23,6 +23,7 @@ from node.auth.receipts import ReceiptBook, ReceiptLog, Side
 from registry import signing
 from registry.signing import Identity
 from registry.store.memory import MemoryStore
+from router.openai.usage import Usage
 from router.requests import Kind, Request
 
 ROUNDS = 7
@@ -103,7 +104,7 @@ async def _measure_receipts(identity: Identity) -> None:
     log = ReceiptLog(book, MemoryStore(), identity, time.time, days=30)
 
     def added(request: str) -> None:
-        book.add(Side.ASKED, "n" * 43, request, "llama", (100, 200), 0.5)
+        book.add(Side.ASKED, "n" * 43, request, "llama", Usage(100, 200), 0.5)
 
     requests, add, write = [f"request-{at}" for at in range(RECEIPTS)], [], []
     for _ in range(10 * ROUNDS):

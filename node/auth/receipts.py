@@ -19,6 +19,7 @@ from registry.clock import Clock
 from registry.errors import StoreUnavailable
 from registry.signing import Identity
 from registry.store import Delete, Put, Space, Store
+from router.openai.usage import Usage
 
 log = logging.getLogger("modelvine.receipts")
 
@@ -111,23 +112,21 @@ class ReceiptBook:
         peer: str,
         request: str,
         model: str,
-        tokens: tuple[int, int] | None,
+        usage: Usage | None,
         seconds: float,
     ) -> None:
-        """Write down an answer that ended well just now. `tokens` were read and written."""
-        prompt, completion = tokens or (None, None)
-        self.take_in(
-            peer,
-            Receipt(
-                at=int(self._wall() * 1000),
-                request=request[:100],
-                side=side,
-                model=model[:100],
-                prompt=prompt,
-                completion=completion,
-                milliseconds=int(seconds * 1000),
-            ),
+        """Write down an answer that ended well just now."""
+        told = usage is not None and not usage.estimated
+        receipt = Receipt(
+            at=int(self._wall() * 1000),
+            request=request[:100],
+            side=side,
+            model=model[:100],
+            prompt=usage.prompt if usage and told else None,
+            completion=usage.completion if usage and told else None,
+            milliseconds=int(seconds * 1000),
         )
+        self.take_in(peer, receipt)
 
     def take_in(self, peer: str, receipt: Receipt) -> None:
         """Take in what another process has written down."""
@@ -156,6 +155,12 @@ class _Chain:
         old = self.rows and now * 1000 - self.rows[0].at >= PAGE_SECONDS * 1000
         if not self.rows or old or len(self.rows) >= PAGE_ROWS:
             self.number, self.before, self.rows = self.number + 1, self.hash, []
+
+    def take_from(self, receipts: list[Receipt]) -> None:
+        """Move as many receipts to the last page as it has room for, the first ones."""
+        room = PAGE_ROWS - len(self.rows)
+        self.rows += receipts[:room]
+        del receipts[:room]
 
 
 class ReceiptLog:
@@ -217,16 +222,17 @@ class ReceiptLog:
             if not taken:
                 return
             now = self._wall()
-            undo = {peer: self._copied(peer) for peer in {peer for peer, _ in taken}}
-            pages: dict[str, Page] = {}
+            by_peer: dict[str, list[Receipt]] = {}
             for peer, receipt in taken:
+                by_peer.setdefault(peer, []).append(receipt)
+            undo = {peer: self._copied(peer) for peer in by_peer}
+            pages: dict[str, Page] = {}
+            for peer, left in by_peer.items():
                 chain = self._chains.setdefault(peer, _Chain())
-                chain.turn(now)
-                chain.rows.append(receipt)
-                if len(chain.rows) >= PAGE_ROWS:
+                while left:
+                    chain.turn(now)
+                    chain.take_from(left)
                     self._close_page(peer, chain, pages)
-            for peer in undo:
-                self._close_page(peer, self._chains[peer], pages)
             kept = {**self._kept, **{n: self._kept.get(n, p.rows[0].at) for n, p in pages.items()}}
             gone = self._over(kept, now)
             rows = (Put(Space.RECEIPTS, n, p.model_dump_json().encode()) for n, p in pages.items())

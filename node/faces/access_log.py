@@ -228,7 +228,7 @@ def conclude(context: Serving, account: Account) -> None:
     if not asker or account.key:
         context.usage.ended(account)
     if (asker or not account.served) and account.status < REFUSED:
-        _write_down(context, account, used)
+        _write_down(context, account)
     if account.error == NoCapacity.__name__:
         context.metrics.recent.found_no_room(account.model, context.peer)
     context.metrics.ended(account)
@@ -245,16 +245,11 @@ def conclude(context: Serving, account: Account) -> None:
     )
 
 
-def _write_down(context: Serving, account: Account, used: Usage | None) -> None:
+def _write_down(context: Serving, account: Account) -> None:
     """Write receipts of what ended well between this node and others."""
-    add = context.receipts.add
+    add, seconds = context.receipts.add, account.seconds
     if account.asker:
-        tokens = None if used is None or used.estimated else (used.prompt, used.completion)
-        add(Side.SERVED, account.asker, account.id, account.model, tokens, account.seconds)
-        return
-    if account.node == NOBODY:
-        return
-    told = account.told
-    for node, usage in account.hops or ((account.node, told),):
-        tokens = None if usage is None else (usage.prompt, usage.completion)
-        add(Side.ASKED, node, account.id, account.model, tokens, account.seconds)
+        add(Side.SERVED, account.asker, account.id, account.model, account.used, seconds)
+    elif account.node != NOBODY:
+        for node, usage in account.hops or ((account.node, account.told),):
+            add(Side.ASKED, node, account.id, account.model, usage, seconds)

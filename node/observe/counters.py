@@ -2,12 +2,12 @@
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, filterfalse
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from router.requests import Kind
 
@@ -25,7 +25,6 @@ _SORT = attrgetter("kind", "status", "served")
 _SECONDS, _TAKEN, _SENT = map(attrgetter, ("seconds", "taken", "sent"))
 _USAGE, _PARTS, _STREAMS_TEXT = map(attrgetter, ("usage", "parts", "streams_text"))
 _PROMPT, _COMPLETION, _ESTIMATED = map(attrgetter, ("prompt", "completion", "estimated"))
-_Row = TypeVar("_Row")
 
 
 class Times(NamedTuple):
@@ -141,7 +140,10 @@ class RequestSums:
         """Add the seconds to the first bytes of answers, and requests that are over."""
         for kind, seconds in first_bytes.items():
             self._first_byte[kind.value].observe_all(seconds)
-        for (kind, status, model), alike in _grouped(ended, _SORT).items():
+        sorts: dict[tuple[Kind, int, str], list[Account]] = defaultdict(list)
+        for account in ended:
+            sorts[_SORT(account)].append(account)
+        for (kind, status, model), alike in sorts.items():
             self._requests[kind.value, status] += len(alike)
             self._seconds[kind.value].observe_all([*map(_SECONDS, alike)])
             self._spend(model, [*filter(None, map(_USAGE, alike))])
@@ -174,18 +176,11 @@ class RequestSums:
             if len(self._models) >= MAX_MODELS:
                 model = ""
             self._models.add(model)
-        for estimated, alike in _grouped(usages, _ESTIMATED).items():
-            said = "yes" if estimated else "no"
-            self._tokens[model, "completion", said] += sum(map(_COMPLETION, alike))
-            if prompt := sum(map(_PROMPT, alike)):
-                self._tokens[model, "prompt", said] += prompt
-
-
-def _grouped(rows: Iterable[_Row], key: Callable[[_Row], Any]) -> dict[Any, list[_Row]]:
-    groups: dict[Any, list[_Row]] = defaultdict(list)
-    for row in rows:
-        groups[key(row)].append(row)
-    return groups
+        for estimated, which in (("no", filterfalse), ("yes", filter)):
+            if alike := [*which(_ESTIMATED, usages)]:
+                self._tokens[model, "completion", estimated] += sum(map(_COMPLETION, alike))
+                if prompt := sum(map(_PROMPT, alike)):
+                    self._tokens[model, "prompt", estimated] += prompt
 
 
 def _spreads_of(histograms: Mapping[str, Histogram]) -> tuple[Spread, ...]:

@@ -2,6 +2,7 @@
 
 from node.auth.receipt_comparison import compare, faults
 from node.auth.receipts import PAGE_SECONDS, Side
+from router.openai.usage import Usage
 from tests.node.auth.test_receipts import HERE, THERE, clock, here, there
 
 __all__ = ["clock", "here", "there"]
@@ -30,23 +31,23 @@ async def test_a_page_that_was_changed_is_missing_or_is_of_other_nodes_is_named(
 
 async def test_two_nodes_agree_to_the_token(here, there):
     for n in range(5):
-        here.add(Side.ASKED, THERE, f"r{n}", (n, 2))
-        there.add(Side.SERVED, HERE, f"r{n}", (n, 2))
+        here.add(Side.ASKED, THERE, f"r{n}", Usage(n, 2))
+        there.add(Side.SERVED, HERE, f"r{n}", Usage(n, 2))
     # Of this the one was not told.
     here.add(Side.SERVED, THERE, "image", None)
-    there.add(Side.ASKED, HERE, "image", (0, 9))
+    there.add(Side.ASKED, HERE, "image", Usage(0, 9))
     found = compare(await here.chain(THERE), await there.chain(HERE))
     assert (found.answers, found.tokens) == (6, 10 + 10)
     assert (found.differ, found.only_here, found.only_there) == ((), (), ())
 
 
 async def test_a_difference_is_named_with_its_request(here, there):
-    here.add(Side.ASKED, THERE, "dear", (5, 10))
-    there.add(Side.SERVED, HERE, "dear", (5, 100))
+    here.add(Side.ASKED, THERE, "dear", Usage(5, 10))
+    there.add(Side.SERVED, HERE, "dear", Usage(5, 100))
     # A continued stream may have asked one node twice.
     for _ in range(2):
-        here.add(Side.ASKED, THERE, "twice", (5, 10))
-    there.add(Side.SERVED, HERE, "twice", (5, 10))
+        here.add(Side.ASKED, THERE, "twice", Usage(5, 10))
+    there.add(Side.SERVED, HERE, "twice", Usage(5, 10))
     here.add(Side.ASKED, THERE, "lost there")
     there.add(Side.ASKED, HERE, "lost here")
     found = compare(await here.chain(THERE), await there.chain(HERE))

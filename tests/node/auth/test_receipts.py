@@ -20,10 +20,12 @@ from node.auth.receipts import (
 from registry.errors import StoreUnavailable
 from registry.store import Put, Space
 from registry.store.memory import MemoryStore
+from router.openai.usage import Usage
 from tests.strategies import IDENTITIES
 
 HERE, THERE, OTHER = IDENTITIES[:3]
 DAYS = 35
+TOLD = Usage(3, 4)
 
 
 class Clock:
@@ -56,8 +58,8 @@ class Site:
         self.book = ReceiptBook(self.clock)
         self.log = ReceiptLog(self.book, self.store, self.identity, self.clock, days=DAYS)
 
-    def add(self, side, peer, request="r", tokens=(3, 4)):
-        self.book.add(side, peer.peer, request, "llama", tokens, 0.5)
+    def add(self, side, peer, request="r", usage=TOLD):
+        self.book.add(side, peer.peer, request, "llama", usage, 0.5)
 
     async def chain(self, peer):
         return await self.log.pages(peer.peer)
@@ -106,6 +108,21 @@ async def test_a_page_that_is_full_or_old_is_followed_by_another(here, clock):
     assert await here.sound(THERE)
 
 
+async def test_what_waited_long_for_the_store_fills_pages_as_all_does(here, clock):
+    for n in range(PAGE_ROWS + 2):
+        here.add(Side.ASKED, THERE, f"r{n}")
+    clock.now += 10 * PAGE_SECONDS
+    pages = await here.chain(THERE)
+    assert [len(page.rows) for page in pages] == [PAGE_ROWS, 2]
+    assert await here.sound(THERE)
+
+
+async def test_what_nobody_told_is_no_number_of_tokens(here):
+    here.add(Side.SERVED, THERE, "a", Usage(0, 7, estimated=True))
+    [page] = await here.chain(THERE)
+    assert (page.rows[0].prompt, page.rows[0].completion) == (None, None)
+
+
 async def test_the_chain_goes_on_after_a_restart(here, clock):
     here.add(Side.ASKED, THERE, "a")
     await here.log.close()
@@ -119,7 +136,7 @@ async def test_the_chain_goes_on_after_a_restart(here, clock):
 
 async def test_each_peer_has_a_chain_of_its_own(here):
     here.add(Side.ASKED, THERE, "a")
-    here.add(Side.SERVED, OTHER, "b", (1, 1))
+    here.add(Side.SERVED, OTHER, "b", Usage(1, 1))
     assert [len(await here.chain(peer)) for peer in (THERE, OTHER)] == [1, 1]
     assert await here.log.totals() == {
         THERE.peer: {Side.ASKED: (1, 7)},

@@ -3,6 +3,7 @@
 import pytest
 
 from node.auth.receipts import Side
+from router.openai.usage import Usage
 from tests.node.faces.assembly import TOKEN, told
 from tests.node.faces.test_peer_access import speaking_as
 
@@ -78,8 +79,10 @@ async def test_what_failed_or_was_answered_here_has_no_receipt(mesh, worker):
 async def test_a_node_that_tells_other_tokens_is_named_with_the_request(mesh, worker):
     await mesh.offers("asked", worker)
     book = mesh.one.context.receipts
-    book.add(Side.SERVED, mesh.two.identity.peer, "padded", "tiny", (1, 900), 0.1)
-    mesh.two.context.receipts.add(Side.ASKED, mesh.one.identity.peer, "padded", "tiny", (1, 9), 0.1)
+    book.add(Side.SERVED, mesh.two.identity.peer, "padded", "tiny", Usage(1, 900), 0.1)
+    mesh.two.context.receipts.add(
+        Side.ASKED, mesh.one.identity.peer, "padded", "tiny", Usage(1, 9), 0.1
+    )
     found = await compared(mesh)
     assert found["differ"] == [{"request": "padded", "here": [1, 9], "there": [1, 900]}]
 
