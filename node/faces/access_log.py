@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable
+from types import TracebackType
 
 from node.auth.quotas import QuotaTicket
 from node.auth.receipts import Side
@@ -22,6 +22,7 @@ from router.trace import Trace
 log = RequestLog("modelvine.requests")
 
 _NOTHING = Usage(0, 0)
+_LEFT = (asyncio.CancelledError, ConnectionError, GeneratorExit)
 
 REFUSED = 400
 """The least status of what did not end well."""
@@ -192,34 +193,40 @@ def opened(context: Serving, id_: str, kind: Kind, asker: str = "") -> Account:
     return account
 
 
-def accounting(
-    context: Serving, id_: str, kind: Kind, asker: str = ""
-) -> AbstractContextManager[Account]:
+def accounting(context: Serving, id_: str, kind: Kind, asker: str = "") -> "Concluding":
     """Keep the account of one request, from entering to leaving."""
-    return concluding(context, opened(context, id_, kind, asker))
+    return Concluding(context, opened(context, id_, kind, asker))
 
 
-@contextmanager
-def concluding(context: Serving, account: Account) -> Iterator[Account]:
-    """Conclude an open account on leaving."""
-    try:
-        yield account
-    except KNOWN as error:
-        account.refused(error, refusal(error).status)
-        raise
-    except (asyncio.CancelledError, ConnectionError, GeneratorExit):
-        if not account.ended:
+class Concluding:
+    """Concludes an open account on leaving."""
+
+    __slots__ = ("_account", "_context")
+
+    def __init__(self, context: Serving, account: Account) -> None:
+        self._context = context
+        self._account = account
+
+    def __enter__(self) -> Account:
+        return self._account
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        account = self._account
+        if isinstance(error, KNOWN):
+            account.refused(error, refusal(error).status)
+        elif isinstance(error, _LEFT) and not account.ended:
             account.status = CALLER_LEFT
-        raise
-    finally:
-        conclude(context, account)
+        conclude(self._context, account)
 
 
 def conclude(context: Serving, account: Account) -> None:
     """Write one line, and have it counted."""
-    own, used = account.ends(), account.used
+    own = account.ends()
     if account.ticket is not None:
         # Who does not tell leaves the estimate as it is.
+        used = account.used
         told = used is not None and not used.estimated
         account.ticket.settle(used.prompt + used.completion if used and told else None)
         account.ticket = None

@@ -15,7 +15,7 @@ from aiohttp import web
 from node.auth.principal import ANYBODY, PRINCIPAL, Principal
 from node.auth.quotas import QuotaTicket
 from node.faces import Serving
-from node.faces.access_log import Account, accounting, concluding
+from node.faces.access_log import Account, Concluding, accounting
 from node.faces.encoder import EVENT_STREAM, MAX_WHOLE_BYTES, Encoder, Homing, SpokenAnswer
 from node.faces.errors import KNOWN, Refusal, refusal
 from node.faces.pump import Pump
@@ -95,7 +95,7 @@ async def go_on(
     first: Attempt | None,
 ) -> web.StreamResponse:
     """Have a request in OpenAI's words answered whose account is open, and whose first attempt may be under way; pass it on."""
-    with concluding(context, account):
+    with Concluding(context, account):
         try:
             return await _pass_on(context, http, spoken, account, first)
         except KNOWN as error:

@@ -42,6 +42,7 @@ MAX_FIELD = 256
 _WORD = re.compile(r'[^\s"\\]*')
 _USUAL = re.compile(rf"[!#-\[\]-~]{{0,{MAX_FIELD}}}")
 """Matches what most fields hold, at one go: one short word of ASCII."""
+_MILLISECONDS = tuple(f".{millisecond:03d}" for millisecond in range(1_000))
 _EXPECTED = (NodeError, RegistryError, RouterError, OSError)
 _FRAMES = 8
 _BLANK = vars(logging.makeLogRecord({}))
@@ -162,7 +163,7 @@ class ConsoleLine(logging.Formatter):
         if len(message) > MAX_LINE or not message.isprintable():
             message = escaped(message)
         shown = self._levels.get(level, level)
-        return f"{_local(second)}.{millisecond:03d} {shown} {name}  {message}"
+        return f"{_local(second)}{_MILLISECONDS[millisecond]} {shown} {name}  {message}"
 
 
 class JsonLine(logging.Formatter):

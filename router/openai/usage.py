@@ -13,7 +13,7 @@ import orjson
 
 from registry.values import value_class
 from router.openai import large_json
-from router.openai.sse import Splitter
+from router.openai.sse import Splitter, data_of
 from router.requests import Kind
 
 TEXT = frozenset({Kind.CHAT, Kind.COMPLETION})
@@ -167,18 +167,26 @@ class Tokens:
 
     def _read(self, events: bytes) -> bytes:
         # Of many events that come together the last one tells; where it begins, the blank line before it says.
-        sign, read = self.sign, self._tells.read
-        at = events.rfind(b"\n\n", 0, events.index(sign))
-        begins = at + 2 if at >= 0 else 0
+        sign = self.sign
+        tells = events.index(sign)
+        at = events.rfind(b"\n\n", 0, tells)
+        begins, ends = at + 2 if at >= 0 else 0, events.find(b"\n\n", tells) + 2
+        # Nearly always only one event tells, in lines that end with a line feed alone.
+        if ends >= 2 and b"\r" not in events and events.find(sign, ends) < 0:
+            kept = self._kept(data_of(events[begins:ends]))
+            return events if kept else events[:begins] + events[ends:]
         splitter = Splitter(max_event_bytes=len(events))
-        left = [events[:begins]]
-        for event in (*splitter.feed(events[begins:]), *splitter.finish()):
-            said = _parsed(event.data) if sign in event.data else {}
-            usage = read(said)
-            self._told = usage or self._told
-            if usage is None or said.get("choices"):
-                left.append(event.raw)
-        return b"".join(left)
+        split = (*splitter.feed(events[begins:]), *splitter.finish())
+        return events[:begins] + b"".join([one.raw for one in split if self._kept(one.data)])
+
+    def _kept(self, data: bytes) -> bool:
+        """Take in what an event tells, and say whether its caller is to see it."""
+        if self.sign not in data:
+            return True
+        said = _parsed(data)
+        usage = self._tells.read(said)
+        self._told = usage or self._told
+        return usage is None or bool(said.get("choices"))
 
 
 class Takers:

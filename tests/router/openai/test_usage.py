@@ -21,6 +21,8 @@ from router.openai.usage import (
 WORD = b'data: {"choices":[{"delta":{"content":"a"}}],"usage":null}\n\n'
 TOLD = b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":6}}\n\n'
 DONE = b"data: [DONE]\n\n"
+LAST = TOLD.replace(b"[]", b'[{"finish_reason":"stop"}]').replace(b"5", b"7")
+EVENTS = (WORD, TOLD, DONE, LAST, TOLD.replace(b"\n", b"\r\n"), b": alive\n\n", b"data: {\n" + TOLD)
 
 leaves = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=5)
 options = st.dictionaries(
@@ -110,6 +112,22 @@ def test_the_event_that_answers_our_question_is_taken_out_and_all_others_stay() 
     assert tokens.passing(WORD + TOLD + DONE) == WORD + DONE
     assert tokens.passing(b"") == b""
     assert tokens.usage() == Usage(5, 6)
+
+
+@given(st.lists(st.sampled_from(EVENTS), max_size=6))
+def test_events_that_come_together_are_read_as_each_alone_would_be(events: list[bytes]) -> None:
+    together, apart = Tokens(hidden=True), Tokens(hidden=True)
+    assert together.passing(b"".join(events)) == b"".join(map(apart.passing, events))
+    assert together.usage() == apart.usage()
+
+
+@pytest.mark.parametrize("more", [1, -(2**53)])
+def test_a_number_of_tokens_that_no_receipt_takes_is_none(more: int) -> None:
+    most = 2**53 - 1
+    for name in ("prompt_tokens", "completion_tokens"):
+        said = {"prompt_tokens": most, "completion_tokens": most}
+        assert told({"usage": said}) == Usage(most, most)
+        assert told({"usage": said | {name: most + more}}) is None
 
 
 def test_a_caller_who_asked_gets_every_byte() -> None:
