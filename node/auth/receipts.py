@@ -116,14 +116,16 @@ class ReceiptBook:
         seconds: float,
     ) -> None:
         """Write down an answer that ended well just now."""
-        told = usage is not None and not usage.estimated
+        prompt = completion = None
+        if usage is not None and not usage.estimated:
+            prompt, completion = usage.prompt, usage.completion
         receipt = Receipt(
             at=int(self._wall() * 1000),
             request=request[:100],
             side=side,
             model=model[:100],
-            prompt=usage.prompt if usage and told else None,
-            completion=usage.completion if usage and told else None,
+            prompt=prompt,
+            completion=completion,
             milliseconds=int(seconds * 1000),
         )
         self.take_in(peer, receipt)

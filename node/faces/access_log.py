@@ -254,9 +254,11 @@ def conclude(context: Serving, account: Account) -> None:
 
 def _write_down(context: Serving, account: Account) -> None:
     """Write receipts of what ended well between this node and others."""
-    add, seconds = context.receipts.add, account.seconds
+    add, id_, model, seconds = context.receipts.add, account.id, account.model, account.seconds
     if account.asker:
-        add(Side.SERVED, account.asker, account.id, account.model, account.used, seconds)
+        add(Side.SERVED, account.asker, id_, model, account.used, seconds)
+    elif account.hops:
+        for node, usage in account.hops:
+            add(Side.ASKED, node, id_, model, usage, seconds)
     elif account.node != NOBODY:
-        for node, usage in account.hops or ((account.node, account.told),):
-            add(Side.ASKED, node, account.id, account.model, usage, seconds)
+        add(Side.ASKED, account.node, id_, model, account.told, seconds)

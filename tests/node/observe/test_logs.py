@@ -291,6 +291,27 @@ def test_whoever_else_listens_gets_the_record_of_a_request() -> None:
     assert stream.getvalue().count("hello you") == 1
 
 
+def test_what_becomes_of_the_loggers_meanwhile_holds_for_the_next_request() -> None:
+    stream, heard = written("console"), Heard()
+    log, logger = RequestLog("modelvine.test"), logging.getLogger("modelvine.test")
+    log.info("one")
+    logging.getLogger().addHandler(heard)
+    log.info("two")
+    logging.getLogger().removeHandler(heard)
+    for name, value in (("propagate", False), ("disabled", True)):
+        before = getattr(logger, name)
+        setattr(logger, name, value)
+        log.info("to nobody")
+        setattr(logger, name, before)
+    log.info("three")
+    assert [record.getMessage() for record in heard.records] == ["two"]
+    texts = [line.rpartition("  ")[2] for line in stream.getvalue().splitlines()]
+    assert texts == ["one", "two", "three"]
+    again = written("console")
+    log.info("four")
+    assert again.getvalue().endswith("  four\n")
+
+
 def test_a_filter_of_the_logger_and_its_level_hold_for_requests_too() -> None:
     stream = written("console")
     log, logger = RequestLog("modelvine.test"), logging.getLogger("modelvine.test")
