@@ -7,11 +7,9 @@ site shows the sum. What a process that is killed had not written yet is lost: t
 import asyncio
 import logging
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from operator import attrgetter
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -37,9 +35,6 @@ PARTS = 16
 MAX_ROWS = 300
 """Rows of a part; what comes beyond counts as of no model and no node, and of no key beyond twice as many."""
 
-MANY = 256
-"""Requests that are held at most until they are added up."""
-
 MAX_NAME = 100
 """Characters of a model's name that are kept."""
 
@@ -48,10 +43,6 @@ NOBODY = "-"
 
 _DAY = 86_400
 _REFUSED = 400
-_ROW = attrgetter("key", "model", "node", "status")
-_USED, _SECONDS, _FIRST = map(attrgetter, ("used", "seconds", "first"))
-_PROMPT, _COMPLETION = map(attrgetter, ("prompt", "completion"))
-_CACHED, _ESTIMATED = map(attrgetter, ("cached", "estimated"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +87,7 @@ _ROWS = TypeAdapter(tuple[UsageRow, ...])
 
 
 class UsageTally:
-    """Sums of one row that grow: a row for each request would cost ten times as much."""
+    """Sums of one row that grow with each request: a row for each would cost ten times as much."""
 
     __slots__ = (
         "cached", "completion", "estimated", "failed", "first_seconds", "prompt", "requests", "seconds",
@@ -107,19 +98,6 @@ class UsageTally:
         self.estimated = 0
         self.seconds = self.first_seconds = 0.0
 
-    def add(self, ended: "Sequence[Account]") -> None:
-        """Take in requests that have ended, all with the same status."""
-        told = [*filter(None, map(_USED, ended))]
-        self.requests += len(ended)
-        if ended[0].status >= _REFUSED:
-            self.failed += len(ended)
-        self.seconds += sum(map(_SECONDS, ended))
-        self.first_seconds += sum(map(_FIRST, ended))
-        self.prompt += sum(map(_PROMPT, told))
-        self.completion += sum(map(_COMPLETION, told))
-        self.cached += sum(filter(None, map(_CACHED, told)))
-        self.estimated += len(ended) - len(told) + sum(map(_ESTIMATED, told))
-
 
 class UsageBook:
     """What is counted in this process, until somebody takes it."""
@@ -128,17 +106,31 @@ class UsageBook:
         """`wall` returns Unix time."""
         self._wall = wall
         self._day, self._until = "", 0.0
-        self._ended: list[Account] = []
-        """Requests of this day that are not in its sums: they are added many at once, which takes a fifth of the time."""
         self._tallies: dict[_Id, UsageTally] = {}
         self._rows: list[UsageRow] = []
 
-    def ended(self, account: "Account") -> None:
-        """Take in a request that ended just now."""
-        if self._wall() >= self._until or len(self._ended) >= MANY:
-            self._add_up()
+    def count(self, account: "Account") -> None:
+        """Count a request that ended just now."""
+        if self._wall() >= self._until:
             self.today()
-        self._ended.append(account)
+        node, used = account.node, account.used
+        # What nobody has can be called anything.
+        row = self._day, account.key or NOBODY, NOBODY if node == NOBODY else account.model, node
+        tally = self._tallies.get(row)
+        if tally is None:
+            tally = self._tallies[row] = UsageTally()
+        tally.requests += 1
+        tally.seconds += account.seconds
+        tally.first_seconds += account.first
+        if account.status >= _REFUSED:
+            tally.failed += 1
+        if used is None or used.estimated:
+            tally.estimated += 1
+        if used is not None:
+            tally.prompt += used.prompt
+            tally.completion += used.completion
+            if used.cached:
+                tally.cached += used.cached
 
     def add(self, row: UsageRow) -> None:
         """Take in what another process has counted."""
@@ -148,28 +140,15 @@ class UsageBook:
         """Return the day that it is, by UTC."""
         now = self._wall()
         if now >= self._until:
-            self._add_up()
             self._day = time.strftime("%Y-%m-%d", time.gmtime(now))
             self._until = (now // _DAY + 1) * _DAY
         return self._day
 
     def take(self) -> tuple[UsageRow, ...]:
         """Return what was counted since this was asked last."""
-        self._add_up()
         tallies, self._tallies = self._tallies, {}
         rows, self._rows = self._rows, []
         return (*(_row(key, tally) for key, tally in tallies.items()), *rows)
-
-    def _add_up(self) -> None:
-        """Add what has ended to the sums of the day that it was."""
-        rows: dict[tuple[str, str, str, int], list[Account]] = defaultdict(list)
-        for account in self._ended:
-            rows[_ROW(account)].append(account)
-        self._ended.clear()
-        for (key, model, node, _), accounts in rows.items():
-            # What nobody has can be called anything.
-            row = self._day, key or NOBODY, NOBODY if node == NOBODY else model, node
-            self._tallies.setdefault(row, UsageTally()).add(accounts)
 
 
 class UsageLog:

@@ -35,7 +35,7 @@ CALLER_LEFT = 499
 
 
 class Account:
-    """What becomes of one request. Only those of its fields are set, and take room, of which there is something to say."""
+    """What becomes of one request. A field is set once there is something to say: until then the class says that there is not."""
 
     id: str
     kind: Kind
@@ -224,6 +224,7 @@ class Concluding:
 def conclude(context: Serving, account: Account) -> None:
     """Write one line, and have it counted."""
     own = account.ends()
+    context.metrics.ended(account)
     if account.ticket is not None:
         # Who does not tell leaves the estimate as it is.
         used = account.used
@@ -233,12 +234,11 @@ def conclude(context: Serving, account: Account) -> None:
     asker = account.asker
     # Who asks with a grant is counted by that.
     if not asker or account.key:
-        context.usage.ended(account)
+        context.usage.count(account)
     if (asker or not account.served) and account.status < REFUSED:
         _write_down(context, account)
     if account.error == NoCapacity.__name__:
         context.metrics.recent.found_no_room(account.model, context.peer)
-    context.metrics.ended(account)
     if account.trace is not None and context.tracer is not None:
         context.tracer.ended(account, account.trace)
         account.trace = None

@@ -125,7 +125,7 @@ class Histogram:
 
 
 class RequestSums:
-    """What requests come to. They are added many at once, which takes a fifth of the time that each alone would."""
+    """What requests come to. They are added many at once, which takes half the time that each alone would."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, int]] = Counter()

@@ -113,7 +113,7 @@ class Lines:
     def _put(self, batch: list[str]) -> bool:
         while True:
             try:
-                self._write("".join(f"{line}\n" for line in batch))
+                self._write("\n".join([*batch, ""]))
             except BlockingIOError:
                 time.sleep(_AGAIN)
             except (OSError, ValueError):  # a full disk, a closed pipe; a closed stream
@@ -127,7 +127,7 @@ def batches(lines: list[str]) -> list[list[str]]:
     groups: list[list[str]] = []
     room = 0
     for line in lines:
-        size = len(line.encode(errors="replace")) + 1
+        size = (len(line) if line.isascii() else len(line.encode(errors="replace"))) + 1
         if size > room:
             groups.append([])
             room = _AT_ONCE
