@@ -111,12 +111,13 @@ def _cached(details: object, prompt: int) -> int | None:
 
 def told_at_end(body: bytes) -> Usage | None:
     """Return the usage that stands at the end of a long JSON answer, which is not parsed."""
-    at = body.rfind(b'"usage"', max(0, len(body) - _AT_END_BYTES))
-    colon = body.find(b"{", at)
-    if at < 0 or colon < 0:
+    end = body[-_AT_END_BYTES:]
+    at = end.rfind(b'"usage"')
+    begins = end.find(b"{", at)
+    if at < 0 or begins < 0:
         return None
     try:
-        said, _ = _DECODER.raw_decode(body[colon:].decode(errors="replace"))
+        said, _ = _DECODER.raw_decode(end[begins:].decode(errors="replace"))
     except (ValueError, RecursionError):
         return None
     return told({"usage": said})
