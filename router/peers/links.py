@@ -57,12 +57,7 @@ class Links:
         """
         self.settings = settings
         self.identity = identity
-        self.introduction: Mapping[str, str] = {
-            HOP: identity.peer,
-            **({GRANT: grant} if grant else {}),
-        }
-        """Headers by which other nodes know who asks."""
-        self.introduction_lines = header_lines(self.introduction)
+        self.introduce(grant)
         self.premises = premises or Premises()
         self.workers = Places(settings, self.premises)
         self.deadlines = Deadlines()
@@ -71,6 +66,15 @@ class Links:
         self._closing: list[Callable[[], Awaitable[None]]] = []
         self.crew = BackgroundTasks()
         self.lingering = Lingering(self.crew)
+
+    def introduce(self, grant: str) -> None:
+        """Say with each request who asks, and show a grant where there is one."""
+        self.introduction: Mapping[str, str] = {
+            HOP: self.identity.peer,
+            **({GRANT: grant} if grant else {}),
+        }
+        """Headers by which other nodes know who asks."""
+        self.introduction_lines = header_lines(self.introduction)
 
     def also_close(self, close: Callable[[], Awaitable[None]]) -> None:
         """Close with the rest what a dialect opens by itself."""

@@ -9,7 +9,7 @@ from node.auth.grants import Terms
 from node.config.settings import NodeSettings
 from registry.mesh.memory.network import MemoryNet
 from registry.records import Revocation
-from router.peers.headers import GRANT, HOP
+from router.peers.headers import HOP
 from tests.node.faces.assembly import Pair, World, node, settings_of, told, until
 from tests.node.faces.test_peer_access import speaking_as
 
@@ -37,7 +37,7 @@ async def shows(mesh, holder=None, **said):
     grant = await mesh.one.context.keys.grant("site-two", terms)
     links = mesh.two.context.links
     sealed = grants.written(grants.seal(grant, holder or mesh.two.identity.peer))
-    links.introduction = {HOP: mesh.two.identity.peer, GRANT: sealed}
+    links.introduce(sealed)
     return grant
 
 
