@@ -138,13 +138,12 @@ def _call(context: Serving, kind: Kind, *, own_only: bool, done: bool = True) ->
     def spoken(request: Request) -> SpokenAnswer:
         return SpokenAnswer(request, None if done or not request.stream else WithoutDone())
 
-    def read(http: LaneRequest) -> SpokenAnswer | None:
+    def read(http: LaneRequest, _: Principal) -> Request | None:
         body = http.body
         if len(body) > context.settings.router.max_body_bytes or VERBATIM in http.headers:
             return None
         content_type = content_type_of(http, body)
-        request = request_of(context, http, kind, body, content_type, own_only=own_only)
-        return SpokenAnswer(request) if done else spoken(request)
+        return request_of(context, http, kind, body, content_type, own_only=own_only)
 
     async def handle(http: HttpRequest) -> web.StreamResponse:
         async def ask() -> SpokenAnswer:
@@ -153,7 +152,9 @@ def _call(context: Serving, kind: Kind, *, own_only: bool, done: bool = True) ->
         asker = http.headers.get(HOP, "") if own_only else ""
         return await answer(context, http, kind, ask, asker=asker)
 
-    return LaneCall(context=context, kind=kind, to_peer=own_only, handler=handle, read=read)
+    return LaneCall(
+        context=context, kind=kind, to_peer=own_only, handler=handle, read=read, spoken=spoken
+    )
 
 
 async def read_request(

@@ -82,6 +82,9 @@ def admit(context: Serving, principal: Principal, request: Request) -> QuotaTick
 
     Raise an `AuthError` unless the caller may ask all the models that it names, and may ask now.
     """
+    if principal is ANYBODY:
+        # Nobody limits those of whom nothing is known.
+        return None
     if principal.key is not None:
         principal.ask(request.model, *request.fallbacks)
     return context.quotas.admit(principal, request)

@@ -333,9 +333,12 @@ class KeepAlive:
 
 
 def headers_of(
-    context: Serving, routed: Routed, account: Account, spoken: SpokenAnswer
+    context: Serving, routed: Routed, account: Account, spoken: SpokenAnswer | None = None
 ) -> dict[str, str]:
-    """Return the headers of an answer: the worker's that may be seen, and what the router did for it."""
+    """Return the headers of an answer: the worker's that may be seen, and what the router did for it.
+
+    `spoken` may be left out where its face has a word for all that its caller says. See `steady_lines`.
+    """
     answer, worker = routed.answer, routed.candidate.worker
     headers = {
         **answer.headers,
@@ -345,7 +348,7 @@ def headers_of(
         ROUTE: account.route,
         ATTEMPTS: str(account.attempts),
     }
-    if answer.headers or spoken.dropped:
+    if answer.headers or (spoken is not None and spoken.dropped):
         _tell_dropped(headers, answer, account, spoken)
     if (
         account.asker
@@ -365,13 +368,14 @@ def headers_of(
 
 
 def _tell_dropped(
-    headers: dict[str, str], answer: Answer, account: Account, spoken: SpokenAnswer
+    headers: dict[str, str], answer: Answer, account: Account, spoken: SpokenAnswer | None
 ) -> None:
     heard = headers.get(HEARD, "") if account.asker else headers.pop(HEARD, "")
-    dropped = [name for name in spoken.dropped if name not in heard.split(", ")]
+    said = spoken.dropped if spoken else ()
+    dropped = [name for name in said if name not in heard.split(", ")]
     lost = [] if answer.verbatim else dropped
     # What the worker has no word for comes after what the face has none for.
-    lost += _named(headers.pop(DROPPED, ""), spoken.names)
+    lost += _named(headers.pop(DROPPED, ""), spoken.names if spoken else None)
     if lost:
         headers[DROPPED] = ", ".join(lost)
 

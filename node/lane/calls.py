@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from node.auth.principal import Principal
 from node.faces import Serving
 from node.faces.encoder import SpokenAnswer
 from node.lane.request import HttpRequest, LaneRequest
-from router.requests import Kind
+from router.requests import Kind, Request
 
 CallHandler = Callable[[HttpRequest], Awaitable[web.StreamResponse]]
 """A handler that either server may call."""
@@ -19,13 +20,15 @@ class LaneCall:
     """A call of a model that the lane may take.
 
     `read` reads it without waiting, returns `None` where only `handler` can, and raises what `handler` answers with an error.
+    `spoken` says how its answer is said, where a handler goes on with it: of a worker's in one piece no header says more.
     """
 
     context: Serving
     kind: Kind
     to_peer: bool
     handler: CallHandler
-    read: Callable[[LaneRequest], SpokenAnswer | None]
+    read: Callable[[LaneRequest, Principal], Request | None]
+    spoken: Callable[[Request], SpokenAnswer] = SpokenAnswer
 
     def at(self, path: str) -> web.RouteDef:
         """Return the route of the call."""

@@ -16,6 +16,7 @@ from node.lane import direct
 from node.lane.calls import CallHandler, LaneCall, LaneCalls
 from node.lane.request import MAX_HEAD_BYTES, LaneHead, LaneRequest, read_head
 from node.lane.response import COPIED_BYTES, LaneResponse, head_of
+from router.http.heads import header_lines
 from router.http.repeated_head import TRIES, RepeatedHead, remembered
 
 PIECES = 32
@@ -108,15 +109,15 @@ class LaneConnection(CallerConnection):
 
     # What answers call.
 
-    def head(self, status: int, headers: dict[str, str], length: int | None) -> bytes:
-        """Return the bytes of a head; an answer of no known length goes in chunks."""
+    def head(self, status: int, lines: str, length: int | None) -> bytes:
+        """Return the bytes of a head with these header lines; an answer of no known length goes in chunks."""
         if length is None:
             # nginx would keep it back until it has some pages of it.
-            headers["x-accel-buffering"] = "no"
+            lines += "x-accel-buffering: no\r\n"
         self._last = self._last or self._place.closing or self._calls.leaving()
         if self._last:
-            headers["Connection"] = "close"
-        return head_of(status, headers, length, self._place.fixed.lines)
+            lines += "Connection: close\r\n"
+        return head_of(status, lines, length, self._place.fixed.lines)
 
     def send_now(self, *parts: bytes) -> None:
         """Send bytes; raise `ConnectionError` when nobody takes them."""
@@ -142,13 +143,13 @@ class LaneConnection(CallerConnection):
         if self._paused:
             await self._drain_helper()
 
-    def answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        """Send the answer to a direct call."""
+    def answer(self, status: int, lines: str, body: bytes) -> None:
+        """Send the answer to a direct call, with these header lines."""
         self._direct = None
         wire = self._wire
         if wire is None or wire.is_closing():
             return
-        wire.write(self.head(status, headers, len(body)) + body)
+        wire.write(self.head(status, lines, len(body)) + body)
         if self._paused:
             self._due = self._place.now + STALL_SECONDS
             self.task = self._loop.create_task(self._drained())
@@ -267,7 +268,7 @@ class LaneConnection(CallerConnection):
         answer = cast("web.Response", response)
         body = cast("bytes", answer.body) or b""
         headers = {"x-request-id": request[ID], **answer.headers}
-        self.send_now(self.head(answer.status, headers, len(body)), body)
+        self.send_now(self.head(answer.status, header_lines(headers), len(body)), body)
         await self.drain()
 
     def _done(self) -> None:

@@ -10,18 +10,19 @@ from typing import Protocol
 
 from aiohttp import web
 
-from node.auth.principal import ANYBODY, PRINCIPAL, Principal
-from node.faces import Serving, respond
+from node.auth.principal import ANYBODY, PRINCIPAL
+from node.faces import respond
 from node.faces.access_log import CALLER_LEFT, Account, conclude, opened
-from node.faces.encoder import SpokenAnswer
 from node.faces.errors import KNOWN
 from node.faces.response_writer import AT_ONCE_BYTES, headers_of
 from node.lane.calls import CallHandler, LaneCall
 from node.lane.request import HttpRequest, LaneRequest
-from registry.values import changed
+from node.lane.response import steady_lines
 from router.attempt import Attempt
+from router.http.heads import header_lines
 from router.http.reply import Reply
 from router.peers.headers import HOP
+from router.requests import Request
 
 PATIENCE_SECONDS = 1.0
 """Seconds after which a task waits for the answer, and looks whether its worker lives."""
@@ -30,8 +31,8 @@ PATIENCE_SECONDS = 1.0
 class DirectCaller(Protocol):
     """The connection that a call came on."""
 
-    def answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        """Send an answer."""
+    def answer(self, status: int, lines: str, body: bytes) -> None:
+        """Send an answer with these header lines."""
 
     def hand_over(self, handler: CallHandler) -> None:
         """Have a handler answer the call."""
@@ -39,49 +40,51 @@ class DirectCaller(Protocol):
 
 def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "CallHandler | DirectCall":
     """Take in a call, and send it to a worker where that can be done at once; return what goes on with it."""
-    context = call.context
-    principal: Principal
+    context, principal = call.context, http.get(PRINCIPAL, ANYBODY)
     try:
-        spoken = call.read(http)
-        if spoken is None:
+        request = call.read(http, principal)
+        if request is None:
             return call.handler
-        principal = http.get(PRINCIPAL, ANYBODY)
-        ticket = respond.admit(context, principal, spoken.request)
+        ticket = respond.admit(context, principal, request)
     except KNOWN:
         # The handler says so.
         return call.handler
     asker = http.headers.get(HOP, "") if call.to_peer else ""
-    account = opened(context, spoken.request.id, call.kind, asker)
-    account.key, account.ticket, account.http = principal.name, ticket, http
-    account.asks(spoken.request)
+    account = opened(context, request.id, call.kind, asker)
+    account.http = http
+    if principal.key is not None:
+        account.key = principal.key.name
+    if ticket is not None:
+        account.ticket = ticket
+    account.asks(request)
     if context.tracer is not None:
-        spoken = changed(spoken, request=context.tracer.begin(spoken.request, account))
+        request = context.tracer.begin(request, account)
     try:
-        attempt = context.router.start(spoken.request)
+        attempt = context.router.start(request)
     except KNOWN:
         # Whoever goes on finds the same, and says so.
         attempt = None
     if attempt is None or attempt.reply is None:
-        return partial(_handle, context, spoken, account, attempt)
-    return DirectCall(context, spoken, account, attempt, attempt.reply, caller)
+        return partial(_handle, call, request, account, attempt)
+    return DirectCall(call, request, account, attempt, attempt.reply, caller)
 
 
 class DirectCall:
     """One call that was sent to a worker."""
 
-    __slots__ = ("_account", "_attempt", "_caller", "_context", "_reply", "_spoken", "_turn")
+    __slots__ = ("_account", "_attempt", "_call", "_caller", "_reply", "_request", "_turn")
 
     def __init__(
         self,
-        context: Serving,
-        spoken: SpokenAnswer,
+        call: LaneCall,
+        request: Request,
         account: Account,
         attempt: Attempt,
         reply: Reply,
         caller: DirectCaller,
     ) -> None:
-        self._context = context
-        self._spoken = spoken
+        self._call = call
+        self._request = request
         self._account = account
         self._attempt = attempt
         self._reply = reply
@@ -93,7 +96,7 @@ class DirectCall:
         """Have a task go on with it."""
         self._forget()
         self._caller.hand_over(
-            partial(_handle, self._context, self._spoken, self._account, self._attempt)
+            partial(_handle, self._call, self._request, self._account, self._attempt)
         )
 
     def cancel(self) -> None:
@@ -102,7 +105,7 @@ class DirectCall:
         self._reply.close()
         self._attempt.end()
         self._account.status = CALLER_LEFT
-        conclude(self._context, self._account)
+        conclude(self._call.context, self._account)
 
     def _news(self) -> None:
         if self._reply.prompt:
@@ -120,7 +123,7 @@ class DirectCall:
             self.hand_over()
 
     def _finish(self) -> None:
-        context, account, attempt = self._context, self._account, self._attempt
+        context, account, attempt = self._call.context, self._account, self._attempt
         answer = context.router.whole(attempt)
         if answer is None or len(answer.first) > AT_ONCE_BYTES:
             self.hand_over()
@@ -129,12 +132,18 @@ class DirectCall:
         self._reply.listener = None
         routed = attempt.answered(answer)
         respond.begin(context, routed, account)
-        headers = headers_of(context, routed, account, self._spoken)
+        if answer.headers or account.asker or account.ticket is not None:
+            lines = header_lines(headers_of(context, routed, account))
+        else:
+            before, behind = steady_lines(
+                answer.content_type, account.node, account.route, account.attempts
+            )
+            lines = f"{before}{account.id}{behind}"
         account.sent = len(answer.first)
         account.hears_whole(answer.first)
         attempt.end()
         conclude(context, account)
-        self._caller.answer(account.status, headers, answer.first)
+        self._caller.answer(account.status, lines, answer.first)
 
     def _forget(self) -> None:
         self._reply.listener = None
@@ -143,10 +152,10 @@ class DirectCall:
 
 
 async def _handle(
-    context: Serving,
-    spoken: SpokenAnswer,
+    call: LaneCall,
+    request: Request,
     account: Account,
     first: Attempt | None,
     http: HttpRequest,
 ) -> web.StreamResponse:
-    return await respond.go_on(context, http, spoken, account, first)
+    return await respond.go_on(call.context, http, call.spoken(request), account, first)

@@ -138,8 +138,8 @@ class LaneWire(Protocol):
 
     transport: asyncio.Transport | None
 
-    def head(self, status: int, headers: dict[str, str], length: int | None) -> bytes:
-        """Return the bytes of a head; an answer of no known length goes in chunks."""
+    def head(self, status: int, lines: str, length: int | None) -> bytes:
+        """Return the bytes of a head with these header lines; an answer of no known length goes in chunks."""
 
     def send_now(self, *parts: bytes) -> None:
         """Send bytes; raise `ConnectionError` when nobody takes them."""

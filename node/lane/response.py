@@ -11,9 +11,13 @@ from http import HTTPStatus
 
 from node.lane.request import LaneWire
 from router.http.heads import header_lines
+from router.peers.headers import ATTEMPTS, NODE, ROUTE
 
 COPIED_BYTES = 64 * 1024
 """Up to here bytes are joined, so that the transport gets one piece."""
+
+STEADY_LINES = 64
+"""Content types, mostly, of answers whose lines are kept; beyond, those that were wanted longest ago are written anew."""
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
@@ -23,11 +27,22 @@ def _date(second: int) -> str:
     return formatdate(second, usegmt=True)
 
 
-def head_of(status: int, headers: Mapping[str, str], length: int | None, fixed: str) -> bytes:
-    """Return the bytes of an answer's head, with the lines that all have; raise `ValueError` for a header that would be two."""
+@lru_cache(maxsize=STEADY_LINES)
+def steady_lines(content_type: str, node: str, route: str, attempts: int) -> tuple[str, str]:
+    """Return the header lines of an answer of which only its request's id differs: what stands before that, and behind it.
+
+    They are those of `headers_of`. Raise `ValueError` for a header that would be two.
+    """
+    before = header_lines({"content-type": content_type})
+    behind = header_lines({NODE: node, ROUTE: route, ATTEMPTS: str(attempts)})
+    return f"{before}x-request-id: ", f"\r\n{behind}"
+
+
+def head_of(status: int, lines: str, length: int | None, fixed: str) -> bytes:
+    """Return the bytes of an answer's head with these header lines, and with those that all have."""
     framed = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
     return (
-        f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\n{header_lines(headers)}{framed}\r\n"
+        f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\n{lines}{framed}\r\n"
         f"Date: {_date(int(time.time()))}\r\n{fixed}\r\n"
     ).encode()
 
@@ -52,7 +67,7 @@ class LaneResponse:
         self._line = line
         self.chunked = False
         """Whether it goes in chunks, and its head has left."""
-        self._head = line.head(status, dict(headers), length)
+        self._head = line.head(status, header_lines(headers), length)
 
     def write_now(self, piece: bytes) -> None:
         """Send some bytes; raise `ConnectionError` when the caller is gone."""

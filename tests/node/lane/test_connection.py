@@ -87,7 +87,11 @@ class App:
 
     def made(self, *, lane: bool) -> web.Application:
         taken = LaneCall(
-            context=None, kind=Kind.CHAT, to_peer=False, handler=self.handle, read=lambda http: None
+            context=None,
+            kind=Kind.CHAT,
+            to_peer=False,
+            handler=self.handle,
+            read=lambda http, principal: None,
         )
         elsewhere = web.route("*", "/{tail:.*}", self.handle)
         app = application([taken.at(PATH.decode()), elsewhere], lambda request: None)
