@@ -136,18 +136,16 @@ class Access:
         self._identify(request, said)
         return None
 
-    def identify(self, request: HttpRequest) -> Principal:
-        """Return who asks, and note it with the request; raise an `AuthError` where a good key is wanted."""
-        if PRINCIPAL in request:
-            return request[PRINCIPAL]
-        return self._identify(request, self._said_in(request))
-
-    def _identify(self, request: HttpRequest, said: _Said) -> Principal:
+    def _identify(self, request: HttpRequest, said: _Said) -> None:
+        """Note who asks with the request; raise an `AuthError` where a good key is wanted."""
         # On the path of every request: the common case first.
         may_be_keyless = not said.key and self._keyless is Keyless.MACHINE
         if may_be_keyless and _is_person(self._owner(request, said)):
             request[PRINCIPAL] = ANYBODY
-            return ANYBODY
+            if isinstance(request, LaneRequest):
+                # It says the same with every request that begins so, and who holds the connection was asked once.
+                request.head.admitted = True
+            return
         free, near = is_open(request.path), partial(self.near, request)
         found = ANYBODY if free else self.holder(said.key, near)
         if self.tells_addresses and found is ANYBODY and not (free or near()):
@@ -155,7 +153,6 @@ class Access:
             told = request.headers.getall(FORWARDED_FOR, ())
             found = self.stranger(self._proxies.caller_of(caller.address, told))
         request[PRINCIPAL] = found
-        return found
 
     def stranger(self, address: str) -> Principal:
         """Return who asks without a key, and is no person on this machine."""
@@ -234,7 +231,7 @@ class Access:
 
     def _said_in(self, request: HttpRequest) -> _Said:
         """Return what its headers say, once where the same came before. Whether a key is good is looked up each time."""
-        derived = request.derived if isinstance(request, LaneRequest) else {}
+        derived = request.head.derived if isinstance(request, LaneRequest) else {}
         found: _Said | None = derived.get(_Said)
         if found is not None:
             return found

@@ -251,7 +251,7 @@ class HeaderWords:
 
 def words_of(context: Serving, http: HttpRequest) -> HeaderWords:
     """Return what the headers of a request say, once where the same came before; raise `BadRequest` and what `passed` does."""
-    derived = http.derived if isinstance(http, LaneRequest) else {}
+    derived = http.head.derived if isinstance(http, LaneRequest) else {}
     found: HeaderWords | None = derived.get(HeaderWords)
     if found is not None:
         return found

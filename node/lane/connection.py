@@ -26,6 +26,9 @@ WAIT_SECONDS = 0.25
 """Seconds that the rest of a body may take; aiohttp goes on after them, with limits of its own."""
 
 
+_Seen = tuple[RepeatedHead, LaneHead, LaneCall | None]
+
+
 class LaneConnection(CallerConnection):
     """One caller's connection."""
 
@@ -33,6 +36,7 @@ class LaneConnection(CallerConnection):
         "_awaited",
         "_calls",
         "_direct",
+        "_expected",
         "_missing",
         "_pieces",
         "_seen",
@@ -50,8 +54,10 @@ class LaneConnection(CallerConnection):
         """What has come of that body, and how many bytes are missing."""
         self._missing = 0
         self._since = inf
-        self._seen: tuple[RepeatedHead, LaneHead] | None = None
-        """The newest head that was remembered, and what was read in it."""
+        self._seen: _Seen | None = None
+        """The newest head that was remembered, what was read in it, and the lane's call that it is of, if it is of one."""
+        self._expected: _Seen | None = None
+        """The same, while a request that begins so can be taken as it comes: nothing is under way, or here."""
         self._tries = TRIES
 
     # What the listener calls.
@@ -77,6 +83,17 @@ class LaneConnection(CallerConnection):
 
     def data_received(self, data: bytes) -> None:
         """Take in bytes."""
+        seen, self._expected = self._expected, None
+        if seen is not None and not self._deaf:
+            pattern, head, call = seen
+            found = None if call is None else pattern.found_in(data)
+            if call is not None and found is not None:
+                at, length, id_ = found
+                if at + length == len(data) and length <= SMALL:
+                    self._tries = TRIES
+                    name = id_.decode() if id_ else _name_of(head)
+                    self._begin(LaneRequest(head, data[at:], self._calls.app, self), name, call)
+                    return
         if self._awaited is None or self._deaf:
             super().data_received(data)
             return
@@ -188,19 +205,17 @@ class LaneConnection(CallerConnection):
             self._await_body(head)
             return
         self._awaited = None
-        request = LaneRequest(head, ahead, self._calls.app, self)
-        if request.content_length > SMALL and not hold(request, request.content_length):
+        body = bytes(ahead[head.body_at : head.end])
+        request = LaneRequest(head, body, self._calls.app, self)
+        if len(body) > SMALL and not hold(request, len(body)):
             # aiohttp says so.
             return
-        request[ID] = head.id if is_id(head.id) else new_id()
         self._ahead = memoryview(ahead)[head.end :] if missing else b""
-        self._under_way = request
-        self._head_due = self._due = inf
-        self._begin(request, call)
+        self._begin(request, _name_of(head), call)
 
     def _head_of(self, data: bytes) -> LaneHead | None:
         if self._seen is not None:
-            pattern, seen = self._seen
+            pattern, seen, _ = self._seen
             found = pattern.found_in(data)
             if found is not None:
                 self._tries = TRIES
@@ -209,15 +224,20 @@ class LaneConnection(CallerConnection):
         if head is not None and self._tries:
             self._tries -= 1
             anew = remembered(data[: head.body_at])
-            self._seen = None if anew is None else (anew, head)
+            call = self._calls.calls.get(head.path)
+            self._seen = None if anew is None else (anew, head, call)
         return head
 
-    def _begin(self, request: LaneRequest, call: LaneCall) -> None:
-        try:
-            self._calls.admit(request)
-        except KNOWN:
-            self.hand_over(call.handler)
-            return
+    def _begin(self, request: LaneRequest, name: str, call: LaneCall) -> None:
+        request.notes[ID] = name
+        self._under_way = request
+        self._head_due = self._due = inf
+        if not request.head.admitted:
+            try:
+                self._calls.admit(request)
+            except KNOWN:
+                self.hand_over(call.handler)
+                return
         begun = direct.begin(call, request, self)
         if isinstance(begun, direct.DirectCall):
             self._direct, self._since = begun, self._place.now
@@ -273,17 +293,23 @@ class LaneConnection(CallerConnection):
 
     def _done(self) -> None:
         """An answer is sent as far as its caller reads it, and the next request may come."""
-        asked = self._under_way
-        if isinstance(asked, LaneRequest) and asked.content_length > SMALL:
+        asked, place = self._under_way, self._place
+        if isinstance(asked, LaneRequest) and len(asked.body) > SMALL:
             release(asked)
         self._under_way = self.task = None
         if self._wire is None or self._deaf:
             return
-        if self._last or self._place.closing:
+        if self._last or place.closing:
             self.end()
             return
-        self._due = self._place.now + self._place.settings.idle_timeout
+        self._due = place.now + place.settings.idle_timeout
         if self._left:
             self._look_again()
         elif self._ahead:
             self._go_on()
+        else:
+            self._expected = self._seen
+
+
+def _name_of(head: LaneHead) -> str:
+    return head.id if head.id and is_id(head.id) else new_id()

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from node.auth.principal import ANYBODY, PRINCIPAL
+from node.auth.principal import ANYBODY, PRINCIPAL, Principal
 from node.faces import respond
 from node.faces.access_log import CALLER_LEFT, Account, conclude, opened
 from node.faces.errors import KNOWN
@@ -40,7 +40,8 @@ class DirectCaller(Protocol):
 
 def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "CallHandler | DirectCall":
     """Take in a call, and send it to a worker where that can be done at once; return what goes on with it."""
-    context, principal = call.context, http.get(PRINCIPAL, ANYBODY)
+    context = call.context
+    principal: Principal = http.notes.get(PRINCIPAL, ANYBODY)
     try:
         request = call.read(http, principal)
         if request is None:

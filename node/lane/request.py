@@ -53,10 +53,10 @@ class LaneHead:
     """What a request begins with. `end` is the length of the whole request, in bytes.
 
     `id` is what it calls itself, if anything. `headers` are all others but its length, and `derived` is what was made of them,
-    for whoever finds the same again.
+    for whoever finds the same again. It is `admitted` where whatever begins so on its connection is let in without a key.
     """
 
-    __slots__ = ("body_at", "derived", "end", "headers", "id", "path")
+    __slots__ = ("admitted", "body_at", "derived", "end", "headers", "id", "path")
 
     def __init__(
         self,
@@ -67,6 +67,7 @@ class LaneHead:
         id_: str,
         derived: dict[type, Any],
     ) -> None:
+        self.admitted = False
         self.derived = derived
         self.path = path
         self.headers = headers
@@ -157,37 +158,32 @@ class LaneRequest:
     `output_size` is how many bytes of its answer were written at least: none, or those that it began with.
     """
 
-    __slots__ = (
-        "_content",
-        "_notes",
-        "app",
-        "body",
-        "content_length",
-        "derived",
-        "headers",
-        "line",
-        "output_size",
-        "path",
-    )
+    __slots__ = ("_content", "app", "body", "head", "headers", "line", "notes", "output_size")
 
     method = "POST"
     version = HttpVersion11
 
-    def __init__(
-        self, head: LaneHead, data: bytes | memoryview, app: web.Application, line: LaneWire
-    ) -> None:
-        """Take the request that `data` begins with, from the line that its answer goes to."""
-        at, end = head.body_at, head.end
-        self._notes: dict[Any, Any] = {}
+    def __init__(self, head: LaneHead, body: bytes, app: web.Application, line: LaneWire) -> None:
+        """Take a request from the line that its answer goes to."""
         self._content: WholeBody | None = None
         self.app = app
-        self.body = bytes(data[at:end])
-        self.content_length = end - at
-        self.derived = head.derived
+        self.body = body
+        self.head = head
         self.headers = head.headers
         self.line = line
+        self.notes: dict[Any, Any] = {}
+        """What is noted of the request, by aiohttp's keys."""
         self.output_size = 0
-        self.path = head.path
+
+    @property
+    def path(self) -> str:
+        """What is asked."""
+        return self.head.path
+
+    @property
+    def content_length(self) -> int:
+        """Bytes of the body."""
+        return len(self.body)
 
     @property
     def content(self) -> WholeBody:
@@ -217,18 +213,18 @@ class LaneRequest:
         return self.line
 
     def __contains__(self, key: object) -> bool:
-        return key in self._notes
+        return key in self.notes
 
     def __getitem__(self, key: "web.RequestKey[_T]") -> _T:
-        found: _T = self._notes[key]
+        found: _T = self.notes[key]
         return found
 
     def __setitem__(self, key: "web.RequestKey[_T]", value: _T) -> None:
-        self._notes[key] = value
+        self.notes[key] = value
 
     def get(self, key: "web.RequestKey[_T]", default: _T) -> _T:
         """Return what was noted of the request."""
-        found: _T = self._notes.get(key, default)
+        found: _T = self.notes.get(key, default)
         return found
 
 

@@ -2,17 +2,20 @@
 
 import os
 import socket
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import aiohttp
 import pytest
 from aiohttp import web
 
 from node.auth.access import Access, is_own_address, same_machine
+from node.auth.errors import AuthError
 from node.auth.principal import PRINCIPAL
+from node.auth.socket_owner import UNASKED
 from node.config.settings import Keyless
 from node.config.web import WebSettings
 from node.faces.app import application
+from node.lane.request import LaneRequest, read_head
 from node.listeners import serve
 
 TOKEN = "a-token-of-sufficient-length-for-anybody"
@@ -141,6 +144,39 @@ async def test_whose_process_calls_is_asked_of_the_kernel_once_for_a_connection(
         for _ in range(5):
             assert await status(node.get("/read")) == 200
     assert table.asked == 1
+
+
+class Connection:
+    """One from this machine, of which nobody asked yet whose it is."""
+
+    address = "127.0.0.1"
+    owner = UNASKED
+
+    def __init__(self) -> None:
+        self.transport = self
+
+    def get_extra_info(self, _):
+        return ("127.0.0.1", 1)
+
+
+@pytest.mark.parametrize(
+    ("uid", "keyless", "line", "admitted"),
+    [
+        (1_000, "machine", b"X: y", True),
+        (1_000, "machine", b"Authorization: Bearer k", False),
+        (1_000, "machine", b"X-Api-Key: k", False),
+        (1_000, "machine", b"X-Forwarded-For: 192.0.2.1", False),
+        (33, "machine", b"X: y", False),
+        (1_000, "everybody", b"X: y", False),
+        (1_000, "nobody", b"X: y", False),
+    ],
+)
+def test_who_needs_no_key_is_looked_at_once_for_all_that_begins_so(uid, keyless, line, admitted):
+    head = read_head(b"POST /v1/a HTTP/1.1\r\nHost: a\r\n%b\r\nContent-Length: 0\r\n\r\n" % line)
+    access = Access(token=TOKEN, names=["a"], sockets=Table(uid), keyless=Keyless(keyless))
+    with suppress(AuthError):
+        access.admit(LaneRequest(head, b"", None, Connection()))
+    assert head.admitted == admitted
 
 
 @pytest.mark.parametrize(("keyless", "status_"), [("nobody", 401), ("everybody", 200)])

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from node.config.web import WebSettings
 from node.faces.app import application
-from node.faces.request_reader import ID, ROOM, read_raw
+from node.faces.request_reader import ID, ROOM, SMALL, read_raw
 from node.faces.response_writer import Outgoing
 from node.lane.calls import LANE, LaneCall
 from node.lane.connection import PIECES
@@ -167,6 +167,25 @@ WAYS = {
     ),
     "again, then too big for the lane": (call(b"x") * 3 + call(b"x" * (MAX_BODY_BYTES + 1)),),
     "again, in pieces": (call(b"x") * 3 + call(b"x" * 50)[:-30], b"x" * 30, call(b"z")),
+    "again, each by itself": (call(b"x"), call(b"x"), call(b"201"), call(b"headers"), call(b"x")),
+    "again, then two together": (call(b"x"), call(b"x"), call(b"201") * 2, call(b"x")),
+    "again, then half a head": (
+        call(b"x"),
+        call(b"x"),
+        call(b"x")[:30],
+        call(b"x")[30:],
+        call(b"y"),
+    ),
+    "again, then half a body": (call(b"x"), call(b"x"), call(b"x" * 9)[:-4], b"x" * 4, call(b"y")),
+    "again, then a slow GET": (
+        call(b"x"),
+        call(b"x"),
+        b"GET / HT",
+        b"TP/1.1\r\nHost: a\r\n\r\n",
+        call(b"y"),
+    ),
+    "again, then big": (call(b"x"), call(b"x"), call(b"x" * (SMALL + 1)), call(b"y")),
+    "again, then garbage": (call(b"x"), call(b"x"), b"\0" + call(b"x"), call(b"y")),
     "head, then body": (call(b"x" * 100)[:-100], b"x" * 100),
     "body in pieces": (call(b"x" * 100)[:-100], *[b"x" * 20] * 5),
     "body in too many pieces": (call(b"x" * 40)[:-40], *[b"x"] * 40),

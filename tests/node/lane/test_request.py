@@ -182,7 +182,7 @@ class Line:
 async def test_a_body_is_read_once() -> None:
     head = read_head(WHOLE)
     assert head is not None
-    request = LaneRequest(head, WHOLE, None, Line())
+    request = LaneRequest(head, BODY, None, Line())
     assert not request.content.at_eof()
     assert await request.content.readany() == BODY
     assert request.content.at_eof()
