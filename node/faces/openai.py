@@ -138,11 +138,13 @@ def _call(context: Serving, kind: Kind, *, own_only: bool, done: bool = True) ->
     def spoken(request: Request) -> SpokenAnswer:
         return SpokenAnswer(request, None if done or not request.stream else WithoutDone())
 
-    def read(http: LaneRequest, _: Principal) -> Request | None:
-        body = http.body
-        if len(body) > context.settings.router.max_body_bytes or VERBATIM in http.headers:
+    most = context.settings.router.max_body_bytes
+
+    def read(http: LaneRequest) -> Request | None:
+        body, headers = http.body, http.headers
+        if len(body) > most or VERBATIM in headers:
             return None
-        content_type = content_type_of(http, body)
+        content_type = headers.get("content-type") or content_type_of(http, body)
         return request_of(context, http, kind, body, content_type, own_only=own_only)
 
     async def handle(http: HttpRequest) -> web.StreamResponse:
@@ -170,12 +172,10 @@ async def read_request(
     if own_only and (header := http.headers.get(VERBATIM)):
         body, said = await aside(body, partial(split, header, body))
     content_type = content_type_of(http, body)
-    if len(body) <= SMALL_BYTES:
-        return request_of(context, http, kind, body, content_type, own_only=own_only, verbatim=said)
     made = partial(
         request_of, context, http, kind, body, content_type, own_only=own_only, verbatim=said
     )
-    return await aside(body, made)
+    return made() if len(body) <= SMALL_BYTES else await aside(body, made)
 
 
 def request_of(
@@ -211,7 +211,9 @@ def request_of(
         own_only=own_only or words.hop,
         session=words.session
         or (_session(fields["prompt_cache_key"]) if "prompt_cache_key" in fields else ""),
-        caller=_caller(asking, words.credential, http.remote),
+        caller=words.caller
+        if asking is ANYBODY
+        else _caller(asking, words.credential, http.remote),
         waits=words.waits,
         aim=words.aim,
         background=background,
@@ -223,7 +225,7 @@ def request_of(
         plain=asked.plain,
         verbatim=verbatim,
         prefixes=prefixes_of(fields, len(body))
-        if kind in TEXT and len(body) >= MIN_BYTES
+        if len(body) >= MIN_BYTES and kind in TEXT
         else NONE,
         passed=passed(http, context.peer, background=True) if background else words.passed,
     )
@@ -233,13 +235,15 @@ def request_of(
 class HeaderWords:
     """What headers say to routing, whatever the body says: fields of `Request`, and what others of them are made of.
 
-    `pins` says whether a project, replica or node is named, `hop` whether a node asks; `credential` tells its holders apart.
+    `pins` says whether a project, replica or node is named, `hop` whether a node asks. `credential` and `caller` tell apart whose
+    it is, the latter where nothing is known of who asks.
     """
 
     pins: bool
     hop: bool
     session: str
     credential: str
+    caller: str
     waits: bool
     holds: bool
     aim: float
@@ -252,15 +256,17 @@ class HeaderWords:
 def words_of(context: Serving, http: HttpRequest) -> HeaderWords:
     """Return what the headers of a request say, once where the same came before; raise `BadRequest` and what `passed` does."""
     derived = http.head.derived if isinstance(http, LaneRequest) else {}
-    found: HeaderWords | None = derived.get(HeaderWords)
-    if found is not None:
-        return found
+    if HeaderWords in derived:
+        known: HeaderWords = derived[HeaderWords]
+        return known
     headers, hop = http.headers, HOP in http.headers
+    credential = _credential(headers)
     words = derived[HeaderWords] = HeaderWords(
         pins=any(name in headers for name in _PINS),
         hop=hop,
         session=_session(headers.get(SESSION)),
-        credential=_credential(headers),
+        credential=credential,
+        caller=_caller(ANYBODY, credential, http.remote),
         waits=not hop or WAIT in headers,
         holds=not hop or headers.get(WAIT) == READY,
         aim=_aim(headers),
@@ -280,7 +286,7 @@ def background_of(http: HttpRequest, fields: Mapping[str, object] = _NO_FIELDS) 
 
 def _is_background(asking: Principal, fields: Mapping[str, object]) -> bool:
     by_key = asking.key is not None and asking.key.background
-    return by_key or fields.get("service_tier") == FLEX
+    return by_key or ("service_tier" in fields and fields["service_tier"] == FLEX)
 
 
 def _aim(headers: Mapping[str, str]) -> float:
@@ -331,10 +337,8 @@ def _session(said: object) -> str:
 
 def content_type_of(http: HttpRequest, body: bytes) -> str:
     """Return the content type as it was sent; a body without one that begins as a JSON object is taken for JSON."""
-    content_type = http.headers.get("content-type", "")
-    if content_type:
-        return content_type
-    return "application/json" if body.lstrip()[:1] == b"{" else ""
+    said = http.headers.get("content-type", "")
+    return said or ("application/json" if body.lstrip()[:1] == b"{" else "")
 
 
 def passed(http: HttpRequest, own: PeerId, *, background: bool = False) -> PassedHeaders:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from node.auth.principal import Principal
 from node.faces import Serving
 from node.faces.encoder import SpokenAnswer
 from node.lane.request import HttpRequest, LaneRequest
@@ -27,7 +26,7 @@ class LaneCall:
     kind: Kind
     to_peer: bool
     handler: CallHandler
-    read: Callable[[LaneRequest, Principal], Request | None]
+    read: Callable[[LaneRequest], Request | None]
     spoken: Callable[[Request], SpokenAnswer] = SpokenAnswer
 
     def at(self, path: str) -> web.RouteDef:

@@ -229,7 +229,7 @@ class LaneConnection(CallerConnection):
         return head
 
     def _begin(self, request: LaneRequest, name: str, call: LaneCall) -> None:
-        request.notes[ID] = name
+        request[ID] = name
         self._under_way = request
         self._head_due = self._due = inf
         if not request.head.admitted:

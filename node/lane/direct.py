@@ -41,9 +41,9 @@ class DirectCaller(Protocol):
 def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "CallHandler | DirectCall":
     """Take in a call, and send it to a worker where that can be done at once; return what goes on with it."""
     context = call.context
-    principal: Principal = http.notes.get(PRINCIPAL, ANYBODY)
+    principal: Principal = http.get(PRINCIPAL, ANYBODY)
     try:
-        request = call.read(http, principal)
+        request = call.read(http)
         if request is None:
             return call.handler
         ticket = respond.admit(context, principal, request)

@@ -6,7 +6,7 @@ That is a strict subset of what aiohttp takes. Whatever is not plainly such a ca
 import asyncio
 import re
 from collections.abc import Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from aiohttp import HttpVersion11, web
 
@@ -36,8 +36,6 @@ _NOT_PLAIN = frozenset(
     }
 )
 """Headers that change how a body is framed or packed, what becomes of the connection, or who may read the answer."""
-
-_T = TypeVar("_T")
 
 
 class Fields(dict[str, str]):
@@ -152,13 +150,13 @@ class LaneWire(Protocol):
         """Wait while the transport holds enough; raise `ConnectionError` when nobody takes it."""
 
 
-class LaneRequest:
-    """A request to a handler: of aiohttp's `Request` what handlers of models use.
+class LaneRequest(dict[Any, Any]):
+    """A request to a handler: of aiohttp's `Request` what handlers of models use, and what is noted of it, by aiohttp's keys.
 
     `output_size` is how many bytes of its answer were written at least: none, or those that it began with.
     """
 
-    __slots__ = ("_content", "app", "body", "head", "headers", "line", "notes", "output_size")
+    __slots__ = ("_content", "app", "body", "head", "headers", "line", "output_size")
 
     method = "POST"
     version = HttpVersion11
@@ -171,8 +169,6 @@ class LaneRequest:
         self.head = head
         self.headers = head.headers
         self.line = line
-        self.notes: dict[Any, Any] = {}
-        """What is noted of the request, by aiohttp's keys."""
         self.output_size = 0
 
     @property
@@ -212,20 +208,13 @@ class LaneRequest:
         """The connection, by aiohttp's name."""
         return self.line
 
-    def __contains__(self, key: object) -> bool:
-        return key in self.notes
+    def __bool__(self) -> bool:
+        return True
 
-    def __getitem__(self, key: "web.RequestKey[_T]") -> _T:
-        found: _T = self.notes[key]
-        return found
-
-    def __setitem__(self, key: "web.RequestKey[_T]", value: _T) -> None:
-        self.notes[key] = value
-
-    def get(self, key: "web.RequestKey[_T]", default: _T) -> _T:
-        """Return what was noted of the request."""
-        found: _T = self.notes.get(key, default)
-        return found
+    # As of aiohttp's: two of them are never the same.
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+    __hash__ = object.__hash__  # type: ignore[assignment]  # a dictionary has none
 
 
 HttpRequest = web.Request | LaneRequest

@@ -87,11 +87,7 @@ class App:
 
     def made(self, *, lane: bool) -> web.Application:
         taken = LaneCall(
-            context=None,
-            kind=Kind.CHAT,
-            to_peer=False,
-            handler=self.handle,
-            read=lambda http, principal: None,
+            context=None, kind=Kind.CHAT, to_peer=False, handler=self.handle, read=lambda http: None
         )
         elsewhere = web.route("*", "/{tail:.*}", self.handle)
         app = application([taken.at(PATH.decode()), elsewhere], lambda request: None)
