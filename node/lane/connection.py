@@ -11,7 +11,7 @@ from aiohttp import web
 
 from node.connections import STALL_SECONDS, CallerConnection
 from node.faces.errors import KNOWN
-from node.faces.request_reader import ID, SMALL, hold, is_id, new_id, release
+from node.faces.request_reader import HELD, ID, SMALL, hold, is_id, new_id, release
 from node.lane import direct
 from node.lane.calls import CallHandler, LaneCall, LaneCalls
 from node.lane.request import MAX_HEAD_BYTES, LaneHead, LaneRequest, read_head
@@ -91,8 +91,9 @@ class LaneConnection(CallerConnection):
                 at, length, id_ = found
                 if at + length == len(data) and length <= SMALL:
                     self._tries = TRIES
-                    name = id_.decode() if id_ else _name_of(head)
-                    self._begin(LaneRequest(head, data[at:], self._calls.app, self), name, call)
+                    request = LaneRequest(head, data[at:], self._calls.app, self)
+                    request[ID] = id_.decode() if id_ else head.id or new_id()
+                    self._begin(request, call)
                     return
         if self._awaited is None or self._deaf:
             super().data_received(data)
@@ -211,7 +212,8 @@ class LaneConnection(CallerConnection):
             # aiohttp says so.
             return
         self._ahead = memoryview(ahead)[head.end :] if missing else b""
-        self._begin(request, _name_of(head), call)
+        request[ID] = head.id or new_id()
+        self._begin(request, call)
 
     def _head_of(self, data: bytes) -> LaneHead | None:
         if self._seen is not None:
@@ -221,6 +223,8 @@ class LaneConnection(CallerConnection):
                 self._tries = TRIES
                 return seen.again(*found)
         head = read_head(data)
+        if head is not None and not is_id(head.id):
+            head.id = ""
         if head is not None and self._tries:
             self._tries -= 1
             anew = remembered(data[: head.body_at])
@@ -228,21 +232,17 @@ class LaneConnection(CallerConnection):
             self._seen = None if anew is None else (anew, head, call)
         return head
 
-    def _begin(self, request: LaneRequest, name: str, call: LaneCall) -> None:
-        request[ID] = name
+    def _begin(self, request: LaneRequest, call: LaneCall) -> None:
         self._under_way = request
         self._head_due = self._due = inf
+        self._since = self._place.now
         if not request.head.admitted:
             try:
                 self._calls.admit(request)
             except KNOWN:
                 self.hand_over(call.handler)
                 return
-        begun = direct.begin(call, request, self)
-        if isinstance(begun, direct.DirectCall):
-            self._direct, self._since = begun, self._place.now
-        else:
-            self.hand_over(begun)
+        self._direct = direct.begin(call, request, self)
 
     def _await_body(self, head: LaneHead) -> None:
         self._awaited, self._since = head, self._loop.time()
@@ -294,7 +294,7 @@ class LaneConnection(CallerConnection):
     def _done(self) -> None:
         """An answer is sent as far as its caller reads it, and the next request may come."""
         asked, place = self._under_way, self._place
-        if isinstance(asked, LaneRequest) and len(asked.body) > SMALL:
+        if isinstance(asked, LaneRequest) and HELD in asked:
             release(asked)
         self._under_way = self.task = None
         if self._wire is None or self._deaf:
@@ -309,7 +309,3 @@ class LaneConnection(CallerConnection):
             self._go_on()
         else:
             self._expected = self._seen
-
-
-def _name_of(head: LaneHead) -> str:
-    return head.id if head.id and is_id(head.id) else new_id()

@@ -38,18 +38,20 @@ class DirectCaller(Protocol):
         """Have a handler answer the call."""
 
 
-def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "CallHandler | DirectCall":
-    """Take in a call, and send it to a worker where that can be done at once; return what goes on with it."""
+def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "DirectCall | None":
+    """Take in a call, and send it to a worker where that can be done at once; else hand it over."""
     context = call.context
     principal: Principal = http.get(PRINCIPAL, ANYBODY)
     try:
         request = call.read(http)
         if request is None:
-            return call.handler
+            caller.hand_over(call.handler)
+            return None
         ticket = respond.admit(context, principal, request)
     except KNOWN:
         # The handler says so.
-        return call.handler
+        caller.hand_over(call.handler)
+        return None
     asker = http.headers.get(HOP, "") if call.to_peer else ""
     account = opened(context, request.id, call.kind, asker)
     account.http = http
@@ -66,7 +68,8 @@ def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "CallHandl
         # Whoever goes on finds the same, and says so.
         attempt = None
     if attempt is None or attempt.reply is None:
-        return partial(_handle, call, request, account, attempt)
+        caller.hand_over(partial(_handle, call, request, account, attempt))
+        return None
     return DirectCall(call, request, account, attempt, attempt.reply, caller)
 
 
@@ -91,7 +94,7 @@ class DirectCall:
         self._reply = reply
         self._caller = caller
         self._turn: asyncio.Handle | None = None
-        reply.listener = self._news
+        reply.listener = self._look if reply.prompt else self._news
 
     def hand_over(self) -> None:
         """Have a task go on with it."""
@@ -109,9 +112,7 @@ class DirectCall:
         conclude(self._call.context, self._account)
 
     def _news(self) -> None:
-        if self._reply.prompt:
-            self._look()
-        elif self._turn is None:
+        if self._turn is None:
             # What is raised here shall not be raised in the link that calls.
             self._turn = asyncio.get_running_loop().call_soon(self._look)
 
@@ -126,7 +127,7 @@ class DirectCall:
     def _finish(self) -> None:
         context, account, attempt = self._call.context, self._account, self._attempt
         answer = context.router.whole(attempt)
-        if answer is None or len(answer.first) > AT_ONCE_BYTES:
+        if answer is None or (size := len(answer.first)) > AT_ONCE_BYTES:
             self.hand_over()
             return
         # Else each would refer to the other, and what was asked would wait for the garbage collector.
@@ -140,7 +141,7 @@ class DirectCall:
                 answer.content_type, account.node, account.route, account.attempts
             )
             lines = f"{before}{account.id}{behind}"
-        account.sent = len(answer.first)
+        account.sent = size
         account.hears_whole(answer.first)
         attempt.end()
         conclude(context, account)
