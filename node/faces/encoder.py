@@ -4,8 +4,10 @@ A face that has its own words reads them into a request with OpenAI's body, and 
 the same for all faces: choice, attempts, streams that break off, accounts.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 import orjson
@@ -13,12 +15,17 @@ import orjson
 from node.faces.errors import Refusal
 from registry.values import value_class
 from router.attempt import Routed
+from router.errors import AnswerBroken
 from router.openai import text_parser
 from router.openai.text_parser import Heard, TextFailure
 from router.requests import Kind, Request
 
 EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
+
+_DONE = re.compile(rb"^data: ?\[DONE\]\r?\n\r?\n", re.MULTILINE)
+_FAILURE = re.compile(rb'^data: ?\{"error"', re.MULTILINE)
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 MAX_WHOLE_BYTES = 64 * 1024 * 1024
 """The longest answer in one piece that is said in other words; a longer one is refused as a failure of its worker."""
@@ -68,6 +75,31 @@ class SpokenAnswer:
     framed: Callable[[bytes], bytes] | None = None
     names: Mapping[str, str] | None = None
     homed: Homing | None = None
+
+
+class WithoutDone:
+    """OpenAI's own words, but for the ends of a stream: what Llama Stack's client reads there is a piece of the answer."""
+
+    streams = True
+    headers = _NO_HEADERS
+
+    def whole(self, body: bytes) -> tuple[str, bytes]:
+        """Say it as it came."""
+        return JSON, body
+
+    def stream(self, events: bytes) -> bytes:
+        """Leave out `[DONE]`, which it takes for JSON; raise `AnswerBroken` where the worker, or its node, tells a failure."""
+        if _FAILURE.search(events):
+            raise AnswerBroken("the worker broke off")
+        return _DONE.sub(b"", events)
+
+    def end(self) -> bytes:
+        """End without a word."""
+        return b""
+
+    def broken(self, _: Refusal) -> bytes:
+        """Have the connection cut: it takes an error for one more piece, and half an answer for a whole one."""
+        return b""
 
 
 class TextVoice(ABC):

@@ -13,8 +13,8 @@ from aiohttp import web
 
 from node.auth.principal import ANYBODY, PRINCIPAL, Principal
 from node.faces import Serving
-from node.faces.encoder import JSON, SpokenAnswer
-from node.faces.errors import Refusal, UnknownNode, WrongParameter
+from node.faces.encoder import SpokenAnswer, WithoutDone
+from node.faces.errors import UnknownNode, WrongParameter
 from node.faces.request_reader import ID, read_body
 from node.faces.respond import answer
 from node.lane.calls import LaneCall
@@ -23,7 +23,7 @@ from registry.errors import InvalidSignature
 from registry.records import PeerId
 from registry.signing import ID_HEAD, public_of
 from registry.wire import is_name, is_node_name
-from router.errors import AnswerBroken, BadRequest
+from router.errors import BadRequest
 from router.large_bodies import aside
 from router.openai import body as bodies
 from router.openai.large_json import SMALL_BYTES
@@ -81,11 +81,7 @@ _MILLISECONDS = re.compile(r"\d{1,7}", re.ASCII)
 _SECONDS = re.compile(r"\d{1,5}(?:\.\d{1,3})?", re.ASCII)
 _NODES_LISTED = 10
 _PEER_ID_CHARACTERS = 52
-_DONE = re.compile(rb"^data: ?\[DONE\]\r?\n\r?\n", re.MULTILINE)
-_FAILURE = re.compile(rb'^data: ?\{"error"', re.MULTILINE)
-_PINS = (PROJECT, CID, NODE)
 _NO_FIELDS: Mapping[str, object] = MappingProxyType({})
-_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 def asking_routes(context: Serving) -> list[web.RouteDef]:
@@ -107,31 +103,6 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
 def link_routes(context: Serving) -> list[web.RouteDef]:
     """Return what other nodes may ask: the same, of this node's own workers."""
     return [_call(context, kind, own_only=True).at(f"/v1/{kind.value}") for kind in MODEL_KINDS]
-
-
-class WithoutDone:
-    """OpenAI's own words, but for the ends of a stream: what Llama Stack's client reads there is a piece of the answer."""
-
-    streams = True
-    headers = _NO_HEADERS
-
-    def whole(self, body: bytes) -> tuple[str, bytes]:
-        """Say it as it came."""
-        return JSON, body
-
-    def stream(self, events: bytes) -> bytes:
-        """Leave out `[DONE]`, which it takes for JSON; raise `AnswerBroken` where the worker, or its node, tells a failure."""
-        if _FAILURE.search(events):
-            raise AnswerBroken("the worker broke off")
-        return _DONE.sub(b"", events)
-
-    def end(self) -> bytes:
-        """End without a word."""
-        return b""
-
-    def broken(self, _: Refusal) -> bytes:
-        """Have the connection cut: it takes an error for one more piece, and half an answer for a whole one."""
-        return b""
 
 
 def _call(context: Serving, kind: Kind, *, own_only: bool, done: bool = True) -> LaneCall:
@@ -205,8 +176,8 @@ def request_of(
         content_type=content_type,
         stream=asked.stream,
         pin=pin_of(context, http.headers, fields)
-        if words.pins or "project" in fields
-        else ANYWHERE,
+        if words.pin is None or "project" in fields
+        else words.pin,
         # A hop header on the public side forbids a second hop as well: it is how loops end.
         own_only=own_only or words.hop,
         session=words.session
@@ -235,11 +206,10 @@ def request_of(
 class HeaderWords:
     """What headers say to routing, whatever the body says: fields of `Request`, and what others of them are made of.
 
-    `pins` says whether a project, replica or node is named, `hop` whether a node asks. `credential` and `caller` tell apart whose
-    it is, the latter where nothing is known of who asks.
+    `hop` says whether a node asks. `credential` and `caller` tell apart whose it is, the latter where nothing is known of who
+    asks. `pin` is that of bodies without one, `None` where it is to be read each time.
     """
 
-    pins: bool
     hop: bool
     session: str
     credential: str
@@ -251,6 +221,7 @@ class HeaderWords:
     patience: float
     continues: bool
     passed: PassedHeaders
+    pin: Pin | None
 
 
 def words_of(context: Serving, http: HttpRequest) -> HeaderWords:
@@ -262,7 +233,6 @@ def words_of(context: Serving, http: HttpRequest) -> HeaderWords:
     headers, hop = http.headers, HOP in http.headers
     credential = _credential(headers)
     words = derived[HeaderWords] = HeaderWords(
-        pins=any(name in headers for name in _PINS),
         hop=hop,
         session=_session(headers.get(SESSION)),
         credential=credential,
@@ -274,8 +244,20 @@ def words_of(context: Serving, http: HttpRequest) -> HeaderWords:
         patience=_seconds(headers.get(PATIENCE, "")) if hop else 0.0,
         continues=not hop and _continues(context, headers),
         passed=passed(http, context.peer),
+        pin=_steady_pin(context, headers),
     )
     return words
+
+
+def _steady_pin(context: Serving, headers: Mapping[str, str]) -> Pin | None:
+    if NODE in headers:
+        # Who is called so may change.
+        return None
+    try:
+        return pin_of(context, headers)
+    except WrongParameter:
+        # Something else may be wrong with the body, and comes first.
+        return None
 
 
 def background_of(http: HttpRequest, fields: Mapping[str, object] = _NO_FIELDS) -> bool:

@@ -339,7 +339,7 @@ def headers_of(
 
     `spoken` may be left out where its face has a word for all that its caller says. See `steady_lines`.
     """
-    answer, worker = routed.answer, routed.candidate.worker
+    answer = routed.answer
     headers = {
         **answer.headers,
         "content-type": answer.content_type,
@@ -350,21 +350,26 @@ def headers_of(
     }
     if answer.headers or (spoken is not None and spoken.dropped):
         _tell_dropped(headers, answer, account, spoken)
-    if (
-        account.asker
-        and worker
-        and context.tellings.is_due(
-            account.asker, worker.api, account.kind, account.began + account.first
-        )
-    ):
-        headers[LOAD] = remote_load.written(context.load_of(worker))
-        if learnt := context.router.service_time(worker, account.kind):
-            headers[SERVICE_TIME] = service_time.written(learnt)
-    if account.ticket is not None:
-        headers |= account.ticket.headers()
-    if account.asker and answer.verbatim:
-        headers[VERBATIM] = answer.verbatim
+    if account.asker or account.ticket is not None:
+        headers |= more_headers_of(context, routed, account)
     return headers
+
+
+def more_headers_of(context: Serving, routed: Routed, account: Account) -> dict[str, str]:
+    """Return what an answer's headers say to a node that asks, now and then, and to whom a quota limits."""
+    more: dict[str, str] = {}
+    asker, worker = account.asker, routed.candidate.worker
+    if asker and worker:
+        now = account.began + account.first
+        if context.tellings.is_due(asker, worker.api, account.kind, now):
+            more[LOAD] = remote_load.written(context.load_of(worker))
+            if learnt := context.router.service_time(worker, account.kind):
+                more[SERVICE_TIME] = service_time.written(learnt)
+    if account.ticket is not None:
+        more |= account.ticket.headers()
+    if asker and routed.answer.verbatim:
+        more[VERBATIM] = routed.answer.verbatim
+    return more
 
 
 def _tell_dropped(

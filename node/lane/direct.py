@@ -14,7 +14,7 @@ from node.auth.principal import ANYBODY, PRINCIPAL, Principal
 from node.faces import respond
 from node.faces.access_log import CALLER_LEFT, Account, conclude, opened
 from node.faces.errors import KNOWN
-from node.faces.response_writer import AT_ONCE_BYTES, headers_of
+from node.faces.response_writer import AT_ONCE_BYTES, headers_of, more_headers_of
 from node.lane.calls import CallHandler, LaneCall
 from node.lane.request import HttpRequest, LaneRequest
 from node.lane.response import steady_lines
@@ -134,13 +134,15 @@ class DirectCall:
         self._reply.listener = None
         routed = attempt.answered(answer)
         respond.begin(context, routed, account)
-        if answer.headers or account.asker or account.ticket is not None:
+        if answer.headers:
             lines = header_lines(headers_of(context, routed, account))
         else:
             before, behind = steady_lines(
                 answer.content_type, account.node, account.route, account.attempts
             )
             lines = f"{before}{account.id}{behind}"
+            if account.asker or account.ticket is not None:
+                lines += header_lines(more_headers_of(context, routed, account))
         account.sent = size
         account.hears_whole(answer.first)
         attempt.end()
