@@ -70,25 +70,23 @@ def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "DirectCal
     if attempt is None or attempt.reply is None:
         caller.hand_over(partial(_handle, call, request, account, attempt))
         return None
-    return DirectCall(call, request, account, attempt, attempt.reply, caller)
+    return DirectCall(call, account, attempt, attempt.reply, caller)
 
 
 class DirectCall:
     """One call that was sent to a worker."""
 
-    __slots__ = ("_account", "_attempt", "_call", "_caller", "_reply", "_request", "_turn")
+    __slots__ = ("_account", "_attempt", "_call", "_caller", "_reply", "_turn")
 
     def __init__(
         self,
         call: LaneCall,
-        request: Request,
         account: Account,
         attempt: Attempt,
         reply: Reply,
         caller: DirectCaller,
     ) -> None:
         self._call = call
-        self._request = request
         self._account = account
         self._attempt = attempt
         self._reply = reply
@@ -100,7 +98,7 @@ class DirectCall:
         """Have a task go on with it."""
         self._forget()
         self._caller.hand_over(
-            partial(_handle, self._call, self._request, self._account, self._attempt)
+            partial(_handle, self._call, self._attempt.request, self._account, self._attempt)
         )
 
     def cancel(self) -> None:

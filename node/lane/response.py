@@ -19,7 +19,7 @@ COPIED_BYTES = 64 * 1024
 STEADY_LINES = 64
 """Content types, mostly, of answers whose lines are kept; beyond, those that were wanted longest ago are written anew."""
 
-_REASONS = {status.value: status.phrase for status in HTTPStatus}
+_STARTS = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n" for s in HTTPStatus}
 
 
 @lru_cache(maxsize=1)
@@ -40,11 +40,10 @@ def steady_lines(content_type: str, node: str, route: str, attempts: int) -> tup
 
 def head_of(status: int, lines: str, length: int | None, fixed: str) -> bytes:
     """Return the bytes of an answer's head with these header lines, and with those that all have."""
+    start = _STARTS.get(status) or f"HTTP/1.1 {status} \r\n"
     framed = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
-    return (
-        f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\n{lines}{framed}\r\n"
-        f"Date: {_date(int(time.time()))}\r\n{fixed}\r\n"
-    ).encode()
+    date = _date(int(time.time()))
+    return f"{start}{lines}{framed}\r\nDate: {date}\r\n{fixed}\r\n".encode()
 
 
 def _chunk_of(piece: bytes) -> tuple[bytes, ...]:
