@@ -167,7 +167,9 @@ def request_of(
     if asked.names:
         body = bodies.with_one_model(body, asked)
     fields, words, asking = asked.fields, words_of(context, http), http.get(PRINCIPAL, ANYBODY)
-    background = words.background or _is_background(asking, fields)
+    background = words.background
+    if asking.key is not None or "service_tier" in fields:
+        background = background or _is_background(asking, fields)
     return Request(
         id=http[ID],
         kind=kind,
@@ -268,7 +270,7 @@ def background_of(http: HttpRequest, fields: Mapping[str, object] = _NO_FIELDS) 
 
 def _is_background(asking: Principal, fields: Mapping[str, object]) -> bool:
     by_key = asking.key is not None and asking.key.background
-    return by_key or ("service_tier" in fields and fields["service_tier"] == FLEX)
+    return by_key or fields.get("service_tier") == FLEX
 
 
 def _aim(headers: Mapping[str, str]) -> float:

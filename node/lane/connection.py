@@ -26,7 +26,7 @@ WAIT_SECONDS = 0.25
 """Seconds that the rest of a body may take; aiohttp goes on after them, with limits of its own."""
 
 
-_Seen = tuple[RepeatedHead, LaneHead, LaneCall | None]
+_KnownCall = tuple[RepeatedHead, LaneHead, LaneCall]
 
 
 class LaneConnection(CallerConnection):
@@ -37,6 +37,7 @@ class LaneConnection(CallerConnection):
         "_calls",
         "_direct",
         "_expected",
+        "_known",
         "_missing",
         "_pieces",
         "_seen",
@@ -54,10 +55,12 @@ class LaneConnection(CallerConnection):
         """What has come of that body, and how many bytes are missing."""
         self._missing = 0
         self._since = inf
-        self._seen: _Seen | None = None
-        """The newest head that was remembered, what was read in it, and the lane's call that it is of, if it is of one."""
-        self._expected: _Seen | None = None
-        """The same, while a request that begins so can be taken as it comes: nothing is under way, or here."""
+        self._seen: tuple[RepeatedHead, LaneHead] | None = None
+        """The newest head that was remembered, and what was read in it."""
+        self._known: _KnownCall | None = None
+        """The same with the call that it is of, where that is the lane's."""
+        self._expected: _KnownCall | None = None
+        """The same again, while a request that begins so can be taken as it comes: nothing is under way, or here."""
         self._tries = TRIES
 
     # What the listener calls.
@@ -83,11 +86,11 @@ class LaneConnection(CallerConnection):
 
     def data_received(self, data: bytes) -> None:
         """Take in bytes."""
-        seen, self._expected = self._expected, None
-        if seen is not None and not self._deaf:
-            pattern, head, call = seen
-            found = None if call is None else pattern.found_in(data)
-            if call is not None and found is not None:
+        expected, self._expected = self._expected, None
+        if expected is not None and not self._deaf:
+            pattern, head, call = expected
+            found = pattern.found_in(data)
+            if found is not None:
                 at, length, id_ = found
                 if at + length == len(data) and length <= SMALL:
                     self._tries = TRIES
@@ -217,7 +220,7 @@ class LaneConnection(CallerConnection):
 
     def _head_of(self, data: bytes) -> LaneHead | None:
         if self._seen is not None:
-            pattern, seen, _ = self._seen
+            pattern, seen = self._seen
             found = pattern.found_in(data)
             if found is not None:
                 self._tries = TRIES
@@ -229,7 +232,8 @@ class LaneConnection(CallerConnection):
             self._tries -= 1
             anew = remembered(data[: head.body_at])
             call = self._calls.calls.get(head.path)
-            self._seen = None if anew is None else (anew, head, call)
+            self._seen = None if anew is None else (anew, head)
+            self._known = None if anew is None or call is None else (anew, head, call)
         return head
 
     def _begin(self, request: LaneRequest, call: LaneCall) -> None:
@@ -308,4 +312,4 @@ class LaneConnection(CallerConnection):
         elif self._ahead:
             self._go_on()
         else:
-            self._expected = self._seen
+            self._expected = self._known
