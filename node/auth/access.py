@@ -163,9 +163,12 @@ class Access:
 
         `near` says whether a person on this machine does. Where it is `None`, nobody may do without a key.
         """
-        by_place = self._keyless is Keyless.MACHINE
-        everybody = self._keyless is Keyless.EVERYBODY
-        keyless = near is not None and (near() if by_place else everybody)
+
+        def keyless() -> bool:
+            by_place = self._keyless is Keyless.MACHINE
+            everybody = self._keyless is Keyless.EVERYBODY
+            return near is not None and (near() if by_place else everybody)
+
         return holder_of(shown, self._keys, self._wall(), keyless=keyless)
 
     def looks(self, request: web.Request) -> bool:

@@ -1,5 +1,6 @@
 """Principal: who a request is from, as far as a key or a place tells, and what that allows."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -93,20 +94,23 @@ PRINCIPAL = web.RequestKey("principal", Principal)
 """Who a request is from."""
 
 
-def holder_of(secret: str, keys: KeyLookup, now: float, *, keyless: bool) -> Principal:
+def holder_of(
+    secret: str, keys: KeyLookup, now: float, *, keyless: Callable[[], bool]
+) -> Principal:
     """Return who shows a key, or nothing; `keyless` says whether its sender may ask without one. `now` is Unix time.
 
     Raise `KeyMissing`, `KeyUnknown`, `KeyExpired`, `KeyRevoked` or `GrantRefused`. Where nobody needs a key, clients that
     insist on sending one may send any text that does not look like a key of ours.
     """
     key = keys.find(secret) if secret else None
-    if key is None:
-        if secret and not (keyless and not secret.startswith(PREFIX)):
-            raise KeyUnknown(f"this key is not valid here; {_HOW}")
-        if not keyless:
-            raise KeyMissing(f"this node requires a key; {_HOW}")
-        return ANYBODY
-    return principal_of(key, now)
+    if key is not None:
+        return principal_of(key, now)
+    may_ask = keyless()
+    if secret and not (may_ask and not secret.startswith(PREFIX)):
+        raise KeyUnknown(f"this key is not valid here; {_HOW}")
+    if not may_ask:
+        raise KeyMissing(f"this node requires a key; {_HOW}")
+    return ANYBODY
 
 
 def principal_of(key: ApiKey, now: float) -> Principal:

@@ -9,7 +9,8 @@ import pytest
 from aiohttp import web
 
 from node.auth.access import Access, is_own_address, same_machine
-from node.auth.errors import AuthError
+from node.auth.errors import AuthError, KeyUnknown
+from node.auth.keys import ApiKey
 from node.auth.principal import PRINCIPAL
 from node.auth.socket_owner import UNASKED
 from node.config.settings import Keyless
@@ -177,6 +178,30 @@ def test_who_needs_no_key_is_looked_at_once_for_all_that_begins_so(uid, keyless,
     with suppress(AuthError):
         access.admit(LaneRequest(head, b"", None, Connection()))
     assert head.admitted == admitted
+
+
+class OneKey:
+    """A site with one key, as long as it is there."""
+
+    key = ApiKey(name="ann", hash="ab" * 32)
+
+    def find(self, _):
+        return self.key
+
+
+def test_a_key_is_looked_up_with_each_request_that_begins_so():
+    head = read_head(
+        b"POST /v1/a HTTP/1.1\r\nHost: a\r\nX-Api-Key: mv_ann\r\nContent-Length: 0\r\n\r\n"
+    )
+    keys, connection = OneKey(), Connection()
+    access = Access(token=TOKEN, names=["a"], sockets=Table(1_000), keys=keys)
+    for _ in range(2):
+        request = LaneRequest(head, b"", None, connection)
+        access.admit(request)
+        assert request[PRINCIPAL].name == "ann"
+    keys.key = None
+    with pytest.raises(KeyUnknown):
+        access.admit(LaneRequest(head, b"", None, connection))
 
 
 @pytest.mark.parametrize(("keyless", "status_"), [("nobody", 401), ("everybody", 200)])

@@ -37,25 +37,25 @@ def made(**said):
 )
 def test_a_key_of_ours_that_is_no_good_is_refused_whoever_shows_it(shown, error, keyless):
     with pytest.raises(error, match="modelvine key create"):
-        holder_of(shown, KEYS, NOW, keyless=keyless)
+        holder_of(shown, KEYS, NOW, keyless=lambda: keyless)
 
 
 @pytest.mark.parametrize("keyless", [False, True])
 def test_a_good_key_says_who_it_is(keyless):
-    assert holder_of("mv_ann", KEYS, NOW, keyless=keyless).key.name == "ann"
-    assert holder_of("mv_operator", KEYS, NOW, keyless=keyless).is_operator
+    assert holder_of("mv_ann", KEYS, NOW, keyless=lambda: keyless).key.name == "ann"
+    assert holder_of("mv_operator", KEYS, NOW, keyless=lambda: keyless).is_operator
 
 
 def test_without_a_key_only_those_are_let_in_who_need_none():
-    assert holder_of("", NoKeys(), NOW, keyless=True) is ANYBODY
+    assert holder_of("", NoKeys(), NOW, keyless=lambda: True) is ANYBODY
     with pytest.raises(KeyMissing):
-        holder_of("", KEYS, NOW, keyless=False)
+        holder_of("", KEYS, NOW, keyless=lambda: False)
 
 
 def test_clients_that_insist_on_a_key_may_show_any_text_where_none_is_needed():
-    assert holder_of("sk-dummy", KEYS, NOW, keyless=True) is ANYBODY
+    assert holder_of("sk-dummy", KEYS, NOW, keyless=lambda: True) is ANYBODY
     with pytest.raises(KeyUnknown):
-        holder_of("sk-dummy", KEYS, NOW, keyless=False)
+        holder_of("sk-dummy", KEYS, NOW, keyless=lambda: False)
 
 
 @pytest.mark.parametrize(
