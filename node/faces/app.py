@@ -136,13 +136,8 @@ def _answering(
         if ID not in request:
             request[ID] = id_of(request.headers)
         try:
-            response = admit(request)
-            if response is not None:
-                return response
-            # The lane takes nothing else; what goes on with its calls is made for each.
-            asks = _PLAIN if isinstance(request, LaneRequest) else asked.get(handler)
-            _authorize(request, asks)
-            return await handler(request)
+            response = _let_in(request, admit, asked.get(handler))
+            return await handler(request) if response is None else response
         except KNOWN as error:
             face = asked.get(handler, _PLAIN) if isinstance(error, AuthError) else _PLAIN
             return face.form(refusal(error), request[ID]).response()
@@ -163,6 +158,22 @@ def _answering(
                 release(request)
 
     return answered
+
+
+def _let_in(
+    request: HttpRequest, admit: Callable[[HttpRequest], web.Response | None], asks: Asks | None
+) -> web.Response | None:
+    """Return the answer of `admit` itself, if it has one; raise what it does, and where the caller may not ask for this."""
+    if isinstance(request, LaneRequest):
+        if request.begun:
+            # It was let in. Its key may have ended since, but nobody else than its handler closes its account.
+            return None
+        # The lane takes nothing but calls of models.
+        asks = _PLAIN
+    response = admit(request)
+    if response is None:
+        _authorize(request, asks)
+    return response
 
 
 def _authorize(request: HttpRequest, asks: Asks | None) -> None:

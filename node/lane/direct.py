@@ -54,7 +54,7 @@ def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "DirectCal
         return None
     asker = http.headers.get(HOP, "") if call.to_peer else ""
     account = opened(context, request.id, call.kind, asker)
-    account.http = http
+    account.http, http.begun = http, True
     if principal.key is not None:
         account.key = principal.key.name
     if ticket is not None:

@@ -153,10 +153,11 @@ class LaneWire(Protocol):
 class LaneRequest(dict[Any, Any]):
     """A request to a handler: of aiohttp's `Request` what handlers of models use, and what is noted of it, by aiohttp's keys.
 
-    `output_size` is how many bytes of its answer were written at least: none, or those that it began with.
+    `output_size` is how many bytes of its answer were written at least: none, or those that it began with. It has `begun` where
+    a handler goes on with what was begun.
     """
 
-    __slots__ = ("_content", "app", "body", "head", "headers", "line", "output_size")
+    __slots__ = ("_content", "app", "begun", "body", "head", "headers", "line", "output_size")
 
     method = "POST"
     version = HttpVersion11
@@ -165,6 +166,7 @@ class LaneRequest(dict[Any, Any]):
         """Take a request from the line that its answer goes to."""
         self._content: WholeBody | None = None
         self.app = app
+        self.begun = False
         self.body = body
         self.head = head
         self.headers = head.headers

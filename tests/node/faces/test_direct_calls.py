@@ -3,10 +3,12 @@
 import asyncio
 import gc
 import logging
+from functools import partial
 
 import orjson
 import pytest
 
+from node.auth.keys import Allowance
 from node.faces import respond
 from node.lane import direct
 from registry.mesh.memory.network import MemoryNet
@@ -150,6 +152,20 @@ async def test_a_worker_sees_its_caller_leave(warm, worker, caplog, seconds):
         await settled(warm)
     (line,) = [record.getMessage() for record in caplog.records]
     assert " status=499 " in line
+
+
+async def test_a_key_that_ends_while_its_call_is_under_way_ends_the_next_call(warm, worker, tasks):
+    key = (await warm.context.keys.create({"ann": Allowance()}))["ann"]
+    asked = partial(warm.http.post, URL, json=CHAT, headers={"Authorization": f"Bearer {key}"})
+    before = len(worker.received)
+    worker.fail(delay_headers=2 * direct.PATIENCE_SECONDS)
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(told(asked()))
+        await until(lambda: len(worker.received) > before)
+        await warm.context.keys.revoke("ann")
+    await settled(warm)
+    assert (first.result()[0], tasks) == (200, ["tiny"])
+    assert (await told(asked()))[0] == 401
 
 
 async def test_a_node_that_closes_answers_what_is_under_way(worker, tasks):
