@@ -88,12 +88,11 @@ class Connection(asyncio.BufferedProtocol):
 
     async def ask(self, head: bytes, body: bytes) -> Reply:
         """Send a request and return the answer once its head is there; raise `HttpError`. Cut when given up."""
-        transport, reply = self._expect()
+        small = len(body) <= _PIECE_BYTES
         try:
-            if len(body) <= _PIECE_BYTES:
-                transport.write(head + body)
-            else:
-                await self._send(transport, head, body, reply)
+            reply = self.begin(head, body if small else b"")
+            if not small:
+                await self._send(body, reply)
             await reply.head()
         except BaseException:
             # Whoever works on it shall notice that nobody waits any more.
@@ -103,20 +102,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def begin(self, head: bytes, body: bytes) -> Reply:
         """Send a request whose body is small, and return what its answer will be; raise `HttpError`."""
-        transport, reply = self._expect()
-        transport.write(head + body)
-        return reply
-
-    def _expect(self) -> tuple[asyncio.Transport, Reply]:
-        if self._transport is None:
+        transport = self._transport
+        if transport is None:
             raise HungUp("the connection is closed", untouched=True)
         reply = self._reply = Reply(self)
-        self._barren, self._until_close, self._inward = 0, False, _LITTLE
-        self._between = False
-        if self._headers:
-            # Trailers of the answer before.
-            self._headers = AnswerHeaders()
-        return self._transport, reply
+        transport.write(head + body)
+        return reply
 
     def abort(self) -> None:
         """Cut the connection at once: closing politely waits until the other side has read what we wrote."""
@@ -138,15 +129,13 @@ class Connection(asyncio.BufferedProtocol):
             self._paused = reply.full = True
             self._transport.pause_reading()
 
-    async def _send(
-        self, transport: asyncio.Transport, head: bytes, body: bytes, reply: Reply
-    ) -> None:
-        transport.write(head)
+    async def _send(self, body: bytes, reply: Reply) -> None:
         self._writing = True
         pieces = memoryview(body)
         for start in range(0, len(body), _PIECE_BYTES):
+            transport = self._transport
             # A worker may refuse a long body before it has read it.
-            if reply.status or transport.is_closing():
+            if reply.status or transport is None or transport.is_closing():
                 return
             transport.write(pieces[start : start + _PIECE_BYTES])
             if self._writable is not None:
@@ -194,8 +183,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._between and reply.cut_through is not None and reply.cut_through.take(bytes(data)):
             return
-        begins = not (self._barren or reply.status)
-        if begins and self._seen is not None and self._takes_repeated(data, reply):
+        begins, seen = not (self._barren or reply.status), self._seen
+        if begins and seen is not None and self._takes_repeated(data, reply, seen):
             return
         self._barren += len(data)
         try:
@@ -212,6 +201,7 @@ class Connection(asyncio.BufferedProtocol):
         elif reply.complete:
             if begins and self._tries:
                 self._remember(data, reply)
+            self._end_parse()
             reply.news()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -279,12 +269,12 @@ class Connection(asyncio.BufferedProtocol):
         """The answer is complete, unless it was only the notice of one."""
         reply = self._reply
         if reply is not None and reply.status:
-            self._complete(reply, stays=self._parser.should_keep_alive())
+            reply.finish()
+            self._release(reply, stays=self._parser.should_keep_alive())
 
-    def _complete(self, reply: Reply, *, stays: bool) -> None:
-        """Hand over a whole answer, and this connection to whoever asks next if it stays open."""
+    def _release(self, reply: Reply, *, stays: bool) -> None:
+        """Leave this connection, whose answer is complete, to whoever asks next if it stays open."""
         self._reply, transport = None, self._transport
-        reply.finish()
         if transport is None:
             return
         # Whoever answers before it has the whole request may take the rest of it for the next one.
@@ -302,20 +292,17 @@ class Connection(asyncio.BufferedProtocol):
         if self._reply is None:
             self.abort()
 
-    def _takes_repeated(self, data: bytes | memoryview, reply: Reply) -> bool:
+    def _takes_repeated(self, data: bytes | memoryview, reply: Reply, seen: _Seen) -> bool:
         """Take in a whole answer whose head was read before on this connection, and say whether it was one."""
-        whole, seen = bytes(data), cast("_Seen", self._seen)
+        whole = bytes(data)
         found = seen.head.found_in(whole)
         if found is None or found[0] + found[1] != len(whole):
             return False
-        self._tries = TRIES
-        at, reply.length, _ = found
+        self._tries, self.streamed = TRIES, False
         # Of their length and their request id nobody reads what stands there.
-        self.streamed, reply.status, reply.headers = False, seen.status, seen.headers
-        if reply.length:
-            reply.take(whole[at:])
-        self._complete(reply, stays=True)
-        reply.news()
+        reply.came_whole(seen.status, seen.headers, whole[found[0] :])
+        self._release(reply, stays=True)
+        reply.wake()
         return True
 
     def _remember(self, data: bytes | memoryview, reply: Reply) -> None:
@@ -329,6 +316,13 @@ class Connection(asyncio.BufferedProtocol):
         if begins and whole.find(_HEAD_END) + len(_HEAD_END) == at:
             head = remembered(whole[:at])
             self._seen = None if head is None else _Seen(head, reply.status, reply.headers)
+
+    def _end_parse(self) -> None:
+        """Forget what the parser told of an answer that is complete, its trailers too."""
+        self._barren, self._until_close, self._between = 0, False, False
+        self._inward = _LITTLE
+        if self._headers:
+            self._headers = AnswerHeaders()
 
     def _check(self, data: bytes | memoryview) -> None:
         """Look at what the parser does not tell of what it was given."""

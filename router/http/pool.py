@@ -109,18 +109,15 @@ class PooledPlace:
 
     def idle(self) -> Connection | None:
         """Take a connection on which a request may be sent at once."""
-        lying = self._idle or self._resting
-        if not lying:
-            return None
-        now = next(iter(lying)).loop.time()
         if self._resting:
-            self._end_rest(now)
+            self._end_rest()
         # The one that was used last has the best chance to stand still.
         while self._idle:
             connection, since = self._idle.popitem()
             quiet = connection.quiet
-            if quiet and now - since < self._keep:
-                self._kept_open = self._kept_open or connection.streamed
+            if quiet and connection.loop.time() - since < self._keep:
+                if connection.streamed:
+                    self._kept_open = True
                 return connection
             if connection.streamed and not quiet:
                 self._distrust()
@@ -218,8 +215,9 @@ class PooledPlace:
         self._known[connection] = None
         return connection
 
-    def _end_rest(self, now: float) -> None:
+    def _end_rest(self) -> None:
         """Take back those that have rested for long enough."""
+        now = next(iter(self._resting)).loop.time()
         while self._resting:
             connection, since = next(iter(self._resting.items()))
             if now - since < self._rest and not self._kept_open:

@@ -12,7 +12,8 @@ TRIES = 3
 """Heads of one connection that are remembered, and never come again, after which none is."""
 
 _LENGTH = re.compile(rb"\r\ncontent-length: ([0-9]{1,7})\r\n", re.IGNORECASE)
-_MOST_DIGITS = 7
+# Who reads a zero before other digits as octal would find another length.
+_DIGITS_AT = re.compile(rb"0|[1-9][0-9]{0,6}").match
 
 # As nodes and nginx make them.
 _ID = re.compile(rb"\r\n(?i:x-request-id): ([0-9a-f]{32})\r\n")
@@ -23,36 +24,32 @@ _ID_DIGITS, _ID_BYTES = b"0123456789abcdef", 32
 class RepeatedHead:
     """A head as it was, but for the length that it tells and for a request id of 32 hexadecimal digits before that."""
 
-    __slots__ = ("_after", "_at", "_before", "_between", "_left", "_reach")
+    __slots__ = ("_after", "_before", "_between", "_id_at", "_id_end", "_left", "_length_at")
 
     def __init__(self, before: bytes, between: bytes, after: bytes) -> None:
         """Take what stands before the id, between it and the length, and after that; `between` is empty where there is no id."""
         self._before = before
-        self._at = len(before)
         self._between = between
         self._after = after
         self._left = len(after)
-        self._reach = _MOST_DIGITS + len(after)
+        self._id_at = len(before)
+        self._id_end = self._id_at + _ID_BYTES if between else self._id_at
+        self._length_at = self._id_end + len(between)
 
     def found_in(self, data: bytes) -> tuple[int, int, bytes] | None:
         """Return where the head ends that `data` begins with, the length of the body and the request id; `None` for any other."""
         if not data.startswith(self._before):
             return None
-        at, id_ = self._at, b""
+        id_ = b""
         if self._between:
-            id_ = data[at : at + _ID_BYTES]
-            at += _ID_BYTES
-            if not data.startswith(self._between, at) or id_.strip(_ID_DIGITS):
+            end = self._id_end
+            id_ = data[self._id_at : end]
+            if not data.startswith(self._between, end) or id_.strip(_ID_DIGITS):
                 return None
-            at += len(self._between)
-        end = data.find(self._after, at, at + self._reach)
-        if end < 0:
+        digits = _DIGITS_AT(data, self._length_at)
+        if digits is None or not data.startswith(self._after, digits.end()):
             return None
-        digits = data[at:end]
-        # Who reads a zero before other digits as octal would find another length.
-        if not digits.isdigit() or (digits[0] == ord("0") and len(digits) > 1):
-            return None
-        return end + self._left, int(digits), id_
+        return digits.end() + self._left, int(digits[0]), id_
 
 
 def remembered(head: bytes) -> RepeatedHead | None:

@@ -87,48 +87,31 @@ class Source(Protocol):
 class Reply:
     """An answer, once its head is there. Read it with `some` to its end, or `close` it; both let go of the connection."""
 
-    __slots__ = (
-        "_connection",
-        "_error",
-        "_loop",
-        "_pieces",
-        "_waiter",
-        "complete",
-        "cut_through",
-        "done",
-        "enough",
-        "full",
-        "headers",
-        "held",
-        "length",
-        "listener",
-        "prompt",
-        "status",
-    )
+    # Defaults that stand in the class: most answers come whole, and never have another value for most of these.
+    status = 0
+    headers = _NO_HEADERS
+    length: int | None = None
+    complete = done = False
+    """Whether all of it came; whether nothing more will."""
+    full = False
+    """Whether the socket is left unread until what is here was taken."""
+    listener: Callable[[], None] | None = None
+    """Called whenever there is news, instead of a reader who waits."""
+    cut_through: CutThrough | None = None
+    """What takes chunks before they are read as ordinary ones are."""
+    held = 0
+    """How many bytes of the body wait for their reader, about."""
+    enough = 0
+    """How many are worth telling it, for now."""
+    _waiter: asyncio.Future[None] | None = None
+    _error: HttpError | None = None
 
     def __init__(self, connection: "Source") -> None:
-        self.status = 0
-        self.headers = _NO_HEADERS
-        self.length: int | None = None
-        self.complete = self.done = False
-        """Whether all of it came; whether nothing more will."""
-        self.full = False
-        """Whether the socket is left unread until what is here was taken."""
-        self.listener: Callable[[], None] | None = None
-        """Called whenever there is news, instead of a reader who waits."""
-        self.cut_through: CutThrough | None = None
-        """What takes chunks before they are read as ordinary ones are."""
         self.prompt = connection.prompt
         """Whether a listener may do all its work at once."""
         self._connection: Source | None = connection
         self._loop = connection.loop
         self._pieces: list[bytes] = []
-        self.held = 0
-        """How many bytes of the body wait for their reader, about."""
-        self.enough = 0
-        """How many are worth telling it, for now."""
-        self._waiter: asyncio.Future[None] | None = None
-        self._error: HttpError | None = None
 
     @property
     def ended(self) -> bool:
@@ -227,6 +210,15 @@ class Reply:
         """Take in bytes of the body; `news` is yet to be told."""
         self._pieces.append(piece)
         self.held += len(piece) + _PIECE_COST
+
+    def came_whole(self, status: int, headers: AnswerHeaders, body: bytes) -> None:
+        """The answer is complete at once, see `finish`."""
+        self.status, self.headers = status, headers
+        self.length = self.held = len(body)
+        if body:
+            self._pieces.append(body)
+        self.complete = self.done = True
+        self._connection = None
 
     def news(self) -> None:
         """Let the reader look, where what has come is enough for it."""
