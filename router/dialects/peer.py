@@ -111,11 +111,11 @@ class Peer:
 
     def whole(self, candidate: Candidate, reply: Reply) -> Answer | None:  # noqa: ARG002 (as workers' dialects)
         """Return the JSON that a node answers with success, in one piece."""
-        body = plain_json(reply)
-        if body is None or VERBATIM in reply.headers:
-            return None
         headers = reply.headers
         facts = facts_of(headers)
+        body = plain_json(reply, facts)
+        if body is None or VERBATIM in headers:
+            return None
         content_type, shown = facts.content_type, facts.shown
         answer = Answer(reply.status, content_type, body, NOTHING, Route.DIRECT, len(body), shown)
         answer.load = remote_load.read(headers.get(LOAD, ""))

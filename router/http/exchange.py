@@ -300,9 +300,9 @@ class Sending:
             self._exchange.close()
 
 
-def plain_json(reply: Reply) -> bytes | None:
+def plain_json(reply: Reply, facts: HeadFacts) -> bytes | None:
     """Return JSON that came with success, in one small piece that is not packed; `None` for everything else."""
-    if not (200 <= reply.status <= 299 and facts_of(reply.headers).json):
+    if not (facts.json and 200 <= reply.status <= 299):
         return None
     body = reply.peek()
     return body if body and len(body) <= SMALL_BYTES else None

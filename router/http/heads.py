@@ -1,6 +1,7 @@
 """Heads of requests to workers and peers, as they are sent."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from router import worker_headers
 from router.peers.headers import PRIORITY, VIA
@@ -19,8 +20,15 @@ def lines_of(request: Request) -> str:
     lines = passed.lines
     if lines is None:
         lines = passed.lines = header_lines(_travelling(passed))
-    own = f"Content-Type: {request.content_type}\r\nX-Request-Id: {request.id}\r\n"
-    return checked(own, 2) + lines
+    id_ = request.id
+    if not id_.isalnum():
+        checked(id_, 0)
+    return f"{_until_id(request.content_type)}{id_}\r\n{lines}"
+
+
+@lru_cache(maxsize=256)
+def _until_id(content_type: str) -> str:
+    return checked(f"Content-Type: {content_type}\r\nX-Request-Id: ", 1)
 
 
 def headers_to(worker: Worker, request: Request) -> dict[str, str]:

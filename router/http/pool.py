@@ -50,6 +50,9 @@ class RawDial(Protocol):
         """Return the protocol; raise `OSError`."""
 
 
+Origin = tuple[str, str, int]
+"""Scheme, host and port of a URL."""
+
 Objection = Callable[[str, int], str]
 """Says why nothing may be connected to at an IP address and port, nothing when it may."""
 
@@ -260,26 +263,31 @@ def _reason_of(error: OSError) -> str:
 
 
 class Places:
-    """The places that this machine's workers listen at, by URL."""
+    """The places that this machine's workers listen at."""
 
     def __init__(self, settings: RouterSettings, premises: Premises) -> None:
         self._settings = settings
         self._premises = premises
-        self._places: dict[tuple[str, str, int], PooledPlace] = {}
+        self._places: dict[Origin, PooledPlace] = {}
 
     def of(self, url: URL) -> PooledPlace:
         """Return the connections to the host and port of a URL."""
-        origin = url.scheme, url.host or "", url.port or 80
+        return self.at(origin_of(url))
+
+    def at(self, origin: Origin) -> PooledPlace:
+        """Return the connections to a host and port."""
         place = self._places.get(origin)
-        if place is None:
-            if len(self._places) >= _PLACES:
-                self._places = {o: p for o, p in self._places.items() if not p.unused}
-            context = public_context() if origin[0] == "https" else None
-            dial = tcp(origin[1], origin[2], context, objection=self._premises.objection)
-            place = PooledPlace(
-                dial, self._settings, idle=WORKERS_IDLE_SECONDS, rest=WORKERS_REST_SECONDS
-            )
-            self._places[origin] = place
+        return self._add(origin) if place is None else place
+
+    def _add(self, origin: Origin) -> PooledPlace:
+        if len(self._places) >= _PLACES:
+            self._places = {o: p for o, p in self._places.items() if not p.unused}
+        scheme, host, port = origin
+        context = public_context() if scheme == "https" else None
+        dial = tcp(host, port, context, objection=self._premises.objection)
+        place = self._places[origin] = PooledPlace(
+            dial, self._settings, idle=WORKERS_IDLE_SECONDS, rest=WORKERS_REST_SECONDS
+        )
         return place
 
     def close(self) -> None:
@@ -336,6 +344,11 @@ def _literal(host: str) -> str | None:
         return str(ip_address(host))
     except ValueError:
         return None
+
+
+def origin_of(url: URL) -> Origin:
+    """Return where a URL leads to."""
+    return url.scheme, url.host or "", url.port or 80
 
 
 @lru_cache(maxsize=4096)

@@ -164,9 +164,10 @@ class Reply:
         """Return the body where all of it is here, and leave it to be read."""
         if not self.complete:
             return None
-        if len(self._pieces) > 1:
-            self._pieces = [b"".join(self._pieces)]
-        return self._pieces[0] if self._pieces else b""
+        pieces = self._pieces
+        if len(pieces) > 1:
+            pieces[:] = [b"".join(pieces)]
+        return pieces[0] if pieces else b""
 
     @property
     def failed(self) -> bool:

@@ -45,7 +45,7 @@ from router.http.exchange import (
     refusal,
 )
 from router.http.heads import head_to, lines_of, written_head
-from router.http.pool import start_of
+from router.http.pool import Origin, origin_of, start_of
 from router.http.probe import Heard, glance
 from router.http.reply import Reply
 from router.http.service_call import call_service, services_of, shown
@@ -128,8 +128,9 @@ class OpenAIHttp:
         body = request.body
         if not request.plain or worker.own_model != request.model:
             body, _ = _for(worker, request)
-        url, start = _goes_to(worker.api, request.kind)
-        return Call(self._places.of(url), written_head(start, lines_of(request), len(body)), body)
+        origin, start = _goes_to(worker.api, request.kind)
+        head = written_head(start, lines_of(request), len(body))
+        return Call(self._places.at(origin), head, body)
 
     def resume(
         self, request: Request, candidate: Candidate, reply: Reply
@@ -139,24 +140,19 @@ class OpenAIHttp:
 
     def whole(self, candidate: Candidate, reply: Reply) -> Answer | None:
         """Return the JSON that a worker answers with success, in one piece and under its name here."""
-        body = plain_json(reply)
+        facts = facts_of(reply.headers)
+        body = plain_json(reply, facts)
         if body is None:
             return None
         try:
             body, spent = told_in(body, candidate.service.model)
         except WorkerFailed:
             return None
-        facts = facts_of(reply.headers)
-        return Answer(
-            reply.status,
-            facts.content_type,
-            body,
-            NOTHING,
-            Route.LOCAL,
-            len(body),
-            facts.shown,
-            usage=spent,
+        answer = Answer(
+            reply.status, facts.content_type, body, NOTHING, Route.LOCAL, len(body), facts.shown
         )
+        answer.usage = spent
+        return answer
 
     def answer(
         self,
@@ -287,10 +283,10 @@ Made = tuple[bytes, Rerank | None]
 
 
 @lru_cache(maxsize=4096)
-def _goes_to(api: str, kind: Kind) -> tuple[URL, bytes]:
+def _goes_to(api: str, kind: Kind) -> tuple[Origin, bytes]:
     """Return where a kind of request goes, and how such a request begins."""
     url = endpoint(api, kind)
-    return url, start_of(url)
+    return origin_of(url), start_of(url)
 
 
 def _for(worker: Worker, request: Request) -> Made:

@@ -177,7 +177,7 @@ def told_in(body: bytes, name: str) -> tuple[bytes, Usage | None]:
     """Return JSON under the name of its model here, and the usage that it tells; raise what `success` does."""
     said = success(body)
     named = said.get("model")
-    if isinstance(named, str) and named != name:
+    if named != name and isinstance(named, str):
         body = splice_model(body, name)
     return body, usage.told(said)
 
@@ -276,8 +276,9 @@ def success(body: bytes) -> Mapping[str, object]:
         code = said["code"]
         if isinstance(code, int) and not isinstance(code, bool) and code:
             raise WorkerFailed(f"the worker failed with code {code}")
-    failed = "error" in said and isinstance(said["error"], dict)
-    if failed and "choices" not in said and "data" not in said:
+    if "choices" in said or "data" in said:
+        return said
+    if isinstance(said.get("error"), dict):
         raise WorkerFailed("the worker returned an error with a success status")
     return said
 
