@@ -36,7 +36,6 @@ from router.http.exchange import (
     Exchange,
     Sending,
     busy,
-    facts_of,
     plain_json,
     read_plain,
     refusal,
@@ -44,7 +43,7 @@ from router.http.exchange import (
 )
 from router.http.heads import header_lines, lines_of, written_head
 from router.http.pool import start_of
-from router.http.reply import Reply
+from router.http.reply import Reply, facts_of
 from router.http.service_call import is_answer, read_service
 from router.http.verbatim import headers_of as headers_in_words
 from router.openai.large_json import SMALL_BYTES

@@ -12,7 +12,7 @@ from typing import Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from router.http.repeated_head import TRIES, RepeatedHead, remembered
+from router.http.repeated_head import TRIES, RepeatedHead, remembered, tells, without_told
 from router.http.reply import FULL_BYTES, AnswerHeaders, HttpError, HungUp, NotHttp, Reply
 
 HEAD_BYTES = 64 * 1024
@@ -294,13 +294,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def _takes_repeated(self, data: bytes | memoryview, reply: Reply, seen: _Seen) -> bool:
         """Take in a whole answer whose head was read before on this connection, and say whether it was one."""
-        whole = bytes(data)
+        whole, headers = bytes(data), seen.headers
         found = seen.head.found_in(whole)
+        if found is None and (other := without_told(whole)) is not None:
+            whole, told = other
+            found, headers = seen.head.found_in(whole), headers.with_told(told)
         if found is None or found[0] + found[1] != len(whole):
             return False
         self._tries, self.streamed = TRIES, False
         # Of their length and their request id nobody reads what stands there.
-        reply.came_whole(seen.status, seen.headers, whole[found[0] :])
+        reply.came_whole(seen.status, headers, whole[found[0] :])
         self._release(reply, stays=True)
         reply.wake()
         return True
@@ -314,8 +317,7 @@ class Connection(asyncio.BufferedProtocol):
         begins = whole.startswith(b"HTTP/1.1 %d " % reply.status)
         self._tries -= 1
         if begins and whole.find(_HEAD_END) + len(_HEAD_END) == at:
-            head = remembered(whole[:at])
-            self._seen = None if head is None else _Seen(head, reply.status, reply.headers)
+            self._seen = _seen_in(whole[:at], reply)
 
     def _end_parse(self) -> None:
         """Forget what the parser told of an answer that is complete, its trailers too."""
@@ -336,3 +338,15 @@ class Connection(asyncio.BufferedProtocol):
         if reply is not None:
             reply.fail(error)
         self.abort()
+
+
+def _seen_in(head: bytes, reply: Reply) -> _Seen | None:
+    """Return a head and what was read in it, but for what a node tells of its worker, which differs each time."""
+    headers = reply.headers
+    if (other := without_told(head)) is not None:
+        head, told = other
+        headers = AnswerHeaders()
+        headers.update({name: reply.headers[name] for name in reply.headers.keys() - told.keys()})
+    # Of two with one name the last counts.
+    pattern = None if tells(head) else remembered(head)
+    return None if pattern is None else _Seen(pattern, reply.status, headers)

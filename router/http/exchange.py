@@ -28,16 +28,15 @@ from router.http.cut_through import CutThrough, Inspection
 from router.http.deadlines import Deadlines, GivenUp
 from router.http.pool import PooledPlace
 from router.http.reply import (
-    AnswerHeaders,
     CannotConnect,
     ConnectTimeout,
     HeadFacts,
     HttpError,
     HungUp,
     Reply,
+    facts_of,
 )
 from router.openai.sse import Splitter
-from router.peers.headers import DROPPED, HEARD
 from router.settings import RouterSettings
 
 SMALL_BYTES = 64 * 1024
@@ -49,7 +48,6 @@ MAX_REFUSAL_BYTES = 64 * 1024
 REFUSALS = frozenset({400, 413, 415, 422})
 """Statuses that find fault with the request itself: every worker would say the same."""
 
-_SHOWN = ("content-disposition", DROPPED, HEARD)
 _LONGEST_RETRY = 3600.0
 
 LOOP_DETECTED = 508
@@ -63,17 +61,6 @@ class Call:
     place: PooledPlace
     head: bytes
     body: bytes
-
-
-def facts_of(headers: AnswerHeaders) -> HeadFacts:
-    """Return what the headers of an answer say of its body; read once where the same come again."""
-    facts = headers.facts
-    if facts is None:
-        content_type = headers.get("content-type", "application/octet-stream")
-        plain = "json" in content_type and "content-encoding" not in headers
-        shown = {name: headers[name] for name in _SHOWN if headers.get(name)}
-        facts = headers.facts = HeadFacts(content_type, plain, shown)
-    return facts
 
 
 class Exchange:

@@ -1,9 +1,13 @@
 """Head of HTTP/1.1 that came before on its connection, but for its length and its request id: programs send the same again.
 
-Such a head is compared and not read anew. Nothing but digits may differ, so nothing is taken that was not read once.
+Such a head is compared and not read anew. Nothing but digits may differ, so nothing is taken that was not read once. What
+another node tells of its worker in the head of an answer is cut out before.
 """
 
 import re
+from collections.abc import Mapping
+
+from router.peers.headers import LOAD, SERVICE_TIME
 
 MOST_BYTES = 2 * 1024
 """Bytes of a head that is remembered."""
@@ -19,6 +23,14 @@ _DIGITS_AT = re.compile(rb"0|[1-9][0-9]{0,6}").match
 _ID = re.compile(rb"\r\n(?i:x-request-id): ([0-9a-f]{32})\r\n")
 _ID_NAME = b"\r\nx-request-id:"
 _ID_DIGITS, _ID_BYTES = b"0123456789abcdef", 32
+
+
+# Together, as nodes write them, and no line after them that would go on with theirs.
+_TOLD = re.compile(
+    rb"\r\n%b: ([!-~]{1,100})(?:\r\n%b: ([!-~]{1,400}))?(?=\r\n[!-~])"
+    % (LOAD.encode(), SERVICE_TIME.encode())
+)
+_TOLD_NAMES = LOAD.encode(), SERVICE_TIME.encode()
 
 
 class RepeatedHead:
@@ -63,3 +75,24 @@ def remembered(head: bytes) -> RepeatedHead | None:
     if id_ is None or head.lower().count(_ID_NAME) != 1:
         return RepeatedHead(head[:start], b"", after)
     return RepeatedHead(head[: id_.start(1)], head[id_.end(1) : start], after)
+
+
+def without_told(data: bytes) -> tuple[bytes, Mapping[str, str]] | None:
+    """Return what an answer is without the lines in which a node tells of its worker, and what these say, by name.
+
+    `None` for one without such lines. They are looked for in its body too: what is cut out there makes its length wrong.
+    """
+    found = _TOLD.search(data, 0, MOST_BYTES)
+    if found is None:
+        return None
+    load, service_time = found.groups()
+    told = {LOAD: load.decode()}
+    if service_time is not None:
+        told[SERVICE_TIME] = service_time.decode()
+    return data[: found.start()] + data[found.end() :], told
+
+
+def tells(head: bytes) -> bool:
+    """Say whether a head has a line in which a node tells of its worker, however it is written."""
+    lower = head.lower()
+    return any(name in lower for name in _TOLD_NAMES)

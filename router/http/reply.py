@@ -6,12 +6,16 @@ from typing import Protocol
 
 from registry.values import value_class
 from router.http.cut_through import CutThrough
+from router.peers.headers import DROPPED, HEARD
 
 FULL_BYTES = 64 * 1024
 """Bytes of a body that wait for their reader before the socket is left unread, until all of them are taken."""
 
 _PIECE_COST = 64
 """What a piece of a body counts for beyond its bytes: of tiny ones, that is what they take in memory."""
+
+
+_SHOWN = ("content-disposition", DROPPED, HEARD)
 
 
 class HttpError(ConnectionError):
@@ -53,6 +57,14 @@ class AnswerHeaders(dict[str, str]):
         super().__init__()
         self.facts = None
 
+    def with_told(self, told: Mapping[str, str]) -> "AnswerHeaders":
+        """Return these and others, which change none of the facts."""
+        headers = AnswerHeaders()
+        headers.update(self)
+        headers.update(told)
+        headers.facts = facts_of(self)
+        return headers
+
 
 @value_class
 class HeadFacts:
@@ -61,6 +73,17 @@ class HeadFacts:
     content_type: str
     json: bool
     shown: Mapping[str, str]
+
+
+def facts_of(headers: AnswerHeaders) -> HeadFacts:
+    """Return what the headers of an answer say of its body; read once where the same come again."""
+    facts = headers.facts
+    if facts is None:
+        content_type = headers.get("content-type", "application/octet-stream")
+        plain = "json" in content_type and "content-encoding" not in headers
+        shown = {name: headers[name] for name in _SHOWN if headers.get(name)}
+        facts = headers.facts = HeadFacts(content_type, plain, shown)
+    return facts
 
 
 _NO_HEADERS = AnswerHeaders()

@@ -39,7 +39,6 @@ from router.http.exchange import (
     Exchange,
     Sending,
     busy,
-    facts_of,
     plain_json,
     read_plain,
     refusal,
@@ -47,7 +46,7 @@ from router.http.exchange import (
 from router.http.heads import head_to, lines_of, written_head
 from router.http.pool import Origin, origin_of, start_of
 from router.http.probe import Heard, glance
-from router.http.reply import Reply
+from router.http.reply import Reply, facts_of
 from router.http.service_call import call_service, services_of, shown
 from router.large_bodies import aside, takes_long
 from router.openai import usage

@@ -13,7 +13,7 @@ from yarl import URL
 from router.http.connection import HEAD_BYTES, Connection
 from router.http.heads import request_head
 from router.http.pool import PooledPlace, start_of, tcp
-from router.http.reply import FULL_BYTES, HungUp, NotHttp, Reply
+from router.http.reply import FULL_BYTES, HungUp, NotHttp, Reply, facts_of
 from tests.garbage import living, uncollected
 from tests.router.world import QUICK, until
 from tests.workers.raw import Serve, raw, take
@@ -129,20 +129,26 @@ def test_an_answer_is_the_same_however_its_bytes_fall(
 
 
 ID = b"x-request-id: %032x\r\n"
-LIKE_BEFORE = b"HTTP/1.1 200 OK\r\n" + ID + b"Server: s\r\nContent-Length: %d\r\nDate: d\r\n\r\n%b"
-AGAIN = LIKE_BEFORE % (99, 5, b"hello")
+LIKE_BEFORE = (
+    b"HTTP/1.1 200 OK\r\n" + ID + b"Server: s\r\n%bContent-Length: %d\r\nDate: d\r\n\r\n%b"
+)
+LOAD = b"x-modelvine-load: in_flight=%d\r\n"
+TOLD = LOAD + b"x-modelvine-service-time: fixed=%d.0\r\n"
+AGAIN = LIKE_BEFORE % (99, TOLD % (1, 2), 5, b"hello")
 PUT = st.one_of(
     st.binary(max_size=4),
     st.sampled_from([b"\r\n", b"0", b"1", b"-", b"A", b"\r\n\r\n", b"Content-Length: 5\r\n", b"Connection: close\r\n"]),
-    st.sampled_from([ID % 7, AGAIN]),
+    st.sampled_from([ID % 7, AGAIN, LOAD % 3, (LOAD % 3).upper(), TOLD % (4, 5), b"\r\n "]),
 )  # fmt: skip
+TELLINGS = (b"", LOAD % 7, TOLD % (8, 9))
 
 
 @given(
+    st.sampled_from(TELLINGS),
     st.lists(st.tuples(st.integers(0, len(AGAIN)), st.integers(0, 3), PUT), max_size=2),
     st.lists(st.integers(0, 200), max_size=2),
 )
-def test_an_answer_like_those_before_is_read_as_on_a_new_connection(changes, cuts) -> None:
+def test_an_answer_like_those_before_is_read_as_on_a_new_connection(told, changes, cuts) -> None:
     said = AGAIN
     for at, length, put in changes:
         said = said[:at] + put + said[at + length :]
@@ -167,12 +173,35 @@ def test_an_answer_like_those_before_is_read_as_on_a_new_connection(changes, cut
         used, new = Exchange(), Exchange()
         for size in (5, 12, 0, 3):
             await used.ask()
-            used.say(LIKE_BEFORE % (size, size, b"x" * size))
+            used.say(LIKE_BEFORE % (size, told, size, b"x" * size))
             assert await used.whole() == (200, b"x" * size)
         assert used.pool.freed == 4
         assert await outcome(used) == await outcome(new)
 
     asyncio.run(once())
+
+
+async def test_what_a_node_tells_of_its_worker_is_that_of_each_answer() -> None:
+    exchange = Exchange()
+    told = [b"", TOLD % (1, 2), TOLD % (3, 4), b"", LOAD % 5, TOLD % (6, 7), b""]
+    heard = []
+    for lines in told:
+        await exchange.ask()
+        exchange.say(LIKE_BEFORE % (1, lines, 1, b"x"))
+        assert await exchange.whole() == (200, b"x")
+        headers = (await exchange.asking).headers
+        assert headers["server"] == "s"
+        assert facts_of(headers).content_type == "application/octet-stream"
+        heard.append([value for name, value in headers.items() if name.startswith("x-modelvine")])
+    assert heard == [
+        [],
+        ["in_flight=1", "fixed=2.0"],
+        ["in_flight=3", "fixed=4.0"],
+        [],
+        ["in_flight=5"],
+        ["in_flight=6", "fixed=7.0"],
+        [],
+    ]
 
 
 async def test_an_answer_without_a_length_ends_with_its_connection() -> None:

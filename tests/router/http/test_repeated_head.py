@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.http.repeated_head import MOST_BYTES, remembered
+from router.http.repeated_head import MOST_BYTES, remembered, tells, without_told
 
 HEAD = b"HTTP/1.1 200 OK\r\nServer: x\r\ncontent-length: %b\r\nDate: y\r\n\r\n"
 
@@ -94,3 +94,27 @@ def test_one_with_an_id_that_differs_anywhere_else_is_another(
     found = named().found_in(changed)
     if found is not None:
         assert changed[: found[0]] == WITH_ID % (found[2], found[1])
+
+
+TOLD = b"\r\nx-modelvine-load: a=1"
+TIMED = TOLD + b"\r\nx-modelvine-service-time: b=2"
+
+
+def test_what_a_node_tells_of_its_worker_is_cut_out() -> None:
+    head = HEAD % b"12"
+    at = head.index(b"\r\ncontent")
+    load, service_time = ("x-modelvine-load", "a=1"), ("x-modelvine-service-time", "b=2")
+    assert without_told(head) is None
+    assert without_told(head[:at] + TOLD + head[at:]) == (head, dict([load]))
+    assert without_told(head[:at] + TIMED + head[at:]) == (head, dict([load, service_time]))
+    assert not tells(head)
+    assert tells(head[:at] + TOLD.upper() + head[at:])
+
+
+@pytest.mark.parametrize(
+    "lines", [TOLD + b" b", TOLD + b"\r\n b", TOLD + b" ", b"x" + TOLD[2:], TOLD + b"\x80", TOLD + b"1" * 100]
+)  # fmt: skip
+def test_what_a_node_would_not_write_is_left_where_it_is(lines: bytes) -> None:
+    head = HEAD % b"12"
+    at = head.index(b"\r\ncontent")
+    assert without_told(head[:at] + lines + head[at:]) is None
