@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from registry.errors import ProtocolViolation
 from router.peers.mux_frames import (
+    BRIEF,
     FRAME,
     PLAIN_DATA,
     VERSION,
@@ -53,6 +54,7 @@ _LAST_STREAM = 2**32 - 1
 
 _DATA, _WINDOW, _PING, _GO_AWAY = map(int, FrameType)
 _SYN, _ACK, _FIN, _RST = map(int, Flag)
+_FRAME_BYTES, _brief = BRIEF.size, BRIEF.unpack_from
 _tuple = tuple.__new__  # a named one makes itself in Python
 
 
@@ -78,6 +80,8 @@ class _Stream:
     got_end: bool = False
     deaf: bool = False
     """Whether its reader is gone."""
+    heard: bool = True
+    """Whether somebody reads what comes, and more may: neither ended nor deaf."""
     window: int = WINDOW
     room: int = WINDOW
     """Bytes that the other side may still send."""
@@ -136,11 +140,15 @@ class Mux:
         stream = self._streams.get(number)
         if stream is None or stream.ends:
             return 0
-        size, ready = len(data), self._ready
-        first = stream.turn != self._turn and not stream.pending and not stream.flags
-        if first and size <= stream.credit and size + len(ready) <= FRAME_BYTES:
+        size, ready, turn = len(data), self._ready, self._turn
+        if (
+            stream.turn != turn
+            and not (stream.pending or stream.flags)
+            and size <= stream.credit
+            and size + len(ready) <= FRAME_BYTES
+        ):
             # As nearly all that is sent: a little, and nothing else of its stream in this turn.
-            stream.turn = self._turn
+            stream.turn = turn
             stream.credit -= size
             ready += PLAIN_DATA.pack(number, size)
             ready += data
@@ -166,7 +174,7 @@ class Mux:
         stream = self._streams.get(number)
         if stream is None:
             return
-        stream.deaf = True
+        stream.deaf, stream.heard = True, False
         if stream.sent_end:
             self._forget(number)
         self.end(number)
@@ -213,11 +221,10 @@ class Mux:
 
     def data_to_send(self, at_most: int) -> bytes:
         """Return the frames that can be sent now: those about streams, then bytes of each stream in turn, to about `at_most`."""
-        out, self._control = self._control, bytearray()
         self._turn += 1
-        if self._ready:
-            out += self._ready
-            self._ready = bytearray()
+        out = self._control + self._ready
+        self._control.clear()
+        self._ready.clear()
         turns = self._turns
         while turns and len(out) < at_most:
             number = turns.popleft()
@@ -254,29 +261,25 @@ class Mux:
         if self._partial:
             data, self._partial = self._partial + data, b""
         events: list[Event] = []
-        streams = self._streams
-        at, size = 0, len(data)
+        streams, size = self._streams, len(data)
+        at = self._take(data, 0, events) if self._left else 0
         while at < size:
-            if self._left:
-                piece = data[at : at + self._left]
-                at += len(piece)
-                self._take(piece, events)
-                continue
-            if size - at < FRAME.size:
-                self._partial = data[at:]
+            begins, at = at, at + _FRAME_BYTES
+            if at > size:
+                self._partial = data[begins:]
                 break
-            frame = FRAME.unpack_from(data, at)
-            at += FRAME.size
-            version, kind, flags, number, value = frame
-            stream = None if version or kind or flags else streams.get(number)
-            open_ = stream is not None and not (stream.got_end or stream.deaf)
-            if stream is not None and open_ and 0 < value <= min(stream.room, size - at):
+            marked, number, value = _brief(data, begins)
+            stream = None if marked else streams.get(number)
+            end = at + value
+            if stream is not None and stream.heard and 0 < value <= stream.room and end <= size:
                 # As nearly all frames are: bytes of a stream, here as a whole.
                 stream.room -= value
-                events.append(_tuple(Received, (number, data[at : at + value])))
-                at += value
-            else:
-                self._frame(frame, now, events)
+                events.append(_tuple(Received, (number, data[at:end])))
+                at = end
+                continue
+            self._frame(FRAME.unpack_from(data, begins), now, events)
+            if self._left:
+                at = self._take(data, at, events)
         return events
 
     def _frame(
@@ -334,13 +337,16 @@ class Mux:
         else:
             stream.room -= size
 
-    def _take(self, piece: bytes, events: list[Event]) -> None:
+    def _take(self, data: bytes, at: int, events: list[Event]) -> int:
+        """Take in what has come of a `DATA` frame's bytes, and return where it ends."""
+        piece = data[at : at + self._left]
         self._left -= len(piece)
         stream = self._streams.get(self._inward)
-        if stream is not None and not stream.deaf:
+        if piece and stream is not None and not stream.deaf:
             events.append(Received(self._inward, piece))
         if self._fin and not self._left:
             self._ended(self._inward, events)
+        return at + len(piece)
 
     def _credited(self, number: int, stream: _Stream, more: int) -> None:
         stream.credit += more
@@ -352,7 +358,7 @@ class Mux:
         stream = self._streams.get(number)
         if stream is None:
             return
-        stream.got_end = True
+        stream.got_end, stream.heard = True, False
         if not stream.deaf:
             events.append(Ended(number))
         if stream.sent_end:

@@ -14,6 +14,9 @@ VERSION = 0
 PLAIN_DATA = struct.Struct("!4xII")
 """A frame of `DATA` without flags."""
 
+BRIEF = struct.Struct("!III")
+"""A frame whose version, kind and flags are one number: nothing, where it is a plain one of `DATA`."""
+
 
 class FrameType(IntEnum):
     """What a frame is about."""

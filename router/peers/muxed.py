@@ -159,8 +159,9 @@ class MuxedConnection(asyncio.Protocol):
         for event in events:
             # As nearly all are; the others have more to look at.
             if type(event) is Received:
-                if (stream := self._streams.get(event.stream)) is not None:
-                    stream.feed(event.data)
+                number, piece = event
+                if (stream := self._streams.get(number)) is not None:
+                    stream.feed(piece)
             else:
                 self._happened(event)
         if self.mux.wants_to_send:
@@ -218,9 +219,11 @@ class MuxedConnection(asyncio.Protocol):
     def _flushed(self) -> None:
         self._flush = None
         self._send()
-        for stream in tuple(self._watched):
-            stream.sent()
-        self._end_when_idle()
+        if self._watched:
+            for stream in tuple(self._watched):
+                stream.sent()
+        if self.draining:
+            self._end_when_idle()
         if self.mux.wants_to_send:
             self.flush_soon()
 

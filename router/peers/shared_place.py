@@ -32,7 +32,7 @@ class StreamConnection(Connection):
     @property
     def quiet(self) -> bool:
         """Whether the next request may be sent."""
-        return not self.draining and super().quiet
+        return not self._shared.draining and super().quiet
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin; what is told of it is told while the shared connection hands out more."""
