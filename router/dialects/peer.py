@@ -41,7 +41,7 @@ from router.http.exchange import (
     refusal,
     retry_after,
 )
-from router.http.heads import header_lines, lines_of, written_head
+from router.http.heads import forwarded_head, header_lines
 from router.http.pool import start_of
 from router.http.reply import Reply, facts_of
 from router.http.service_call import is_answer, read_service
@@ -137,27 +137,27 @@ class Peer:
                 yield answer
 
     def _call(self, link: Link, request: Request, candidate: Candidate) -> Call:
-        lines = [lines_of(request), self._links.introduction_lines, _naming(candidate.service)]
+        lines = self._links.introduction_lines + _naming(candidate.service)
         if request.waits:
-            lines.append(_HOLDS if request.holds else _WAITS)
+            lines += _HOLDS if request.holds else _WAITS
         elif request.patience >= _NO_PATIENCE:
-            lines.append(f"{PATIENCE}: {min(request.patience, _MOST_PATIENCE):.3f}\r\n")
-        if _wants_usage(request):
-            lines.append(_TELLS)
+            lines += f"{PATIENCE}: {min(request.patience, _MOST_PATIENCE):.3f}\r\n"
+        if request.stream and _wants_usage(request):
+            lines += _TELLS
         if request.target is not None:
             target, model = calls.written(request.target), candidate.service.model
-            lines.append(header_lines({TARGET: target, MODEL: model}))
+            lines += header_lines({TARGET: target, MODEL: model})
         body, said = request.body, request.verbatim
         if said and takes(said, candidate.service):
             if len(body) + len(said.body) <= self._links.settings.max_body_bytes:
-                lines.append(header_lines({VERBATIM: verbatim.written(said)}))
+                lines += header_lines({VERBATIM: verbatim.written(said)})
                 body += said.body
             elif said.needs:
                 raise WorkerUnable(
                     "the request is too long to be forwarded unchanged", param=said.needs
                 )
         start = _start(link.base, request.kind)
-        return Call(link.place, written_head(start, "".join(lines), len(body)), body)
+        return Call(link.place, forwarded_head(request, start, len(body), lines), body)
 
     async def alive(self, worker: Worker) -> bool:  # noqa: ARG002
         """Whether nodes live, the registry's own probes find out."""

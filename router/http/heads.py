@@ -8,39 +8,43 @@ from router.peers.headers import PRIORITY, VIA
 from router.requests import Request
 from router.workers import Worker
 
+_TYPE, _ID = "Content-Type", "X-Request-Id"
 _PASSED = ("accept", "traceparent", "tracestate", VIA, PRIORITY)
 
 
-def lines_of(request: Request) -> str:
-    """Return the header fields that travel, as they are sent: the body's kind, the trace, the nodes passed, never the caller.
+def forwarded_head(request: Request, start: bytes, length: int, more: str = "") -> bytes:
+    """Return the head of a request that goes on; `start` is its first line, and `more` are lines as `header_lines` writes them.
 
-    Raise `ValueError` for one that would be two.
+    It has the header fields that travel: the body's kind, the trace, the nodes passed, never the caller. Raise `ValueError` for
+    one that would be two.
     """
-    passed = request.passed
+    passed, id_ = request.passed, request.id
     lines = passed.lines
     if lines is None:
         lines = passed.lines = header_lines(_travelling(passed))
-    id_ = request.id
+    # No line is broken by letters and digits, which is all that most have.
     if not id_.isalnum():
-        checked(id_, 0)
-    return f"{_until_id(request.content_type)}{id_}\r\n{lines}"
+        header_lines({_ID: id_})
+    begins = _until_id(start, request.content_type)
+    return f"{begins}{id_}\r\n{lines}{more}Content-Length: {length}\r\n\r\n".encode()
 
 
-@lru_cache(maxsize=256)
-def _until_id(content_type: str) -> str:
-    return checked(f"Content-Type: {content_type}\r\nX-Request-Id: ", 1)
+@lru_cache(maxsize=1024)
+def _until_id(start: bytes, content_type: str) -> str:
+    return f"{start.decode()}{header_lines({_TYPE: content_type})}{_ID}: "
 
 
 def headers_to(worker: Worker, request: Request) -> dict[str, str]:
     """Return the same to a worker: its operator's headers win; raise `WorkerFailed` where one cannot be had."""
-    headers = {"Content-Type": request.content_type, "X-Request-Id": request.id}
+    headers = {_TYPE: request.content_type, _ID: request.id}
     return {**headers, **_travelling(request.passed), **worker_headers.read(worker)}
 
 
 def head_to(worker: Worker, request: Request, start: bytes, length: int) -> bytes:
     """Return the head of a request to a worker, whose first line is `start`; raise `WorkerFailed` as `headers_to` does."""
-    lines = header_lines(headers_to(worker, request)) if worker.headers else lines_of(request)
-    return written_head(start, lines, length)
+    if worker.headers:
+        return request_head(start, headers_to(worker, request), length)
+    return forwarded_head(request, start, length)
 
 
 def _travelling(passed: Mapping[str, str]) -> dict[str, str]:
@@ -49,23 +53,14 @@ def _travelling(passed: Mapping[str, str]) -> dict[str, str]:
 
 def request_head(start: bytes, headers: Mapping[str, str], length: int) -> bytes:
     """Return a request's head; raise `ValueError` for a header that would be two."""
-    return written_head(start, header_lines(headers), length)
-
-
-def written_head(start: bytes, lines: str, length: int) -> bytes:
-    """Return a request's head with these header fields, as `header_lines` writes them."""
-    return b"%b%bContent-Length: %d\r\n\r\n" % (start, lines.encode(), length)
+    return b"%b%bContent-Length: %d\r\n\r\n" % (start, header_lines(headers).encode(), length)
 
 
 def header_lines(headers: Mapping[str, str]) -> str:
     """Return header fields as they are sent; raise `ValueError` for one that would be two."""
     if not headers:
         return ""
-    return checked("\r\n".join(map(": ".join, headers.items())) + "\r\n", len(headers))
-
-
-def checked(lines: str, count: int) -> str:
-    """Return header fields as they are sent, so many of them; raise `ValueError` for one that would be two."""
+    lines, count = "\r\n".join(map(": ".join, headers.items())) + "\r\n", len(headers)
     if lines.count("\n") != count or lines.count("\r") != count or "\0" in lines:
         raise ValueError("a header contains a line break")
     return lines

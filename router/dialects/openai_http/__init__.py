@@ -43,7 +43,7 @@ from router.http.exchange import (
     read_plain,
     refusal,
 )
-from router.http.heads import head_to, lines_of, written_head
+from router.http.heads import forwarded_head, head_to
 from router.http.pool import Origin, origin_of, start_of
 from router.http.probe import Heard, glance
 from router.http.reply import Reply, facts_of
@@ -128,7 +128,7 @@ class OpenAIHttp:
         if not request.plain or worker.own_model != request.model:
             body, _ = _for(worker, request)
         origin, start = _goes_to(worker.api, request.kind)
-        head = written_head(start, lines_of(request), len(body))
+        head = forwarded_head(request, start, len(body))
         return Call(self._places.at(origin), head, body)
 
     def resume(

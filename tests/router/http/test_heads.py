@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from registry.records import Service
-from router.http.heads import head_to, headers_to, lines_of, request_head
+from router.http.heads import forwarded_head, head_to, headers_to, request_head
 from router.requests import Kind, PassedHeaders, Request
 from router.workers import Worker
 
@@ -25,17 +25,26 @@ def test_only_headers_on_the_list_travel() -> None:
         "transfer-encoding": "chunked",
     }
     request = Request("r-1", Kind.CHAT, "m", b"", "application/json", passed=PassedHeaders(passed))
-    assert lines_of(request).split("\r\n") == [
-        "Content-Type: application/json",
-        "X-Request-Id: r-1",
-        "accept: a/b",
-        "traceparent: 00-1",
-        "tracestate: k=v",
-        "x-modelvine-via: a, b",
-        "",
+    assert forwarded_head(request, b"POST / HTTP/1.1\r\n", 3, "x: y\r\n").split(b"\r\n") == [
+        b"POST / HTTP/1.1",
+        b"Content-Type: application/json",
+        b"X-Request-Id: r-1",
+        b"accept: a/b",
+        b"traceparent: 00-1",
+        b"tracestate: k=v",
+        b"x-modelvine-via: a, b",
+        b"x: y",
+        b"Content-Length: 3",
+        b"",
+        b"",
     ]
+
+
+@pytest.mark.parametrize("said", [{"id": "r-1\r\nx: y"}, {"content_type": "a/b\r\nx: y"}])
+def test_none_that_travels_becomes_two(said: dict[str, str]) -> None:
+    request = Request("r-1", Kind.CHAT, "m", b"", "application/json")
     with pytest.raises(ValueError, match="line break"):
-        lines_of(replace(request, id="r-1\r\nx: y"))
+        forwarded_head(replace(request, **said), b"", 0)
 
 
 def test_what_the_operator_said_of_a_worker_wins_over_what_its_caller_said() -> None:
