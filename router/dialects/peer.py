@@ -96,8 +96,9 @@ class Peer:
 
     def prepare(self, request: Request, candidate: Candidate) -> Call | None:
         """Return what to send for a text in one piece, or an embedding, where the way to its node is known."""
-        plain = request.kind in _AT_ONCE and not (request.stream or request.verbatim)
-        if not plain or len(request.body) > SMALL_BYTES:
+        if request.stream or request.verbatim or request.kind not in _AT_ONCE:
+            return None
+        if len(request.body) > SMALL_BYTES:
             return None
         link = self._links.at_hand(candidate.node)
         return None if link is None else self._call(link, request, candidate)
@@ -117,8 +118,10 @@ class Peer:
             return None
         content_type, shown = facts.content_type, facts.shown
         answer = Answer(reply.status, content_type, body, NOTHING, Route.DIRECT, len(body), shown)
-        answer.load = remote_load.read(headers.get(LOAD, ""))
-        answer.service_time = service_time.read(headers.get(SERVICE_TIME, ""))
+        if (load := headers.get(LOAD)) is not None:
+            answer.load = remote_load.read(load)
+        if (learnt := headers.get(SERVICE_TIME)) is not None:
+            answer.service_time = service_time.read(learnt)
         return answer
 
     @asynccontextmanager

@@ -270,9 +270,10 @@ class Connection(asyncio.BufferedProtocol):
         reply = self._reply
         if reply is not None and reply.status:
             reply.finish()
-            self._release(reply, stays=self._parser.should_keep_alive())
+            # uvicorn hangs up after an exception, once it has logged it: that may take seconds, in which a request would be lost.
+            self._release(stays=reply.status != _FAILED and self._parser.should_keep_alive())
 
-    def _release(self, reply: Reply, *, stays: bool) -> None:
+    def _release(self, *, stays: bool) -> None:
         """Leave this connection, whose answer is complete, to whoever asks next if it stays open."""
         self._reply, transport = None, self._transport
         if transport is None:
@@ -281,8 +282,7 @@ class Connection(asyncio.BufferedProtocol):
         sent = not (self._writing or transport.get_write_buffer_size())
         if self._paused:
             self.resume()
-        # uvicorn hangs up after an exception, once it has logged it: that may take seconds, in which a request would be lost.
-        if sent and stays and reply.status != _FAILED and not transport.is_closing():
+        if sent and stays and not transport.is_closing():
             self._home.free(self)
         else:
             transport.abort()
@@ -304,13 +304,13 @@ class Connection(asyncio.BufferedProtocol):
         self._tries, self.streamed = TRIES, False
         # Of their length and their request id nobody reads what stands there.
         reply.came_whole(seen.status, headers, whole[found[0] :])
-        self._release(reply, stays=True)
+        self._release(stays=True)
         reply.wake()
         return True
 
     def _remember(self, data: bytes | memoryview, reply: Reply) -> None:
         """Remember the head of a whole answer that came in one read, unless this connection has ended with it."""
-        if reply.length is None or not self.open:
+        if reply.length is None or reply.status == _FAILED or not self.open:
             return
         whole = bytes(data)
         at = len(whole) - reply.length

@@ -83,8 +83,7 @@ class PooledPlace:
         self._dialling = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._sweep: asyncio.TimerHandle | None = None
-        self.closed = False
-        self._retired = False
+        self.closed = self._retired = False
 
     @property
     def unused(self) -> bool:
@@ -133,7 +132,7 @@ class PooledPlace:
 
     def close(self) -> None:
         """Cut every connection, and let nobody wait for one."""
-        self.closed = True
+        self.closed = self._retired = True
         if self._sweep is not None:
             self._sweep.cancel()
         for connection in self._known:
@@ -159,7 +158,7 @@ class PooledPlace:
 
     def free(self, connection: Connection) -> None:
         """Keep a connection for the next request."""
-        if self.closed or self._retired:
+        if self._retired:
             connection.abort()
             return
         lies = self._resting if connection.streamed and not self._kept_open else self._idle

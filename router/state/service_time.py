@@ -116,18 +116,9 @@ def _read(text: str) -> ServiceTime | None:
     found = _WRITTEN.fullmatch(text)
     if found is None:
         return None
-    fixed, kilobyte, token, tokens, *rest = map(float, found.groups()[:-1])
+    *figures, answers = found.groups()
+    fixed, kilobyte, token, tokens, *rest = map(float, figures)
     first, first_kilobyte, sharing, holds, error = rest
-    time = ServiceTime(
-        fixed,
-        kilobyte,
-        token,
-        tokens,
-        first=first,
-        first_kilobyte=first_kilobyte,
-        sharing=sharing,
-        holds=holds,
-        error=error,
-        answers=int(found["answers"]),
-    )
+    learnt = fixed, kilobyte, token, tokens, first, first_kilobyte, sharing, holds, error
+    time = ServiceTime(*learnt, int(answers))
     return time if time.sharing <= 1 and time.holds and time.answers else None

@@ -120,11 +120,11 @@ class OpenAIHttp:
 
     def prepare(self, request: Request, candidate: Candidate) -> Call | None:
         """Return what to send for a chat in one piece, or an embedding; `None` for what is not small."""
-        worker = candidate.worker
-        plain = request.kind in _AT_ONCE and not (request.stream or request.verbatim)
-        if worker is None or worker.headers or not plain or len(request.body) > SMALL_BYTES:
+        worker, body = candidate.worker, request.body
+        if request.stream or request.verbatim or request.kind not in _AT_ONCE:
             return None
-        body = request.body
+        if worker is None or worker.headers or len(body) > SMALL_BYTES:
+            return None
         if not request.plain or worker.own_model != request.model:
             body, _ = _for(worker, request)
         origin, start = _goes_to(worker.api, request.kind)
