@@ -183,8 +183,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._between and reply.cut_through is not None and reply.cut_through.take(bytes(data)):
             return
-        begins, seen = not (self._barren or reply.status), self._seen
-        if begins and seen is not None and self._takes_repeated(data, reply, seen):
+        begins = not (self._barren or reply.status)
+        if begins and self._seen is not None and self._takes_repeated(data, reply, self._seen):
             return
         self._barren += len(data)
         try:
@@ -192,17 +192,17 @@ class Connection(asyncio.BufferedProtocol):
         except (HttpParserError, HttpParserUpgrade):
             self._break(NotHttp("the response is not HTTP"))
         else:
-            self._check(data)
+            # What the parser does not tell: the beginning of the next chunk's size may have come.
+            self._between = self._between and data[-2:] == b"\r\n"
+            if self._barren > HEAD_BYTES:
+                self._break(NotHttp("the response headers are too long"))
         # Nobody acts on what came before all of it is taken in, and the connection is free where it may be.
         if self._reply is reply:
             reply.news()
             if reply.held >= FULL_BYTES and not self._paused:
                 self._pause(reply)
         elif reply.complete:
-            if begins and self._tries:
-                self._remember(data, reply)
-            self._end_parse()
-            reply.news()
+            self._end(data, reply, begins=begins)
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is gone."""
@@ -319,19 +319,15 @@ class Connection(asyncio.BufferedProtocol):
         if begins and whole.find(_HEAD_END) + len(_HEAD_END) == at:
             self._seen = _seen_in(whole[:at], reply)
 
-    def _end_parse(self) -> None:
-        """Forget what the parser told of an answer that is complete, its trailers too."""
+    def _end(self, data: bytes | memoryview, reply: Reply, *, begins: bool) -> None:
+        """Forget what the parser told of an answer that is complete, its trailers too, and let its reader look."""
+        if begins and self._tries:
+            self._remember(data, reply)
         self._barren, self._until_close, self._between = 0, False, False
         self._inward = _LITTLE
         if self._headers:
             self._headers = AnswerHeaders()
-
-    def _check(self, data: bytes | memoryview) -> None:
-        """Look at what the parser does not tell of what it was given."""
-        # The beginning of the next chunk's size may have come.
-        self._between = self._between and bytes(data[-2:]) == b"\r\n"
-        if self._barren > HEAD_BYTES:
-            self._break(NotHttp("the response headers are too long"))
+        reply.wake()
 
     def _break(self, error: HttpError) -> None:
         reply, self._reply = self._reply, None
