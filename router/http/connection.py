@@ -236,14 +236,15 @@ class Connection(asyncio.BufferedProtocol):
         if not 100 <= status <= 599:
             self._break(NotHttp("the response has an invalid status"))
             return
-        if headers.get("transfer-encoding", "chunked").lower() != "chunked":
+        coding, length = headers.get("transfer-encoding"), headers.get("content-length")
+        if coding is not None and coding.lower() != "chunked":
             self._break(NotHttp("the response has an encoding that was not requested"))
             return
-        length = headers.get("content-length")
         reply.headers = headers
-        self.streamed = "transfer-encoding" in headers
-        reply.length = int(length) if length is not None and length.isdecimal() else None
-        self._until_close = reply.length is None and not self.streamed and status not in _NO_BODY
+        self.streamed = coding is not None
+        if length is not None and length.isdecimal():
+            reply.length = int(length)
+        self._until_close = reply.length is None and coding is None and status not in _NO_BODY
         reply.status = status
 
     def on_chunk_header(self) -> None:
@@ -341,8 +342,7 @@ def _seen_in(head: bytes, reply: Reply) -> _Seen | None:
     headers = reply.headers
     if (other := without_told(head)) is not None:
         head, told = other
-        headers = AnswerHeaders()
-        headers.update({name: reply.headers[name] for name in reply.headers.keys() - told.keys()})
+        headers = AnswerHeaders({n: v for n, v in headers.items() if n not in told})
     # Of two with one name the last counts.
     pattern = None if tells(head) else remembered(head)
     return None if pattern is None else _Seen(pattern, reply.status, headers)

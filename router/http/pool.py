@@ -219,13 +219,13 @@ class PooledPlace:
 
     def _end_rest(self) -> None:
         """Take back those that have rested for long enough."""
-        now = next(iter(self._resting)).loop.time()
-        while self._resting:
-            connection, since = next(iter(self._resting.items()))
-            if now - since < self._rest and not self._kept_open:
+        resting = self._resting
+        while resting:
+            connection = next(iter(resting))
+            rested = connection.loop.time() - resting[connection]
+            if rested < self._rest and not self._kept_open:
                 return
-            del self._resting[connection]
-            self._idle[connection] = since
+            self._idle[connection] = resting.pop(connection)
 
     def _distrust(self) -> None:
         """A connection was closed after a stream: the others have to rest."""

@@ -49,18 +49,11 @@ class NotHttp(HttpError):
 class AnswerHeaders(dict[str, str]):
     """Headers of an answer, by lower-case name. Not changed once they are there, since `facts` is what was read in them."""
 
-    __slots__ = ("facts",)
-
-    facts: "HeadFacts | None"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.facts = None
+    facts: "HeadFacts | None" = None
 
     def with_told(self, told: Mapping[str, str]) -> "AnswerHeaders":
         """Return these and others, which change none of the facts."""
-        headers = AnswerHeaders()
-        headers.update(self)
+        headers = AnswerHeaders(self)
         headers.update(told)
         headers.facts = facts_of(self)
         return headers
@@ -81,7 +74,9 @@ def facts_of(headers: AnswerHeaders) -> HeadFacts:
     if facts is None:
         content_type = headers.get("content-type", "application/octet-stream")
         plain = "json" in content_type and "content-encoding" not in headers
-        shown = {name: headers[name] for name in _SHOWN if headers.get(name)}
+        shown: dict[str, str] = {}
+        if not headers.keys().isdisjoint(_SHOWN):
+            shown = {name: headers[name] for name in _SHOWN if headers.get(name)}
         facts = headers.facts = HeadFacts(content_type, plain, shown)
     return facts
 
