@@ -170,7 +170,7 @@ class OpenAIHttp:
         if made is None and len(request.body) > SMALL_BYTES and takes_long(request.body):
             return self._large(request, candidate, worker)
         body, wanted = made or _for(worker, request)
-        url = endpoint(worker.api, request.kind)
+        own = _goes_to(worker.api, request.kind)
 
         async def read(exchange: Exchange) -> Answer:
             answer = await self._read(exchange, request.kind, name)
@@ -178,9 +178,10 @@ class OpenAIHttp:
                 _rank(answer, wanted, request.id, name)
             return answer
 
-        def ask(body: bytes, url: URL = url) -> AbstractAsyncContextManager[Answer]:
-            head = head_to(worker, request, start_of(url), len(body))
-            call = Call(self._places.of(url), head, body)
+        def ask(body: bytes, goes_to: Goal = own) -> AbstractAsyncContextManager[Answer]:
+            origin, start = goes_to
+            head = head_to(worker, request, start, len(body))
+            call = Call(self._places.at(origin), head, body)
             return Sending(call, self._settings, self._deadlines, read, reply)
 
         if request.kind in usage.TEXT:
@@ -190,7 +191,7 @@ class OpenAIHttp:
                 return text
             return self._by_chat.unless(text, request, candidate, worker)
         if (other := elsewhere(worker.api, request.kind)) is not None:
-            return _served(ask(body), ask(body, other))
+            return _served(ask(body), ask(body, _goal_at(other)))
         return ask(body)
 
     @asynccontextmanager
@@ -281,10 +282,16 @@ Made = tuple[bytes, Rerank | None]
 """A body as a worker gets it, and which texts are to be put in order."""
 
 
+Goal = tuple[Origin, bytes]
+"""Where requests go, and how each begins."""
+
+
 @lru_cache(maxsize=4096)
-def _goes_to(api: str, kind: Kind) -> tuple[Origin, bytes]:
-    """Return where a kind of request goes, and how such a request begins."""
-    url = endpoint(api, kind)
+def _goes_to(api: str, kind: Kind) -> Goal:
+    return _goal_at(endpoint(api, kind))
+
+
+def _goal_at(url: URL) -> Goal:
     return origin_of(url), start_of(url)
 
 

@@ -15,13 +15,13 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any
 
 import orjson
 
+from registry.values import value_class
 from router.canonical import rerank
 from router.canonical.rerank import Rerank
 from router.dialects import Answer, Route
@@ -191,18 +191,18 @@ async def stream_answer(exchange: Exchange, name: str, max_event_bytes: int) -> 
         raise WorkerFailed(str(error)) from error
     first = begun.first
     if first == _LAST or success(first).get("model") == name:
-        raw = (event.raw for event in begun.events)
-        whole = b"".join((begun.silent, *raw, splitter.held, begun.left))
-        return exchange.answer(whole, Route.LOCAL)
+        return exchange.answer(begun.came, Route.LOCAL)
     answer = exchange.answer(begun.silent + _renamed(begun.events, name), Route.LOCAL)
     answer.rest = _renaming(exchange, splitter, name, begun.left)
     return answer
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class _Begun:
     """How a stream begins: events that say nothing, then those of one look, with what the first of them says."""
 
+    came: bytes
+    """All that has come, as it came."""
     silent: bytes
     events: list[Event]
     first: bytes
@@ -211,25 +211,29 @@ class _Begun:
 
 
 async def _begin(exchange: Exchange, splitter: Splitter) -> _Begun:
-    silent = bytearray()
+    came, silent = bytearray(), bytearray()
     while chunk := await exchange.some():
+        came += chunk
         for start in range(0, len(chunk), _LOOKED_AT_FIRST):
             end = start + _LOOKED_AT_FIRST
             events = splitter.feed(chunk[start:end])
             if first := _said(events):
-                return _Begun(bytes(silent), events, first, chunk[end:])
+                return _Begun(bytes(came), bytes(silent), events, first, chunk[end:])
             silent += b"".join(event.raw for event in events)
             if len(silent) > SILENT_BYTES:
                 raise WorkerFailed(f"the stream had no event in {SILENT_BYTES:,} bytes")
             await asyncio.sleep(0)
     events = splitter.finish()
     if first := _said(events):
-        return _Begun(bytes(silent), events, first, b"")
+        return _Begun(bytes(came), bytes(silent), events, first, b"")
     raise WorkerFailed("the stream ended before its first event")
 
 
 def _said(events: list[Event]) -> bytes:
-    return next((event.data for event in events if event.data), b"")
+    for event in events:
+        if event.data:
+            return event.data
+    return b""
 
 
 async def _renaming(
