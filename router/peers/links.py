@@ -126,9 +126,11 @@ class Links:
         A failure to connect that is raised in the body makes the next caller look for an address anew. A connection that was
         cut with the way to a node that lives is no death of its worker.
         """
+        # What is at hand is asked for first: `_way` takes in what has changed.
+        link = self.at_hand(peer)
         way = await self._way(peer)
         try:
-            yield await way.link(self._usable(way.reach))
+            yield await way.link(self._usable(way.reach)) if link is None else link
         except (WorkerUnreachable, WorkerTimeout, HttpError):
             way.doubt()
             raise
