@@ -54,7 +54,7 @@ _LAST_STREAM = 2**32 - 1
 
 _DATA, _WINDOW, _PING, _GO_AWAY = map(int, FrameType)
 _SYN, _ACK, _FIN, _RST = map(int, Flag)
-_FRAME_BYTES, _brief = BRIEF.size, BRIEF.unpack_from
+_BRIEF_BYTES, _brief = BRIEF.size, BRIEF.unpack_from
 _tuple = tuple.__new__  # a named one makes itself in Python
 
 
@@ -141,12 +141,8 @@ class Mux:
         if stream is None or stream.ends:
             return 0
         size, ready, turn = len(data), self._ready, self._turn
-        if (
-            stream.turn != turn
-            and not (stream.pending or stream.flags)
-            and size <= stream.credit
-            and size + len(ready) <= FRAME_BYTES
-        ):
+        first = stream.turn != turn and not (stream.pending or stream.flags)
+        if first and size <= stream.credit and size + len(ready) <= FRAME_BYTES:
             # As nearly all that is sent: a little, and nothing else of its stream in this turn.
             stream.turn = turn
             stream.credit -= size
@@ -264,7 +260,7 @@ class Mux:
         streams, size = self._streams, len(data)
         at = self._take(data, 0, events) if self._left else 0
         while at < size:
-            begins, at = at, at + _FRAME_BYTES
+            begins, at = at, at + _BRIEF_BYTES
             if at > size:
                 self._partial = data[begins:]
                 break
