@@ -1,8 +1,6 @@
 """Laws of one HTTP/1.1 exchange: however the bytes fall, whatever the other side does, within bounds."""
 
 import asyncio
-import itertools
-from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
@@ -13,97 +11,13 @@ from yarl import URL
 from router.http.connection import HEAD_BYTES, Connection
 from router.http.heads import request_head
 from router.http.pool import PooledPlace, start_of, tcp
-from router.http.reply import FULL_BYTES, HungUp, NotHttp, Reply, facts_of
+from router.http.reply import FULL_BYTES, HungUp, NotHttp, facts_of
 from tests.garbage import living, uncollected
+from tests.router.http.dictated import BODY, HEAD, Exchange, split
 from tests.router.world import QUICK, until
 from tests.workers.raw import Serve, raw, take
 
-HEAD = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n"
-BODY = b"hi"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-
-class Wire(asyncio.Transport):
-    """A transport without a network: what is written is kept, what is read the test says."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.closed = False
-        self.unsent = 0
-        self.reading = True
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written += data
-
-    def abort(self) -> None:
-        self.closed = True
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def get_write_buffer_size(self) -> int:
-        return self.unsent
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-
-class Pool:
-    """Where a connection lives, for one that lives alone."""
-
-    def __init__(self) -> None:
-        self.freed = 0
-
-    def free(self, _: Connection) -> None:
-        self.freed += 1
-
-    def lost(self, _: Connection) -> None:
-        return
-
-
-class Exchange:
-    """One question on one connection, whose answer the test dictates."""
-
-    def __init__(self) -> None:
-        self.pool, self.wire = Pool(), Wire()
-        self.connection = Connection(self.pool)
-        self.connection.connection_made(self.wire)
-        self.asking: asyncio.Task[Reply]
-
-    async def ask(self) -> None:
-        self.asking = asyncio.ensure_future(self.connection.ask(HEAD, BODY))
-        await asyncio.sleep(0)
-
-    def say(self, *pieces: bytes) -> None:
-        for piece in pieces:
-            if not self.wire.closed:
-                self._bring(piece)
-        if self.wire.closed:
-            self.connection.connection_lost(None)
-
-    def _bring(self, piece: bytes) -> None:
-        while piece:
-            room = self.connection.get_buffer(-1)
-            part, piece = piece[: len(room)], piece[len(room) :]
-            room[: len(part)] = part
-            self.connection.buffer_updated(len(part))
-
-    async def whole(self) -> tuple[int, bytes]:
-        reply = await self.asking
-        body = b""
-        while piece := await reply.some():
-            body += piece
-        return reply.status, body
-
-
-def split(data: bytes, cuts: Sequence[int]) -> list[bytes]:
-    places = sorted({0, len(data), *(cut % len(data) for cut in cuts)})
-    return [data[a:b] for a, b in itertools.pairwise(places)]
-
 
 ANSWERS = (
     (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", 200, b"hello"),
