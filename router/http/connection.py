@@ -321,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
             self._seen = _seen_in(whole[:at], reply)
 
     def _end(self, data: bytes | memoryview, reply: Reply, *, begins: bool) -> None:
-        """Forget what the parser told of an answer that is complete, its trailers too, and let its reader look."""
+        """Forget what the parser told of an answer that is complete, but for its head perhaps, and let its reader look."""
         if begins and self._tries:
             self._remember(data, reply)
         self._barren, self._until_close, self._between = 0, False, False

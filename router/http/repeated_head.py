@@ -22,8 +22,8 @@ _DIGITS_AT = re.compile(rb"0|[1-9][0-9]{0,6}").match
 # As nodes and nginx make them.
 _ID = re.compile(rb"\r\n(?i:x-request-id): ([0-9a-f]{32})\r\n")
 _ID_NAME = b"\r\nx-request-id:"
+_HEAD_END = b"\r\n\r\n"
 _ID_DIGITS, _ID_BYTES = b"0123456789abcdef", 32
-
 
 # Together, as nodes write them, and no line after them that would go on with theirs.
 _TOLD = re.compile(
@@ -80,9 +80,9 @@ def remembered(head: bytes) -> RepeatedHead | None:
 def without_told(data: bytes) -> tuple[bytes, Mapping[str, str]] | None:
     """Return what an answer is without the lines in which a node tells of its worker, and what these say, by name.
 
-    `None` for one without such lines. They are looked for in its body too: what is cut out there makes its length wrong.
+    `None` for one without such lines in its head, where that is short enough to be remembered.
     """
-    found = _TOLD.search(data, 0, MOST_BYTES)
+    found = _TOLD.search(data, 0, data.find(_HEAD_END, 0, MOST_BYTES) + 2)
     if found is None:
         return None
     load, service_time = found.groups()

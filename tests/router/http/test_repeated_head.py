@@ -107,6 +107,7 @@ def test_what_a_node_tells_of_its_worker_is_cut_out() -> None:
     assert without_told(head) is None
     assert without_told(head[:at] + TOLD + head[at:]) == (head, dict([load]))
     assert without_told(head[:at] + TIMED + head[at:]) == (head, dict([load, service_time]))
+    assert without_told(head + TIMED + TIMED) is None
     assert not tells(head)
     assert tells(head[:at] + TOLD.upper() + head[at:])
 
