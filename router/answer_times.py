@@ -32,7 +32,12 @@ class AnswerTimes:
 
     def estimator(self, worker: Worker, kind: Kind) -> Estimator:
         """Return what learns the service time of a worker of this machine."""
-        return self.own.get((worker.service, kind)) or self._remember(worker, kind)
+        found = self.own.get((worker.service, kind))
+        if found is None:
+            if len(self.own) >= MAX_OWN:
+                del self.own[next(iter(self.own))]
+            found = self.own[worker.service, kind] = Estimator(shares=not worker.capacity)
+        return found
 
     def of_own(self, service: Service, kind: Kind) -> ServiceTime | None:
         """Return the service time of a worker of this machine, `None` until it has answered."""
@@ -49,10 +54,15 @@ class AnswerTimes:
         """Return how much each replica has read of a request before, and how many bytes of it all are thought to have."""
         return self.index.read_by(request.prefixes, now, of_batch=request.background)
 
-    def began(self, attempt: "Attempt", worker: Worker, seconds: float) -> None:
+    def began(self, attempt: "Attempt", worker: Worker, now: float) -> None:
         """Take in how long a worker of ours took for the first byte of a stream."""
-        self.estimator(worker, attempt.request.kind).take_first(
-            seconds,
+        kind = attempt.request.kind
+        learnt = self.own.get((worker.service, kind)) or self.estimator(worker, kind)
+        if now - learnt.looked_first < PAUSE:
+            return
+        learnt.looked_first = now
+        learnt.take_first(
+            now - attempt.began,
             kilobytes=len(attempt.request.body) / 1_000,
             concurrency=attempt.occupancy.count,
             before=attempt.candidate.before,
@@ -61,7 +71,7 @@ class AnswerTimes:
     def ended(self, attempt: "Attempt", worker: Worker, answer: Answer, now: float) -> None:
         """Take in how long a worker of ours took for a whole answer."""
         kind = attempt.request.kind
-        learnt = self.own.get((worker.service, kind)) or self._remember(worker, kind)
+        learnt = self.own.get((worker.service, kind)) or self.estimator(worker, kind)
         if now - learnt.looked < PAUSE or answer.broken or answer.status // 100 != 2:
             return
         learnt.looked, usage, tokens = now, answer.usage, 0.0
@@ -90,12 +100,6 @@ class AnswerTimes:
             self.index.hear(candidate.key, request.prefixes, told.read, now)
         if told.time is not None:
             self.told.hear(candidate.node, (candidate.service, request.kind), told.time)
-
-    def _remember(self, worker: Worker, kind: Kind) -> Estimator:
-        if len(self.own) >= MAX_OWN:
-            del self.own[next(iter(self.own))]
-        made = self.own[worker.service, kind] = Estimator(shares=not worker.capacity)
-        return made
 
 
 class ReadBefore:

@@ -285,7 +285,7 @@ class Ledger:
         if not request.background:
             tally.asked = now
         if answer.streamed:
-            self.times.began(attempt, worker, seconds)
+            self.times.began(attempt, worker, now)
         return tally
 
     def ended(self, attempt: "Attempt", failed: WorkerError | None, now: float) -> None:

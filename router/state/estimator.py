@@ -48,6 +48,7 @@ class Estimator:
         "_sharing",
         "_tokens",
         "looked",
+        "looked_first",
         "time",
     )
 
@@ -61,8 +62,8 @@ class Estimator:
         self._holds = HOLDS
         self._lately: deque[float] = deque(maxlen=JUDGED)
         self._centre = 0.0
-        self.looked = -math.inf
-        """When an answer was looked at last, noted by whoever looks: one that comes within `PAUSE` tells the same."""
+        self.looked = self.looked_first = -math.inf
+        """When an answer, or a first byte, was looked at last, by whoever looks: what comes within `PAUSE` tells the same."""
 
     def take(
         self,

@@ -159,6 +159,18 @@ async def test_of_answers_that_come_at_the_same_moment_one_is_looked_at(books: C
     assert 9 <= time.answers <= 10
 
 
+async def test_of_streams_that_begin_at_the_same_moment_one_is_looked_at(books: Clocked) -> None:
+    for seconds in (1.0, *[PAUSE / 1_000] * 100):
+        attempt = books.begin(OURS)
+        books.time += seconds
+        attempt.answered(replace(begun(), content_type="text/event-stream"))
+        attempt.end()
+    books.time += PAUSE
+    time = answer(books, Usage(7, 50))
+    assert time is not None
+    assert time.first == pytest.approx(1.0)
+
+
 async def test_an_answer_that_tells_no_tokens_has_as_many_as_its_bytes_say(books: Clocked) -> None:
     time = answer(books)
     assert time is not None
