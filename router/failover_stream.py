@@ -15,7 +15,7 @@ from router.dialects import Answer, Flow, Listener
 from router.errors import AnswerBroken, RouterError
 from router.failover import Continuing, Finish, StreamState
 from router.failover_recording import Recording
-from router.http.cut_through import CutThrough, Inspection
+from router.http.cut_through import CutThrough
 from router.openai.sse import EVENT_ENDS, Event, EventTooLarge, Splitter, WholeEvents
 from router.openai.usage import Tokens, Usage
 from router.requests import Request
@@ -72,11 +72,13 @@ class FirstPart:
         self._sent.add(chunk)
         return chunk
 
-    @property
-    def inspection(self) -> Inspection:
-        """What is wanted of what passes by."""
-        counted = (self._counted,) if self._tally is not None else ()
-        return Inspection((_ERROR, self._tokens.sign), counted, (self._sent.add,), (self._held,))
+    def inspect(self, cut_through: CutThrough) -> None:
+        """Add what is wanted of what passes by."""
+        cut_through.signs.update((_ERROR, self._tokens.sign))
+        if self._tally is not None:
+            cut_through.each.append(self._counted)
+        cut_through.seen.append(self._sent.add)
+        cut_through.held.append(self._held)
 
     def rest(self) -> bytes:
         """Return what is left at the end."""
@@ -146,10 +148,10 @@ class ContinuedFlow(Flow):
         """Whether a listener may do all its work at once."""
         return self._flow.prompt
 
-    @property
-    def inspection(self) -> Inspection:
-        """What is wanted of what passes by."""
-        return self._part.inspection + self._flow.inspection
+    def inspect(self, cut_through: CutThrough) -> None:
+        """Add what is wanted of what passes by."""
+        self._part.inspect(cut_through)
+        self._flow.inspect(cut_through)
 
     def listen(self, listener: Listener | None, cut_through: CutThrough | None = None) -> None:
         """Have news told, or no more. What `cut_through` takes is no news."""

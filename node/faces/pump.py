@@ -7,15 +7,14 @@ from node.faces.pump_queue import PumpQueue
 from node.faces.response_writer import Outgoing
 from router.dialects import Flow
 from router.errors import AnswerBroken
-from router.http.cut_through import Inspection
+from router.http.cut_through import CutThrough
 
 
 class Tap(Protocol):
     """What a stream passes through."""
 
-    @property
-    def inspection(self) -> Inspection:
-        """What is wanted of what passes by."""
+    def inspect(self, cut_through: CutThrough) -> None:
+        """Add what is wanted of what passes by."""
 
     def take(self, chunk: bytes) -> bytes:
         """Take in the next bytes and return what is ready to be passed on, nothing perhaps."""
@@ -40,7 +39,10 @@ class Pump:
         self._flow = flow
         self._tap = tap.take
         self._out = out
-        self._cut_through = out.cut_through(flow.inspection + tap.inspection)
+        self._cut_through = cut_through = out.cut_through()
+        if cut_through is not None:
+            flow.inspect(cut_through)
+            tap.inspect(cut_through)
         self._prompt = flow.prompt
         self._queue = queue
         self._unsent = b""

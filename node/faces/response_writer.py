@@ -23,7 +23,7 @@ from node.lane.request import HttpRequest, LaneRequest
 from node.lane.response import LaneResponse
 from router.attempt import Routed
 from router.dialects import Answer
-from router.http.cut_through import CutThrough, Inspection
+from router.http.cut_through import CutThrough
 from router.openai.sse import EVENT_ENDS, WholeEvents, has_line
 from router.openai.text_writer import DONE
 from router.openai.usage import TEXT, Tokens
@@ -94,12 +94,14 @@ class Passage:
             ready = self._tokens.passing(ready)
         return self._end.seen(ready)
 
-    @property
-    def inspection(self) -> Inspection:
-        """What is wanted of what passes by."""
-        signs = (self._tokens.sign,) if self._looks else ()
-        counted = (self._counted,) if self._tally is not None else ()
-        return Inspection(signs, (*counted, self._end.kept), held=(self._events,))
+    def inspect(self, cut_through: CutThrough) -> None:
+        """Add what is wanted of what passes by."""
+        if self._looks:
+            cut_through.signs.add(self._tokens.sign)
+        if self._tally is not None:
+            cut_through.each.append(self._counted)
+        cut_through.each.append(self._end.kept)
+        cut_through.held.append(self._events)
 
     def rest(self) -> bytes:
         """Return what is left at the end, an event without its blank line or nothing, and note what the answer took."""
@@ -179,12 +181,12 @@ class Outgoing:
         """Whether an event stream has begun."""
         return self.begun and self._event_stream
 
-    def cut_through(self, inspection: Inspection) -> CutThrough | None:
+    def cut_through(self) -> CutThrough | None:
         """Return a cut-through to its caller, `None` where the lane does not write it in chunks."""
         lane, transport = self._lane, self._http.transport
         if lane is None or lane.content_length is not None or transport is None:
             return None
-        return CutThrough(inspection, self, transport)
+        return CutThrough(self, transport)
 
     @property
     def in_chunks(self) -> bool:

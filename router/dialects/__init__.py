@@ -27,7 +27,7 @@ from router.worker_description import Described
 from router.workers import Worker
 
 if TYPE_CHECKING:
-    from router.http.cut_through import CutThrough, Inspection
+    from router.http.cut_through import CutThrough
     from router.http.exchange import Call
     from router.http.reply import Reply
     from router.peers.links import Links
@@ -64,10 +64,9 @@ class Flow(ABC, AsyncIterator[bytes]):
     def prompt(self) -> bool:
         """Whether a listener may do all its work at once: else more may have come with what it is told of."""
 
-    @property
     @abstractmethod
-    def inspection(self) -> "Inspection":
-        """What is wanted of what passes by."""
+    def inspect(self, cut_through: "CutThrough") -> None:
+        """Add what is wanted of what passes by."""
 
     @abstractmethod
     def listen(self, listener: Listener | None, cut_through: "CutThrough | None" = None) -> None:

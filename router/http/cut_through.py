@@ -7,7 +7,6 @@ ordinary path, untouched.
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from router.openai.sse import WholeEvents
@@ -20,25 +19,6 @@ _SIZE = re.compile(rb"([1-9a-fA-F][0-9a-fA-F]{1,2})\r\n")
 _END = b"\n\n\r\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    """What parts of the ordinary path want of a stream.
-
-    Events with one of the `signs` are theirs to read. `each` is called with every other chunk, and `seen` with a few together.
-    `held` keep the beginnings of events.
-    """
-
-    signs: tuple[bytes, ...] = ()
-    each: tuple[Callable[[bytes], object], ...] = ()
-    seen: tuple[Callable[[bytes], object], ...] = ()
-    held: tuple[WholeEvents, ...] = ()
-
-    def __add__(self, other: "Inspection") -> "Inspection":
-        signs = tuple(dict.fromkeys(self.signs + other.signs))
-        each, seen = self.each + other.each, self.seen + other.seen
-        return Inspection(signs, each, seen, self.held + other.held)
-
-
 class Sink(Protocol):
     """Response in chunks. `sent` counts its bytes, `last` is what was sent last."""
 
@@ -47,18 +27,23 @@ class Sink(Protocol):
 
 
 class CutThrough:
-    """Cut-through of one stream, from its first chunk after `resume` to `pause`."""
+    """Cut-through of one stream, from its first chunk after `resume` to `pause`.
 
-    __slots__ = ("_each", "_held", "_open", "_passed", "_seen", "_signs", "_sink", "_transport")
+    What parts of the ordinary path want of the stream, they add here, before it begins.
+    """
 
-    def __init__(
-        self, inspection: Inspection, sink: Sink, transport: asyncio.WriteTransport
-    ) -> None:
+    __slots__ = ("_open", "_passed", "_sink", "_transport", "each", "held", "seen", "signs")
+
+    def __init__(self, sink: Sink, transport: asyncio.WriteTransport) -> None:
+        self.signs: set[bytes] = set()
+        """Events with one of them are the ordinary path's to read."""
+        self.each: list[Callable[[bytes], object]] = []
+        """Called with every other chunk."""
+        self.seen: list[Callable[[bytes], object]] = []
+        """Called with a few of them together."""
+        self.held: list[WholeEvents] = []
+        """What keeps the beginnings of events."""
         self._open = False
-        self._held = inspection.held
-        self._each = inspection.each
-        self._seen = inspection.seen
-        self._signs = inspection.signs
         self._passed: list[bytes] = []
         """What passed and was not shown."""
         self._sink = sink
@@ -72,7 +57,10 @@ class CutThrough:
 
     def resume(self) -> None:
         """Pass on what comes, unless the ordinary path holds the beginning of an event."""
-        self._open = not any(events.held for events in self._held)
+        for events in self.held:
+            if events.held:
+                return
+        self._open = True
 
     def take(self, data: bytes) -> bool:
         """Pass on a whole chunk, and return whether `data` was one; it begins where a chunk may begin."""
@@ -82,7 +70,7 @@ class CutThrough:
         events = data[size.end() : -2]
         if int(size[1], 16) != len(events):
             return False
-        for sign in self._signs:
+        for sign in self.signs:
             if sign in events:
                 return False
         transport = self._transport
@@ -92,9 +80,9 @@ class CutThrough:
         sink = self._sink
         sink.sent += len(events)
         sink.last = events
-        for seen in self._each:
+        for seen in self.each:
             seen(events)
-        if self._seen:
+        if self.seen:
             self._passed.append(events)
             if len(self._passed) >= SHOWN_TOGETHER:
                 self._show()
@@ -103,5 +91,5 @@ class CutThrough:
     def _show(self) -> None:
         events = b"".join(self._passed)
         self._passed.clear()
-        for seen in self._seen:
+        for seen in self.seen:
             seen(events)

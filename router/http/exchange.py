@@ -24,7 +24,7 @@ from router.errors import (
     WorkerTimeout,
     WorkerUnreachable,
 )
-from router.http.cut_through import CutThrough, Inspection
+from router.http.cut_through import CutThrough
 from router.http.deadlines import Deadlines, GivenUp
 from router.http.pool import PooledPlace
 from router.http.reply import (
@@ -202,10 +202,9 @@ class Rest(Flow):
         """Whether a listener may do all its work at once."""
         return self._reply.prompt
 
-    @property
-    def inspection(self) -> Inspection:
-        """What is wanted of what passes by."""
-        return Inspection(each=(self._exchange.waits,))
+    def inspect(self, cut_through: CutThrough) -> None:
+        """Add what is wanted of what passes by."""
+        cut_through.each.append(self._exchange.waits)
 
     def listen(self, listener: Listener | None, cut_through: CutThrough | None = None) -> None:
         """Have news told, or no more; without a listener nobody waits. What `cut_through` takes is no news."""

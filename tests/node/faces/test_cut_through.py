@@ -37,7 +37,7 @@ DONE = b"data: [DONE]\n\n"
 class Plain(Outgoing):
     """A response that nothing is cut through to."""
 
-    def cut_through(self, inspection) -> None:
+    def cut_through(self) -> None:
         return None
 
 
