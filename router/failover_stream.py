@@ -4,7 +4,7 @@ Looks like one answer to whoever reads it, and is left like one: with it the pre
 the first part passes as it is and is only remembered; its events are looked at once it has broken off.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from types import TracebackType
 
@@ -21,6 +21,8 @@ from router.openai.usage import Tokens, Usage
 from router.requests import Request
 
 Ask = Callable[[Request], AbstractAsyncContextManager[Routed]]
+Others = Callable[[Routed, AnswerBroken], AsyncGenerator[bytes, None]]
+"""Has others go on with a stream whose first part broke off."""
 
 _ERROR = b'"error"'
 
@@ -31,6 +33,7 @@ class FirstPart:
     __slots__ = (
         "_concluded",
         "_held",
+        "_over",
         "_ready",
         "_sent",
         "_spent",
@@ -51,7 +54,7 @@ class FirstPart:
         """Whether its first bytes were handed on."""
         self._sent = sent
         self._spent = spent
-        self._concluded = False
+        self._concluded = self._over = False
         self._tally = routed.tally
         self._held = WholeEvents()
         self._tokens = Tokens(hidden=routed.answer.hides_usage)
@@ -80,16 +83,23 @@ class FirstPart:
         cut_through.seen.append(self._sent.add)
         cut_through.held.append(self._held)
 
-    def rest(self) -> bytes:
-        """Return what is left at the end."""
-        return self._remembered(self._held.rest)
-
-    def ended(self) -> None:
-        """Take in that nothing more comes; raise `AnswerBroken` where that is too soon."""
+    async def next_of(self, chunks: AsyncIterator[bytes]) -> bytes:
+        """Return what is next ready to be passed on, nothing at the end; raise `AnswerBroken` where that is too soon."""
+        if not self.opened and (ready := self.opening()):
+            return ready
+        while not (self.failure or self._over):
+            chunk = await anext(chunks, b"")
+            self._over = not chunk
+            if ready := self.take(chunk) if chunk else self._remembered(self._held.rest):
+                return ready
+        if self.failure:
+            raise _GaveUp(self.failure)
         if failover.ended_too_soon(self._sent.last):
             raise AnswerBroken("the stream ended before its text was complete")
         if self._tally:
             self.routed.answer.usage = self._tokens.usage()
+        self.conclude()
+        return b""
 
     def conclude(self) -> None:
         """Count the tokens that the worker used, once."""
@@ -114,18 +124,40 @@ class FirstPart:
         return ready
 
 
-class ContinuedFlow(Flow):
-    """A stream of several parts, of which the first needs nobody who waits."""
+class ContinuedRest(AsyncIterator[bytes]):
+    """A stream of several parts: the first, and those that `others` write where it breaks off."""
 
-    __slots__ = ("_flow", "_part", "_parts")
+    __slots__ = ("_others", "_part", "_rest", "later")
 
-    def __init__(self, part: FirstPart, flow: Flow, parts: AsyncIterator[bytes]) -> None:
+    def __init__(self, part: FirstPart, rest: AsyncIterator[bytes], others: Others) -> None:
         self._part = part
-        self._flow = flow
-        self._parts = parts
+        self._rest = rest
+        self._others = others
+        self.later: AsyncGenerator[bytes, None] | None = None
+        """What others write, once the first part has broken off."""
 
-    def __anext__(self) -> Awaitable[bytes]:
-        return self._parts.__anext__()
+    async def __anext__(self) -> bytes:
+        if self.later is None:
+            try:
+                ready = await self._part.next_of(self._rest)
+            except AnswerBroken as broken:
+                self._part.conclude()
+                self.later = self._others(self._part.routed, broken)
+            else:
+                if ready:
+                    return ready
+                raise StopAsyncIteration
+        return await anext(self.later)
+
+
+class ContinuedFlow(ContinuedRest, Flow):
+    """The same where the first part needs nobody who waits."""
+
+    __slots__ = ("_flow",)
+
+    def __init__(self, part: FirstPart, flow: Flow, others: Others) -> None:
+        super().__init__(part, flow, others)
+        self._flow = flow
 
     def here(self) -> tuple[bytes, bool]:
         """Return what has come of the first part, and whether that is over; wait for more. Raise `AnswerBroken`."""
@@ -182,19 +214,21 @@ class Continued:
         self._spent = spent
         self._sent = Recording()
         self._first: FirstPart | None = None
-        self._all: AsyncGenerator[bytes, None] | None = None
+        self._rest: ContinuedRest | None = None
 
     async def __aenter__(self) -> Routed:
         routed = await self._enter(self._part)
         # What two workers wrote can be put together in OpenAI's words only.
         if not routed.answer.streamed or routed.answer.verbatim:
             return routed
+        rest = routed.answer.rest
         first = self._first = FirstPart(routed, self._sent, self._spent)
-        flow, parts = routed.answer.rest, self._parts(first)
-        self._all = parts
-        rest = ContinuedFlow(first, flow, parts) if isinstance(flow, Flow) else parts
-        answer = changed(routed.answer, first=b"", rest=rest, hides_usage=False)
-        return changed(routed, answer=answer, tally=None)
+        if isinstance(rest, Flow):
+            self._rest = ContinuedFlow(first, rest, self._go_on)
+        else:
+            self._rest = ContinuedRest(first, rest, self._go_on)
+        answer = changed(routed.answer, first=b"", rest=self._rest, hides_usage=False)
+        return Routed(answer, routed.candidate, routed.attempts, None, routed.others)
 
     async def __aexit__(
         self,
@@ -202,8 +236,9 @@ class Continued:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        if self._first is not None and self._all is not None:
-            await self._all.aclose()
+        if self._first is not None:
+            if self._rest is not None and self._rest.later is not None:
+                await self._rest.later.aclose()
             self._first.conclude()
         return await self._leave(kind, error, trace)
 
@@ -221,20 +256,10 @@ class Continued:
         entered, self._entered = self._entered, False
         return await self._part.__aexit__(kind, error, trace) if entered else None
 
-    async def _parts(self, first: FirstPart) -> AsyncGenerator[bytes, None]:
-        stream: Continuing | None = None
-        routed = first.routed
+    async def _go_on(self, routed: Routed, broken: AnswerBroken) -> AsyncGenerator[bytes, None]:
+        """Have others go on, one after the other, where the first part broke off."""
+        stream = self._replayed()
         while True:
-            part = _rest_of(first) if stream is None else self._later(routed, stream)
-            try:
-                async with aclosing(part):
-                    async for ready in part:
-                        yield ready
-            except AnswerBroken as error:
-                broken = error
-            else:
-                return
-            stream = stream or self._replayed()
             step = stream.broke(routed.candidate.node) if stream else None
             if stream is None or step is None:
                 yield _last_words(broken)
@@ -252,6 +277,14 @@ class Continued:
             if not routed.answer.streamed:
                 raise AnswerBroken("the second worker does not stream")
             yield stream.seam(routed.candidate.node)
+            try:
+                async with aclosing(self._later(routed, stream)) as part:
+                    async for ready in part:
+                        yield ready
+            except AnswerBroken as error:
+                broken = error
+            else:
+                return
 
     def _replayed(self) -> Continuing | None:
         """Look at what was sent, and return the stream that goes on from there; `None` where it cannot be continued."""
@@ -285,24 +318,6 @@ class Continued:
             raise AnswerBroken(str(error)) from error
         finally:
             self._spent(routed, tokens.usage())
-
-
-async def _rest_of(part: FirstPart) -> AsyncGenerator[bytes, None]:
-    """Pass on what is left of the first part; raise `AnswerBroken` where it ends too soon."""
-    try:
-        if ready := part.opening():
-            yield ready
-        chunks = part.routed.answer.rest
-        while not part.failure and (chunk := await anext(chunks, b"")):
-            if ready := part.take(chunk):
-                yield ready
-        if part.failure:
-            raise _GaveUp(part.failure)
-        if ready := part.rest():
-            yield ready
-        part.ended()
-    finally:
-        part.conclude()
 
 
 class _GaveUp(AnswerBroken):

@@ -1,7 +1,7 @@
 """Streams that are cut through pass as all others do: their callers, and all that watches them, see the same."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -41,6 +41,12 @@ class Plain(Outgoing):
         return None
 
 
+async def nobody(routed, broken) -> AsyncIterator[bytes]:
+    """Go on with nothing where a worker broke off."""
+    raise broken
+    yield b""
+
+
 class Stream:
     """One stream of a worker to its caller."""
 
@@ -61,7 +67,7 @@ class Stream:
         flow = answer.rest
         if continues:
             part = FirstPart(routed, self.recording, lambda *_: None)
-            flow = ContinuedFlow(part, flow, answer.rest)
+            flow = ContinuedFlow(part, flow, nobody)
             answer = Answer(200, answer.content_type, b"", flow, Route.LOCAL)
             routed = Routed(answer, None, 1, None)
         self.passage = Passage(routed, account)
