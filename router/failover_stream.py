@@ -127,10 +127,10 @@ class FirstPart:
 class ContinuedRest(AsyncIterator[bytes]):
     """A stream of several parts: the first, and those that `others` write where it breaks off."""
 
-    __slots__ = ("_others", "_part", "_rest", "later")
+    __slots__ = ("_others", "_rest", "later", "part")
 
     def __init__(self, part: FirstPart, rest: AsyncIterator[bytes], others: Others) -> None:
-        self._part = part
+        self.part = part
         self._rest = rest
         self._others = others
         self.later: AsyncGenerator[bytes, None] | None = None
@@ -139,10 +139,10 @@ class ContinuedRest(AsyncIterator[bytes]):
     async def __anext__(self) -> bytes:
         if self.later is None:
             try:
-                ready = await self._part.next_of(self._rest)
+                ready = await self.part.next_of(self._rest)
             except AnswerBroken as broken:
-                self._part.conclude()
-                self.later = self._others(self._part.routed, broken)
+                self.part.conclude()
+                self.later = self._others(self.part.routed, broken)
             else:
                 if ready:
                     return ready
@@ -161,7 +161,7 @@ class ContinuedFlow(ContinuedRest, Flow):
 
     def here(self) -> tuple[bytes, bool]:
         """Return what has come of the first part, and whether that is over; wait for more. Raise `AnswerBroken`."""
-        part = self._part
+        part = self.part
         ready = b"" if part.opened else part.opening()
         if part.failure:
             return ready, True
@@ -173,7 +173,7 @@ class ContinuedFlow(ContinuedRest, Flow):
     @property
     def over(self) -> bool:
         """Whether the first part is."""
-        return bool(self._part.failure) or self._flow.over
+        return bool(self.part.failure) or self._flow.over
 
     @property
     def prompt(self) -> bool:
@@ -182,7 +182,7 @@ class ContinuedFlow(ContinuedRest, Flow):
 
     def inspect(self, cut_through: CutThrough) -> None:
         """Add what is wanted of what passes by."""
-        self._part.inspect(cut_through)
+        self.part.inspect(cut_through)
         self._flow.inspect(cut_through)
 
     def listen(self, listener: Listener | None, cut_through: CutThrough | None = None) -> None:
@@ -213,7 +213,6 @@ class Continued:
         self._max_event_bytes = max_event_bytes
         self._spent = spent
         self._sent = Recording()
-        self._first: FirstPart | None = None
         self._rest: ContinuedRest | None = None
 
     async def __aenter__(self) -> Routed:
@@ -222,7 +221,7 @@ class Continued:
         if not routed.answer.streamed or routed.answer.verbatim:
             return routed
         rest = routed.answer.rest
-        first = self._first = FirstPart(routed, self._sent, self._spent)
+        first = FirstPart(routed, self._sent, self._spent)
         if isinstance(rest, Flow):
             self._rest = ContinuedFlow(first, rest, self._go_on)
         else:
@@ -236,10 +235,12 @@ class Continued:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        if self._first is not None:
-            if self._rest is not None and self._rest.later is not None:
-                await self._rest.later.aclose()
-            self._first.conclude()
+        # It refers to us: together they would stay until the garbage collector comes.
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            if rest.later is not None:
+                await rest.later.aclose()
+            rest.part.conclude()
         return await self._leave(kind, error, trace)
 
     async def _enter(self, part: AbstractAsyncContextManager[Routed]) -> Routed:
