@@ -92,7 +92,7 @@ class Exchange:
 
     async def some(self) -> bytes:
         """Return the next bytes as soon as there are any, `b""` at the end; for use before the first byte goes on."""
-        return await self._reply.some()
+        return self._reply.here() or await self._reply.some()
 
     async def at_most(self, limit: int) -> bytes:
         """Read until the end, or until more than `limit` bytes are there."""

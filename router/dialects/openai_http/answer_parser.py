@@ -27,10 +27,10 @@ from router.canonical.rerank import Rerank
 from router.dialects import Answer, Route
 from router.errors import BadRequest, WorkerFailed, WorkerRejected
 from router.http.exchange import SMALL_BYTES, Exchange
-from router.large_bodies import aside
+from router.large_bodies import in_thread, takes_long
 from router.openai import usage
 from router.openai.body import object_of, splice_model
-from router.openai.sse import SILENT_BYTES, Event, EventTooLarge, Splitter, with_data
+from router.openai.sse import SILENT_BYTES, Event, EventTooLarge, Splitter, data_of, with_data
 from router.openai.usage import Takers, Usage, asking
 from router.requests import Request
 from router.select.fitness import USUAL_BYTES
@@ -55,16 +55,18 @@ class TellingUsage:
 
     async def __aenter__(self) -> Answer:
         now = asyncio.get_running_loop().time
-        takes = self._takers.takes(self._api, now())
-        question = await aside(self._body, partial(asking, self._body)) if takes else None
-        self._asked = self._ask(question or self._body)
+        body, question = self._body, None
+        if self._takers.takes(self._api, now()):
+            long = takes_long(body)
+            question = await in_thread(partial(asking, body)) if long else asking(body)
+        self._asked = self._ask(question or body)
         try:
             answer = await self._asked.__aenter__()
         except WorkerRejected as refusal:
             minds = self._takers.may_mind(self._api, refusal.status, refusal.body)
             if question is None or not minds:
                 raise
-            self._asked = self._ask(self._body)
+            self._asked = self._ask(body)
             answer = await self._asked.__aenter__()
             self._takers.refused(self._api, now())
             return answer
@@ -184,9 +186,16 @@ def told_in(body: bytes, name: str) -> tuple[bytes, Usage | None]:
 
 async def stream_answer(exchange: Exchange, name: str, max_event_bytes: int) -> Answer:
     """Make an answer of a stream that has said something; raise `WorkerFailed` when that is a failure."""
+    chunk = await exchange.some()
+    end = chunk.find(b"\n\n") + 2
+    # Nearly all begin with a short event under our name, and need not be cut.
+    if 2 < end <= _LOOKED_AT_FIRST and b"\r" not in (begins := chunk[:end]):
+        first = data_of(begins)
+        if first and (first == _LAST or success(first).get("model") == name):
+            return exchange.answer(chunk, Route.LOCAL)
     splitter = Splitter(max_event_bytes=max_event_bytes)
     try:
-        begun = await _begin(exchange, splitter)
+        begun = await _begin(exchange, splitter, chunk)
     except EventTooLarge as error:
         raise WorkerFailed(str(error)) from error
     first = begun.first
@@ -210,9 +219,9 @@ class _Begun:
     """What has come and was not looked at."""
 
 
-async def _begin(exchange: Exchange, splitter: Splitter) -> _Begun:
+async def _begin(exchange: Exchange, splitter: Splitter, chunk: bytes) -> _Begun:
     came, silent = bytearray(), bytearray()
-    while chunk := await exchange.some():
+    while chunk:
         came += chunk
         for start in range(0, len(chunk), _LOOKED_AT_FIRST):
             end = start + _LOOKED_AT_FIRST
@@ -223,6 +232,7 @@ async def _begin(exchange: Exchange, splitter: Splitter) -> _Begun:
             if len(silent) > SILENT_BYTES:
                 raise WorkerFailed(f"the stream had no event in {SILENT_BYTES:,} bytes")
             await asyncio.sleep(0)
+        chunk = await exchange.some()
     events = splitter.finish()
     if first := _said(events):
         return _Begun(bytes(came), bytes(silent), events, first, b"")
