@@ -35,6 +35,8 @@ class Pump:
         "_unsent",
     )
 
+    _stopped: asyncio.Future[None]
+
     def __init__(self, flow: Flow, tap: Tap, out: Outgoing, queue: PumpQueue) -> None:
         self._flow = flow
         self._tap = tap.take
@@ -48,21 +50,20 @@ class Pump:
         self._unsent = b""
         self._due = False
         """Whether it stands in the queue."""
-        self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
         """Pass on what comes until the flow is over; raise what it does, and `ConnectionError` when the caller is gone."""
-        try:
-            while not self._flow.over:
+        while not self._flow.over:
+            self._stopped = asyncio.get_running_loop().create_future()
+            try:
                 self._flow.listen(self._news, self._cut_through)
                 self._news()
                 await self._stopped
+            finally:
                 self._still()
-                await self._out.send(self._unsent)
-                self._unsent = b""
-                self._stopped = asyncio.get_running_loop().create_future()
-        finally:
-            self._still()
+            if self._unsent:
+                unsent, self._unsent = self._unsent, b""
+                await self._out.send(unsent)
 
     def _still(self) -> None:
         """Take nothing more: a caller who is slow slows the worker."""

@@ -225,7 +225,8 @@ async def _of_service(
 async def _streamed(context: Serving, routed: Routed, out: Outgoing, account: Account) -> None:
     """Pass on a stream as it comes, and end it as OpenAI's end."""
     answer, passage = routed.answer, Passage(routed, account)
-    await out.send(passage.first(answer.first))
+    if answer.first:
+        await out.send(passage.first(answer.first))
     if isinstance(answer.rest, Flow):
         await Pump(answer.rest, passage, out, context.pumps).run()
     async for chunk in answer.rest:

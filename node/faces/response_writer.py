@@ -105,12 +105,12 @@ class Passage:
 
     def rest(self) -> bytes:
         """Return what is left at the end, an event without its blank line or nothing, and note what the answer took."""
-        left = self._tokens.passing(self._events.rest)
+        left = self._tokens.passing(self._events.rest) if self._events.held else b""
         if self._tally:
             self._answer.usage = self._tokens.usage()
         elif not self._account.served:
             self._account.hears(self._tokens.usage())
-        return self._end.seen(left)
+        return self._end.seen(left) if left else b""
 
     def _counted(self, chunk: bytes) -> None:
         if self._tally is not None:

@@ -60,8 +60,8 @@ EVENT_ENDS = (b"\n\n", b"\n\r\n", b"\r\r")
 
 def has_line(events: bytes, data: bytes) -> bool:
     """Return whether the data of some line begins so. A pattern that looks at each line's beginning costs fifty times as much."""
-    lines = b"data: " + data, b"data:" + data
-    return events.startswith(lines) or any(b"\n" + line in events for line in lines)
+    usual, short = b"\ndata: " + data, b"\ndata:" + data
+    return usual in events or short in events or events.startswith((usual[1:], short[1:]))
 
 
 class WholeEvents:
