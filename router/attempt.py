@@ -4,9 +4,10 @@ It is put to its candidate, watched until the first byte, and booked from its st
 """
 
 import logging
+from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from yarl import URL
 
@@ -215,6 +216,8 @@ class Answering:
 
     __slots__ = ("_attempt", "_attempts", "_first", "_request")
 
+    _attempt: Attempt
+
     def __init__(
         self,
         attempts: "Attempts",
@@ -224,16 +227,15 @@ class Answering:
         self._attempts = attempts
         self._request = request
         self._first = first
-        self._attempt: Attempt | None = None
 
     async def __aenter__(self) -> Routed:
         self._attempt, routed = await self._attempts.begin(self._request, self._first)
         return routed
 
-    async def __aexit__(
+    def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> bool | None:
-        return await self._attempt.__aexit__(kind, error, trace) if self._attempt else None
+    ) -> Coroutine[Any, Any, bool | None]:
+        return self._attempt.__aexit__(kind, error, trace)

@@ -31,6 +31,7 @@ class FirstPart:
     """The first worker's part of a stream: it passes as it is, and is remembered."""
 
     __slots__ = (
+        "_chunks",
         "_concluded",
         "_held",
         "_over",
@@ -48,6 +49,7 @@ class FirstPart:
         self, routed: Routed, sent: Recording, spent: Callable[[Routed, Usage], None]
     ) -> None:
         self.routed = routed
+        self._chunks = routed.answer.rest
         self.failure = b""
         """The event by which the worker said that it fails, and what came with it."""
         self.opened = False
@@ -83,12 +85,12 @@ class FirstPart:
         cut_through.seen.append(self._sent.add)
         cut_through.held.append(self._held)
 
-    async def next_of(self, chunks: AsyncIterator[bytes]) -> bytes:
+    async def next(self) -> bytes:
         """Return what is next ready to be passed on, nothing at the end; raise `AnswerBroken` where that is too soon."""
         if not self.opened and (ready := self.opening()):
             return ready
         while not (self.failure or self._over):
-            chunk = await anext(chunks, b"")
+            chunk = await anext(self._chunks, b"")
             self._over = not chunk
             if ready := self.take(chunk) if chunk else self._remembered(self._held.rest):
                 return ready
@@ -102,9 +104,10 @@ class FirstPart:
         return b""
 
     def conclude(self) -> None:
-        """Count the tokens that the worker used, once."""
+        """Count the tokens that the worker used, and leave its answer as it was, once."""
         if not self._concluded:
             self._concluded = True
+            self.routed.answer.rest = self._chunks
             self._spent(self.routed, self._tokens.usage())
 
     def _counted(self, chunk: bytes) -> None:
@@ -127,11 +130,10 @@ class FirstPart:
 class ContinuedRest(AsyncIterator[bytes]):
     """A stream of several parts: the first, and those that `others` write where it breaks off."""
 
-    __slots__ = ("_others", "_rest", "later", "part")
+    __slots__ = ("_others", "later", "part")
 
-    def __init__(self, part: FirstPart, rest: AsyncIterator[bytes], others: Others) -> None:
+    def __init__(self, part: FirstPart, others: Others) -> None:
         self.part = part
-        self._rest = rest
         self._others = others
         self.later: AsyncGenerator[bytes, None] | None = None
         """What others write, once the first part has broken off."""
@@ -139,7 +141,7 @@ class ContinuedRest(AsyncIterator[bytes]):
     async def __anext__(self) -> bytes:
         if self.later is None:
             try:
-                ready = await self.part.next_of(self._rest)
+                ready = await self.part.next()
             except AnswerBroken as broken:
                 self.part.conclude()
                 self.later = self._others(self.part.routed, broken)
@@ -156,7 +158,7 @@ class ContinuedFlow(ContinuedRest, Flow):
     __slots__ = ("_flow",)
 
     def __init__(self, part: FirstPart, flow: Flow, others: Others) -> None:
-        super().__init__(part, flow, others)
+        super().__init__(part, others)
         self._flow = flow
 
     def here(self) -> tuple[bytes, bool]:
@@ -216,17 +218,19 @@ class Continued:
         self._rest: ContinuedRest | None = None
 
     async def __aenter__(self) -> Routed:
-        routed = await self._enter(self._part)
+        routed = await self._part.__aenter__()
+        self._entered = True
         # What two workers wrote can be put together in OpenAI's words only.
         if not routed.answer.streamed or routed.answer.verbatim:
             return routed
-        rest = routed.answer.rest
+        answer, flow = routed.answer, routed.answer.rest
         first = FirstPart(routed, self._sent, self._spent)
-        if isinstance(rest, Flow):
-            self._rest = ContinuedFlow(first, rest, self._go_on)
+        if isinstance(flow, Flow):
+            self._rest = ContinuedFlow(first, flow, self._go_on)
         else:
-            self._rest = ContinuedRest(first, rest, self._go_on)
-        answer = changed(routed.answer, first=b"", rest=self._rest, hides_usage=False)
+            self._rest = ContinuedRest(first, self._go_on)
+        # Until the first part is concluded.
+        answer.first, answer.rest, answer.hides_usage = b"", self._rest, False
         return Routed(answer, routed.candidate, routed.attempts, None, routed.others)
 
     async def __aexit__(
@@ -241,21 +245,7 @@ class Continued:
             if rest.later is not None:
                 await rest.later.aclose()
             rest.part.conclude()
-        return await self._leave(kind, error, trace)
-
-    async def _enter(self, part: AbstractAsyncContextManager[Routed]) -> Routed:
-        routed = await part.__aenter__()
-        self._part, self._entered = part, True
-        return routed
-
-    async def _leave(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> bool | None:
-        entered, self._entered = self._entered, False
-        return await self._part.__aexit__(kind, error, trace) if entered else None
+        return await self._part.__aexit__(kind, error, trace) if self._entered else None
 
     async def _go_on(self, routed: Routed, broken: AnswerBroken) -> AsyncGenerator[bytes, None]:
         """Have others go on, one after the other, where the first part broke off."""
@@ -265,22 +255,25 @@ class Continued:
             if stream is None or step is None:
                 yield _last_words(broken)
                 return
-            await self._leave()
+            self._entered = False
+            await self._part.__aexit__(None, None, None)
             if isinstance(step, Finish):
                 yield step.last
                 return
             pin = changed(step.request.pin, but=routed.candidate.key)
+            part = self._ask(changed(step.request, pin=pin))
             try:
-                routed = await self._enter(self._ask(changed(step.request, pin=pin)))
+                routed = await part.__aenter__()
             except RouterError:
                 yield _last_words(broken)
                 return
+            self._part, self._entered = part, True
             if not routed.answer.streamed:
                 raise AnswerBroken("the second worker does not stream")
             yield stream.seam(routed.candidate.node)
             try:
-                async with aclosing(self._later(routed, stream)) as part:
-                    async for ready in part:
+                async with aclosing(self._later(routed, stream)) as later:
+                    async for ready in later:
                         yield ready
             except AnswerBroken as error:
                 broken = error

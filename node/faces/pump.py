@@ -105,5 +105,5 @@ class Pump:
             self._cut_through.resume()
 
     def _pause(self) -> None:
-        if self._cut_through is not None:
+        if self._cut_through is not None and self._cut_through.open:
             self._cut_through.pause()

@@ -32,7 +32,7 @@ class CutThrough:
     What parts of the ordinary path want of the stream, they add here, before it begins.
     """
 
-    __slots__ = ("_open", "_passed", "_sink", "_transport", "each", "held", "seen", "signs")
+    __slots__ = ("_passed", "_sink", "_transport", "each", "held", "open", "seen", "signs")
 
     def __init__(self, sink: Sink, transport: asyncio.WriteTransport) -> None:
         self.signs: set[bytes] = set()
@@ -43,7 +43,8 @@ class CutThrough:
         """Called with a few of them together."""
         self.held: list[WholeEvents] = []
         """What keeps the beginnings of events."""
-        self._open = False
+        self.open = False
+        """Whether it passes on what comes; else it has nothing to show."""
         self._passed: list[bytes] = []
         """What passed and was not shown."""
         self._sink = sink
@@ -51,7 +52,7 @@ class CutThrough:
 
     def pause(self) -> None:
         """Leave what comes to the ordinary path, which has seen all that passed."""
-        self._open = False
+        self.open = False
         if self._passed:
             self._show()
 
@@ -60,11 +61,11 @@ class CutThrough:
         for events in self.held:
             if events.held:
                 return
-        self._open = True
+        self.open = True
 
     def take(self, data: bytes) -> bool:
         """Pass on a whole chunk, and return whether `data` was one; it begins where a chunk may begin."""
-        size = _SIZE.match(data) if self._open and data.endswith(_END) else None
+        size = _SIZE.match(data) if self.open and data.endswith(_END) else None
         if size is None:
             return False
         events = data[size.end() : -2]

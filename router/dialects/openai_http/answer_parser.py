@@ -13,7 +13,7 @@ an answer that is no ranking.
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
@@ -75,13 +75,13 @@ class TellingUsage:
             answer.hides_usage = True
         return answer
 
-    async def __aexit__(
+    def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> bool | None:
-        return await self._asked.__aexit__(kind, error, trace)
+    ) -> Coroutine[Any, Any, bool | None]:
+        return self._asked.__aexit__(kind, error, trace)
 
 
 _LISTS = ("results", "data", "rankings")

@@ -13,7 +13,7 @@ from node.faces.pump_queue import PumpQueue
 from node.faces.response_writer import Outgoing, Passage
 from node.lane.request import LaneRequest, read_head
 from router.attempt import Routed
-from router.dialects import Answer, Route
+from router.dialects import Route
 from router.errors import AnswerBroken
 from router.failover_recording import Recording
 from router.failover_stream import ContinuedFlow, FirstPart
@@ -68,7 +68,7 @@ class Stream:
         if continues:
             part = FirstPart(routed, self.recording, lambda *_: None)
             flow = ContinuedFlow(part, flow, nobody)
-            answer = Answer(200, answer.content_type, b"", flow, Route.LOCAL)
+            answer.first, answer.rest, answer.hides_usage = b"", flow, False
             routed = Routed(answer, None, 1, None)
         self.passage = Passage(routed, account)
         self.tokens = part._tokens if continues else self.passage._tokens
