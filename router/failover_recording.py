@@ -31,8 +31,6 @@ class Recording:
 
     def add(self, sent: bytes) -> None:
         """Take in what was sent."""
-        if self._kept > MOST_KEPT:
-            return
         self._last.append(sent)
         self._waiting += len(sent)
         if self._waiting >= BLOCK:
@@ -40,7 +38,9 @@ class Recording:
 
     @property
     def last(self) -> bytes:
-        """The end of it, up to one block."""
+        """The end of it, up to one block; nothing where it was too much."""
+        if self._kept > MOST_KEPT:
+            return b""
         return b"".join(self._last) or (self._block(-1) if self._blocks else b"")
 
     def whole(self) -> bytes | None:
@@ -51,12 +51,14 @@ class Recording:
 
     def _compress(self) -> None:
         events = b"".join(self._last)
+        self._last, self._waiting = [], 0
+        if self._kept > MOST_KEPT:
+            return
         self._example = self._example or events[:_EXAMPLE_BYTES]
         packing = zlib.compressobj(
             1, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL, zdict=self._example
         )
         block = packing.compress(events) + packing.flush()
-        self._last, self._waiting = [], 0
         self._kept += len(block)
         self._blocks.append(block)
         if self._kept > MOST_KEPT:

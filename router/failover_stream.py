@@ -87,12 +87,17 @@ class FirstPart:
 
     async def next(self) -> bytes:
         """Return what is next ready to be passed on, nothing at the end; raise `AnswerBroken` where that is too soon."""
-        if not self.opened and (ready := self.opening()):
+        ready = b"" if self.opened else self.opening()
+        if ready:
             return ready
         while not (self.failure or self._over):
             chunk = await anext(self._chunks, b"")
             self._over = not chunk
-            if ready := self.take(chunk) if chunk else self._remembered(self._held.rest):
+            if chunk:
+                ready = self.take(chunk)
+            elif self._held.held:
+                ready = self._remembered(self._held.rest)
+            if ready:
                 return ready
         if self.failure:
             raise _GaveUp(self.failure)
@@ -171,11 +176,6 @@ class ContinuedFlow(ContinuedRest, Flow):
         if chunk:
             ready = ready + part.take(chunk) if ready else part.take(chunk)
         return ready, over or bool(part.failure)
-
-    @property
-    def over(self) -> bool:
-        """Whether the first part is."""
-        return bool(self.part.failure) or self._flow.over
 
     @property
     def prompt(self) -> bool:

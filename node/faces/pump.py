@@ -28,6 +28,7 @@ class Pump:
         "_due",
         "_flow",
         "_out",
+        "_over",
         "_prompt",
         "_queue",
         "_stopped",
@@ -48,12 +49,12 @@ class Pump:
         self._prompt = flow.prompt
         self._queue = queue
         self._unsent = b""
-        self._due = False
-        """Whether it stands in the queue."""
+        self._due = self._over = False
+        """Whether it stands in the queue, and whether the flow is over."""
 
     async def run(self) -> None:
         """Pass on what comes until the flow is over; raise what it does, and `ConnectionError` when the caller is gone."""
-        while not self._flow.over:
+        while not self._over:
             self._stopped = asyncio.get_running_loop().create_future()
             try:
                 self._flow.listen(self._news, self._cut_through)
@@ -97,6 +98,7 @@ class Pump:
         except (AnswerBroken, ConnectionError) as error:
             self._stopped.set_exception(error)
             return
+        self._over = over
         if not sent:
             self._unsent = ready
         if over or not sent:

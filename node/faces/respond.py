@@ -178,13 +178,14 @@ async def _passed_on(
 ) -> bytes | None:
     """Pass on an answer as it comes, or return it where it is short: then its worker need not wait for its reader."""
     answer = routed.answer
-    if answer.verbatim and not answer.streamed and spoken.framed:
+    streamed = answer.streamed
+    if answer.verbatim and not streamed and spoken.framed:
         return await _framed(answer, out, spoken.framed)
     if spoken.homed:
         return await _of_service(routed, out, headers, spoken.homed)
     if spoken.voice is not None and not answer.verbatim:
         return await _voiced(routed, out, headers, account, spoken.voice)
-    if not answer.streamed:
+    if not streamed:
         if out.begun:
             raise AnswerBroken("the worker did not stream, and its response took too long")
         whole = await read_whole(answer, _WHOLE_BYTES)
@@ -193,7 +194,7 @@ async def _passed_on(
             return whole
     if not out.begun:
         await out.begin(answer.status, headers, length=answer.length)
-    if answer.streamed:
+    if streamed:
         await _streamed(context, routed, out, account)
         return None
     await _unread(answer, out)

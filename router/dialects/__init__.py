@@ -52,12 +52,10 @@ class Flow(ABC, AsyncIterator[bytes]):
 
     @abstractmethod
     def here(self) -> tuple[bytes, bool]:
-        """Return what has come, nothing where nothing has, and whether it is over; wait for more. Raise `AnswerBroken`."""
+        """Return what has come, nothing where nothing has, and whether that is all that can be had so; raise `AnswerBroken`.
 
-    @property
-    @abstractmethod
-    def over(self) -> bool:
-        """Whether all that can be had so was: it has ended, broken off, or needs one who waits."""
+        Then it has ended, has broken off, or needs one who waits.
+        """
 
     @property
     @abstractmethod

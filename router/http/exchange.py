@@ -119,7 +119,8 @@ class Exchange:
     def rest(self, taken: int) -> "Rest":
         """Return what is still to come; `taken` bytes have gone on before."""
         left = math.inf if self.streamed else self._settings.max_answer_bytes - taken
-        self._watch()
+        due = min(self._ends, self._loop.time() + self._settings.idle_timeout)
+        self._timer = self._loop.call_at(due, self._watch)
         return Rest(self, self._reply, left)
 
     def waits(self, _: bytes = b"") -> None:
@@ -191,11 +192,6 @@ class Rest(Flow):
             reply.read_on()
         self._exchange.waits()
         return chunk, reply.done
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended or broken off, and all that came was handed on."""
-        return self._reply.over
 
     @property
     def prompt(self) -> bool:

@@ -193,11 +193,6 @@ class Reply:
         return self._error is not None
 
     @property
-    def over(self) -> bool:
-        """Whether nothing more will come, and all that came was read."""
-        return self.done and not self._pieces
-
-    @property
     def refused(self) -> bool:
         """Whether it failed before anybody read the request."""
         return isinstance(self._error, CannotConnect)
