@@ -53,6 +53,8 @@ _GONE = frozenset({Presence.LOST, Presence.LEFT})
 GREETED = 5.0
 """Seconds for which an answer is proof enough that a worker lives."""
 
+Failed = tuple[Attempt, Failure]  # that was made, and what became of it
+
 MOST_DEATHS = 2
 """Workers that may die of one request: of one, the request need not be the reason."""
 
@@ -250,15 +252,13 @@ class Router:
         began = self._now()
         if first is None:
             self._ledger.asked()
-        try:
-            begun = await self._by_names(request, first)
-        except (NobodyServes, WorkerError) as error:
-            if not not_ready(error):
-                raise
-            if not request.holds:
-                error.hopeful = self._holding.hopeful(request, error)
-                raise
-            begun = await self._holding.until_ready(request, error, began, self._by_names)
+            begun = await self._ask(request, began)
+        else:
+            try:
+                begun = first, await first.__aenter__()
+            except WorkerError as error:
+                failed = first, Failure(error, self._now() - began)
+                begun = await self._ask(request, began, failed)
         now = self._now()
         self._holding.readiness.answered(begun[0].request.model, now)
         if request.aim:
@@ -266,10 +266,24 @@ class Router:
             self.events["aims_missed"] += now - began > request.aim
         return begun
 
+    async def _ask(
+        self, request: Request, began: float, failed: Failed | None = None
+    ) -> tuple[Attempt, Routed]:
+        """Ask one after the other, after the first if that `failed` already; where nobody is ready, wait until somebody is."""
+        try:
+            return await self._by_names(request, failed)
+        except (NobodyServes, WorkerError) as error:
+            if not not_ready(error):
+                raise
+            if not request.holds:
+                error.hopeful = self._holding.hopeful(request, error)
+                raise
+            return await self._holding.until_ready(request, error, began, self._by_names)
+
     def _by_names(
-        self, request: Request, first: Attempt | None = None
+        self, request: Request, failed: Failed | None = None
     ) -> Coroutine[Any, Any, tuple[Attempt, Routed]]:
-        return self._in_turn(request) if request.fallbacks else self._by_name(request, 0, first)
+        return self._in_turn(request) if request.fallbacks else self._by_name(request, 0, failed)
 
     async def _in_turn(self, request: Request) -> tuple[Attempt, Routed]:
         names, tried, deaths = in_turn(request), 0, request.deaths
@@ -287,9 +301,10 @@ class Router:
                 raise failed
 
     async def _by_name(
-        self, request: Request, before: int, first: Attempt | None = None
+        self, request: Request, before: int, failed: Failed | None = None
     ) -> tuple[Attempt, Routed]:
         """Ask by one name, after so many attempts by others; where all fail, wait for a slot of who is only full."""
+        first, failure = failed or (None, None)
         died: set[tuple[PeerId, Service]] = set()
         try:
             ordered = (
@@ -297,7 +312,7 @@ class Router:
                 if first is None
                 else ([first.candidate, *first.others], False)
             )
-            return await self._try(request, ordered, before, died, first)
+            return await self._try(request, ordered, before, died, failure)
         except WorkerError as error:
             field = self._choosing.field(request)
             full = [c for c in self._choosing.only_full(field) if c.key not in died]
@@ -316,46 +331,41 @@ class Router:
         ordered: tuple[list[Candidate], bool],
         before: int,
         died: set[tuple[PeerId, Service]],
-        first: Attempt | None = None,
+        failure: Failure | None = None,
     ) -> tuple[Attempt, Routed]:
-        """Try one after the other; add to `died` who did before it answered."""
-        began = self._now()
+        """Try one after the other, after the first if there is a `failure` of it; add to `died` who did before it answered."""
+        began = self._now() - (failure.elapsed if failure else 0.0)
         (candidate, *left), holds_slot = ordered
         tried = 1
         tries: Tries | None = None
         while True:
+            if failure is not None:
+                request = _mourned(request, failure.error)
+                if isinstance(failure.error, WorkerDied):
+                    died.add(candidate.key)
+                tries = tries or self._tries([candidate, *left], once=request.once)
+                candidate, tried, holds_slot = tries.send(failure), tried + 1, False
+                left.remove(candidate)
             try:
                 if self._ledger.lent and not holds_slot:
                     holds_slot = await self._ledger.lent.take(request, candidate)
                 elif tried > 1 and self._ledger.is_full(candidate):
                     # It had room when it was chosen; whoever comes now waits in turn with the others.
                     raise WorkerBusy("all slots of this worker are in use", retry_after=1.0)
-                attempt, first = first, None
-                if attempt is None:
-                    others = left if tried < self._settings.attempts else ()
-                    attempt = Attempt(
-                        self._desk,
-                        request,
-                        candidate,
-                        number=before + tried,
-                        others=tuple(others),
-                        holds_slot=holds_slot,
-                    )
-                if self._hedging is None:
-                    routed = await attempt.__aenter__()
-                else:
-                    attempt, routed = await self._hedging.enter(attempt)
+                others = left if tried < self._settings.attempts else ()
+                attempt = Attempt(
+                    self._desk,
+                    request,
+                    candidate,
+                    number=before + tried,
+                    others=tuple(others),
+                    holds_slot=holds_slot,
+                )
+                if self._hedging is not None:
+                    return await self._hedging.enter(attempt)
+                return attempt, await attempt.__aenter__()
             except WorkerError as error:
                 failure = Failure(error, self._now() - began)
-                request = _mourned(request, error)
-                if isinstance(error, WorkerDied):
-                    died.add(candidate.key)
-            else:
-                return attempt, routed
-            # Most requests are answered at once, and need none of this.
-            tries = tries or self._tries([candidate, *left], once=request.once)
-            candidate, tried, holds_slot = tries.send(failure), tried + 1, False
-            left.remove(candidate)
 
     def _tries(self, ordered: Sequence[Candidate], *, once: bool) -> Tries:
         """Return whom to try after the first of these, which is being tried."""

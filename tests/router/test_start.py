@@ -11,9 +11,10 @@ from router.dialects import Route
 from router.errors import WorkerUnreachable
 from router.http.reply import Reply
 from router.requests import Kind
+from router.world import Outcome
 from tests.router.peer_node import peer_node, way_to
-from tests.router.test_dispatch import FAR, World, settings, several, world
-from tests.router.world import chat, own, until, whole
+from tests.router.test_dispatch import FAR, NOBODY, World, settings, several, world
+from tests.router.world import QUICK, chat, links, own, until, whole
 from tests.workers.openai_worker import running
 
 __all__ = ["settings", "world"]
@@ -57,6 +58,25 @@ async def test_what_was_sent_at_once_goes_on_as_everything_else(world: World) ->
             assert b'"llama"' in await whole(routed.answer)
         assert (len(bad.received), len(good.received)) == (asked[0] + 1, asked[1] + 1)
         assert world.router.whole(first) is None
+
+
+class SlowWorld(World):
+    """A world in which each attempt takes more than half of the time that all may take."""
+
+    def observe(self, outcome: Outcome) -> None:
+        super().observe(outcome)
+        self.now += 0.6 * self.links.settings.total_timeout
+
+
+async def test_the_time_of_what_was_chosen_at_once_counts_as_everything_else() -> None:
+    async with links(QUICK) as ours:
+        slow = SlowWorld(ours)
+        slow.serve(*(own(NOBODY, cid=str(number)) for number in range(3)))
+        first = slow.router.start(chat())
+        with pytest.raises(WorkerUnreachable) as failed:
+            async with slow.router.answer(chat(), first):
+                pass
+    assert failed.value.attempts == len(slow.outcomes) == 2
 
 
 async def test_whoever_gives_up_cuts_what_was_sent(world: World) -> None:
