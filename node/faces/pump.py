@@ -90,7 +90,9 @@ class Pump:
     def _pass_on(self) -> None:
         if self._stopped.done():
             return
-        self._pause()
+        cut_through = self._cut_through
+        if cut_through is not None and cut_through.open:
+            cut_through.pause()
         try:
             piece, over = self._flow.here()
             ready = self._tap(piece) if piece else b""
@@ -103,8 +105,8 @@ class Pump:
             self._unsent = ready
         if over or not sent:
             self._stopped.set_result(None)
-        elif self._cut_through is not None and self._out.in_chunks:
-            self._cut_through.resume()
+        elif cut_through is not None and self._out.in_chunks:
+            cut_through.resume()
 
     def _pause(self) -> None:
         if self._cut_through is not None and self._cut_through.open:

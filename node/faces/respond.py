@@ -117,7 +117,7 @@ async def _pass_on(
     account.keeps_usage = bool(account.asker) and USAGE in http.headers
     out = Outgoing(http, patience=settings.stall_timeout)
     # Another node tells its own callers that it waits.
-    audible = request.stream and account.kind in TEXT and not account.asker
+    audible = request.stream and not account.asker and account.kind in TEXT
     with KeepAlive(out, settings.keep_alive if audible else 0, {"x-request-id": account.id}):
         try:
             async with put(context, request, account, first) as routed:
@@ -236,8 +236,9 @@ async def _streamed(context: Serving, routed: Routed, out: Outgoing, account: Ac
         del chunk
         await out.send(ready)
     rest = passage.rest()
-    plain_ = account.kind in TEXT and not answer.verbatim and not account.asker
-    await out.end(rest + passage.lacking if plain_ else rest)
+    if not account.asker and account.kind in TEXT and not answer.verbatim:
+        rest += passage.lacking
+    await out.end(rest)
 
 
 async def _framed(answer: Answer, out: Outgoing, framed: Callable[[bytes], bytes]) -> bytes | None:

@@ -240,7 +240,8 @@ class Outgoing:
 
     async def end(self, last: bytes = b"") -> None:
         """Send the last bytes, and say that they were."""
-        await self.send(last)
+        if last:
+            await self.send(last)
         self._ended = True
         await self._response.write_eof()
 
