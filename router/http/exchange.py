@@ -119,8 +119,10 @@ class Exchange:
     def rest(self, taken: int) -> "Rest":
         """Return what is still to come; `taken` bytes have gone on before."""
         left = math.inf if self.streamed else self._settings.max_answer_bytes - taken
-        due = min(self._ends, self._loop.time() + self._settings.idle_timeout)
-        self._timer = self._loop.call_at(due, self._watch)
+        # Whoever rewrites an answer asks a second time.
+        if self._timer is None:
+            due = min(self._ends, self._loop.time() + self._settings.idle_timeout)
+            self._timer = self._loop.call_at(due, self._watch)
         return Rest(self, self._reply, left)
 
     def waits(self, _: bytes = b"") -> None:
