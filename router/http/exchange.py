@@ -82,7 +82,8 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None
         self.broken: AnswerBroken | None = None
         self.status = reply.status
-        self.content_type = facts_of(reply.headers).content_type
+        self._facts = facts_of(reply.headers)
+        self.content_type = self._facts.content_type
         self.streamed = self.content_type.startswith("text/event-stream")
         self.length = reply.length
 
@@ -109,11 +110,10 @@ class Exchange:
             raise WorkerFailed("the worker's answer is empty")
         if length is not None and length > self._settings.max_answer_bytes:
             raise WorkerFailed("the answer is longer than `max_answer_bytes`")
-        headers = self._reply.headers
-        if headers.get("content-encoding", "") not in ("", "identity"):
+        if self.header("content-encoding") not in ("", "identity"):
             raise WorkerFailed("the response has an encoding that was not requested")
         rest = NOTHING if self.ended else self.rest(len(first))
-        shown = facts_of(headers).shown
+        shown = self._facts.shown
         return Answer(self.status, self.content_type, first, rest, route, length, shown)
 
     def rest(self, taken: int) -> "Rest":
