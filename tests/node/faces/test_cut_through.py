@@ -24,7 +24,7 @@ from router.requests import Kind
 from router.settings import RouterSettings
 from router.state.local_load import Tally
 from tests.node.faces.caller_line import CallerLine
-from tests.router.http.test_connection import HEAD, Pool, Wire
+from tests.router.http.dictated import HEAD, Pool, Wire
 
 CALL = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
 BEGINS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
