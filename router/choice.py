@@ -23,9 +23,9 @@ from router.select.candidates import (
     Candidate,
     Excluded,
     Field,
-    Offered,
+    NameOffers,
+    OfferedReplica,
     Reason,
-    Replica,
     against_ours,
     candidates,
     unwanted,
@@ -114,13 +114,13 @@ class OfferedNames:
         self._most_offers = most_offers
         self._catalog: Catalog | None = None
         self._workers: Workers | None = None
-        self._made: dict[tuple[str, Kind], Offered] = {}
+        self._made: dict[tuple[str, Kind], NameOffers] = {}
         self._offers = 0
         """How many offers those have, all of them together."""
-        self._valid: dict[tuple[str, Kind], Offered] = {}
+        self._valid: dict[tuple[str, Kind], NameOffers] = {}
         """Those that were compared with these very snapshots."""
 
-    def of(self, request: Request) -> Offered:
+    def of(self, request: Request) -> NameOffers:
         """Return who offers the name that is asked for."""
         catalog, workers = self._world.catalog, self._bounded()
         if catalog is not self._catalog or workers is not self._workers:
@@ -129,13 +129,13 @@ class OfferedNames:
         key = request.model, request.kind
         return self._valid.get(key) or self._compare(key, catalog, workers)
 
-    def _compare(self, key: tuple[str, Kind], catalog: Catalog, workers: Workers) -> Offered:
+    def _compare(self, key: tuple[str, Kind], catalog: Catalog, workers: Workers) -> NameOffers:
         name, kind = key
         here, offers = workers.by_name.get(name, ()), catalog.offers.get(name, ())
         found = self._made.get(key)
         if found is None or found.workers is not here or found.offers is not offers:
             self._forget(key)
-            found = Offered(self._own, kind, here, offers)
+            found = NameOffers(self._own, kind, here, offers)
             if not (here or offers):
                 # Anybody may ask for any name.
                 return found
@@ -316,10 +316,12 @@ class Choosing:
         if worker is None or worker.service != service:
             self._ledger.release(service)
             raise NobodyServes(f"{request.model!r} was unregistered while this request waited")
-        replica = Replica(Candidate(self._own, service, worker))
+        replica = OfferedReplica(Candidate(self._own, service, worker))
         return self._ledger.rows(request, [replica]), True
 
-    def _alone(self, request: Request, offered: Offered, lone: Replica) -> Candidate | None:
+    def _alone(
+        self, request: Request, offered: NameOffers, lone: OfferedReplica
+    ) -> Candidate | None:
         """Return the only candidate that there is, `None` where something speaks against it that `candidates` has to name."""
         [candidate] = self._ledger.rows(request, (lone,))
         choosy = request.verbatim is not None or request.pin is not ANYWHERE
@@ -336,7 +338,7 @@ class Choosing:
         unseeing = offered.inputs and MediaNeeds(request).missing(candidate.service)
         return None if unseeing else candidate
 
-    def _look(self, request: Request, offered: Offered) -> tuple[Field, Sequence[Offer] | None]:
+    def _look(self, request: Request, offered: NameOffers) -> tuple[Field, Sequence[Offer] | None]:
         """Look at a few of many replicas, and return which; at all where there are not many, all matter, or few are well."""
         offers = offered.offers
         if len(offers) <= MANY or not self._policy.samples:
@@ -357,7 +359,7 @@ class Choosing:
         return self._sort(request, self._names.of(request), among)
 
     def _sort(
-        self, request: Request, offered: Offered, among: Iterable[Offer] | None = None
+        self, request: Request, offered: NameOffers, among: Iterable[Offer] | None = None
     ) -> Field:
         world = self._world
         return candidates(

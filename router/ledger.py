@@ -18,7 +18,7 @@ from router.errors import RouterError, WorkerBusy, WorkerError, WorkerRejected, 
 from router.openai.prefixes import NONE
 from router.requests import Request
 from router.select.attempts import Budget
-from router.select.candidates import Candidate, Replica
+from router.select.candidates import Candidate, OfferedReplica
 from router.settings import RouterSettings
 from router.slot_lending import Lender, Lent
 from router.slot_wait import Lingering, SlotWaits
@@ -98,7 +98,7 @@ class Ledger:
         self.warming = Warming()
         self.vitals = Vitals()
 
-    def rows(self, request: Request, replicas: Iterable[Replica]) -> list[Candidate]:
+    def rows(self, request: Request, replicas: Iterable[OfferedReplica]) -> list[Candidate]:
         """Return all that is known of replicas now, to the choice of whom to ask."""
         now, kind, rows = self._now(), request.kind, []
         occupancies, failing = self.occupancies, self.health.failing

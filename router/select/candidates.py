@@ -132,7 +132,7 @@ class Field:
     excluded: tuple[Excluded, ...]
 
 
-class Replica:
+class OfferedReplica:
     """One that offers a name: what stays of a candidate while the catalog and the table of workers do.
 
     `unfit` is why no request of a kind is for it, if that is so.
@@ -161,7 +161,7 @@ class Replica:
         return seen
 
 
-class Offered:
+class NameOffers:
     """Everybody who offers a name to requests of one kind: what follows from the catalog and the table of workers alone.
 
     `bounded` says that one of this machine's has slots, `alike` that all have the same context, known or not, and `inputs` that
@@ -175,7 +175,7 @@ class Offered:
         self.offers = offers
         self._own = own
         self._types = Types(kind, self._names)
-        self._found: dict[tuple[PeerId, Service], Replica] = {}
+        self._found: dict[tuple[PeerId, Service], OfferedReplica] = {}
         self._here = [self._replica(own, worker.service, worker) for worker in workers]
         self.bounded = any(worker.capacity for worker in workers)
         services = [service for _, service in self._names()]
@@ -183,18 +183,18 @@ class Offered:
         self.inputs = any(map(says_inputs, services))
 
     @cached_property
-    def everybody(self) -> list[Replica]:
+    def everybody(self) -> list[OfferedReplica]:
         """All of them, this machine's first."""
         return self.among(self.offers)
 
     @cached_property
-    def lone(self) -> Replica | None:
+    def lone(self) -> OfferedReplica | None:
         """The only one that there is, if it serves such requests."""
         # What this machine serves, its catalog offers as well.
         replicas = self.everybody if len(self.workers) + len(self.offers) <= 2 else ()
         return replicas[0] if len(replicas) == 1 and replicas[0].unfit is None else None
 
-    def among(self, offers: Iterable[Offer]) -> list[Replica]:
+    def among(self, offers: Iterable[Offer]) -> list[OfferedReplica]:
         """Return those of this machine, and of other nodes those that are among these."""
         found, replicas = self._found, [*self._here]
         for offer in offers:
@@ -205,9 +205,11 @@ class Offered:
                 replicas.append(found[key])
         return replicas
 
-    def _replica(self, node: PeerId, service: Service, worker: Worker | None = None) -> Replica:
+    def _replica(
+        self, node: PeerId, service: Service, worker: Worker | None = None
+    ) -> OfferedReplica:
         unfit = None if self._types.fits(node, service) else Reason.OTHER_TYPE
-        return Replica(Candidate(node, service, worker), unfit)
+        return OfferedReplica(Candidate(node, service, worker), unfit)
 
     def _names(self) -> Iterator[tuple[PeerId, Service]]:
         yield from ((self._own, worker.service) for worker in self.workers)
@@ -217,7 +219,7 @@ class Offered:
 class Known(Protocol):
     """What this node knows of replicas now."""
 
-    def rows(self, request: Request, replicas: Iterable[Replica]) -> list[Candidate]:
+    def rows(self, request: Request, replicas: Iterable[OfferedReplica]) -> list[Candidate]:
         """Return all that is known of each: its load, its circuit, and how long it asked to be left alone."""
 
     def allowance(self, candidate: Candidate) -> float:
@@ -229,7 +231,7 @@ class Known(Protocol):
 
 def candidates(
     request: Request,
-    offered: Offered,
+    offered: NameOffers,
     *,
     presence: Callable[[PeerId], Presence],
     known: Known,

@@ -12,7 +12,7 @@ from router.http.exchange import NOTHING
 from router.ledger import Ledger
 from router.openai.usage import Usage
 from router.requests import Kind, Request
-from router.select.candidates import Candidate, Replica
+from router.select.candidates import Candidate, OfferedReplica
 from router.state import slow_start
 from router.state.circuit import TRIP, Circuit
 from router.state.estimator import PAUSE
@@ -117,7 +117,7 @@ async def test_failures_in_a_row_open_a_circuit_and_a_full_worker_does_not(
 
 def row(ledger: Ledger, request: Request, candidate: Candidate) -> Candidate:
     """Return what is known of a replica."""
-    [known] = ledger.rows(request, [Replica(candidate)])
+    [known] = ledger.rows(request, [OfferedReplica(candidate)])
     return known
 
 

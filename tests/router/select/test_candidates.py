@@ -9,7 +9,14 @@ from registry.catalog import Catalog, Signed
 from registry.members.liveness import Presence
 from registry.records import Ability, Load, ModelType, PeerId, Record, Service, Version
 from router.requests import ANYWHERE, Kind, Pin, Request
-from router.select.candidates import Candidate, Field, Offered, Reason, Replica, candidates
+from router.select.candidates import (
+    Candidate,
+    Field,
+    NameOffers,
+    OfferedReplica,
+    Reason,
+    candidates,
+)
 from router.state.remote_load import Reported
 from router.translate.verbatim import TGI, Verbatim
 from router.workers import Worker, Workers
@@ -36,7 +43,7 @@ class Said:
     waits: Mapping[PeerId, float]
     allowances: Mapping[PeerId, int]
 
-    def rows(self, request: Request, replicas: Iterable[Replica]) -> list[Candidate]:
+    def rows(self, request: Request, replicas: Iterable[OfferedReplica]) -> list[Candidate]:
         return [self.row(*replica.key, replica.worker) for replica in replicas]
 
     def row(self, node: PeerId, service: Service, worker: Worker | None) -> Candidate:
@@ -80,7 +87,7 @@ def find(
         Request(
             "r", kind, model, body, "application/json", pin=pin, own_only=own_only, verbatim=said
         ),
-        Offered(OWN, kind, here, catalog(*offers).offers.get(model, ())),
+        NameOffers(OWN, kind, here, catalog(*offers).offers.get(model, ())),
         presence=lambda node: (presence or {}).get(node, Presence.ALIVE),
         known=Said(in_flight or {}, reported or {}, ejected, told or {}, allowance or {}),
         draining=draining,
