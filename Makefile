@@ -46,13 +46,15 @@ swarm: swarm-together swarm-alone ## test several nodes as processes, with a rea
 
 # They wait more than others do, but each of them may start many processes.
 SWARM := $(MADE)/dev $(MADE)/model $(MADE)/axe $(MADE)/kubernetes $(MADE)/collector
+# The folders with such tests: to read all tests takes each process seconds.
+NODES := tests/swarm tests/lab tests/real
 THREE_A_PAIR := -n $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN) / 2))) --dist loadfile
 
 swarm-together: $(SWARM)
-	@$(BIN)/python -m pytest $(THREE_A_PAIR) -m "(swarm or lab) and not alone" $(ARGS)
+	@$(BIN)/python -m pytest $(NODES) $(THREE_A_PAIR) -m "(swarm or lab) and not alone" $(ARGS)
 
 swarm-alone: $(SWARM)
-	@$(BIN)/python -m pytest -m "(swarm or lab) and alone" $(ARGS)
+	@$(BIN)/python -m pytest $(NODES) -m "(swarm or lab) and alone" $(ARGS)
 
 clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/peer $(MADE)/agents $(MADE)/go $(MADE)/clients-new $(MADE)/openapi $(MADE)/aider ## test published clients, and peers in JavaScript and Go, against a node
 	@$(BIN)/python -m pytest -m clients tests/clients $(ARGS)
