@@ -22,7 +22,7 @@ TORCH := 2.13.0
 
 REAL := gateways texts vectors stack vllm
 
-.PHONY: help demo test test-all swarm swarm-together swarm-alone clients images real pythons dist check fmt docs bench instructions charts screenshots recording vendored seeds soak install lock clean
+.PHONY: help demo test test-all swarm swarm-together swarm-alone clients images real pythons dist compiled check fmt docs bench instructions charts screenshots recording vendored seeds soak install lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ APART := not swarm and not lab and not clients and not images and not real
 # Folders all of whose tests are slow or apart: to read them takes each process seconds.
 WHOLLY_APART := bench clients lab real swarm
 SIDE_BY_SIDE := -n $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN)))) --dist worksteal
+
+# Tests of what is compiled, and of what the same bytes do through the lane and through aiohttp.
+COMPILED := tests/node/lane tests/node/processes tests/node/auth tests/node/test_agent.py tests/router
 
 test: $(MADE)/dev ## run all tests that are not slow, with Redis and PostgreSQL; ARGS="-k name" selects
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(WHOLLY_APART:%=--ignore=tests/%) -m "not slow and $(APART)" $(ARGS)
@@ -70,6 +73,11 @@ pythons: $(MADE)/venv ## test wheel and sdist on each supported Python that is i
 
 dist: $(MADE)/venv ## build wheel and sdist in dist/
 	@rm -rf dist && $(BIN)/python -m hatchling build --directory dist
+
+compiled: $(MADE)/dev ## compile the byte path with mypyc into .venv/compiled, and test it there
+	@$(BIN)/python scripts/compile.py $(VENV)/compiled
+	@PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(VENV)/compiled $(BIN)/python -m pytest $(SIDE_BY_SIDE) $(COMPILED) \
+		-m "not slow and $(APART)" $(ARGS)
 
 check: $(MADE)/dev ## check format, lint, types, imports between packages, dependencies, spelling, compose file
 	@sh scripts/check.sh $(BIN)
