@@ -76,8 +76,9 @@ dist: $(MADE)/venv ## build wheel and sdist in dist/
 
 compiled: $(MADE)/dev ## compile the byte path with mypyc into .venv/compiled, and test it there
 	@$(BIN)/python scripts/compile.py $(VENV)/compiled
-	@PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(VENV)/compiled $(BIN)/python -m pytest $(SIDE_BY_SIDE) $(COMPILED) \
-		-m "not slow and $(APART)" $(ARGS)
+	@export PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(VENV)/compiled; \
+	$(BIN)/python -c "import router.ledger; assert router.ledger.__file__.endswith('.so'), router.ledger" && \
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(COMPILED) -m "not slow and $(APART)" $(ARGS)
 
 check: $(MADE)/dev ## check format, lint, types, imports between packages, dependencies, spelling, compose file
 	@sh scripts/check.sh $(BIN)

@@ -16,37 +16,22 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("registry", "router", "node")
 
-MODULES = (
-    *(
-        "node/faces/access_log.py",
-        "node/faces/openai.py",
-        "node/faces/pump.py",
-        "node/faces/respond.py",
-    ),
-    *("node/lane/direct.py", "node/lane/request.py", "node/lane/response.py"),
-    *("node/observe/log_writer.py", "node/observe/logs.py", "node/observe/metrics.py"),
-    *(
-        "node/observe/recent_lines.py",
-        "router/answer_times.py",
-        "router/attempt.py",
-        "router/choice.py",
-    ),
-    *(
-        "router/desk.py",
-        "router/dispatch.py",
-        "router/http/connection.py",
-        "router/http/cut_through.py",
-    ),
-    *("router/http/exchange.py", "router/http/heads.py", "router/http/pool.py"),
-    *("router/http/repeated_head.py", "router/http/reply.py", "router/ledger.py"),
-    *("router/openai/body.py", "router/openai/usage.py", "router/peers/mux.py"),
-    *("router/peers/mux_frames.py", "router/peers/muxed.py", "router/peers/muxed_stream.py"),
-    *("router/peers/shared_place.py", "router/requests.py", "router/select/attempts.py"),
-    *("router/select/candidates.py", "router/start.py", "router/state/circuit.py"),
-    *("router/state/concurrency.py", "router/state/estimator.py", "router/state/in_flight.py"),
-    *("router/state/local_load.py", "router/state/queue.py", "router/state/readiness.py"),
-    *("router/state/remote_load.py", "router/state/service_time.py", "router/state/stuck.py"),
-)
+MODULES = """
+    node/faces/access_log.py node/faces/openai.py node/faces/pump.py node/faces/respond.py
+    node/lane/direct.py node/lane/request.py node/lane/response.py
+    node/observe/log_writer.py node/observe/logs.py node/observe/metrics.py node/observe/recent_lines.py
+    router/answer_times.py router/attempt.py router/choice.py router/desk.py router/dispatch.py router/ledger.py
+    router/requests.py router/start.py
+    router/http/connection.py router/http/cut_through.py router/http/exchange.py router/http/heads.py
+    router/http/pool.py router/http/repeated_head.py router/http/reply.py
+    router/openai/body.py router/openai/usage.py
+    router/peers/mux.py router/peers/mux_frames.py router/peers/muxed.py router/peers/muxed_stream.py
+    router/peers/shared_place.py
+    router/select/attempts.py router/select/candidates.py
+    router/state/circuit.py router/state/concurrency.py router/state/estimator.py router/state/in_flight.py
+    router/state/local_load.py router/state/queue.py router/state/readiness.py router/state/remote_load.py
+    router/state/service_time.py router/state/stuck.py
+""".split()  # noqa: SIM905  (a list would be a page)
 """What each request or chunk passes.
 
 Not `router/workers.py`, whose fields `vars` stores: a compiled dataclass has none. Not `node/auth/usage.py`: orjson writes its
@@ -142,7 +127,12 @@ def adapted(module: str, source: str) -> str:
 
 
 def copy(folder: Path) -> None:
-    """Copy the packages."""
+    """Copy the packages, in place of an older copy; raise `Failed` if the folder holds anything else."""
+    here = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if other := sorted(name for name in here - {*PACKAGES} if not name.endswith(".so")):
+        raise Failed(
+            f"{folder} holds {other[0]}, which is no compiled copy's: name an empty folder"
+        )
     shutil.rmtree(folder, ignore_errors=True)
     for package in PACKAGES:
         shutil.copytree(
@@ -173,6 +163,9 @@ def compile_in(folder: Path) -> None:
 
 def main() -> int:
     """Compile into the folder that the command line names."""
+    if len(sys.argv) != 2:
+        print(__doc__, file=sys.stderr)
+        return 2
     folder = Path(sys.argv[1]).resolve()
     print(f"compiling {len(MODULES)} modules into {folder}: about a minute", flush=True)
     try:

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from scripts.compile import HERE, MODULES, ROOT, Failed, adapted
+from scripts.compile import HERE, MODULES, ROOT, Failed, adapted, copy
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -25,3 +25,10 @@ def test_a_text_that_is_gone_is_named():
         Failed, match=r"router/http/connection\.py has no 'del self\._parser' any more"
     ):
         adapted("router/http/connection.py", "import asyncio\n")
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(Failed, match=r"letter\.txt"):
+        copy(tmp_path)
+    assert (tmp_path / "letter.txt").read_text() == "dear"
