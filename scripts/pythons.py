@@ -1,11 +1,11 @@
-"""The built wheel on every Python that is promised: installed into an environment of its own, and used there as a user would.
+"""A wheel for every Python that is promised: compiled, installed into an environment of its own, and used there as a user would.
 
 usage: .venv/bin/python scripts/pythons.py FOLDER
 
 In each: two nodes, a worker registered at one of them, a chat streamed through the other, the worker unregistered, both
-nodes ended by SIGTERM. Environments are kept in FOLDER while the locks stay as they are. A promised Python that this machine
-lacks is named and fails nothing; one that fails, or none at all, is an error. The newest that is here takes the source
-distribution (sdist) too.
+nodes ended by SIGTERM. Environments are kept in FOLDER while the locks stay as they are, and the wheels lie in FOLDER/dist. A
+promised Python that this machine lacks is named and fails nothing; one that fails, or none at all, is an error. The newest
+that is here also takes the source distribution (sdist), and a wheel that is not compiled.
 """
 
 import hashlib
@@ -23,6 +23,7 @@ import time
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -55,12 +56,26 @@ class Python:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """How it went on one of them."""
+class Build:
+    """A wheel to be built for an interpreter, of the tree or of an sdist; not `compiled` where no compiler is used."""
 
     python: Python
-    package: Path
-    installed: float
+    sdist: Path | None = None
+    compiled: bool = True
+
+    @property
+    def kind(self) -> str:
+        """What is tried."""
+        return "sdist" if self.sdist else "wheel" if self.compiled else "not compiled"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How it went with one of them: sizes in KiB, times in seconds."""
+
+    build: Build
+    size: float
+    built: float
     ran: float
     result: str
 
@@ -94,16 +109,44 @@ def _version(program: str, minor: str) -> str:
     return said if done.returncode == 0 and said.startswith(f"{minor}.") else ""
 
 
-def build(folder: Path) -> tuple[Path, Path]:
-    """Build wheel and sdist, check what is in the wheel, and return where they are."""
-    shutil.rmtree(folder, ignore_errors=True)
-    _run(sys.executable, "-m", "hatchling", "build", "--directory", str(folder), folder=ROOT)
-    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+def sdist_of(folder: Path) -> Path:
+    """Build the sdist."""
+    _run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(folder), folder=ROOT)
+    (sdist,) = folder.glob("*.tar.gz")
+    return sdist
+
+
+def wheel_of(build: Build, place: Path, folder: Path) -> Path:
+    """Build a wheel in an environment, check what is in it, and return where it is."""
+    python = str(place / "bin/python")
+    folder.mkdir(parents=True)
+    if build.sdist:
+        options = ("--no-index", "--no-deps", "--no-build-isolation", "--no-cache-dir")
+        _run(*_pip(place), "wheel", *options, "-w", str(folder), str(build.sdist))
+    else:
+        without = () if build.compiled else ("env", "HATCH_BUILD_NO_HOOKS=1")
+        _run(
+            *without,
+            python,
+            "-m",
+            "hatchling",
+            "build",
+            "-t",
+            "wheel",
+            "-d",
+            str(folder),
+            folder=ROOT,
+        )
+    (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     if missing := [p for p in PACKAGES if f"{p}/py.typed" not in names]:
         raise Failed(f"no py.typed in the wheel for {', '.join(missing)}")
-    return wheel, sdist
+    if build.compiled is wheel.name.endswith("-py3-none-any.whl"):
+        raise Failed(
+            f"{wheel.name} was to be {'compiled' if build.compiled else 'of sources alone'}"
+        )
+    return wheel
 
 
 def environment(python: Python, folder: Path) -> Path:
@@ -124,11 +167,13 @@ def environment(python: Python, folder: Path) -> Path:
     return place
 
 
-def install(package: Path, place: Path) -> None:
-    """Put a wheel or an sdist into an environment, in place of an older one."""
-    pip = [str(place / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    options = ("--no-index", "--no-deps", "--no-build-isolation", "--force-reinstall")
-    _run(*pip, "install", *options, str(package))
+def install(wheel: Path, place: Path) -> None:
+    """Put a wheel into an environment, in place of an older one."""
+    _run(*_pip(place), "install", "--no-index", "--no-deps", "--force-reinstall", str(wheel))
+
+
+def _pip(place: Path) -> list[str]:
+    return [str(place / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
 
 
 def _run(*command: str, shown: bool = False, folder: Path | None = None) -> str:
@@ -257,13 +302,16 @@ class Node:
         return self.log.read_text(errors="replace")
 
 
-def use(place: Path, folder: Path) -> None:
+def use(place: Path, folder: Path, *, compiled: bool) -> None:
     """Use what is installed as a user would; raise `Failed` where something is not as it should be."""
     command, nodes = str(place / "bin/modelvine"), list[Node]()
     code = "import node, registry, router; print(*(m.__file__ for m in (node, registry, router)))"
     files = _run(str(place / "bin/python"), "-c", code, folder=folder).split()
     if not all(Path(file).is_relative_to(place) for file in files):
         raise Failed(f"what runs is not what was installed: {files}")
+    said = _run(command, "--version", folder=folder)
+    if f"compiled: {'yes' if compiled else 'no'}" not in said:
+        raise Failed(f"it says of itself: {said}")
     try:
         nodes.append(Node(command, folder / "one"))
         one = nodes[0].ready()
@@ -326,20 +374,50 @@ def _until(holds: Callable[[], bool], otherwise: str) -> None:
         time.sleep(0.1)
 
 
-def prove(python: Python, package: Path, folder: Path) -> Row:
-    """Install a package for one interpreter and use it."""
-    began = ready = time.monotonic()
-    result = "ok"
+def built(build: Build, folder: Path) -> tuple[Path | Failed, float]:
+    """Return the wheel, or why there is none, and how long it took to build."""
+    began = time.monotonic()
+    name = f"{build.kind}-{build.python.minor}".replace(" ", "-")
     try:
-        place = environment(python, folder)
-        install(package, place)
-        ready = time.monotonic()
+        made = wheel_of(build, folder / build.python.minor, folder / "dist" / name)
+    except Failed as error:
+        return error, time.monotonic() - began
+    return made, time.monotonic() - began
+
+
+def prove(build: Build, wheel: Path | Failed, seconds: float, place: Path) -> Row:
+    """Install a wheel and use it."""
+    began = time.monotonic()
+    result, size = "ok", 0.0
+    try:
+        if isinstance(wheel, Failed):
+            raise wheel
+        size = wheel.stat().st_size / 1024
+        install(wheel, place)
         with tempfile.TemporaryDirectory(prefix="modelvine-") as used:
-            use(place, Path(used))
+            use(place, Path(used), compiled=build.compiled)
     except (Failed, OSError, subprocess.TimeoutExpired, KeyError, ValueError) as error:
-        print(f"Python {python.version}: {error}", flush=True)
+        print(f"Python {build.python.version}, {build.kind}: {error}", flush=True)
         result = "FAILED"
-    return Row(python, package, ready - began, time.monotonic() - ready, result)
+    return Row(build, size, seconds, time.monotonic() - began, result)
+
+
+def tried(folder: Path, here: Sequence[Python]) -> list[Row]:
+    """Build side by side, as many as there are processors, then use one after the other."""
+    shutil.rmtree(folder / "dist", ignore_errors=True)
+    for python in here:
+        environment(python, folder)
+    builds = [Build(python) for python in here]
+    if here:
+        builds.append(Build(here[-1], sdist_of(folder / "dist")))
+        builds.append(Build(here[-1], compiled=False))
+    print(f"building {len(builds)} wheels, some of them for a minute each", flush=True)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        made = list(pool.map(lambda build: built(build, folder), builds))
+    return [
+        prove(build, wheel, seconds, folder / build.python.minor)
+        for build, (wheel, seconds) in zip(builds, made, strict=True)
+    ]
 
 
 def main() -> int:
@@ -348,19 +426,15 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     found = {minor: look_for(minor) for minor in promised()}
     try:
-        wheel, sdist = build(folder / "dist")
+        rows = tried(folder, [python for python in found.values() if python])
     except Failed as error:
         print(error)
         return 1
-    here = [python for python in found.values() if python]
-    tried = [(python, wheel) for python in here] + [(python, sdist) for python in here[-1:]]
-    rows = [prove(python, package, folder) for python, package in tried]
-    print(f"\n{'Python':<10}{'package':<18}{'installed':<12}{'ran':<10}result")
+    print(f"\n{'Python':<10}{'package':<26}{'built':<12}{'ran':<10}result")
     for row in rows:
-        times = f"{row.installed:.1f} s".ljust(12) + f"{row.ran:.1f} s".ljust(10)
-        kind = "wheel" if row.package == wheel else "sdist"
-        package = f"{kind}, {row.package.stat().st_size / 1024:,.0f} KiB"
-        print(f"{row.python.version:<10}{package:<18}{times}{row.result}")
+        times = f"{row.built:.1f} s".ljust(12) + f"{row.ran:.1f} s".ljust(10)
+        package = f"{row.build.kind}, {row.size:,.0f} KiB"
+        print(f"{row.build.python.version:<10}{package:<26}{times}{row.result}")
     for minor, python in found.items():
         if python is None:
             print(f"!!! Python {minor} IS PROMISED, AND THIS MACHINE HAS NONE THAT COULD BE TRIED")

@@ -1,34 +1,98 @@
-"""What is compiled by `make compiled` still stands as its script expects."""
+"""What a wheel has as machine code can be compiled from the sources, and without a compiler there is a wheel all the same."""
 
 import ast
+import pkgutil
+from importlib import import_module
 
 import pytest
+from hatchling.bridge.app import Application
+from pydantic import BaseModel, TypeAdapter
 
-from scripts.compile import HERE, MODULES, ROOT, Failed, adapted, copy
+import node
+import registry
+import router
+from node.observe.recent_lines import LogLine
+from scripts import compile as hook
+
+ROOT = hook.Path(hook.__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize("module", MODULES)
+def initialized(version: str) -> dict:
+    build_data = {"pure_python": True, "infer_tag": False, "force_include": {}}
+    one = hook.CompiledModules(str(ROOT), {}, None, None, "", "wheel", Application())
+    one.initialize(version, build_data)
+    one.finalize(version, build_data, "")
+    return build_data
+
+
+@pytest.mark.parametrize("module", hook.MODULES)
 def test_a_module_is_adapted_and_nothing_is_left_that_mypyc_refuses(module):
-    made = adapted(module, (ROOT / module).read_text())
+    made = hook.adapted((ROOT / module).read_text())
     ast.parse(made)
     assert "@value_class" not in made
     assert "slots=True" not in made
-    assert "self._thread" not in made
+    assert "._thread " not in made
 
 
-def test_only_compiled_modules_are_adapted():
-    assert set(HERE) <= set(MODULES)
+def test_what_is_compiled_stands_beside_the_sources(monkeypatch):
+    def compiled(root, place):
+        assert root == ROOT
+        made = place / "router/ledger.cpython-311-x86_64-linux-gnu.so"
+        made.parent.mkdir(parents=True)
+        made.touch()
+        return place
+
+    monkeypatch.setattr(hook, "compiled", compiled)
+    built = initialized("standard")
+    assert list(built["force_include"].values()) == [
+        "router/ledger.cpython-311-x86_64-linux-gnu.so"
+    ]
+    assert (built["pure_python"], built["infer_tag"]) == (False, True)
 
 
-def test_a_text_that_is_gone_is_named():
-    with pytest.raises(
-        Failed, match=r"router/http/connection\.py has no 'del self\._parser' any more"
-    ):
-        adapted("router/http/connection.py", "import asyncio\n")
+def test_without_a_compiler_a_wheel_has_the_sources_alone_and_says_so(monkeypatch, capsys):
+    def compiled(root, place):
+        raise hook.CannotCompile("gcc: not found")
+
+    monkeypatch.setattr(hook, "compiled", compiled)
+    built = initialized("standard")
+    assert (built["force_include"], built["pure_python"]) == ({}, True)
+    said = "".join(capsys.readouterr())
+    assert "gcc: not found" in said
+    assert "not compiled" in said
 
 
-def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
-    (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(Failed, match=r"letter\.txt"):
-        copy(tmp_path)
-    assert (tmp_path / "letter.txt").read_text() == "dear"
+def test_an_editable_install_runs_the_sources(monkeypatch):
+    monkeypatch.setattr(hook, "compiled", None)
+    assert initialized("editable")["pure_python"] is True
+
+
+def written_by_pydantic():
+    """All classes in what pydantic reads or writes here."""
+    for package in (node, registry, router):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if found.name.endswith("__main__"):
+                continue
+            for value in vars(import_module(found.name)).values():
+                for one in value.values() if isinstance(value, dict) else (value,):
+                    if isinstance(one, TypeAdapter):
+                        yield from classes_in(one.core_schema)
+                    elif isinstance(one, type) and issubclass(one, BaseModel):
+                        yield from classes_in(one.__pydantic_core_schema__)
+
+
+def classes_in(schema):
+    if isinstance(schema, dict):
+        if isinstance(kind := schema.get("cls"), type):
+            yield kind
+        schema = [*schema.values()]
+    if isinstance(schema, list | tuple):
+        for one in schema:
+            yield from classes_in(one)
+
+
+def test_pydantic_writes_nothing_that_is_compiled():
+    kinds = set(written_by_pydantic())
+    assert LogLine in kinds
+    modules = {module.removesuffix(".py").replace("/", ".") for module in hook.MODULES}
+    assert [kind for kind in kinds if kind.__module__ in modules] == []

@@ -11,9 +11,12 @@ from types import FrameType
 
 import pytest
 
+from node.compiled import is_compiled
 from registry.mesh.memory.network import MemoryNet
 from tests.node.faces.assembly import Running, World, node, until
 from tests.workers.openai_worker import running
+
+pytestmark = pytest.mark.skipif(is_compiled(), reason="machine code cannot be followed")
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text()

@@ -16,6 +16,7 @@ from typing import Protocol, cast
 
 from node import __version__
 from node.cli.console.options import CommandParser
+from node.compiled import is_compiled
 from node.errors import NodeError, Refused, WrongSetting, WrongUsage
 
 NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg))
@@ -102,6 +103,10 @@ def _complain(error: NodeError, code: int, *, as_json: bool) -> None:
         note(f"modelvine: {plain(line)}")
 
 
+def _version() -> str:
+    return f"modelvine {__version__} (compiled: {'yes' if is_compiled() else 'no'})"
+
+
 def build_parser() -> CommandParser:
     """Return the parser of the whole command line."""
     parser = CommandParser(
@@ -110,7 +115,7 @@ def build_parser() -> CommandParser:
         epilog=_FIRST_STEPS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"modelvine {__version__}")
+    parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in NAMES:
         command = cast("Command", import_module(f"{__name__}.{name}"))

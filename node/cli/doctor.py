@@ -128,15 +128,18 @@ def _configured(arguments: argparse.Namespace) -> tuple[Examined, Sequence[str]]
 
 def _here(seen: Examined, complaints: Sequence[str], *, runs: bool) -> "Iterator[Finding]":
     """Check this machine; a node that runs has told of its ports, store and open files itself."""
+    import platform  # noqa: PLC0415
     import time  # noqa: PLC0415
 
     from node import __version__  # noqa: PLC0415
+    from node.compiled import is_compiled  # noqa: PLC0415
     from node.config.paths import CONTROL_TOKEN, IDENTITY_KEY  # noqa: PLC0415
     from node.diagnosis import facts, machine, running  # noqa: PLC0415
 
     settings, data_dir = seen.settings, seen.data_dir
     if status := seen.answers.get("status.json"):
         yield from running.upgraded(status, __version__)
+    yield machine.program(__version__, platform.python_version(), compiled=is_compiled())
     yield from machine.settings(complaints)
     yield from machine.data_dir(facts.directory(data_dir))
     key = facts.identity_problem(data_dir)
@@ -249,6 +252,7 @@ def _write(path: Path, seen: Examined) -> None:
     from urllib.parse import unquote, urlsplit  # noqa: PLC0415
 
     from node import __version__  # noqa: PLC0415
+    from node.compiled import is_compiled  # noqa: PLC0415
     from node.config import sources  # noqa: PLC0415
     from node.diagnosis import bundle, facts  # noqa: PLC0415
 
@@ -263,6 +267,7 @@ def _write(path: Path, seen: Examined) -> None:
         "python": platform.python_version(),
         "system": platform.platform(),
         "modelvine": __version__,
+        "compiled": is_compiled(),
         "libraries": {d.name: d.version for d in sorted(distributions(), key=lambda d: d.name)},
     }
     parts = {

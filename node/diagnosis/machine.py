@@ -6,6 +6,7 @@ Pure: values in, findings out. `node.diagnosis.facts` gathers the values.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from node.compiled import SLOWER
 from node.diagnosis import Finding, fail, ok, said, warn
 from node.listeners import PLENTY, room_for
 
@@ -78,6 +79,13 @@ class Absence:
     lock: int | None = None
     left: int | None = None
     left_lives: bool = False
+
+
+def program(version: str, python: str, *, compiled: bool) -> Finding:
+    """Say what runs here; without machine code it works as well, but takes more CPU time."""
+    return ok(
+        "program", f"modelvine {version} on Python {python}, {'compiled' if compiled else SLOWER}"
+    )
 
 
 def settings(complaints: Sequence[str]) -> list[Finding]:

@@ -1,6 +1,7 @@
 """Access log: one line and the metrics of each request. Never what was said in it."""
 
 import asyncio
+import inspect
 import time
 from collections.abc import Iterable
 from types import TracebackType
@@ -183,7 +184,7 @@ def _lay_out(usual: Iterable[str]) -> None:
         setattr(example, name, getattr(example, name))
 
 
-_lay_out(list(Account.__annotations__)[:MAX_USUAL])
+_lay_out(list(inspect.get_annotations(Account))[:MAX_USUAL])
 
 
 def opened(context: Serving, id_: str, kind: Kind, asker: str = "") -> Account:

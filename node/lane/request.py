@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from aiohttp import HttpVersion11, web
+from aiohttp import HttpVersion, HttpVersion11, web
 
 MAX_HEAD_BYTES = 8 * 1024
 """The longest head that is read here."""
@@ -157,10 +157,12 @@ class LaneRequest(dict[Any, Any]):
     a handler goes on with what was begun.
     """
 
-    __slots__ = ("_content", "app", "begun", "body", "head", "headers", "line", "output_size")
+    __slots__ = (
+        "_content", "app", "begun", "body", "head", "headers", "line", "method", "output_size", "version",
+    )  # fmt: skip
 
-    method = "POST"
-    version = HttpVersion11
+    method: str
+    version: HttpVersion
 
     def __init__(self, head: LaneHead, body: bytes, app: web.Application, line: LaneWire) -> None:
         """Take a request from the line that its answer goes to."""
@@ -171,7 +173,9 @@ class LaneRequest(dict[Any, Any]):
         self.head = head
         self.headers = head.headers
         self.line = line
+        self.method = "POST"
         self.output_size = 0
+        self.version = HttpVersion11
 
     @property
     def path(self) -> str:

@@ -46,7 +46,7 @@ class Lines:
         self._waiting: list[str] = []
         self._size = 0
         self._left_out = 0
-        self._thread: threading.Thread | None = None
+        self._writer: threading.Thread | None = None
         self._some, self._hurry, self._idle = (threading.Event() for _ in range(3))
         os.register_at_fork(after_in_child=self._forget)
 
@@ -67,14 +67,14 @@ class Lines:
 
     def _wake(self) -> None:
         """Have the thread write what is about to come."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="log", daemon=True)
-            self._thread.start()
+        if self._writer is None:
+            self._writer = threading.Thread(target=self._run, name="log", daemon=True)
+            self._writer.start()
         self._some.set()
 
     def flush(self) -> None:
         """Wait until everything was taken or failed, `FLUSH_WITHIN` seconds at most."""
-        if self._thread is not None:
+        if self._writer is not None:
             self._idle.clear()
             self._some.set()
             self._hurry.set()
@@ -83,7 +83,7 @@ class Lines:
     def _forget(self) -> None:
         """Begin anew in a forked process: the lines are its parent's, and the thread is not there."""
         self._lock = threading.Lock()
-        self._waiting, self._size, self._left_out, self._thread = [], 0, 0, None
+        self._waiting, self._size, self._left_out, self._writer = [], 0, 0, None
         self._some, self._hurry, self._idle = (threading.Event() for _ in range(3))
 
     def _run(self) -> None:

@@ -39,9 +39,10 @@ from registry.mesh import Pipe
 from registry.records import PeerId
 from router.errors import WorkerUnreachable
 from router.http.connection import Connection
+from router.http.errors import HttpError
 from router.http.heads import request_head
 from router.http.pool import Dial, PooledPlace
-from router.http.reply import HttpError, Reply
+from router.http.reply import Reply
 from router.peers.headers import CALLER
 from router.peers.pipes import Peers, couple
 

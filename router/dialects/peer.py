@@ -27,6 +27,7 @@ from router.errors import (
     WorkerStale,
     WorkerUnable,
 )
+from router.http.answer_headers import facts_of
 from router.http.exchange import (
     LOOP_DETECTED,
     MAX_REFUSAL_BYTES,
@@ -43,7 +44,7 @@ from router.http.exchange import (
 )
 from router.http.heads import forwarded_head, header_lines
 from router.http.pool import start_of
-from router.http.reply import Reply, facts_of
+from router.http.reply import Reply
 from router.http.service_call import is_answer, read_service
 from router.http.verbatim import headers_of as headers_in_words
 from router.openai.large_json import SMALL_BYTES

@@ -12,8 +12,10 @@ from typing import Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from router.http.answer_headers import AnswerHeaders
+from router.http.errors import HttpError, HungUp, NotHttp
 from router.http.repeated_head import TRIES, RepeatedHead, remembered, tells, without_told
-from router.http.reply import FULL_BYTES, AnswerHeaders, HttpError, HungUp, NotHttp, Reply
+from router.http.reply import FULL_BYTES, Reply
 
 HEAD_BYTES = 64 * 1024
 """Bytes of an answer that may come without a byte of its body among them: headers, chunk extensions, trailers."""
@@ -48,6 +50,8 @@ class _Seen:
 
 class Connection(asyncio.BufferedProtocol):
     """One connection. `home` is told once each time when it is free for the next request, or will never be."""
+
+    __deletable__ = ("_parser",)  # mypyc asks
 
     def __init__(self, home: "Home") -> None:
         self.loop = asyncio.get_running_loop()

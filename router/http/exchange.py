@@ -24,18 +24,12 @@ from router.errors import (
     WorkerTimeout,
     WorkerUnreachable,
 )
+from router.http.answer_headers import HeadFacts, facts_of
 from router.http.cut_through import CutThrough
 from router.http.deadlines import Deadlines, GivenUp
+from router.http.errors import CannotConnect, ConnectTimeout, HttpError, HungUp
 from router.http.pool import PooledPlace
-from router.http.reply import (
-    CannotConnect,
-    ConnectTimeout,
-    HeadFacts,
-    HttpError,
-    HungUp,
-    Reply,
-    facts_of,
-)
+from router.http.reply import Reply
 from router.openai.sse import Splitter
 from router.settings import RouterSettings
 

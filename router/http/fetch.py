@@ -10,9 +10,9 @@ from ipaddress import IPv6Address, IPv6Network, ip_address
 from yarl import URL
 
 from router.errors import WorkerRejected, WorkerUnable
+from router.http.errors import HttpError
 from router.http.heads import request_head
 from router.http.pool import Objection, PooledPlace, public_context, tcp, written_start
-from router.http.reply import HttpError
 from router.openai.media_type import type_of
 from router.openai.text_writer import refused
 from router.settings import RouterSettings

@@ -20,7 +20,8 @@ from typing import Protocol, TypeVar
 from yarl import URL
 
 from router.http.connection import Connection
-from router.http.reply import CannotConnect, ConnectTimeout, HungUp, NotAdmitted, Reply
+from router.http.errors import CannotConnect, ConnectTimeout, HungUp, NotAdmitted
+from router.http.reply import Reply
 from router.settings import RouterSettings
 from router.ssrf_guard import Premises
 

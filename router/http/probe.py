@@ -9,9 +9,9 @@ from yarl import URL
 from router import worker_headers
 from router.dialects import ALIVE_SECONDS
 from router.errors import WorkerFailed
+from router.http.errors import CannotConnect, ConnectTimeout, NotAdmitted
 from router.http.heads import request_head
 from router.http.pool import Places, start_of
-from router.http.reply import CannotConnect, ConnectTimeout, NotAdmitted
 from router.workers import Worker
 
 MAX_HEARD_BYTES = 1024 * 1024

@@ -1,84 +1,18 @@
 """Reply of an HTTP server, as it comes on a connection: read to its end by one reader, or let go."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
-from registry.values import value_class
+from router.http.answer_headers import AnswerHeaders
 from router.http.cut_through import CutThrough
-from router.peers.headers import DROPPED, HEARD
+from router.http.errors import CannotConnect, HttpError
 
 FULL_BYTES = 64 * 1024
 """Bytes of a body that wait for their reader before the socket is left unread, until all of them are taken."""
 
 _PIECE_COST = 64
 """What a piece of a body counts for beyond its bytes: of tiny ones, that is what they take in memory."""
-
-
-_SHOWN = ("content-disposition", DROPPED, HEARD)
-
-
-class HttpError(ConnectionError):
-    """What went wrong with an exchange."""
-
-
-class CannotConnect(HttpError):
-    """No connection could be made; nothing was sent."""
-
-
-class NotAdmitted(CannotConnect):
-    """Connections may not be made there; the message says why."""
-
-
-class ConnectTimeout(HttpError):
-    """A connection was not made in time; nothing was sent."""
-
-
-class HungUp(HttpError):
-    """The other side closed too soon; `untouched` says that not a byte of an answer had come."""
-
-    def __init__(self, message: str, *, untouched: bool) -> None:
-        super().__init__(message)
-        self.untouched = untouched
-
-
-class NotHttp(HttpError):
-    """What came is no HTTP answer, or one beyond the limits."""
-
-
-class AnswerHeaders(dict[str, str]):
-    """Headers of an answer, by lower-case name. Not changed once they are there, since `facts` is what was read in them."""
-
-    facts: "HeadFacts | None" = None
-
-    def with_told(self, told: Mapping[str, str]) -> "AnswerHeaders":
-        """Return these and others, which change none of the facts."""
-        headers = AnswerHeaders(self)
-        headers.update(told)
-        headers.facts = facts_of(self)
-        return headers
-
-
-@value_class
-class HeadFacts:
-    """What headers say of an answer's body: its type, whether it is JSON as it stands, and what callers may see of them."""
-
-    content_type: str
-    json: bool
-    shown: Mapping[str, str]
-
-
-def facts_of(headers: AnswerHeaders) -> HeadFacts:
-    """Return what the headers of an answer say of its body; read once where the same come again."""
-    facts = headers.facts
-    if facts is None:
-        content_type = headers.get("content-type", "application/octet-stream")
-        plain = "json" in content_type and "content-encoding" not in headers
-        shown: dict[str, str] = {}
-        if not headers.keys().isdisjoint(_SHOWN):
-            shown = {name: headers[name] for name in _SHOWN if headers.get(name)}
-        facts = headers.facts = HeadFacts(content_type, plain, shown)
-    return facts
 
 
 _NO_HEADERS = AnswerHeaders()
@@ -107,9 +41,9 @@ class Reply:
 
     # Defaults that stand in the class: most answers come whole, and never have another value for most of these.
     status = 0
-    headers = _NO_HEADERS
     length: int | None = None
-    complete = done = False
+    complete = False
+    done = False
     """Whether all of it came; whether nothing more will."""
     full = False
     """Whether the socket is left unread until what is here was taken."""
@@ -127,6 +61,7 @@ class Reply:
     def __init__(self, connection: "Source") -> None:
         self.prompt = connection.prompt
         """Whether a listener may do all its work at once."""
+        self.headers = _NO_HEADERS
         self._connection: Source | None = connection
         self._loop = connection.loop
         self._pieces: list[bytes] = []

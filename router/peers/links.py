@@ -18,9 +18,9 @@ from registry.signing import Identity
 from registry.task_group import BackgroundTasks
 from router.errors import WorkerDied, WorkerTimeout, WorkerUnreachable
 from router.http.deadlines import Deadlines
+from router.http.errors import HttpError, HungUp
 from router.http.heads import header_lines
 from router.http.pool import Places
-from router.http.reply import HttpError, HungUp
 from router.peers.alpn import offer
 from router.peers.certificate import client_context, peer_of_certificate
 from router.peers.headers import GRANT, HOP

@@ -11,9 +11,9 @@ from registry.records import PeerId, Reach
 from registry.task_group import BackgroundTasks
 from router.dialects import Route
 from router.http.deadlines import Deadlines
+from router.http.errors import HttpError, NotHttp
 from router.http.heads import request_head
 from router.http.pool import Objection, PooledPlace, start_of, tcp
-from router.http.reply import HttpError, NotHttp
 from router.peers.pipes import Peers, over_pipes
 from router.peers.shared_place import PIPE_STREAMS, SharedPlace
 from router.settings import RouterSettings

@@ -14,7 +14,7 @@ import orjson
 from registry.clock import Clock
 from registry.records import PeerId, Service
 from router.errors import BadRequest, WorkerError
-from router.http.reply import HttpError
+from router.http.errors import HttpError
 from router.openai.prefixes import MAX_LINKS, Prefix, Prefixes
 from router.peers.links import MAX_PEERS, Links
 from router.requests import Kind, Request

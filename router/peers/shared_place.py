@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 
 from router.http.connection import Connection, Home
+from router.http.errors import CannotConnect
 from router.http.pool import PooledPlace, RawDial
-from router.http.reply import CannotConnect
 from router.peers.alpn import Arrival
 from router.peers.muxed import MuxedConnection
 from router.settings import RouterSettings

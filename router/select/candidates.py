@@ -148,7 +148,7 @@ class OfferedReplica:
         self, in_flight: int, report: Reported | None, time: ServiceTime | None, before: Before
     ) -> Candidate:
         """Return it as a candidate with this load, trusted; made without `__init__`, for each request takes some of these."""
-        made: Any = object.__new__(Candidate)
+        made: Any = Candidate.__new__(Candidate)
         made.node, made.service, made.worker, made.key, made.address, made.dialect = self._still
         made.in_flight = in_flight
         made.report = report

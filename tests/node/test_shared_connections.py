@@ -13,9 +13,10 @@ from aiohttp import web
 from node.listeners import SharedConnections
 from registry.signing import Identity
 from router.http.connection import Connection
+from router.http.errors import CannotConnect, HttpError, HungUp
 from router.http.heads import request_head
 from router.http.pool import tcp
-from router.http.reply import CannotConnect, HttpError, HungUp, Reply
+from router.http.reply import Reply
 from router.peers.alpn import offer
 from router.peers.certificate import certificate_of, client_context, server_context, trust
 from router.peers.mux import EXTRA_BYTES, WINDOW

@@ -32,6 +32,7 @@ from router.dialects.openai_http.endpoints import (
     understood,
 )
 from router.errors import WorkerError, WorkerFailed, WorkerStale, WorkerUnable
+from router.http.answer_headers import facts_of
 from router.http.exchange import (
     MAX_REFUSAL_BYTES,
     NOTHING,
@@ -46,7 +47,7 @@ from router.http.exchange import (
 from router.http.heads import forwarded_head, head_to
 from router.http.pool import Origin, origin_of, start_of
 from router.http.probe import Heard, glance
-from router.http.reply import Reply, facts_of
+from router.http.reply import Reply
 from router.http.service_call import call_service, services_of, shown
 from router.large_bodies import aside, takes_long
 from router.openai import usage

@@ -22,6 +22,14 @@ def test_a_wrong_setting_is_named_with_where_it_comes_from() -> None:
     assert only(machine.settings(())).state is Severity.OK
 
 
+def test_what_is_not_compiled_works_but_slower() -> None:
+    shown = machine.program("1.2.3", "3.12.1", compiled=True)
+    assert (shown.state, shown.what) == (Severity.OK, "modelvine 1.2.3 on Python 3.12.1, compiled")
+    shown = machine.program("1.2.3", "3.12.1", compiled=False)
+    assert shown.state is Severity.OK
+    assert "more CPU time" in shown.what
+
+
 @pytest.mark.parametrize(
     ("facts", "state", "words"),
     [

@@ -12,6 +12,7 @@ from node.faces.pump import Pump
 from node.faces.pump_queue import PumpQueue
 from node.faces.response_writer import Outgoing, Passage
 from node.lane.request import LaneRequest, read_head
+from registry.records import PeerId, Service
 from router.attempt import Routed
 from router.dialects import Route
 from router.errors import AnswerBroken
@@ -21,6 +22,7 @@ from router.http.connection import Connection
 from router.http.cut_through import SHOWN_TOGETHER
 from router.http.exchange import Exchange
 from router.requests import Kind
+from router.select.candidates import Candidate
 from router.settings import RouterSettings
 from router.state.local_load import Tally
 from tests.node.faces.caller_line import CallerLine
@@ -32,6 +34,7 @@ FIRST, PLAIN = b'data: {"choices":[]}\n\n', b'data: {"choices":[{"delta":{"conte
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
 FAILS = b'data: {"error":{"message":"no"}}\n\n'
 DONE = b"data: [DONE]\n\n"
+CANDIDATE = Candidate(PeerId("here"), Service("p", "m"))
 
 
 class Plain(Outgoing):
@@ -60,7 +63,7 @@ class Stream:
         exchange = Exchange(self.reply, RouterSettings(), loop.time() + 60, loop)
         answer = exchange.answer(self.reply.here(), Route.LOCAL)
         answer.hides_usage = hides
-        routed = Routed(answer, None, 1, self.tally)
+        routed = Routed(answer, CANDIDATE, 1, self.tally)
         account = SimpleNamespace(
             keeps_usage=False, served=False, kind=Kind.CHAT, hears=lambda _: None
         )
@@ -69,7 +72,7 @@ class Stream:
             part = FirstPart(routed, self.recording, lambda *_: None)
             flow = ContinuedFlow(part, flow, nobody)
             answer.first, answer.rest, answer.hides_usage = b"", flow, False
-            routed = Routed(answer, None, 1, None)
+            routed = Routed(answer, CANDIDATE, 1, None)
         self.passage = Passage(routed, account)
         self.tokens = part._tokens if continues else self.passage._tokens
         call = LaneRequest(read_head(CALL), CALL, None, self.caller)

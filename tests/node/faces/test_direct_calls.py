@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from node.auth.keys import Allowance
-from node.faces import respond
 from node.lane import direct
+from node.lane.connection import LaneConnection
 from registry.mesh.memory.network import MemoryNet
 from tests.node.faces.assembly import Pair, World, node, openai_at, settings_of, told, until
 from tests.workers.openai_worker import running
@@ -23,13 +23,13 @@ URL = "/v1/chat/completions"
 def tasks(monkeypatch):
     """What was handed over to a task, by the name of its model."""
     found = []
-    go_on = respond.go_on
+    hand_over = LaneConnection.hand_over
 
-    async def seen(context, http, spoken, account, first):
-        found.append(spoken.request.model)
-        return await go_on(context, http, spoken, account, first)
+    def seen(connection, handler):
+        found.append(orjson.loads(connection._under_way.body)["model"])
+        hand_over(connection, handler)
 
-    monkeypatch.setattr(respond, "go_on", seen)
+    monkeypatch.setattr(LaneConnection, "hand_over", seen)
     return found
 
 

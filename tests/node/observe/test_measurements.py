@@ -3,7 +3,6 @@
 import pytest
 
 from node.config.settings import NodeSettings
-from node.faces.access_log import Account
 from node.observe import genai
 from node.observe.measurements import (
     MAX_SERIES,
@@ -13,8 +12,8 @@ from node.observe.measurements import (
 )
 from registry.records import PeerId, Service
 from router.openai.usage import Usage
-from router.requests import Kind
 from router.select.candidates import Candidate
+from tests.node.observe.accounts import account_with
 
 COMMON = {genai.OPERATION: "chat", genai.PROVIDER: "modelvine"}
 OF_MODEL = COMMON | {genai.REQUEST_MODEL: "tiny"}
@@ -22,10 +21,8 @@ OF_MODEL = COMMON | {genai.REQUEST_MODEL: "tiny"}
 
 def account(status=200, *, model="tiny", **fields):
     candidate = Candidate(PeerId("node"), Service("p", model)) if model else None
-    made = Account("r-1", Kind.CHAT)
     said = {"model": "made up", "status": status, "seconds": 3.0, "candidate": candidate}
-    vars(made).update(said | fields)
-    return made
+    return account_with(**said | fields)
 
 
 def measured(measurements):

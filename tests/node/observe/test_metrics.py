@@ -2,7 +2,6 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from node.faces.access_log import Account
 from node.observe.counters import MAX_MODELS
 from node.observe.metrics import MANY, Metrics, Sizes
 from registry.records import PeerId, Service
@@ -12,6 +11,7 @@ from router.requests import Kind
 from router.select.candidates import Candidate
 from router.worker_metrics import Figure
 from router.world import Outcome
+from tests.node.observe.accounts import account_with
 
 SIZES = Sizes(
     nodes={"alive": 3, "lost": 1},
@@ -35,9 +35,7 @@ CANDIDATE = Candidate(PeerId("them"), Service("p", "m"))
 
 
 def account(**fields):
-    made = Account("r-1", Kind.CHAT)
-    vars(made).update({"status": 200, "seconds": 0.2, **fields})
-    return made
+    return account_with(**{"status": 200, "seconds": 0.2, **fields})
 
 
 def samples(metrics):

@@ -15,6 +15,7 @@ from router.openai.usage import Usage
 from router.requests import Kind, PassedHeaders
 from router.select.candidates import Candidate
 from router.trace import Trace
+from tests.node.observe.accounts import account_with
 from tests.router.test_trace import TRACE, Counted
 from tests.router.world import chat, own
 
@@ -59,9 +60,7 @@ def traced(parent=PARENT):
 
 
 def concluded(**fields):
-    account = Account("r-1", Kind.CHAT)
-    vars(account).update({"began": 0.5, "model": "llama", "seconds": 5.0, **fields})
-    return account
+    return account_with(**{"began": 0.5, "model": "llama", "seconds": 5.0, **fields})
 
 
 def spans(account, trace):

@@ -15,7 +15,8 @@ from router.errors import (
     WorkerUnreachable,
 )
 from router.http.connection import Connection
-from router.http.reply import CannotConnect, Reply
+from router.http.errors import CannotConnect
+from router.http.reply import Reply
 from router.peers.headers import PATIENCE, SERVICE_TIME, WAIT
 from router.requests import Kind, PassedHeaders, Request
 from router.select.candidates import Candidate

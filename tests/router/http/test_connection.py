@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
+from router.http.answer_headers import facts_of
 from router.http.connection import HEAD_BYTES, Connection
+from router.http.errors import HungUp, NotHttp
 from router.http.heads import request_head
 from router.http.pool import PooledPlace, start_of, tcp
-from router.http.reply import FULL_BYTES, HungUp, NotHttp, facts_of
+from router.http.reply import FULL_BYTES
 from tests.garbage import living, uncollected
 from tests.router.http.dictated import BODY, HEAD, Exchange, split
 from tests.router.world import QUICK, until

@@ -10,7 +10,7 @@ from registry.signing import Identity
 from router.dialects import Route
 from router.dialects.peer import create
 from router.errors import WorkerDied, WorkerError, WorkerFailed, WorkerUnreachable
-from router.http.reply import HungUp
+from router.http.errors import HungUp
 from router.peers.certificate import certificate_of
 from router.peers.links import Links
 from router.peers.pipes import NoMesh

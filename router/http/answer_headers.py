@@ -1,0 +1,43 @@
+"""Headers of an HTTP answer, and what they say of its body."""
+
+from collections.abc import Mapping
+
+from registry.values import value_class
+from router.peers.headers import DROPPED, HEARD
+
+_SHOWN = ("content-disposition", DROPPED, HEARD)
+
+
+class AnswerHeaders(dict[str, str]):
+    """Headers of an answer, by lower-case name. Not changed once they are there, since `facts` is what was read in them."""
+
+    facts: "HeadFacts | None" = None
+
+    def with_told(self, told: Mapping[str, str]) -> "AnswerHeaders":
+        """Return these and others, which change none of the facts."""
+        headers = AnswerHeaders(self)
+        headers.update(told)
+        headers.facts = facts_of(self)
+        return headers
+
+
+@value_class
+class HeadFacts:
+    """What headers say of an answer's body: its type, whether it is JSON as it stands, and what callers may see of them."""
+
+    content_type: str
+    json: bool
+    shown: Mapping[str, str]
+
+
+def facts_of(headers: AnswerHeaders) -> HeadFacts:
+    """Return what the headers of an answer say of its body; read once where the same come again."""
+    facts = headers.facts
+    if facts is None:
+        content_type = headers.get("content-type", "application/octet-stream")
+        plain = "json" in content_type and "content-encoding" not in headers
+        shown: dict[str, str] = {}
+        if not headers.keys().isdisjoint(_SHOWN):
+            shown = {name: headers[name] for name in _SHOWN if headers.get(name)}
+        facts = headers.facts = HeadFacts(content_type, plain, shown)
+    return facts

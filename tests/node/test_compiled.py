@@ -1,0 +1,24 @@
+"""A node knows whether it is compiled, and says so."""
+
+import sys
+from importlib.machinery import ModuleSpec
+
+import pytest
+
+from node import compiled
+
+
+@pytest.mark.parametrize(
+    ("origin", "holds"),
+    [("/x/router/ledger.py", False), ("/x/router/ledger.cpython-311-x86_64-linux-gnu.so", True)],
+)
+def test_what_is_found_beside_the_source_comes_first(monkeypatch, origin, holds):
+    monkeypatch.setattr(compiled, "find_spec", lambda name: ModuleSpec(name, None, origin=origin))
+    assert compiled.is_compiled() is holds
+
+
+def test_what_runs_here_is_told_as_it_is():
+    import router.ledger
+
+    assert sys.modules["router.ledger"] is router.ledger
+    assert compiled.is_compiled() is not router.ledger.__file__.endswith(".py")
