@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,8 @@ def adapted(source: str) -> str:
 
 def compiled(root: Path, place: Path) -> Path:
     """Compile a copy of the packages in an empty folder, and return the folder of what came of it; raise `CannotCompile`."""
+    if missing := lacking():
+        raise CannotCompile(missing)
     for package in PACKAGES:
         shutil.copytree(root / package, place / package, ignore=shutil.ignore_patterns("*.so"))
     for module in MODULES:
@@ -98,8 +101,20 @@ def compiled(root: Path, place: Path) -> Path:
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=1_200,
     )  # fmt: skip
     if done.returncode:
-        raise CannotCompile(done.stdout[-6_000:])
+        said = [line for line in done.stdout.splitlines() if ": warning: " not in line]
+        raise CannotCompile("\n".join(said[-40:]))
     return place / "compiled"
+
+
+def lacking() -> str:
+    """Return what the machine lacks, and how it is had; nothing where it has all."""
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    if shutil.which(compiler) is None:
+        return f"there is no C compiler {compiler} (Debian, Ubuntu: apt install gcc)"
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if not header.exists():
+        return f"there is no {header} (Debian, Ubuntu: apt install python3-dev)"
+    return ""
 
 
 class CompiledModules(BuildHookInterface[Any]):
@@ -121,7 +136,9 @@ class CompiledModules(BuildHookInterface[Any]):
         try:
             made = compiled(Path(self.root), Path(self._place.name))
         except CannotCompile as failed:
-            self.app.display_warning(f"{failed}\nnot compiled: this wheel is as good, but slower")
+            self.app.display_warning(
+                f"not compiled, since {failed}\nthis wheel does the same, but takes more CPU time"
+            )
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True

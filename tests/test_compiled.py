@@ -52,14 +52,28 @@ def test_what_is_compiled_stands_beside_the_sources(monkeypatch):
 
 def test_without_a_compiler_a_wheel_has_the_sources_alone_and_says_so(monkeypatch, capsys):
     def compiled(root, place):
-        raise hook.CannotCompile("gcc: not found")
+        raise hook.CannotCompile("gcc broke")
 
     monkeypatch.setattr(hook, "compiled", compiled)
     built = initialized("standard")
     assert (built["force_include"], built["pure_python"]) == ({}, True)
     said = "".join(capsys.readouterr())
-    assert "gcc: not found" in said
-    assert "not compiled" in said
+    assert "not compiled, since gcc broke" in said
+
+
+@pytest.mark.parametrize(
+    ("compiler", "include", "advice"),
+    [
+        ("no-such-cc -pthread", None, "apt install gcc"),
+        ("cat", "/nowhere", "apt install python3-dev"),
+    ],
+)
+def test_what_the_machine_lacks_is_named(monkeypatch, tmp_path, compiler, include, advice):
+    monkeypatch.setenv("CC", compiler)
+    if include:
+        monkeypatch.setattr(hook.sysconfig, "get_path", lambda _: include)
+    with pytest.raises(hook.CannotCompile, match=advice):
+        hook.compiled(ROOT, tmp_path)
 
 
 def test_an_editable_install_runs_the_sources(monkeypatch):
