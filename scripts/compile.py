@@ -4,6 +4,7 @@ It takes about a minute, a C compiler and mypy. Where one is missing the wheel h
 `HATCH_BUILD_NO_HOOKS=1` leaves it out.
 """
 
+import ast
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ import sys
 import sysconfig
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
@@ -44,6 +45,8 @@ ADAPTED = (
     # mypyc knows dataclasses, but no decorator that makes them, and its classes have slots anyway.
     (r"@value_class\n", "@dataclass(unsafe_hash=True)\n"),
     (r"(@dataclass\([^)\n]*?),? ?slots=True", r"\1"),
+    # Each field that is frozen would be set in a roundabout way; mypy has seen that nobody sets one.
+    (r"(@dataclass\([^)\n]*?)frozen=True", r"\1unsafe_hash=True"),
     (r"@dataclass\(, ?", "@dataclass("),
     (r"@dataclass\(\)\n", "@dataclass\n"),
 )
@@ -82,7 +85,58 @@ def adapted(source: str) -> str:
     if "@dataclass" in source and not re.search(r"from dataclasses import .*\bdataclass\b", source):
         line = "from dataclasses import dataclass\n"
         source = re.sub(r"^(from|import) ", rf"{line}\1 ", source, count=1, flags=re.MULTILINE)
-    return source
+    return with_constructors(source)
+
+
+def with_constructors(source: str) -> str:
+    """Write out the `__init__` of dataclasses: the one that `dataclass` makes would be run by the interpreter."""
+    lines = source.splitlines(keepends=True)
+    for node in reversed(ast.parse(source).body):
+        if isinstance(node, ast.ClassDef) and any(
+            ast.unparse(d).startswith("dataclass") for d in node.decorator_list
+        ):
+            lines.insert(node.end_lineno or 0, constructor_of(node))
+    return "".join(lines)
+
+
+def constructor_of(node: ast.ClassDef) -> str:
+    """Return the text of a dataclass's `__init__`; nothing where it inherits or has its own."""
+    methods = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
+    if node.bases or "__init__" in methods:
+        return ""
+    given = ["*"] if "kw_only=True" in " ".join(map(ast.unparse, node.decorator_list)) else []
+    sets = []
+    for one in node.body:
+        if not isinstance(one, ast.AnnAssign):
+            continue
+        name, kind, value = ast.unparse(one.target), ast.unparse(one.annotation), one.value
+        how = {k.arg: ast.unparse(k.value) for k in value.keywords} if is_field(value) else {}
+        if how.get("init") == "False":
+            continue
+        made = how.get("default_factory")
+        default = how.get("default") if is_field(value) else value and ast.unparse(value)
+        given.append(
+            f"{name}: {kind} | None = None"
+            if made
+            else f"{name}: {kind}" + (f" = {default}" if default else "")
+        )
+        sets.append(
+            f"self.{name} = {name}" + (f" if {name} is not None else ({made})()" if made else "")
+        )
+    if "__post_init__" in methods:
+        sets.append("self.__post_init__()")
+    return "\n    ".join(
+        (
+            f"\n    def __init__(self, {', '.join(given)}) -> None:",
+            *(f"    {line}" for line in sets),
+            "",
+        )
+    )
+
+
+def is_field(value: ast.expr | None) -> TypeGuard[ast.Call]:
+    """Return whether a field's value says how it is made."""
+    return isinstance(value, ast.Call) and ast.unparse(value.func) == "field"
 
 
 def compiled(root: Path, place: Path) -> Path:

@@ -138,27 +138,16 @@ class OfferedReplica:
     `unfit` is why no request of a kind is for it, if that is so.
     """
 
-    __slots__ = ("_still", "address", "key", "unfit", "worker")
+    __slots__ = ("address", "key", "unfit", "worker")
 
     def __init__(self, one: Candidate, unfit: Reason | None = None) -> None:
         self.key, self.address, self.worker, self.unfit = one.key, one.address, one.worker, unfit
-        self._still = one.node, one.service, one.worker, one.key, one.address, one.dialect
 
     def seen(
         self, in_flight: int, report: Reported | None, time: ServiceTime | None, before: Before
     ) -> Candidate:
-        """Return it as a candidate with this load, trusted; made without `__init__`, for each request takes some of these."""
-        made: Any = Candidate.__new__(Candidate)
-        made.node, made.service, made.worker, made.key, made.address, made.dialect = self._still
-        made.in_flight = in_flight
-        made.report = report
-        made.time = time
-        made.before = before
-        made.suspect = made.unreachable = made.ejected = made.held_back = made.tight = False
-        made.told = 0.0
-        made.rank = 0
-        seen: Candidate = made
-        return seen
+        """Return it as a candidate with this load, trusted."""
+        return Candidate(*self.key, self.worker, in_flight, report=report, time=time, before=before)
 
 
 class NameOffers:
