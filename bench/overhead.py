@@ -24,7 +24,7 @@ from registry.catalog import Catalog, Signed
 from registry.records import PeerId, Record, Service, Version
 from registry.task_group import BackgroundTasks
 from router import policies
-from router.dialects import Answer, Route
+from router.answer import Answer, Route
 from router.dispatch import Router
 from router.openai import body as bodies
 from router.requests import Kind, Request

@@ -15,7 +15,8 @@ from node.auth.access import is_own_address
 from node.auth.audit import AuditLog
 from node.auth.key_ring import KeyRing
 from node.auth.receipts import ReceiptBook, ReceiptLog
-from node.auth.usage import UsageBook, UsageLog
+from node.auth.usage import UsageLog
+from node.auth.usage_book import UsageBook
 from node.config.checks import shown_in
 from node.config.settings import Settings
 from node.faces import Listening

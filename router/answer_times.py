@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from registry.records import PeerId, Service
-from router.dialects import Answer
+from router.answer import Answer
 from router.openai.usage import TEXT
 from router.requests import Kind, Request
 from router.select.candidates import Candidate

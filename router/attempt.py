@@ -13,7 +13,7 @@ from yarl import URL
 
 from registry.clock import Clock
 from registry.values import value_class
-from router.dialects import Answer
+from router.answer import Answer
 from router.errors import WorkerError
 from router.http.reply import Reply
 from router.ledger import Ledger

@@ -8,8 +8,9 @@ from typing import cast
 from registry.clock import Clock
 from registry.members.liveness import Presence
 from registry.values import changed
+from router.answer import Answer
 from router.attempt import Attempt
-from router.dialects import Answer, Dialect, Starter
+from router.dialects import Dialect, Starter
 from router.errors import WorkerFailed, WorkerUnreachable
 from router.first_byte_timeout import Waits
 from router.ledger import Ledger

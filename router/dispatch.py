@@ -10,10 +10,11 @@ from registry.clock import Chance, Clock
 from registry.members.liveness import Presence
 from registry.records import Load, PeerId, Record, Service, name_of_any
 from registry.task_group import BackgroundTasks
+from router.answer import Answer
 from router.attempt import Answering, Attempt, Routed
 from router.choice import Choosing, Explained, ReplicaAsker
 from router.desk import Desk
-from router.dialects import Answer, Dialect
+from router.dialects import Dialect
 from router.errors import (
     NobodyServes,
     PoisonousRequest,

@@ -10,8 +10,9 @@ from types import TracebackType
 
 from registry.values import changed
 from router import failover
+from router.answer import Answer
 from router.attempt import Routed
-from router.dialects import Answer, Flow, Listener
+from router.dialects import Flow, Listener
 from router.errors import AnswerBroken, RouterError
 from router.failover import Continuing, Finish, StreamState
 from router.failover_recording import Recording

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Protocol
 
-from router.dialects import Answer
+from router.answer import Answer
 from router.errors import WorkerUnreachable
 from router.select.candidates import Candidate
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from registry.clock import Chance, Clock
 from registry.records import Load, PeerId, Service
 from registry.values import changed
+from router.answer import Answer
 from router.answer_times import AnswerTimes, ReadBefore
-from router.dialects import Answer
 from router.errors import RouterError, WorkerBusy, WorkerError, WorkerRejected, WorkerUnable
 from router.openai.prefixes import NONE
 from router.requests import Request

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 
+from router.answer import Answer
 from router.attempt import Attempt
 from router.choice import Choosing
 from router.desk import Desk, as_asked
-from router.dialects import Answer, Dialect, Starter
+from router.dialects import Dialect, Starter
 from router.policies import Policy
 from router.requests import Request
 from router.settings import RouterSettings

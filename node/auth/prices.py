@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from node.auth.usage import UsageRow
+from node.auth.usage_row import UsageRow
 
 _MILLION = 1_000_000
 _FORM = re.compile(r"(.{1,256})=(\d{1,9}(?:\.\d{1,9})?)/(\d{1,9}(?:\.\d{1,9})?)")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from registry.clock import Clock
 
 if TYPE_CHECKING:
-    from node.auth.usage import UsageRow
+    from node.auth.usage_row import UsageRow
 
 BUCKET = 30.0
 """Seconds of one bucket."""

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from node.auth.key_ring import KeyRing
     from node.auth.quotas import Quotas
     from node.auth.receipts import ReceiptBook, ReceiptLog
-    from node.auth.usage import UsageBook, UsageLog
+    from node.auth.usage import UsageLog
+    from node.auth.usage_book import UsageBook
     from node.faces.errors import Refusal
     from node.faces.v1.topology import Topology
     from node.inspection import Learning

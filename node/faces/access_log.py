@@ -8,7 +8,7 @@ from types import TracebackType
 
 from node.auth.quotas import QuotaTicket
 from node.auth.receipts import Side
-from node.auth.usage import NOBODY
+from node.auth.usage_row import NOBODY
 from node.faces import Serving
 from node.faces.errors import KNOWN, refusal
 from node.lane.request import HttpRequest

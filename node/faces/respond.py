@@ -30,8 +30,9 @@ from node.faces.response_writer import (
 from node.lane.request import HttpRequest
 from registry.values import changed
 from router import failover
+from router.answer import Answer
 from router.attempt import Attempt, Routed
-from router.dialects import Answer, Flow
+from router.dialects import Flow
 from router.errors import AnswerBroken, RouterError, WorkerFailed
 from router.failover_stream import Continued
 from router.openai.usage import TEXT

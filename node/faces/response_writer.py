@@ -21,8 +21,8 @@ from node.faces.access_log import Account
 from node.faces.encoder import SpokenAnswer
 from node.lane.request import HttpRequest, LaneRequest
 from node.lane.response import LaneResponse
+from router.answer import Answer
 from router.attempt import Routed
-from router.dialects import Answer
 from router.http.cut_through import CutThrough
 from router.openai.sse import EVENT_ENDS, WholeEvents, has_line
 from router.openai.text_writer import DONE

@@ -10,7 +10,7 @@ from node.auth.key_table import KeyTable
 from node.auth.keys import ApiKey
 from node.auth.quotas import Quotas, of_addresses
 from node.auth.receipts import ReceiptBook
-from node.auth.usage import UsageBook
+from node.auth.usage_book import UsageBook
 from node.config.settings import Settings
 from node.faces import Serving
 from node.observe.host import Host

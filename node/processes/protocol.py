@@ -14,7 +14,7 @@ from node.auth.key_table import GrantRules
 from node.auth.keys import ApiKey
 from node.auth.quotas import QuotaSpending, QuotaStanding
 from node.auth.receipts import Receipt
-from node.auth.usage import UsageRow
+from node.auth.usage_row import UsageRow
 from node.config.settings import Settings
 from node.errors import NodeError
 from node.observe.counters import Counts

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from node.auth.quota_sync import QuotaSync
 from node.auth.receipts import ReceiptBook
-from node.auth.usage import UsageBook
+from node.auth.usage_book import UsageBook
 from node.listeners import Listener
 from node.observe.counters import Counts
 from node.observe.metrics import Metrics

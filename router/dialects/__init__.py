@@ -11,18 +11,14 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
-from enum import StrEnum
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
-from registry.records import Load
-from router.errors import AnswerBroken, WorkerFailed
-from router.openai.usage import OPENAI, Tells, Usage
+from router.answer import Answer
+from router.errors import WorkerFailed
 from router.requests import Request
 from router.select.candidates import Candidate
-from router.state.service_time import ServiceTime
 from router.worker_description import Described
 from router.workers import Worker
 
@@ -31,14 +27,6 @@ if TYPE_CHECKING:
     from router.http.exchange import Call
     from router.http.reply import Reply
     from router.peers.links import Links
-
-
-class Route(StrEnum):
-    """How an answer came to this node; the value of `x-modelvine-route`."""
-
-    LOCAL = "local"
-    DIRECT = "direct"
-    RELAY = "relay"
 
 
 Listener = Callable[[], None]
@@ -69,39 +57,6 @@ class Flow(ABC, AsyncIterator[bytes]):
     @abstractmethod
     def listen(self, listener: Listener | None, cut_through: "CutThrough | None" = None) -> None:
         """Have news told, or no more; without a listener nobody waits. What `cut_through` takes is no news."""
-
-
-@dataclass(slots=True)
-class Answer:
-    """An answer that has begun: its first bytes, then the rest as they come.
-
-    `length` is the total in bytes where it is known. `rest` raises `AnswerBroken` when the worker breaks off; once the
-    answer has been left, `broken` holds that error too. `headers` are the worker's own that callers may see, lower-case
-    names. `load` and `service_time` are what another node said of the worker that answered. `usage` is what a whole answer tells
-    of its tokens, and a stream of this machine's worker once it has ended; `hides_usage` says that we asked for those of a
-    stream, so that the event which tells them is not for its caller. `verbatim` names the protocol whose words it is in, those
-    of the request's `verbatim`; none are OpenAI's. `tells` says where a stream tells its tokens.
-    """
-
-    status: int
-    content_type: str
-    first: bytes
-    rest: AsyncIterator[bytes]
-    route: Route
-    length: int | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    broken: AnswerBroken | None = None
-    load: Load | None = None
-    service_time: ServiceTime | None = None
-    usage: Usage | None = None
-    hides_usage: bool = False
-    verbatim: str = ""
-    tells: Tells = OPENAI
-
-    @property
-    def streamed(self) -> bool:
-        """Whether this is an event stream."""
-        return self.content_type.startswith("text/event-stream")
 
 
 ALIVE_SECONDS = 1.0

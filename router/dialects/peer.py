@@ -13,7 +13,7 @@ import orjson
 from yarl import URL
 
 from registry.records import Service
-from router.dialects import Answer, Route
+from router.answer import Answer, Route
 from router.errors import (
     Looped,
     PeerError,

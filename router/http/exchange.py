@@ -12,7 +12,8 @@ from email.utils import parsedate_to_datetime
 from types import AsyncGeneratorType
 
 from registry.values import value_class
-from router.dialects import Answer, Flow, Listener, Route
+from router.answer import Answer, Route
+from router.dialects import Flow, Listener
 from router.errors import (
     AnswerBroken,
     Looped,

@@ -9,7 +9,7 @@ import orjson
 from yarl import URL
 
 from registry.catalog import names_of
-from router.dialects import Answer, Route
+from router.answer import Answer, Route
 from router.errors import BadRequest, WorkerFailed, WorkerRejected, WorkerUnable
 from router.http.exchange import NOTHING, Call, Exchange, Sending, read_plain, refusal
 from router.http.heads import head_to, headers_to, request_head

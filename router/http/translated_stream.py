@@ -6,7 +6,7 @@ Until the stream has said something, everything is a failed attempt; after it, w
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from router.dialects import Answer, Route
+from router.answer import Answer, Route
 from router.errors import (
     AnswerBroken,
     WorkerError,

@@ -12,8 +12,8 @@ from functools import lru_cache, partial
 import orjson
 from yarl import URL
 
+from router.answer import Answer, Route
 from router.canonical import TextRequest
-from router.dialects import Answer, Route
 from router.errors import WorkerFailed, WorkerRejected, WorkerTimeout
 from router.http.exchange import NOTHING, Call, Exchange, Sending
 from router.http.heads import headers_to, request_head

@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
-from router.dialects import Answer, Route
+from router.answer import Answer, Route
 from router.errors import WorkerFailed
 from router.http.exchange import Exchange
 from router.http.translated_stream import check, first_said

@@ -9,7 +9,7 @@ from yarl import URL
 
 from registry.records import PeerId, Reach
 from registry.task_group import BackgroundTasks
-from router.dialects import Route
+from router.answer import Route
 from router.http.deadlines import Deadlines
 from router.http.errors import HttpError, NotHttp
 from router.http.heads import request_head

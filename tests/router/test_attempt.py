@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from registry.members.liveness import Evidence
+from router.answer import Answer, Route
 from router.attempt import Attempt
-from router.dialects import Answer, Route
 from router.errors import AnswerBroken, WorkerError, WorkerFailed
 from router.http.exchange import NOTHING
 from router.ledger import Ledger

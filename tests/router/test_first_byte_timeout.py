@@ -8,7 +8,7 @@ import pytest
 
 from registry.members.liveness import Presence
 from registry.records import PeerId, Service
-from router.dialects import Answer, Route
+from router.answer import Answer, Route
 from router.errors import WorkerUnreachable
 from router.first_byte_timeout import LOOK_AFTER, LOOKS_CUT_OFF, Waits
 from router.http.exchange import NOTHING

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from registry.records import Load, PeerId, Service
-from router.dialects import Answer, Route
+from router.answer import Answer, Route
 from router.errors import AnswerBroken, WorkerBusy, WorkerFailed
 from router.http.exchange import NOTHING
 from router.ledger import Ledger

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from registry.members.liveness import Presence
+from router.answer import Route
 from router.attempt import Attempt
-from router.dialects import Route
 from router.errors import WorkerUnreachable
 from router.http.reply import Reply
 from router.requests import Kind

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from registry.clock import Clock
 from registry.records import Reach, Service
 from registry.signing import Identity
+from router.answer import Answer
 from router.attempt import Attempt
-from router.dialects import Answer
 from router.ledger import Ledger
 from router.peers.links import Links
 from router.peers.pipes import NoMesh

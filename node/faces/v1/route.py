@@ -15,8 +15,8 @@ from node.faces.openai import pin, read_request, session_of
 from node.faces.request_reader import ID, json_answer
 from registry.mesh import PeerConnection
 from registry.records import PeerId
+from router.answer import Route
 from router.choice import Explained
-from router.dialects import Route
 from router.errors import UnknownModel
 from router.requests import MODEL_KINDS, Kind, Request
 from router.select.candidates import Candidate, Excluded

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from node.auth.prices import parse, priced
 from node.auth.principal import ANYBODY, PRINCIPAL
-from node.auth.usage import UsageRow, sums
+from node.auth.usage_row import UsageRow, sums
 from node.faces import Asks, Context
 from node.faces.errors import WrongParameter
 from node.faces.request_reader import done

@@ -8,7 +8,7 @@ other, their health included.
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
-from router.dialects import Answer
+from router.answer import Answer
 from router.dialects.localai_grpc import request_mapping
 from router.dialects.localai_grpc.backend import Backend, Errand
 from router.dialects.localai_grpc.kinds import SERVED, Others

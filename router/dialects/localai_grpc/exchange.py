@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from router.answer import Answer, Route
 from router.canonical import dropped
 from router.canonical.values import Leaving
-from router.dialects import Answer, Route
 from router.errors import WorkerFailed
 from router.http.exchange import NOTHING
 from router.openai.usage import Usage

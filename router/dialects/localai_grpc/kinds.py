@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
-from router.dialects import Answer
+from router.answer import Answer
 from router.dialects.localai_grpc import media, vectors
 from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
 from router.dialects.localai_grpc.exchange import Asking

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import randrange
 
+from router.answer import Answer
 from router.canonical import image, speech, transcription
 from router.canonical.image import SHAPING, Edit, Image
 from router.canonical.speech import Format
 from router.canonical.values import text, whole
-from router.dialects import Answer
 from router.dialects.localai_grpc.exchange import NAME, Asking, answer_of, unheard
 from router.dialects.localai_grpc.files import Folder, folder
 from router.errors import BadRequest, WorkerFailed, WorkerUnable

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from router.answer import Answer, Route
 from router.canonical import TextRequest
-from router.dialects import Answer, Route
 from router.dialects.localai_grpc import reply_parser, request_mapping
 from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
 from router.dialects.localai_grpc.reply_parser import COUNTABLE

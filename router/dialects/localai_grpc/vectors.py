@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from math import isclose
 from typing import Any
 
+from router.answer import Answer
 from router.canonical import embedding, rerank, store, tokenize
 from router.canonical.embedding import Input
 from router.canonical.store import Find, Get, Key, Set, StoreDelete, bytes_of
-from router.dialects import Answer
 from router.dialects.localai_grpc.exchange import (
     NAME,
     Asking,

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from router.dialects import Answer, Route
+from router.answer import Answer, Route
 from router.dialects.localai_grpc import request_mapping
 from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
 from router.dialects.localai_grpc.reply_parser import ReplyTokens

@@ -9,30 +9,29 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 
-from yarl import URL
-
+from router.answer import Answer, Route
 from router.canonical.rerank import Rerank
-from router.dialects import Answer, Route
-from router.dialects.openai_http import answer_parser, description_parser
-from router.dialects.openai_http.answer_parser import (
-    TellingUsage,
-    json_answer,
-    parsed,
-    stream_answer,
-    told_in,
-)
+from router.dialects.openai_http import description_parser, ranking
 from router.dialects.openai_http.chats import ByChat, NoCompletions
 from router.dialects.openai_http.endpoints import (
     beside,
     elsewhere,
     endpoint,
     metrics_of,
-    understood,
 )
+from router.dialects.openai_http.json_answer import json_answer, parsed, whole_answer
+from router.dialects.openai_http.request_mapping import (
+    Goal,
+    Made,
+    goal_at,
+    goes_to,
+    made_for,
+    prepared,
+)
+from router.dialects.openai_http.stream_answer import TellingUsage, stream_answer
 from router.errors import WorkerError, WorkerFailed, WorkerStale, WorkerUnable
-from router.http.answer_headers import facts_of
 from router.http.exchange import (
     MAX_REFUSAL_BYTES,
     NOTHING,
@@ -40,18 +39,15 @@ from router.http.exchange import (
     Exchange,
     Sending,
     busy,
-    plain_json,
     read_plain,
     refusal,
 )
-from router.http.heads import forwarded_head, head_to
-from router.http.pool import Origin, origin_of, start_of
+from router.http.heads import head_to
 from router.http.probe import Heard, glance
 from router.http.reply import Reply
 from router.http.service_call import call_service, services_of, shown
 from router.large_bodies import aside, takes_long
 from router.openai import usage
-from router.openai.body import for_worker, with_model
 from router.openai.large_json import SMALL_BYTES
 from router.openai.result_writer import DONE
 from router.openai.usage import Takers
@@ -86,8 +82,6 @@ _FIGURES: Mapping[str, Figure] = {
 _NOT_THERE = (404, 405, 501)
 _SHUT = frozenset({401, 403, 503})
 _LACKING = frozenset({400, 422})
-# A completion may have to be asked for as a chat.
-_AT_ONCE = frozenset({Kind.CHAT, Kind.EMBEDDING})
 _SILENT = frozenset({Kind.STORE_SET, Kind.STORE_DELETE})
 """What LocalAI answers with nothing."""
 
@@ -121,16 +115,7 @@ class OpenAIHttp:
 
     def prepare(self, request: Request, candidate: Candidate) -> Call | None:
         """Return what to send for a chat in one piece, or an embedding; `None` for what is not small."""
-        worker, body = candidate.worker, request.body
-        if request.stream or request.verbatim or request.kind not in _AT_ONCE:
-            return None
-        if worker is None or worker.headers or len(body) > SMALL_BYTES:
-            return None
-        if not request.plain or worker.own_model != request.model:
-            body, _ = _for(worker, request)
-        origin, start = _goes_to(worker.api, request.kind)
-        head = forwarded_head(request, start, len(body))
-        return Call(self._places.at(origin), head, body)
+        return prepared(self._places, request, candidate)
 
     def resume(
         self, request: Request, candidate: Candidate, reply: Reply
@@ -140,19 +125,7 @@ class OpenAIHttp:
 
     def whole(self, candidate: Candidate, reply: Reply) -> Answer | None:
         """Return the JSON that a worker answers with success, in one piece and under its name here."""
-        facts = facts_of(reply.headers)
-        body = plain_json(reply, facts)
-        if body is None:
-            return None
-        try:
-            body, spent = told_in(body, candidate.service.model)
-        except WorkerFailed:
-            return None
-        answer = Answer(
-            reply.status, facts.content_type, body, NOTHING, Route.LOCAL, len(body), facts.shown
-        )
-        answer.usage = spent
-        return answer
+        return whole_answer(candidate, reply)
 
     def answer(
         self,
@@ -170,8 +143,8 @@ class OpenAIHttp:
             return call_service(self._links, request, worker)
         if made is None and len(request.body) > SMALL_BYTES and takes_long(request.body):
             return self._large(request, candidate, worker)
-        body, wanted = made or _for(worker, request)
-        own = _goes_to(worker.api, request.kind)
+        body, wanted = made or made_for(worker, request)
+        own = goes_to(worker.api, request.kind)
 
         async def read(exchange: Exchange) -> Answer:
             answer = await self._read(exchange, request.kind, name)
@@ -192,14 +165,14 @@ class OpenAIHttp:
                 return text
             return self._by_chat.unless(text, request, candidate, worker)
         if (other := elsewhere(worker.api, request.kind)) is not None:
-            return _served(ask(body), ask(body, _goal_at(other)))
+            return _served(ask(body), ask(body, goal_at(other)))
         return ask(body)
 
     @asynccontextmanager
     async def _large(
         self, request: Request, candidate: Candidate, worker: Worker
     ) -> AsyncIterator[Answer]:
-        made = await aside(request.body, partial(_for, worker, request))
+        made = await aside(request.body, partial(made_for, worker, request))
         async with self.answer(request, candidate, made) as answer:
             yield answer
 
@@ -279,35 +252,6 @@ class OpenAIHttp:
         return ""
 
 
-Made = tuple[bytes, Rerank | None]
-"""A body as a worker gets it, and which texts are to be put in order."""
-
-
-Goal = tuple[Origin, bytes]
-"""Where requests go, and how each begins."""
-
-
-@lru_cache(maxsize=4096)
-def _goes_to(api: str, kind: Kind) -> Goal:
-    return _goal_at(endpoint(api, kind))
-
-
-def _goal_at(url: URL) -> Goal:
-    return origin_of(url), start_of(url)
-
-
-def _for(worker: Worker, request: Request) -> Made:
-    body = understood(request)
-    if not request.plain:
-        body = for_worker(body, request.content_type)
-    wanted = answer_parser.asked(request) if request.kind is Kind.RERANK else None
-    if wanted is not None:
-        body = answer_parser.body_of(body, wanted)
-    if worker.own_model != request.model:
-        body = with_model(body, request.content_type, worker.own_model)
-    return body, wanted
-
-
 def _said_by(found: Heard) -> object:
     return parsed(found.body) if found.status == 200 else None
 
@@ -333,7 +277,7 @@ async def _served(
 def _rank(answer: Answer, wanted: Rerank, id_: str, name: str) -> None:
     """Say a ranking that is here in one piece in the form that all have."""
     if answer.status == 200 and "json" in answer.content_type:
-        answer.first = answer_parser.told(answer.first, wanted, id_=id_, name=name)
+        answer.first = ranking.told(answer.first, wanted, id_=id_, name=name)
         answer.length = len(answer.first)
 
 

@@ -11,10 +11,10 @@ from dataclasses import asdict
 
 from yarl import URL
 
+from router.answer import Answer
 from router.canonical import SHAPING, TextRequest, dropped
-from router.dialects import Answer
-from router.dialects.openai_http.answer_parser import success
 from router.dialects.openai_http.endpoints import endpoint
+from router.dialects.openai_http.json_answer import success
 from router.errors import WorkerFailed, WorkerUnable
 from router.http.translated_stream import NoSuchPath
 from router.http.translator import Translating, Words

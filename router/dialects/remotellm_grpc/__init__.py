@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from router import worker_headers
+from router.answer import Answer, Route
 from router.canonical import tokenize
-from router.dialects import ALIVE_SECONDS, Answer, Route
+from router.dialects import ALIVE_SECONDS
 from router.dialects.remotellm_grpc import mapping
 from router.dialects.remotellm_grpc import mapping as guts
 from router.dialects.remotellm_grpc.mapping import GENERATE, WORDS, stops_of

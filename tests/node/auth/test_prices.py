@@ -3,7 +3,7 @@
 import pytest
 
 from node.auth.prices import parse, priced
-from node.auth.usage import UsageRow, sums
+from node.auth.usage_row import UsageRow, sums
 
 PRICES = [parse("llama-70b=2/6"), parse("lab/*=0.5/0.5"), parse("llama*=0.2/0.6")]
 

@@ -1,7 +1,7 @@
 """Usage of the last hour: buckets of half a minute, by model and node, of which there are never too many."""
 
-from node.auth.usage import UsageRow
 from node.auth.usage_history import BUCKET, BUCKETS, UsageHistory
+from node.auth.usage_row import UsageRow
 
 HOUR = BUCKET * BUCKETS
 

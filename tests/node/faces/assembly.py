@@ -21,7 +21,8 @@ from node.auth.audit import AuditLog
 from node.auth.key_ring import KeyRing
 from node.auth.quotas import Quotas, of_addresses
 from node.auth.receipts import ReceiptBook, ReceiptLog
-from node.auth.usage import UsageBook, UsageLog
+from node.auth.usage import UsageLog
+from node.auth.usage_book import UsageBook
 from node.config.settings import Keyless, NodeSettings, Settings
 from node.config.web import WebSettings
 from node.faces import Context, Listening

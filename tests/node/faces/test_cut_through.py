@@ -13,8 +13,8 @@ from node.faces.pump_queue import PumpQueue
 from node.faces.response_writer import Outgoing, Passage
 from node.lane.request import LaneRequest, read_head
 from registry.records import PeerId, Service
+from router.answer import Route
 from router.attempt import Routed
-from router.dialects import Route
 from router.errors import AnswerBroken
 from router.failover_recording import Recording
 from router.failover_stream import ContinuedFlow, FirstPart

@@ -13,7 +13,8 @@ from _pytest.mark.structures import ParameterSet
 from yarl import URL
 
 from router import dialects
-from router.dialects import Answer, Dialect, Route
+from router.answer import Answer, Route
+from router.dialects import Dialect
 from router.dialects.openai_http.endpoints import endpoint
 from router.errors import (
     AnswerBroken,

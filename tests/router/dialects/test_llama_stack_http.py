@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.answer import Answer
 from router.canonical import read
-from router.dialects import Answer, Dialect
+from router.dialects import Dialect
 from router.dialects.llama_stack_http import create, part
 from router.dialects.llama_stack_http import whole as all_of_it
 from router.errors import (

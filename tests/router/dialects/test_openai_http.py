@@ -8,10 +8,11 @@ import pytest
 from yarl import URL
 
 from registry.records import Ability
-from router.dialects import Answer, Dialect, Route
+from router.answer import Answer, Route
+from router.dialects import Dialect
 from router.dialects.openai_http import MAX_PROPERTIES_BYTES, create
-from router.dialects.openai_http.answer_parser import LOOKED_AT_BYTES
 from router.dialects.openai_http.endpoints import beside, elsewhere, endpoint, metrics_of
+from router.dialects.openai_http.json_answer import LOOKED_AT_BYTES
 from router.errors import (
     AnswerBroken,
     WorkerBusy,

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from router.dialects.openai_http import answer_parser
+from router.dialects.openai_http import ranking
 from router.errors import WorkerFailed
 from router.requests import Kind, Request
 
@@ -12,13 +12,11 @@ ASKED = {"model": "m", "query": "q", "documents": ["a", {"text": "b"}]}
 
 def wanted(**fields):
     body = orjson.dumps(ASKED | fields)
-    return answer_parser.asked(Request("r", Kind.RERANK, "m", body, "application/json"))
+    return ranking.asked(Request("r", Kind.RERANK, "m", body, "application/json"))
 
 
 def ranked(said, **fields):
-    return orjson.loads(
-        answer_parser.told(orjson.dumps(said), wanted(**fields), id_="r", name="tiny")
-    )
+    return orjson.loads(ranking.told(orjson.dumps(said), wanted(**fields), id_="r", name="tiny"))
 
 
 @pytest.mark.parametrize(
@@ -92,13 +90,13 @@ def test_a_failure_under_a_status_of_success_is_one():
 
 def test_documents_become_texts_which_all_workers_know():
     body = orjson.dumps(ASKED | {"own": 1})
-    assert orjson.loads(answer_parser.body_of(body, wanted())) == {
+    assert orjson.loads(ranking.body_of(body, wanted())) == {
         **ASKED,
         "own": 1,
         "documents": ["a", "b"],
     }
     plain = orjson.dumps(ASKED | {"documents": ["a"]})
-    assert answer_parser.body_of(plain, wanted(documents=["a"])) is plain
+    assert ranking.body_of(plain, wanted(documents=["a"])) is plain
 
 
 @pytest.mark.parametrize("documents", [[{"image": "data:"}], [], "a", [["a"]]])

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.answer import Answer, Route
 from router.canonical import read
-from router.dialects import Answer, Dialect, Route
+from router.dialects import Dialect
 from router.dialects.tgi_http import WORDS, create
 from router.dialects.tgi_http.answer_parser import part
 from router.dialects.tgi_http.answer_parser import whole as in_one_piece

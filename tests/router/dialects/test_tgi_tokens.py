@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 import orjson
 import pytest
 
-from router.dialects import Answer, Dialect
+from router.answer import Answer
+from router.dialects import Dialect
 from router.dialects.tgi_http import create
 from router.dialects.tgi_http.answer_parser import tokens_told
 from router.errors import WorkerFailed, WorkerRejected, WorkerUnable

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import pytest
 
 from registry.records import Reach
-from router.dialects import Answer, Dialect, openai_http, peer
+from router.answer import Answer
+from router.dialects import Dialect, openai_http, peer
 from router.errors import WorkerError, WorkerFailed
 from router.peers.certificate import certificate_of, server_context, trust
 from router.peers.links import Links

@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 import pytest
 from yarl import URL
 
-from router.dialects import Answer, Dialect
+from router.answer import Answer
+from router.dialects import Dialect
 from router.dialects.openai_http import create
 from router.errors import WorkerFailed, WorkerTimeout, WorkerUnreachable
 from router.http.heads import request_head

@@ -6,7 +6,7 @@ import orjson
 import pytest
 from yarl import URL
 
-from router.dialects import Answer
+from router.answer import Answer
 from router.errors import (
     AnswerBroken,
     WorkerBusy,

@@ -7,8 +7,8 @@ import orjson
 import pytest
 from aiohttp import web
 
+from router.answer import Answer
 from router.canonical import TextRequest
-from router.dialects import Answer
 from router.errors import WorkerRejected
 from router.http.translator import Translating, Words
 from router.openai.text_writer import Event

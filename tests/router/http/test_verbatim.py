@@ -6,7 +6,7 @@ import re
 import pytest
 from yarl import URL
 
-from router.dialects import Answer
+from router.answer import Answer
 from router.errors import AnswerBroken, WorkerError, WorkerFailed, WorkerRejected
 from router.http.exchange import Call, Exchange, Sending
 from router.http.heads import request_head

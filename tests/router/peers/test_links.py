@@ -7,7 +7,7 @@ import pytest
 
 from registry.records import PeerId, Reach
 from registry.signing import Identity
-from router.dialects import Route
+from router.answer import Route
 from router.dialects.peer import create
 from router.errors import WorkerDied, WorkerError, WorkerFailed, WorkerUnreachable
 from router.http.errors import HungUp

@@ -10,7 +10,7 @@ from yarl import URL
 
 from registry.records import PeerId
 from registry.task_group import BackgroundTasks
-from router.dialects import Route
+from router.answer import Route
 from router.http.pool import Objection
 from router.peers.certificate import certificate_of, client_context
 from router.peers.paths import Proven, Shut, Untried, Way

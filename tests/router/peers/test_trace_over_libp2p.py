@@ -5,7 +5,7 @@ from functools import partial
 
 from registry.mesh.libp2p.mesh import LibP2PMesh
 from registry.records import Reach
-from router.dialects import Route
+from router.answer import Route
 from router.dialects.peer import create
 from router.peers.certificate import certificate_of
 from router.peers.links import Links

@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from router.dialects import Answer, Dialect
+from router.answer import Answer
+from router.dialects import Dialect
 from router.errors import WorkerUnable
 from router.requests import Kind, Request
 from tests.router.canonical.test_kinds import form

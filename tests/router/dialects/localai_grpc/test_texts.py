@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.answer import Answer, Route
 from router.canonical import read
-from router.dialects import Answer, Dialect, Route
+from router.dialects import Dialect
 from router.dialects.localai_grpc import ENDPOINTS, create, reply_parser
 from router.dialects.localai_grpc.model_load import options
 from router.dialects.localai_grpc.request_mapping import COMPLETION_TOKENS

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 import orjson
 import pytest
 
-from router.dialects import Answer, Dialect
+from router.answer import Answer
+from router.dialects import Dialect
 from router.dialects.openai_http import create
 from router.errors import WorkerRejected
 from router.requests import Kind, Request

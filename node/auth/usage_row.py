@@ -1,0 +1,66 @@
+"""Row of usage: what one key asked of one model in one day, where one node answered."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+NOBODY = "-"
+"""Stands for the key of whoever showed none, the model that nobody has, and the node where nobody answered."""
+
+UsageId = tuple[str, str, str, str]
+"""Day, key, model and node of a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """What one key asked of one model in one day (UTC, `2026-11-25`), where one node answered; sums of seconds.
+
+    `first_seconds` is the time until the first byte of what was answered. `cost` is worked out when it is shown. `estimated`
+    is how many answers did not tell their tokens: of those only what was read of their streams counts.
+    """
+
+    day: str
+    key: str
+    model: str
+    node: str
+    requests: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    estimated: int = 0
+    seconds: float = 0.0
+    first_seconds: float = 0.0
+    cost: float = 0.0
+
+    def __add__(self, other: "UsageRow") -> "UsageRow":
+        return replace(
+            self,
+            requests=self.requests + other.requests,
+            failed=self.failed + other.failed,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            estimated=self.estimated + other.estimated,
+            seconds=round(self.seconds + other.seconds, 6),
+            first_seconds=round(self.first_seconds + other.first_seconds, 6),
+            cost=round(self.cost + other.cost, 9),
+        )
+
+
+def id_of(row: UsageRow) -> UsageId:
+    """Return what a row is told apart by."""
+    return row.day, row.key, row.model, row.node
+
+
+def sums(rows: Iterable[UsageRow], by: Sequence[str]) -> list[UsageRow]:
+    """Return rows summed up by some of `day`, `key`, `model` and `node`; the others are empty."""
+    found: dict[UsageId, UsageRow] = {}
+    for row in rows:
+        day, key, model, node = (
+            said if name in by else ""
+            for name, said in zip(("day", "key", "model", "node"), id_of(row), strict=True)
+        )
+        short = replace(row, day=day, key=key, model=model, node=node)
+        held = found.get(id_of(short))
+        found[id_of(short)] = short if held is None else held + short
+    return [found[key] for key in sorted(found)]

@@ -1,0 +1,116 @@
+"""JSON answer of a worker, in one piece: whether it is a failure that calls itself success, and what tokens it tells.
+
+Beyond `LOOKED_AT_BYTES` it is not looked at: it passes through under whatever name the worker gives its model.
+"""
+
+import json
+from collections.abc import Mapping
+
+import orjson
+
+from router.answer import Answer, Route
+from router.errors import WorkerFailed
+from router.http.answer_headers import facts_of
+from router.http.exchange import NOTHING, SMALL_BYTES, Exchange, plain_json
+from router.http.reply import Reply
+from router.openai import usage
+from router.openai.body import splice_model
+from router.openai.usage import Usage
+from router.select.candidates import Candidate
+
+LOOKED_AT_BYTES = 4 * 1024 * 1024
+"""The longest JSON answer that is held back to be looked at; failures and renamed answers are far shorter."""
+
+_QUOTES = 64
+_TELLING = (b'"code"', b'"error"', b'"model"')
+
+
+def whole_answer(candidate: Candidate, reply: Reply) -> Answer | None:
+    """Return the JSON that a worker answers with success, in one piece and under its name here; `None` for all else."""
+    facts = facts_of(reply.headers)
+    body = plain_json(reply, facts)
+    if body is None:
+        return None
+    try:
+        body, spent = told_in(body, candidate.service.model)
+    except WorkerFailed:
+        return None
+    answer = Answer(
+        reply.status, facts.content_type, body, NOTHING, Route.LOCAL, len(body), facts.shown
+    )
+    answer.usage = spent
+    return answer
+
+
+async def json_answer(exchange: Exchange, name: str) -> Answer:
+    """Make an answer of JSON in one piece; raise `WorkerFailed` when it is a failure that calls itself success."""
+    if exchange.length is not None and exchange.length > LOOKED_AT_BYTES:
+        return exchange.answer(await exchange.some(), Route.LOCAL, length=exchange.length)
+    body = await exchange.at_most(LOOKED_AT_BYTES)
+    if not exchange.ended:
+        return exchange.answer(body, Route.LOCAL, length=exchange.length)
+    spent = None
+    if len(body) > SMALL_BYTES and _plain(body, name):
+        spent = usage.told_at_end(body)
+    elif body:
+        body, spent = told_in(body, name)
+    answer = exchange.answer(body, Route.LOCAL, length=len(body))
+    answer.usage = spent
+    return answer
+
+
+def told_in(body: bytes, name: str) -> tuple[bytes, Usage | None]:
+    """Return JSON under the name of its model here, and the usage that it tells; raise what `success` does."""
+    said = success(body)
+    named = said.get("model")
+    if named != name and isinstance(named, str):
+        body = splice_model(body, name)
+    return body, usage.told(said)
+
+
+def success(body: bytes) -> Mapping[str, object]:
+    """Return what an answer says; raise `WorkerFailed` when it is a failure that calls itself success."""
+    said = parsed(body)
+    if said is None:
+        raise WorkerFailed("the worker's answer is not valid JSON")
+    if not isinstance(said, dict):
+        return {}
+    if "code" in said:
+        code = said["code"]
+        if isinstance(code, int) and not isinstance(code, bool) and code:
+            raise WorkerFailed(f"the worker failed with code {code}")
+    if "choices" in said or "data" in said:
+        return said
+    if isinstance(said.get("error"), dict):
+        raise WorkerFailed("the worker returned an error with a success status")
+    return said
+
+
+def _plain(body: bytes, name: str) -> bool:
+    """Whether a long answer needs no parsing: nothing in it can be a failure, and no name in it is another's."""
+    if body[:1] not in (b"{", b"["):
+        return False
+    written = orjson.dumps(name)
+    ours = (b'"model":' + written, b'"model": ' + written)
+    at = -1
+    # From quote to quote, of which an image has a handful: looking for each key by itself would cost five times as much.
+    for _ in range(_QUOTES):
+        at = body.find(b'"', at + 1)
+        if at < 0:
+            return True
+        if body.startswith(_TELLING, at) and not body.startswith(ours, at):
+            return False
+    if b'"code"' in body or b'"error"' in body:
+        return False
+    return body.count(b'"model"') == sum(map(body.count, ours))
+
+
+def parsed(body: bytes) -> object:
+    """Return what JSON says, `None` where it is none. Workers write what orjson refuses: NaN, halves of surrogates."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            return None

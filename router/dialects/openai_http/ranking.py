@@ -1,0 +1,77 @@
+"""Rankings as Jina and Cohere tell them: an answer in any of the usual shapes in, their form out.
+
+What a worker says besides stays. A request that holds more than texts (images, for one) is the worker's own business, and so is
+an answer that is no ranking.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from router.canonical import rerank
+from router.canonical.rerank import Rerank
+from router.dialects.openai_http.json_answer import parsed, success
+from router.errors import BadRequest
+from router.openai.body import object_of
+from router.requests import Request
+from router.select.fitness import USUAL_BYTES
+
+_LISTS = ("results", "data", "rankings")
+_SCORES = ("relevance_score", "score")
+
+
+def asked(request: Request) -> Rerank | None:
+    """Return which texts are to be put in order, `None` where it is not texts alone, or the worker shall find fault with it."""
+    try:
+        return rerank.read(request)
+    except BadRequest:
+        return None
+
+
+def body_of(body: bytes, wanted: Rerank) -> bytes:
+    """Return a body whose documents are texts: some workers know no objects."""
+    fields = object_of(body)
+    if fields.get("documents") == list(wanted.documents):
+        return body
+    return orjson.dumps({**fields, "documents": wanted.documents})
+
+
+def told(body: bytes, wanted: Rerank, *, id_: str, name: str) -> bytes:
+    """Return an answer in the form of all; raise `WorkerFailed` for a failure that calls itself success."""
+    success(body)
+    said = parsed(body)
+    rest: Mapping[str, Any] = said if isinstance(said, dict) else {}
+    rows = said if isinstance(said, list) else next(
+        (rest[key] for key in _LISTS if isinstance(rest.get(key), list)), []
+    )  # fmt: skip
+    ranked = [_row(row, wanted) for row in rows]
+    results = [row for row in ranked if row is not None]
+    if not rows or len(results) != len(rows):
+        return body
+    results.sort(key=lambda row: -row["relevance_score"])
+    beside = {key: value for key, value in rest.items() if key not in _LISTS}
+    usual = {"id": f"rerank-{id_}", "usage": _usage(wanted)}
+    lacking = {key: value for key, value in usual.items() if beside.get(key) is None}
+    best = results[: wanted.top_n]
+    return orjson.dumps({**beside, **lacking, "model": name, "results": best})
+
+
+def _row(given: object, wanted: Rerank) -> dict[str, Any] | None:
+    match given:
+        case {"index": int(index), **rest} if 0 <= index < len(wanted.documents):
+            pass
+        case _:
+            return None
+    score = next((rest[key] for key in _SCORES if isinstance(rest.get(key), int | float)), None)
+    if score is None:
+        return None
+    own = {str(key): value for key, value in rest.items() if key not in (*_SCORES, "document")}
+    text = {"document": {"text": wanted.documents[index]}} if wanted.with_documents else {}
+    return {"index": index, "relevance_score": score, **text, **own}
+
+
+def _usage(wanted: Rerank) -> dict[str, object]:
+    texts = (wanted.query, *wanted.documents)
+    tokens = sum(-(-len(text.encode(errors="replace")) // USUAL_BYTES) for text in texts)
+    return {"prompt_tokens": tokens, "total_tokens": tokens, "estimated": True}
