@@ -222,10 +222,9 @@ class Router:
     def services(self, kind: Kind) -> list[tuple[PeerId, Service]]:
         """Return who offers a service of a kind, this machine's own first, and who is not there now as well."""
         name, own = name_of_any(SERVICES[kind]), self._world.own
-        here = self._ledger.workers().by_name.get(name, ())
         offers = self._world.catalog.offers.get(name, ())
         there = [(o.node, o.service) for o in offers if o.node != own]
-        return [*((own, worker.service) for worker in here), *there]
+        return [*((own, w.service) for w in self._ledger.workers().by_name.get(name, ())), *there]
 
     async def greet(self, worker: Worker) -> bool:
         """Say whether a worker of this machine answers: it did a moment ago, is at work for us, or is asked something small."""

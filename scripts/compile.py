@@ -21,10 +21,11 @@ PACKAGES = ("registry", "router", "node")
 
 MODULES = """
     node/faces/access_log.py node/faces/openai.py node/faces/pump.py node/faces/respond.py
-    node/lane/direct.py node/lane/request.py node/lane/response.py
+    node/auth/usage_book.py node/lane/direct.py node/lane/request.py node/lane/response.py
     node/observe/log_writer.py node/observe/logs.py node/observe/metrics.py
-    router/answer_times.py router/attempt.py router/choice.py router/desk.py router/dispatch.py router/ledger.py
+    router/answer.py router/answer_times.py router/attempt.py router/choice.py router/desk.py router/dispatch.py router/ledger.py
     router/requests.py router/start.py
+    router/dialects/openai_http/json_answer.py router/dialects/openai_http/request_mapping.py
     router/http/connection.py router/http/cut_through.py router/http/exchange.py router/http/heads.py
     router/http/pool.py router/http/repeated_head.py router/http/reply.py
     router/openai/body.py router/openai/usage.py
@@ -128,7 +129,7 @@ def constructor_of(node: ast.ClassDef) -> str:
     return "\n    ".join(
         (
             f"\n    def __init__(self, {', '.join(given)}) -> None:",
-            *(f"    {line}" for line in sets),
+            *(f"    {line}" for line in sets or ["pass"]),
             "",
         )
     )

@@ -256,12 +256,13 @@ class Sending:
                 else:
                     await reply.sent()
                 self._exchange = Exchange(reply, settings, ends, loop)
-                self._answer = answer = await self._read(self._exchange)
-        except OSError as error:
-            raise _failure(error, settings) from error
-        finally:
-            if self._answer is None:
-                self._close()
+                answer = await self._read(self._exchange)
+        except BaseException as error:
+            self._close()
+            if isinstance(error, OSError):
+                raise _failure(error, settings) from error
+            raise
+        self._answer = answer
         return answer
 
     async def __aexit__(self, *_: object) -> None:
