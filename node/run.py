@@ -82,8 +82,6 @@ def run(
 
     `grant` is what it shows to nodes that want one.
     """
-    if not is_compiled():
-        log.info("%s", SLOWER)
     settings = fitted(settings, raise_limit())
     given = Given(settings, identity, swarm_key, data_dir, control_token(data_dir), grant)
     try:
@@ -147,7 +145,7 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
             settle()
             also = "".join(f" {name}={place}" for name, place in rpcs.items())
             ready(f"ready http={listening.url} p2p={registry.mesh.addresses()[0]}{also}")
-            _tell_surfaces(settings, replace(listening, rpcs=rpcs), registry.mesh.addresses())
+            _tell_once(settings, replace(listening, rpcs=rpcs), registry.mesh.addresses())
             if not parts.bootstrap.addresses and len(registry.catalog.held) == 1:
                 private = bool(settings.node.swarm_key)
                 log.info("%s", invitation(registry.mesh.addresses(), private=private))
@@ -205,7 +203,9 @@ def _background(
     }
 
 
-def _tell_surfaces(settings: Settings, listening: Listening, mesh: Sequence[str]) -> None:
+def _tell_once(settings: Settings, listening: Listening, mesh: Sequence[str]) -> None:
+    if not is_compiled():
+        log.info("%s", SLOWER)
     found = surfaces(settings, listening, mesh)
     log.info("%s", told(found))
     if warning := warned(found):
