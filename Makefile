@@ -22,7 +22,7 @@ TORCH := 2.13.0
 
 REAL := gateways texts vectors stack vllm
 
-.PHONY: help demo test test-all swarm swarm-together swarm-alone clients images real pythons dist check fmt docs bench instructions charts screenshots recording vendored seeds soak install lock clean
+.PHONY: help demo test test-all swarm swarm-together swarm-alone clients images real pythons dist sanitized check fmt docs bench instructions charts screenshots recording vendored seeds soak install lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +78,11 @@ pythons: $(MADE)/venv ## build a wheel for each supported Python that is install
 
 dist: $(MADE)/wheel ## build the sdist and a wheel for this Python in dist/
 	@rm -rf dist && $(BIN)/python -m hatchling build -t sdist -d dist && cp $(VENV)/wheel/*.whl dist && ls dist
+
+MINUTES := 0
+
+sanitized: $(MADE)/dev $(MADE)/sanitized ## test the byte path compiled with ASan and UBSan; MINUTES=60 goes on with other seeds
+	@sh scripts/sanitized.sh $(BIN)/python $(VENV)/sanitized $(MINUTES)
 
 check: $(MADE)/dev ## check format, lint, types, imports between packages, dependencies, spelling, compose file
 	@sh scripts/check.sh $(BIN)
@@ -165,6 +170,13 @@ $(MADE)/wheel: $(MADE)/needs pyproject.toml scripts/compile.py $(shell find node
 $(MADE)/compiled: $(MADE)/wheel
 	@rm -rf $(VENV)/compiled && $(BIN)/python -m zipfile -e $(VENV)/wheel/*.whl $(VENV)/compiled
 	@ls $(VENV)/compiled/router/ledger.*.so > $@
+
+# mypyc shifts negative numbers, which C leaves open and compilers do as is meant.
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-sanitize=shift -fno-omit-frame-pointer -O1
+
+$(MADE)/sanitized: $(MADE)/wheel
+	@rm -rf $(VENV)/sanitized && CFLAGS="$(SANITIZE)" $(BIN)/python -m hatchling build -t wheel -d $(VENV)/sanitized
+	@cd $(VENV)/sanitized && ../bin/python -m zipfile -e *.whl . && rm *.whl && nm -D *.so | grep -q asan && touch $(CURDIR)/$@
 
 # An installed node is a copy; what those who develop have, and the demo, are the files here.
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check

@@ -153,7 +153,7 @@ def compiled(root: Path, place: Path) -> Path:
     (place / "setup.py").write_text(_SETUP)
     done = subprocess.run(
         [sys.executable, "setup.py", *MODULES], cwd=place, env={"CFLAGS": "-O1 -g0", **os.environ},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=1_200,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
     )  # fmt: skip
     if done.returncode:
         said = [line for line in done.stdout.splitlines() if ": warning: " not in line]

@@ -34,6 +34,54 @@ def test_a_module_is_adapted_and_nothing_is_left_that_mypyc_refuses(module):
     assert "._thread " not in made
 
 
+SAMPLE = '''
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """One."""
+
+    a: int
+    """A first field."""
+    b: str = "x" * 2
+    c: list[int] = field(default_factory=list)
+    d: Callable[[], int] = field(default=int, repr=False)
+    e: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "e", self.a + 1)
+
+@dataclass(slots=True, kw_only=True)
+class Named:
+    a: int = 1
+    b: int
+
+@dataclass(slots=True)
+class Empty:
+    """None."""
+'''
+
+
+def test_a_constructor_that_is_written_out_takes_and_makes_the_same():
+    (plain, made) = ({}, {})
+    exec(SAMPLE, plain)
+    exec(hook.adapted(SAMPLE), made)
+    assert "def __init__(self, a: int" in hook.adapted(SAMPLE)
+    for call in (
+        "Whole(1)",
+        "Whole(1, 'y', [2], d=str)",
+        "Named(b=3)",
+        "Named(a=2, b=3)",
+        "Empty()",
+    ):
+        assert repr(eval(call, made)) == repr(eval(call, plain))
+    assert eval("Whole(1) == Whole(1) and hash(Named) and Whole(1).c is not Whole(1).c", made)
+    for call in ("Whole()", "Named(3)", "Whole(1, e=2)", "Empty(1)"):
+        with pytest.raises(TypeError):
+            eval(call, made)
+
+
 def test_what_is_compiled_stands_beside_the_sources(monkeypatch):
     def compiled(root, place):
         assert root == ROOT
