@@ -180,6 +180,8 @@ class WorkerDied(WorkerFailed):
     """The worker accepted the request and closed the connection before a response; the request may have crashed it."""
 
     deaths = 1
+    hung_up = False
+    """Whether that was this node's own connection, and not what another node told."""
 
 
 class WorkerStale(WorkerError):

@@ -352,7 +352,9 @@ def _failure(error: OSError, settings: RouterSettings) -> WorkerError:
         case CannotConnect():
             return WorkerUnreachable(f"the worker cannot be reached: {error}")
         case HungUp():
-            return WorkerDied("the worker closed the connection before it answered")
+            died = WorkerDied("the worker closed the connection before it answered")
+            died.hung_up = True
+            return died
         case _:
             return WorkerFailed("the response is not HTTP")
 

@@ -18,7 +18,7 @@ from registry.signing import Identity
 from registry.task_group import BackgroundTasks
 from router.errors import WorkerDied, WorkerTimeout, WorkerUnreachable
 from router.http.deadlines import Deadlines
-from router.http.errors import HttpError, HungUp
+from router.http.errors import HttpError
 from router.http.heads import header_lines
 from router.http.pool import Places
 from router.peers.alpn import offer
@@ -135,7 +135,7 @@ class Links:
             way.doubt()
             raise
         except WorkerDied as error:
-            if isinstance(error.__cause__, HungUp) and self._peers.cut_off(peer):
+            if error.hung_up and self._peers.cut_off(peer):
                 raise WorkerUnreachable(
                     "its node is alive, but the connection to it broke"
                 ) from error

@@ -371,6 +371,8 @@ async def test_a_failure_before_the_first_byte_is_told_apart(
     with pytest.raises(error) as failed:
         await ask(dialect, chat(stream=stream), own(worker.url))
     assert type(failed.value) is error
+    if isinstance(failed.value, WorkerDied):
+        assert failed.value.hung_up
     assert worker.url not in str(failed.value)
     # A stream that is refused is asked once more without our question for its usage.
     again = stream and faults.get("status") in (400, 422)

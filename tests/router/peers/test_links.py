@@ -10,7 +10,6 @@ from registry.signing import Identity
 from router.answer import Route
 from router.dialects.peer import create
 from router.errors import WorkerDied, WorkerError, WorkerFailed, WorkerUnreachable
-from router.http.errors import HungUp
 from router.peers.certificate import certificate_of
 from router.peers.links import Links
 from router.peers.pipes import NoMesh
@@ -228,11 +227,11 @@ async def test_a_connection_that_ends_with_the_way_to_a_node_that_lives_is_no_de
     async with peer_node() as node:
         peers = CutOff({OWN.peer: TOGETHER, node.identity.peer: node.reach}, cut=cut_off)
         links = Links(identity=OWN, peers=peers, settings=QUICK)
+        died = WorkerDied("hung up")
+        died.hung_up = True
         with pytest.raises(error):
             async with links.to(node.identity.peer):
-                raise WorkerDied("hung up") from HungUp(
-                    "the other side closed the connection", untouched=True
-                )
+                raise died
         await links.close()
 
 
