@@ -73,8 +73,11 @@ def asking(body: bytes) -> bytes | None:
     if "stream_options" not in fields:
         return _put_first(body)
     values = list(_VALUE.finditer(body))
+    options = fields["stream_options"]
     # One that stands deeper down is somebody else's.
-    if len(values) != 1 or orjson.loads(values[0][1]) != fields["stream_options"]:
+    if len(values) != 1 or orjson.loads(values[0][1]) != options:
+        return None
+    if options and not any(options.get("include_usage") is no for no in (None, False)):
         return None
     start, end = values[0].span(1)
     return body[:start] + _answering(body[start:end]) + body[end:]

@@ -61,6 +61,7 @@ def test_a_body_asks_for_usage_and_says_nothing_else_that_it_did_not(
          b'{"stream_options":{"include_usage":true},"tools":[{"stream_options":{"x":1}}]}'),
         (b'{"stream_options":{"include_usage" : true}}', None),
         (b'{"stream_options":{"x":{}}}', None),
+        (b'{"stream_options":{"include_usage":0}}', None),
         (b'{"stream_options":1}', None),
         (b'{"stream_options":{},"stream_options":{}}', None),
     ],
