@@ -1,19 +1,18 @@
 """Connection of one client: limits and timeouts before aiohttp sees it.
 
-aiohttp reads requests and writes answers; it is given the bytes of one request after the other. What comes behind a request
-that is under way waits, and the socket is not read meanwhile. A look now and then ends what takes too long.
+A handler of aiohttp's reads requests and writes answers; it is made when the first bytes are its to read, and given those of
+one request after the other. What comes behind a request that is under way waits, and the socket is not read meanwhile. A look
+now and then ends what takes too long.
 """
 
 import asyncio
-import logging
 import socket
 from collections.abc import Mapping
 from math import inf
 from types import MappingProxyType
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, Protocol, cast
 
 from aiohttp import HttpVersion11, web
-from aiohttp.http import HttpProcessingError, RawRequestMessage
 
 from node import heads
 from node.auth.socket_owner import UNASKED
@@ -23,18 +22,13 @@ from node.faces.errors import (
     HeadTooLarge,
     HeadTooSlow,
     TooManyConnections,
-    Unparseable,
 )
 from node.faces.request_reader import id_of
+from node.http_handler import LINGER_SECONDS, HttpHandler, log
 from node.lane.request import LaneRequest
-
-log = logging.getLogger("modelvine.http")
 
 HELD_BYTES = 64 * 1024
 """Bytes of an answer that wait for their caller before its handler waits too."""
-
-BODY_BYTES = 128 * 1024
-"""Bytes of a body that wait for their handler before the socket is left unread; up to twice as many, with what is in pieces."""
 
 PIECE_BYTES, FEW_BYTES, MANY_LINES = 8 * 1024, 512, 128
 """Bytes that are parsed in one turn where nobody knows how many belong together; few where so many lines could be chunks."""
@@ -45,12 +39,8 @@ AHEAD_BYTES = 1024 * 1024
 STALL_SECONDS = 30.0
 """Seconds that a caller may take to read the rest of an answer whose handler is done."""
 
-LINGER_SECONDS = 2.0
-"""Seconds that what is still being sent is thrown away, so that its sender gets to read why."""
-
 _SOON = 0.05  # seconds after which a caller who has closed its side is looked at
 _HEAD_END = b"\r\n\r\n"
-_NOT_FRAMED = "the body does not match its framing headers"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -69,43 +59,17 @@ class Surroundings(Protocol):
         """Forget a connection that is closed."""
 
 
-class CallerConnection(web.RequestHandler):
+class CallerConnection(asyncio.Protocol):
     """One caller's connection."""
 
     __slots__ = (
-        "_ahead",
-        "_apart",
-        "_asked_back",
-        "_deaf",
-        "_due",
-        "_head_bytes",
-        "_head_due",
-        "_last",
-        "_left",
-        "_place",
-        "_turn",
-        "_under_way",
-        "_waits",
-        "_wire",
-        "address",
-        "owner",
-        "task",
-    )
+        "_ahead", "_apart", "_asked_back", "_deaf", "_due", "_handler", "_head_bytes", "_head_due", "_last", "_left", "_loop",
+        "_place", "_room", "_server", "_turn", "_under_way", "_waits", "address", "full", "owner", "task", "transport",
+    )  # fmt: skip
 
     def __init__(self, server: web.Server, place: Surroundings) -> None:
-        super().__init__(
-            server,
-            loop=asyncio.get_running_loop(),
-            keepalive_timeout=1e6,  # this module itself ends idle connections
-            access_log=cast("logging.Logger", None),
-            logger=log,
-            auto_decompress=False,
-            lingering_time=LINGER_SECONDS,
-            read_bufsize=BODY_BYTES,
-            max_line_size=heads.MAX_URL_BYTES,
-            max_field_size=heads.MAX_FIELD_BYTES,
-            max_headers=heads.MAX_FIELDS,
-        )
+        self._loop = asyncio.get_running_loop()
+        self._server = server
         self._place = place
         self.address = ""
         """The caller's IP address."""
@@ -113,7 +77,13 @@ class CallerConnection(web.RequestHandler):
         """Uid of the caller's process, where that is known."""
         self.task: asyncio.Task[Any] | None = None
         """The task that answers a request of this connection, if there is one."""
-        self._wire: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
+        """What it is sent on; `None` before and after."""
+        self.full = False
+        """Whether the transport holds enough of an answer."""
+        self._room: asyncio.Future[None] | None = None
+        """Done once it takes more."""
+        self._handler: HttpHandler | None = None
         self._under_way: web.BaseRequest | LaneRequest | None = None
         self._ahead: bytes | memoryview = b""
         self._waits = False
@@ -159,7 +129,7 @@ class CallerConnection(web.RequestHandler):
         if self._under_way is not None:
             if now >= self._due or (self._left and self._is_gone()):
                 self.abort()
-        elif now >= self._head_due and not self._messages:
+        elif now >= self._head_due and not self._has_queue():
             if self._head_bytes:
                 self.refuse(HeadTooSlow("the request's headers did not arrive in time"))
             else:
@@ -169,34 +139,36 @@ class CallerConnection(web.RequestHandler):
 
     def leave(self) -> None:
         """End the connection, with the answer to a request that is under way."""
-        if self._under_way is None and not self._messages:
+        if self._under_way is None and not self._has_queue():
             self.end()
-        else:
-            self.close()
+        elif self._handler is not None:
+            self._handler.close()
 
     def end(self) -> None:
         """Close the connection once what was sent is taken, for which there is a time limit."""
         self._deaf, self._last = True, True
         self._head_due, self._due = inf, self._place.now + STALL_SECONDS
-        self.force_close()
-        if self._wire is not None:
-            self._wire.close()
+        if self._handler is not None:
+            self._handler.force_close()
+        if self.transport is not None:
+            self.transport.close()
 
     def abort(self) -> None:
         """Cut the connection."""
         self._deaf = True
-        if self._wire is not None:
-            self._wire.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     def refuse(self, error: FaceError, said: Mapping[str, str] = _NOTHING) -> None:
         """Answer what is no request, and listen no more; `said` are the headers that could be read."""
-        wire = self._wire
+        wire = self.transport
         if self._deaf or wire is None:
             return
         log.debug("refused an invalid request: %s", type(error).__name__)
         self._deaf, self._under_way, self._ahead = True, None, b""
-        # aiohttp would close it at once, and who still sends would lose the answer.
-        self.transport = None
+        if self._handler is not None:
+            # aiohttp would close it at once, and who still sends would lose the answer.
+            self._handler.transport = None
         self._head_due, self._due = inf, self._place.now + LINGER_SECONDS
         wire.write(heads.spelt(error, id_of(said), self._place.fixed))
         if wire.can_write_eof():
@@ -209,7 +181,7 @@ class CallerConnection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, where there is room."""
-        wire = self._wire = cast("asyncio.Transport", transport)
+        wire = self.transport = cast("asyncio.Transport", transport)
         name = wire.get_extra_info("peername")
         self.address = self.address or (str(name[0]) if isinstance(name, tuple) else "")
         wire.set_write_buffer_limits(HELD_BYTES)  # TLS would hold eight times as much
@@ -218,22 +190,48 @@ class CallerConnection(web.RequestHandler):
             wire.close()
             return
         self._head_due = self._place.now + self._place.settings.head_timeout
-        # Nothing is aiohttp's to read yet; it would start a task for that.
-        super(web.RequestHandler, self).connection_made(transport)
 
-    def connection_lost(self, exc: BaseException | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         """The caller is gone: nobody wants its answer any more."""
-        self._wire, self._under_way, self._ahead, self.task = None, None, b"", None
+        handler, room = self._handler, self._room
+        self.transport, self._under_way, self._ahead, self.task = None, None, b"", None
+        # Else each would refer to the other.
+        self._handler = self._room = None
         self._place.lost(self)
-        super().connection_lost(exc)
+        if room is not None and not room.done():
+            room.set_exception(ConnectionResetError("the caller is gone"))
+        if handler is not None:
+            handler.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The transport holds enough."""
+        self.full = True
+        if self._handler is not None:
+            self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The transport takes more."""
+        self.full = False
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+        if self._handler is not None:
+            self._handler.resume_writing()
+
+    async def drain(self) -> None:
+        """Wait while the transport holds enough; raise `ConnectionError` when nobody takes it."""
+        if self.transport is None:
+            raise ConnectionResetError("the caller is gone")
+        if self.full:
+            room = self._room or self._loop.create_future()
+            self._room = room
+            await room
 
     def data_received(self, data: bytes) -> None:
-        """Take in bytes; none where aiohttp goes on with what it has."""
+        """Take in bytes."""
         if self._deaf:
             return
-        if not data:
-            super().data_received(data)
-        elif not self._ahead:
+        if not self._ahead:
             self._ahead = data
             self._read()
         elif len(self._ahead) < AHEAD_BYTES:
@@ -242,21 +240,15 @@ class CallerConnection(web.RequestHandler):
         else:
             self.abort()
 
-    def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 (aiohttp's)
-        """There is room for more of a body."""
-        super().resume_reading(resume_parser)
-        if self._ahead:
-            self._pause()
-
-    def eof_received(self) -> bool | None:  # type: ignore[override]  # asyncio's, which aiohttp makes narrower
+    def eof_received(self) -> bool | None:
         """Go on with what was asked before, though nothing more will be; a caller who is gone is noticed when it is sent to."""
-        asked, wire = self._under_way, self._wire
+        asked, wire = self._under_way, self.transport
         if self._left:
             return True
         if self._deaf or wire is None or wire.get_extra_info("sslcontext") is not None:
             return None
         if asked is None:
-            waits = bool(self._head_bytes or self._messages or self._ahead)
+            waits = bool(self._head_bytes or self._has_queue() or self._ahead)
         else:
             # Whoever closes it in the middle of an answer has left.
             waits = asked.content.is_eof() and not asked.writer.output_size
@@ -266,44 +258,33 @@ class CallerConnection(web.RequestHandler):
         self._loop.call_soon(self._look_again)
         return True
 
-    # What aiohttp calls.
+    # What the handler calls.
 
-    def log_access(
-        self,
-        request: web.BaseRequest,  # noqa: ARG002
-        response: web.StreamResponse,
-        time: float | None,  # noqa: ARG002
-    ) -> None:
+    def body_resumed(self) -> None:
+        """There is room for more of a body."""
+        if self._ahead:
+            self._pause()
+
+    def failed(self) -> None:
+        """A request could not be answered: cut the connection, unless it ends already."""
+        if not self._deaf:
+            self.abort()
+
+    def sent(self, *, ends: bool) -> None:
         """An answer is sent as far as its caller reads it, and the next request may come."""
         self._under_way = self.task = None
-        self._last = not response.keep_alive
-        wait = STALL_SECONDS if self._last else self._place.settings.idle_timeout
+        self._last = ends
+        wait = STALL_SECONDS if ends else self._place.settings.idle_timeout
         self._due = self._place.now + wait
         if self._left:
             self._loop.call_later(_SOON, self._look_again)
         if self._place.closing:
-            self.close()
+            if self._handler is not None:
+                self._handler.close()
         elif self._ahead:
             self._go_on()
 
-    def handle_error(
-        self,
-        request: web.BaseRequest,  # noqa: ARG002 (the error says more)
-        status: int = 500,  # noqa: ARG002
-        exc: BaseException | None = None,
-        message: str | None = None,  # noqa: ARG002
-    ) -> NoReturn:
-        """Refuse what the parser could not read; what a handler could not answer ends the connection."""
-        if isinstance(exc, HttpProcessingError):
-            self.refuse(heads.fault_of(exc))
-        elif not self._deaf:
-            self.abort()
-        raise ConnectionResetError("the connection ends") from exc
-
-    def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Log what is wrong here; of a body that was cut its reader has told."""
-        if not isinstance(kw.get("exc_info"), FaceError):
-            super().log_exception(*args, **kw)
+    # How.
 
     def _go_on(self) -> None:
         """Parse on in the next turn of the loop."""
@@ -313,16 +294,16 @@ class CallerConnection(web.RequestHandler):
     def _read(self) -> None:
         """Parse a piece of what has come; the rest has its turn later, or when what is before it is answered."""
         self._turn = None
-        if self._deaf or self._wire is None:
+        if self._deaf or self.transport is None:
             return
         if self._ahead and not self._is_behind():
             ahead, size = self._ahead, self._share()
             self._ahead = memoryview(ahead)[size:] if size < len(ahead) else b""
             self._parse(bytes(ahead[:size]))
         if not self._ahead:
-            if self._waits and not self._buffer_paused and not self._reading_paused:
+            if self._waits and (self._handler is None or self._handler.has_room):
                 self._waits = False
-                self._wire.resume_reading()
+                self.transport.resume_reading()
             return
         self._pause()
         if not self._is_behind():
@@ -330,9 +311,7 @@ class CallerConnection(web.RequestHandler):
 
     def _is_behind(self) -> bool:
         """Whether what came last has to wait until something else is answered."""
-        return bool(self._messages) or (
-            self._under_way is not None and heads.is_read(self._under_way)
-        )
+        return self._has_queue() or (self._under_way is not None and heads.is_read(self._under_way))
 
     def _share(self) -> int:
         """Return how many bytes are parsed now: those of one head, of a body of known length, or a few."""
@@ -357,28 +336,28 @@ class CallerConnection(web.RequestHandler):
             if not self._head_bytes:
                 self._head_due, self._due = self._place.now + self._place.settings.head_timeout, inf
             self._head_bytes += len(piece)
-        if self._task_handler is None:
-            super().connection_made(cast("asyncio.Transport", self._wire))
-        super().data_received(piece)
-        if isinstance(asked, web.BaseRequest) and self._messages and not asked.content.is_eof():
-            said = self._messages[-1][0]
-            # What the parser could not read it does not tell whoever reads the body.
-            if not isinstance(said, RawRequestMessage):
-                found = heads.fault_of(said.exc)
-                within = found if isinstance(found, HeadTooLarge) else Unparseable(_NOT_FRAMED)
-                asked.content.set_exception(within)
+        if self._handler is None:
+            self._handler = HttpHandler(self._server, self)
+            self._handler.connection_made(cast("asyncio.Transport", self.transport))
+            if self.full:
+                self._handler.pause_writing()
+        self._handler.parse(piece, asked if isinstance(asked, web.BaseRequest) else None)
+
+    def _has_queue(self) -> bool:
+        """Whether requests that were read wait for their turn."""
+        return self._handler is not None and self._handler.waits
 
     def _pause(self) -> None:
         self._waits = True
-        if self._wire is not None:
-            self._wire.pause_reading()
+        if self.transport is not None:
+            self.transport.pause_reading()
 
     def _look_again(self) -> None:
         """End the connection of a caller who sends nothing more, once all is answered or it is gone."""
-        asked, wire = self._under_way, self._wire
+        asked, wire = self._under_way, self.transport
         if wire is None or self._deaf:
             return
-        if asked is None and not self._messages and not self._ahead:
+        if asked is None and not self._has_queue() and not self._ahead:
             self.end()
         elif asked is None:
             self._loop.call_later(_SOON, self._look_again)
@@ -394,7 +373,7 @@ class CallerConnection(web.RequestHandler):
 
     def _is_gone(self) -> bool:
         """Whether the kernel knows that nobody is there any more: it does once something was sent in vain."""
-        known = self._wire.get_extra_info("socket") if self._wire is not None else None
+        known = self.transport.get_extra_info("socket") if self.transport is not None else None
         if known is None or known.family not in (socket.AF_INET, socket.AF_INET6):
             return False
         return bool(known.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == 7)  # TCP_CLOSE

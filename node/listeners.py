@@ -25,6 +25,7 @@ from node.connections import CallerConnection
 from node.faces.errors import FaceError
 from node.faces.peer_access import KnownPeers
 from node.heads import FixedHeaders, check, fixed_headers, is_spoken
+from node.http_handler import HttpHandler
 from node.lane.calls import LANE
 from node.lane.connection import LaneConnection
 from node.shared_connections import SharedConnections
@@ -272,9 +273,14 @@ class Listener:
         self._timer = loop.call_later(_GRAIN, self._look, loop) if self._connections else None
 
 
+def connection_of(request: web.BaseRequest) -> CallerConnection:
+    """Return the connection that a request came on."""
+    return cast("CallerConnection", cast("HttpHandler", request.protocol).connection)
+
+
 def _begin(make: Callable[..., web.BaseRequest], *said: Any) -> web.BaseRequest:
     request = make(*said)
-    cast("CallerConnection", request.protocol).begin(request)
+    connection_of(request).begin(request)
     return request
 
 
@@ -282,7 +288,7 @@ async def _answer(
     handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], request: web.BaseRequest
 ) -> web.StreamResponse:
     """Have a request answered that everybody reads alike; the connection ends where it is none."""
-    connection = cast("CallerConnection", request.protocol)
+    connection = connection_of(request)
     connection.task = asyncio.current_task()
     if not is_spoken(request):
         raise ConnectionResetError("not HTTP/1.0 or HTTP/1.1")
@@ -300,7 +306,7 @@ async def _answer(
 async def _dress(fixed: FixedHeaders, request: web.Request, response: web.StreamResponse) -> None:
     """Write the headers that every answer has, and end the connection where nothing may follow."""
     response.headers.update(fixed.fields)
-    if cast("CallerConnection", request.protocol).is_last(request):
+    if connection_of(request).is_last(request):
         response.force_close()
         response.headers["Connection"] = "close"
 

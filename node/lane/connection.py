@@ -109,12 +109,12 @@ class LaneConnection(CallerConnection):
         elif len(self._pieces) >= PIECES:
             self._step_aside()
 
-    def eof_received(self) -> bool | None:  # type: ignore[override]  # asyncio's, which aiohttp makes narrower
+    def eof_received(self) -> bool | None:
         """Go on with what was asked before, though nothing more will be."""
         # Whoever closes its side within a request has left.
         return None if self._awaited is not None else super().eof_received()
 
-    def connection_lost(self, exc: BaseException | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         """The caller is gone: nobody wants its answer any more."""
         asked = self._under_way
         task = self.task if isinstance(asked, LaneRequest) else None
@@ -142,7 +142,7 @@ class LaneConnection(CallerConnection):
 
     def send_now(self, *parts: bytes) -> None:
         """Send bytes; raise `ConnectionError` when nobody takes them."""
-        wire, asked = self._wire, self._under_way
+        wire, asked = self.transport, self._under_way
         if wire is None or asked is None or wire.is_closing():
             raise ConnectionResetError("the caller is gone")
         size = sum(map(len, parts))
@@ -154,24 +154,19 @@ class LaneConnection(CallerConnection):
 
     def send_on(self, piece: bytes) -> None:
         """Send more of an answer of which something was sent; raise as `send_now` does."""
-        wire = self._wire
+        wire = self.transport
         if wire is None or self._under_way is None or wire.is_closing():
             raise ConnectionResetError("the caller is gone")
         wire.write(piece)
 
-    async def drain(self) -> None:
-        """Wait while the transport holds enough; raise `ConnectionError` when nobody takes it."""
-        if self._paused:
-            await self._drain_helper()
-
     def answer(self, status: int, lines: str, body: bytes) -> None:
         """Send the answer to a direct call, with these header lines."""
         self._direct = None
-        wire = self._wire
+        wire = self.transport
         if wire is None or wire.is_closing():
             return
         wire.write(self.head(status, lines, len(body)) + body)
-        if self._paused:
+        if self.full:
             self._due = self._place.now + STALL_SECONDS
             self.task = self._loop.create_task(self._drained())
         else:
@@ -188,7 +183,7 @@ class LaneConnection(CallerConnection):
     def _read(self) -> None:
         """Take a request that is plain and here; have aiohttp parse a piece of whatever else has come."""
         self._turn = None
-        if self._ahead and self._under_way is None and not (self._head_bytes or self._messages):
+        if self._ahead and self._under_way is None and not (self._head_bytes or self._has_queue()):
             self._take()
             if not (self._ahead or self._waits):
                 return
@@ -197,7 +192,7 @@ class LaneConnection(CallerConnection):
 
     def _take(self) -> None:
         ahead = self._ahead
-        if self._deaf or self._last or self._wire is None:
+        if self._deaf or self._last or self.transport is None:
             return
         begins = ahead if isinstance(ahead, bytes) else bytes(ahead[:MAX_HEAD_BYTES])
         head = self._awaited or self._head_of(begins)
@@ -252,9 +247,9 @@ class LaneConnection(CallerConnection):
         self._awaited, self._since = head, self._loop.time()
         self._missing = head.end - len(self._ahead)
         self._head_due = self._due = inf
-        if self._waits and self._wire is not None:
+        if self._waits and self.transport is not None:
             self._waits = False
-            self._wire.resume_reading()
+            self.transport.resume_reading()
 
     def _join(self) -> None:
         self._ahead = b"".join((self._ahead, *self._pieces))
@@ -282,7 +277,7 @@ class LaneConnection(CallerConnection):
 
     async def _drained(self) -> None:
         try:
-            await self._drain_helper()
+            await self.drain()
         except ConnectionError:
             self.abort()
         finally:
@@ -301,7 +296,7 @@ class LaneConnection(CallerConnection):
         if isinstance(asked, LaneRequest) and HELD in asked:
             release(asked)
         self._under_way = self.task = None
-        if self._wire is None or self._deaf:
+        if self.transport is None or self._deaf:
             return
         if self._last or place.closing:
             self.end()

@@ -10,10 +10,11 @@ import pytest
 from aiohttp import web
 
 from node.config.web import WebSettings
-from node.connections import BODY_BYTES, LINGER_SECONDS, STALL_SECONDS
+from node.connections import STALL_SECONDS
 from node.faces.app import application
 from node.faces.request_reader import json_answer, read_raw
 from node.faces.response_writer import Streaming
+from node.http_handler import BODY_BYTES, LINGER_SECONDS
 from node.listeners import Listener
 
 HOST = b"Host: localhost\r\n"
@@ -217,7 +218,7 @@ async def test_a_long_body_is_taken_in_no_faster_than_it_is_read(served, caller)
     caller.say(b"POST /wait", b"Content-Length: %d" % BIG, body=b"x" * BIG)
     await served.begun.wait()
     connection = await connection_of(served)
-    await until(lambda: connection._reading_paused)
+    await until(lambda: not connection._handler.has_room)
     assert connection._under_way.content.total_bytes < 2 * BODY_BYTES + 512 * 1024
 
 
@@ -428,7 +429,7 @@ async def test_a_caller_who_reads_nothing_is_not_answered_again_and_cut_off(serv
     caller.say(b"GET /big")
     await until(lambda: served.asked == ["/big"])
     connection = await connection_of(served)
-    await until(lambda: connection.writing_paused)
+    await until(lambda: connection.full)
     assert served.asked == ["/big"]
     connection.look(served.server.now + STALL_SECONDS + 1)
     await until(lambda: not served.server._connections)
@@ -491,7 +492,7 @@ async def test_whoever_reads_again_may_wait_long_for_the_next_answer(served, cal
     caller.say(b"GET /big")
     caller.say(b"GET /wait")
     connection = await connection_of(served)
-    await until(lambda: connection.writing_paused)
+    await until(lambda: connection.full)
     caller.reader._transport.resume_reading()
     await caller.hear()
     await until(lambda: "/wait" in served.asked)

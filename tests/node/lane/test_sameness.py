@@ -11,12 +11,15 @@ import os
 import random
 import re
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
+from aiohttp import web
 
-from node.lane import direct
+from node.lane.calls import LaneCall
+from node.lane.request import LaneRequest
 from registry.mesh.memory.network import MemoryNet
+from router.requests import Request
 from tests.node.faces.assembly import Running, World, node, until
 from tests.workers.openai_worker import OpenAIWorker, Received, running
 
@@ -185,14 +188,17 @@ async def test_requests_become_the_same_through_the_lane_and_through_aiohttp(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng, taken = random.Random(int(os.environ.get("SEED") or 15)), 0
-    begin = direct.begin
+    at = LaneCall.at
 
-    def counted(*given):
-        nonlocal taken
-        taken += 1
-        return begin(*given)
+    def counted(call: LaneCall, path: str) -> web.RouteDef:
+        def read(http: LaneRequest) -> Request | None:
+            nonlocal taken
+            taken += 1
+            return call.read(http)
 
-    monkeypatch.setattr(direct, "begin", counted)
+        return at(replace(call, read=read), path)
+
+    monkeypatch.setattr(LaneCall, "at", counted)
     caplog.set_level(logging.INFO, "modelvine.requests")
     async with AsyncExitStack() as stack:
         lane, plain = [await alike(stack, more) for more in ("", "TE: trailers")]
