@@ -66,20 +66,20 @@ def main() -> None:
     quotas = Quotas(time.monotonic, time.time)
 
     def known(secret: str) -> Principal:
-        found = holder_of(secret, table, 1.0, keyless=False)
+        found = holder_of(secret, table, 1.0, keyless=lambda: False)
         found.ask("llama")
         return found
 
     def forged(secret: str) -> None:
         try:
-            holder_of(f"{secret}x", table, 1.0, keyless=False)
+            holder_of(f"{secret}x", table, 1.0, keyless=lambda: False)
         except KeyUnknown:
             return
         raise AssertionError
 
     def refused(text: str) -> None:
         try:
-            holder_of(text, table, NOW, keyless=False)
+            holder_of(text, table, NOW, keyless=lambda: False)
         except (GrantRefused, KeyExpired):
             return
         raise AssertionError

@@ -138,9 +138,10 @@ class Access:
 
     def _identify(self, request: HttpRequest, said: _Said) -> None:
         """Note who asks with the request; raise an `AuthError` where a good key is wanted."""
-        # On the path of every request: the common case first.
-        may_be_keyless = not said.key and self._keyless is Keyless.MACHINE
-        if may_be_keyless and _is_person(self._owner(request, said)):
+        # On the path of every request: the common cases first.
+        everybody = self._keyless is Keyless.EVERYBODY and not self.tells_addresses
+        machine = self._keyless is Keyless.MACHINE
+        if not said.key and (everybody or (machine and _is_person(self._owner(request, said)))):
             request[PRINCIPAL] = ANYBODY
             if isinstance(request, LaneRequest):
                 # It says the same with every request that begins so, and who holds the connection was asked once.

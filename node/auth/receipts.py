@@ -9,8 +9,9 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from json.encoder import encode_basestring_ascii as _quoted
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
@@ -43,6 +44,10 @@ DOMAIN = b"modelvine/1/receipts\0"
 _DAY_MS = 86_400_000
 
 
+def _number(count: int | None) -> int | str:
+    return "null" if count is None else count
+
+
 class Side(StrEnum):
     """Which part its node had in an answer."""
 
@@ -55,10 +60,14 @@ Text = Annotated[str, StringConstraints(max_length=300)]
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Receipt(BaseModel):
-    """One answer that ended well. `at` is Unix time in milliseconds, tokens are `None` where nobody told them."""
+@dataclass(slots=True)
+class Receipt:
+    """One answer that ended well. `at` is Unix time in milliseconds, tokens are `None` where nobody told them.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    What other nodes say is looked at by pydantic, what is written down here by nobody.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     at: Count
     request: Text
@@ -72,6 +81,15 @@ class Receipt(BaseModel):
     def tokens(self) -> int:
         """How many it took, as far as it is told."""
         return (self.prompt or 0) + (self.completion or 0)
+
+    @property
+    def json(self) -> str:
+        """Its text as `Page.digest` has it: many are written in a second."""
+        return (
+            f'{{"at":{self.at},"completion":{_number(self.completion)},"milliseconds":{self.milliseconds},'
+            f'"model":{_quoted(self.model)},"prompt":{_number(self.prompt)},"request":{_quoted(self.request)},'
+            f'"side":"{self.side}"}}'
+        )
 
 
 class Page(BaseModel):
@@ -145,23 +163,29 @@ class ReceiptBook:
 
 @dataclass(slots=True)
 class _Chain:
-    """The end of one chain: its last page, which may still grow, and the hash of the page before."""
+    """The end of one chain: its last page, which may still grow, and the hash of the page before.
+
+    `rows` are the texts of the page's receipts, of which the first is `began`, in milliseconds of Unix time.
+    """
 
     number: int = 0
     before: str = NOTHING
-    rows: list[Receipt] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)
+    began: int = 0
     hash: str = NOTHING
 
     def turn(self, now: float) -> None:
         """Begin a new page where there is none that grows, or that is full, or has grown long enough."""
-        old = self.rows and now * 1000 - self.rows[0].at >= PAGE_SECONDS * 1000
+        old = self.rows and now * 1000 - self.began >= PAGE_SECONDS * 1000
         if not self.rows or old or len(self.rows) >= PAGE_ROWS:
             self.number, self.before, self.rows = self.number + 1, self.hash, []
 
     def take_from(self, receipts: list[Receipt]) -> None:
         """Move as many receipts to the last page as it has room for, the first ones."""
         room = PAGE_ROWS - len(self.rows)
-        self.rows += receipts[:room]
+        if not self.rows:
+            self.began = receipts[0].at
+        self.rows += [receipt.json for receipt in receipts[:room]]
         del receipts[:room]
 
 
@@ -228,16 +252,18 @@ class ReceiptLog:
             for peer, receipt in taken:
                 by_peer.setdefault(peer, []).append(receipt)
             undo = {peer: self._copied(peer) for peer in by_peer}
-            pages: dict[str, Page] = {}
+            pages: dict[str, bytes] = {}
+            began: dict[str, int] = {}
             for peer, left in by_peer.items():
                 chain = self._chains.setdefault(peer, _Chain())
                 while left:
                     chain.turn(now)
                     chain.take_from(left)
-                    self._close_page(peer, chain, pages)
-            kept = {**self._kept, **{n: self._kept.get(n, p.rows[0].at) for n, p in pages.items()}}
+                    name = _name(peer, chain.number)
+                    pages[name], began[name] = self._closed(peer, chain), chain.began
+            kept = {**self._kept, **began}
             gone = self._over(kept, now)
-            rows = (Put(Space.RECEIPTS, n, p.model_dump_json().encode()) for n, p in pages.items())
+            rows = (Put(Space.RECEIPTS, name, page) for name, page in pages.items())
             try:
                 await self._store.write(*rows, *(Delete(Space.RECEIPTS, name) for name in gone))
             except (StoreUnavailable, asyncio.CancelledError):
@@ -268,22 +294,17 @@ class ReceiptLog:
 
     def _copied(self, peer: str) -> _Chain:
         chain = self._chains.get(peer, _Chain())
-        return _Chain(chain.number, chain.before, [*chain.rows], chain.hash)
+        return replace(chain, rows=[*chain.rows])
 
-    def _close_page(self, peer: str, chain: _Chain, pages: dict[str, Page]) -> None:
-        """Sign the last page of a chain as it is now."""
-        page = Page(
-            node=self._identity.peer,
-            peer=peer,
-            number=chain.number,
-            before=chain.before,
-            rows=tuple(chain.rows),
+    def _closed(self, peer: str, chain: _Chain) -> bytes:
+        """Sign the last page of a chain as it is now, and return it as JSON: what is signed, with hash and signature added."""
+        page = (
+            f'{{"before":"{chain.before}","node":{_quoted(self._identity.peer)},"number":{chain.number},'
+            f'"peer":{_quoted(peer)},"rows":[{",".join(chain.rows)}]'
         )
-        chain.hash = page.digest()
+        chain.hash = hashlib.sha256(f"{page}}}".encode()).hexdigest()
         signature = self._identity.sign(DOMAIN, chain.hash.encode()).hex()
-        pages[_name(peer, chain.number)] = page.model_copy(
-            update={"hash": chain.hash, "signature": signature}
-        )
+        return f'{page},"hash":"{chain.hash}","signature":"{signature}"}}'.encode()
 
     def _over(self, kept: Mapping[str, int], now: float) -> set[str]:
         oldest = now * 1000 - self._days * _DAY_MS

@@ -247,9 +247,11 @@ def conclude(context: Serving, account: Account) -> None:
     tokens = "-"
     if own is not None:
         tokens = f"{'~' if own.estimated else ''}{own.prompt}+{own.completion}"
+    # Apart: mypyc is quick with texts that have no format in them.
+    seconds = f"{account.seconds:.3f}"
     log.info(
         f"request={account.id} model={quoted(account.model)} kind={account.kind} node={account.node} route={account.route}"
-        f" attempts={account.attempts} status={account.status} seconds={account.seconds:.3f} tokens={tokens}{account.failure}"
+        f" attempts={account.attempts} status={account.status} seconds={seconds} tokens={tokens}{account.failure}"
     )
 
 

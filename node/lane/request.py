@@ -150,7 +150,7 @@ class LaneWire(Protocol):
         """Wait while the transport holds enough; raise `ConnectionError` when nobody takes it."""
 
 
-class LaneRequest(dict[Any, Any]):
+class LaneRequest:
     """A request to a handler: of aiohttp's `Request` what handlers of models use, and what is noted of it, by aiohttp's keys.
 
     `output_size` is how many bytes of its answer were written at least: none, or those that it began with. It has `begun` where
@@ -158,7 +158,7 @@ class LaneRequest(dict[Any, Any]):
     """
 
     __slots__ = (
-        "_content", "app", "begun", "body", "head", "headers", "line", "method", "output_size", "version",
+        "_content", "_noted", "app", "begun", "body", "head", "headers", "line", "method", "output_size", "version",
     )  # fmt: skip
 
     method: str
@@ -167,6 +167,7 @@ class LaneRequest(dict[Any, Any]):
     def __init__(self, head: LaneHead, body: bytes, app: web.Application, line: LaneWire) -> None:
         """Take a request from the line that its answer goes to."""
         self._content: WholeBody | None = None
+        self._noted: dict[Any, Any] = {}
         self.app = app
         self.begun = False
         self.body = body
@@ -214,13 +215,18 @@ class LaneRequest(dict[Any, Any]):
         """The connection, by aiohttp's name."""
         return self.line
 
-    def __bool__(self) -> bool:
-        return True
+    def __getitem__(self, key: Any) -> Any:
+        return self._noted[key]
 
-    # As of aiohttp's: two of them are never the same.
-    __eq__ = object.__eq__
-    __ne__ = object.__ne__
-    __hash__ = object.__hash__  # type: ignore[assignment]  # a dictionary has none
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._noted[key] = value
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._noted
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return what is noted under a key, if anything."""
+        return self._noted.get(key, default)
 
 
 HttpRequest = web.Request | LaneRequest

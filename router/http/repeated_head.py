@@ -16,8 +16,7 @@ TRIES = 3
 """Heads of one connection that are remembered, and never come again, after which none is."""
 
 _LENGTH = re.compile(rb"\r\ncontent-length: ([0-9]{1,7})\r\n", re.IGNORECASE)
-# Who reads a zero before other digits as octal would find another length.
-_DIGITS_AT = re.compile(rb"0|[1-9][0-9]{0,6}").match
+_MOST_DIGITS, _ZERO = 7, ord("0")
 
 # As nodes and nginx make them.
 _ID = re.compile(rb"\r\n(?i:x-request-id): ([0-9a-f]{32})\r\n")
@@ -58,10 +57,14 @@ class RepeatedHead:
             id_ = data[self._id_at : end]
             if not data.startswith(self._between, end) or id_.strip(_ID_DIGITS):
                 return None
-        digits = _DIGITS_AT(data, self._length_at)
-        if digits is None or not data.startswith(self._after, digits.end()):
+        begin, length = self._length_at, 0
+        end, most = begin, min(len(data), begin + _MOST_DIGITS)
+        while end < most and 0 <= (digit := data[end] - _ZERO) <= 9:
+            length, end = 10 * length + digit, end + 1
+        # Who reads a zero before other digits as octal would find another length.
+        if end == begin or (data[begin] == _ZERO and end > begin + 1):
             return None
-        return digits.end() + self._left, int(digits[0]), id_
+        return (end + self._left, length, id_) if data.startswith(self._after, end) else None
 
 
 def remembered(head: bytes) -> RepeatedHead | None:

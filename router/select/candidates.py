@@ -147,7 +147,10 @@ class OfferedReplica:
         self, in_flight: int, report: Reported | None, time: ServiceTime | None, before: Before
     ) -> Candidate:
         """Return it as a candidate with this load, trusted."""
-        return Candidate(*self.key, self.worker, in_flight, report=report, time=time, before=before)
+        node, service = self.key
+        return Candidate(
+            node, service, self.worker, in_flight, report=report, time=time, before=before
+        )
 
 
 class NameOffers:

@@ -168,7 +168,8 @@ class Connection:
         (1_000, "machine", b"X-Api-Key: k", False),
         (1_000, "machine", b"X-Forwarded-For: 192.0.2.1", False),
         (33, "machine", b"X: y", False),
-        (1_000, "everybody", b"X: y", False),
+        (33, "everybody", b"X: y", True),
+        (33, "everybody", b"X-Api-Key: k", False),
         (1_000, "nobody", b"X: y", False),
     ],
 )
@@ -178,6 +179,15 @@ def test_who_needs_no_key_is_looked_at_once_for_all_that_begins_so(uid, keyless,
     with suppress(AuthError):
         access.admit(LaneRequest(head, b"", None, Connection()))
     assert head.admitted == admitted
+
+
+def test_who_has_limits_by_address_is_looked_at_with_each_request():
+    head = read_head(b"POST /v1/a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+    settings = WebSettings(names=("a",), rpm_per_address=1)
+    access = Access(token=TOKEN, settings=settings, sockets=Table(None), keyless=Keyless.EVERYBODY)
+    request = LaneRequest(head, b"", None, Connection())
+    access.admit(request)
+    assert (head.admitted, request[PRINCIPAL].address) == (False, "127.0.0.1")
 
 
 class OneKey:

@@ -1,5 +1,7 @@
 """Two nodes' receipts: what is wrong with a chain is named, they agree to the token, and a difference has its request."""
 
+from dataclasses import replace
+
 from node.auth.receipt_comparison import compare, faults
 from node.auth.receipts import PAGE_SECONDS, Side
 from router.openai.usage import Usage
@@ -15,7 +17,7 @@ async def test_a_page_that_was_changed_is_missing_or_is_of_other_nodes_is_named(
             site.add(Side.ASKED, peer, f"r{n}")
             await site.log.write()
     pages = [*await here.chain(THERE)]
-    row = pages[1].rows[0].model_copy(update={"completion": 40})
+    row = replace(pages[1].rows[0], completion=40)
     changed = pages[1].model_copy(update={"rows": (row,)})
     own = {"node": HERE.peer, "peer": THERE.peer}
     assert faults(pages, **own) == []

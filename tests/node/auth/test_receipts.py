@@ -3,6 +3,8 @@
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from node.auth.receipt_comparison import faults
@@ -26,6 +28,9 @@ from tests.strategies import IDENTITIES
 HERE, THERE, OTHER = IDENTITIES[:3]
 DAYS = 35
 TOLD = Usage(3, 4)
+
+
+names = st.text(st.characters(codec="utf-8"), max_size=120)
 
 
 class Clock:
@@ -121,6 +126,16 @@ async def test_what_nobody_told_is_no_number_of_tokens(here):
     here.add(Side.SERVED, THERE, "a", Usage(0, 7, estimated=True))
     [page] = await here.chain(THERE)
     assert (page.rows[0].prompt, page.rows[0].completion) == (None, None)
+
+
+@given(names, names, st.none() | st.integers(0, 2**53 - 1))
+async def test_a_page_is_written_as_its_readers_hash_it(request, model, tokens):
+    here = Site(HERE, Clock())
+    usage = None if tokens is None else Usage(tokens, tokens)
+    here.book.add(Side.SERVED, THERE.peer, request, model, usage, 0.5)
+    [page] = await here.chain(THERE)
+    assert (page.hash, page.rows[0].request) == (page.digest(), request[:100])
+    assert await here.sound(THERE)
 
 
 async def test_the_chain_goes_on_after_a_restart(here, clock):
