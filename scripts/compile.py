@@ -26,12 +26,12 @@ MODULES = """
     node/observe/log_writer.py node/observe/logs.py node/observe/metrics.py
     router/answer.py router/answer_times.py router/attempt.py router/choice.py router/desk.py router/dispatch.py router/ledger.py
     router/requests.py router/start.py
-    router/dialects/openai_http/json_answer.py router/dialects/openai_http/request_mapping.py
+    router/dialects/openai_http/json_answer.py router/dialects/openai_http/request_mapping.py router/dialects/peer.py
     router/http/connection.py router/http/cut_through.py router/http/exchange.py router/http/heads.py
     router/http/pool.py router/http/repeated_head.py router/http/reply.py
     router/openai/body.py router/openai/usage.py
-    router/peers/mux.py router/peers/mux_frames.py router/peers/muxed.py router/peers/muxed_stream.py
-    router/peers/shared_place.py
+    router/peers/links.py router/peers/mux.py router/peers/mux_frames.py router/peers/muxed.py router/peers/muxed_stream.py
+    router/peers/paths.py router/peers/shared_place.py
     router/select/attempts.py router/select/candidates.py
     router/state/circuit.py router/state/concurrency.py router/state/estimator.py router/state/in_flight.py
     router/state/local_load.py router/state/queue.py router/state/readiness.py router/state/remote_load.py

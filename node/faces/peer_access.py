@@ -3,12 +3,13 @@
 import ssl
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from node.auth.errors import OF_KEYS
 from node.auth.principal import PRINCIPAL, GrantLookup, Principal, principal_of
 from node.faces.errors import NotAllowed
-from node.lane.request import HttpRequest
+from node.lane.request import HttpRequest, LaneRequest
 from registry.catalog import Catalog
 from registry.clock import Clock
 from registry.errors import RegistryError
@@ -41,19 +42,38 @@ def peer_check(
     """
 
     def check(request: HttpRequest) -> None:
-        peer = asking_peer(request)
-        if peer != request.headers.get(HOP):
-            raise NotAllowed(f"{HOP} must name the peer of the TLS certificate")
-        if peer not in known.catalog.held:
-            raise NotAllowed(f"this node's registry does not contain {peer}")
+        derived = request.head.derived if isinstance(request, LaneRequest) else {}
+        seen: _Seen | None = derived.get(_Seen)
+        # Whatever begins so on its connection is of the same peer, and who has left says so in a record.
+        if seen is None or seen.catalog is not known.catalog:
+            seen = derived[_Seen] = _seen(request, known)
+        peer = seen.peer
         if not known.admits(peer):
             raise NotAllowed(f"{peer} is not admitted here")
-        if known.presence(peer) is Presence.LEFT:
-            raise NotAllowed(f"{peer} has left the network")
         if grants is not None:
             request[PRINCIPAL] = _granted(request, peer, grants, wall())
 
     return check
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Whom requests of a connection are from, by a snapshot in which it had not left."""
+
+    peer: PeerId
+    catalog: Catalog
+
+
+def _seen(request: HttpRequest, known: KnownPeers) -> _Seen:
+    """Look at who asks; raise `NotAllowed` for whom nobody knows, or has left."""
+    peer, catalog = asking_peer(request), known.catalog
+    if peer != request.headers.get(HOP):
+        raise NotAllowed(f"{HOP} must name the peer of the TLS certificate")
+    if peer not in catalog.held:
+        raise NotAllowed(f"this node's registry does not contain {peer}")
+    if known.presence(peer) is Presence.LEFT:
+        raise NotAllowed(f"{peer} has left the network")
+    return _Seen(peer, catalog)
 
 
 def _granted(request: HttpRequest, peer: PeerId, grants: GrantLookup, now: float) -> Principal:

@@ -4,10 +4,10 @@ With its answer it says how busy the worker is: the newest word on that replica,
 """
 
 import time
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from functools import lru_cache, partial
 from math import ceil
+from types import TracebackType
 
 import orjson
 from yarl import URL
@@ -102,7 +102,7 @@ class Peer:
         if len(request.body) > SMALL_BYTES:
             return None
         link = self._links.at_hand(candidate.node)
-        return None if link is None else self._call(link, request, candidate)
+        return None if link is None else self.call(link, request, candidate)
 
     def resume(
         self, request: Request, candidate: Candidate, reply: Reply
@@ -125,22 +125,17 @@ class Peer:
             answer.service_time = service_time.read(learnt)
         return answer
 
-    @asynccontextmanager
-    async def answer(
+    def answer(
         self, request: Request, candidate: Candidate, reply: Reply | None = None
-    ) -> AsyncIterator[Answer]:
+    ) -> AbstractAsyncContextManager[Answer]:
         """Send the request on and enter once the first byte is there; raise a `WorkerError` until then.
 
         `reply` is what comes back where it was sent.
         """
-        async with self._links.to(candidate.node) as link:
-            call = self._call(link, request, candidate)
-            hides = _wants_usage(request)
-            read = partial(_read, request=request, route=link.route, hides=hides)
-            async with Sending(call, self._links.settings, link.deadlines, read, reply) as answer:
-                yield answer
+        return Asking(self, self._links, request, candidate, reply)
 
-    def _call(self, link: Link, request: Request, candidate: Candidate) -> Call:
+    def call(self, link: Link, request: Request, candidate: Candidate) -> Call:
+        """Return what to send over a way; raise `WorkerUnable` where it says too much for that."""
         lines = self._links.introduction_lines + _naming(candidate.service)
         if request.waits:
             lines += _HOLDS if request.holds else _WAITS
@@ -174,6 +169,57 @@ class Peer:
     async def describe(self, worker: Worker) -> Described | None:  # noqa: ARG002
         """What a peer's models are, its record says."""
         return Described()
+
+
+class Asking:
+    """A request to another node, entered once, with its answer."""
+
+    __slots__ = ("_candidate", "_links", "_peer", "_reply", "_request", "_sending", "_visit")
+
+    def __init__(
+        self,
+        peer: Peer,
+        links: Links,
+        request: Request,
+        candidate: Candidate,
+        reply: Reply | None,
+    ) -> None:
+        self._peer = peer
+        self._links = links
+        self._request = request
+        self._candidate = candidate
+        self._reply = reply
+        self._visit = links.to(candidate.node)
+        self._sending: Sending | None = None
+
+    async def __aenter__(self) -> Answer:
+        request, links = self._request, self._links
+        link = await self._visit.__aenter__()
+        try:
+            call = self._peer.call(link, request, self._candidate)
+            hides = _wants_usage(request)
+            read = partial(_read, request=request, route=link.route, hides=hides)
+            self._sending = Sending(call, links.settings, link.deadlines, read, self._reply)
+            return await self._sending.__aenter__()
+        except BaseException as error:
+            await self._visit.__aexit__(type(error), error, error.__traceback__)
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        left: BaseException | None = error
+        try:
+            if self._sending is not None:
+                await self._sending.__aexit__(kind, error, trace)
+        except BaseException as other:
+            left = other
+            raise
+        finally:
+            await self._visit.__aexit__(None if left is None else type(left), left, trace)
 
 
 def _wants_usage(request: Request) -> bool:

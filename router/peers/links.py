@@ -6,8 +6,8 @@ peer's. An address is proven by a handshake before a request goes there; what di
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
 
 from yarl import URL
 
@@ -119,27 +119,24 @@ class Links:
         # Mostly it is the very word that the way was learnt from.
         return way.proven() if way.reach is reach or way.reach == reach else None
 
-    @asynccontextmanager
-    async def to(self, peer: PeerId) -> AsyncIterator[Link]:
-        """Give a way to a peer; raise `WorkerUnreachable` when nothing is known of how to reach it.
+    def to(self, peer: PeerId) -> "Visit":
+        """Return what gives a way to a peer when it is entered."""
+        return Visit(self, peer)
 
-        A failure to connect that is raised in the body makes the next caller look for an address anew. A connection that was
-        cut with the way to a node that lives is no death of its worker.
-        """
+    async def found(self, peer: PeerId) -> tuple[Way, Link]:
+        """Find a way to a peer, and how it is gone now; raise `WorkerUnreachable`."""
         # What is at hand is asked for first: `_way` takes in what has changed.
         link = self.at_hand(peer)
         way = await self._way(peer)
         try:
-            yield await way.link(self._usable(way.reach)) if link is None else link
+            return way, await way.link(self._usable(way.reach)) if link is None else link
         except (WorkerUnreachable, WorkerTimeout, HttpError):
             way.doubt()
             raise
-        except WorkerDied as error:
-            if error.hung_up and self._peers.cut_off(peer):
-                raise WorkerUnreachable(
-                    "its node is alive, but the connection to it broke"
-                ) from error
-            raise
+
+    def cut_off(self, peer: PeerId) -> bool:
+        """Say whether the direct way to a peer that lives is shut."""
+        return self._peers.cut_off(peer)
 
     async def _way(self, peer: PeerId) -> Way:
         reach = self._peers.reach(peer)
@@ -203,6 +200,37 @@ class Links:
         addresses = [address for link in reach.links if (address := _address(link)) is not None]
         credible = [a for a in addresses if dialable.credible(a.host or "", together=together)]
         return credible[:MAX_ADDRESSES]
+
+
+class Visit:
+    """A use of the way to a peer: entering raises `WorkerUnreachable` when nothing is known of how to reach it.
+
+    A failure to connect with which it is left makes the next caller look for an address anew. A connection that was cut with the
+    way to a node that lives is no death of its worker.
+    """
+
+    __slots__ = ("_links", "_peer", "_way")
+
+    def __init__(self, links: Links, peer: PeerId) -> None:
+        self._links = links
+        self._peer = peer
+        self._way: Way | None = None
+
+    async def __aenter__(self) -> Link:
+        self._way, link = await self._links.found(self._peer)
+        return link
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, (WorkerUnreachable, WorkerTimeout, HttpError)):
+            if self._way is not None:
+                self._way.doubt()
+        elif isinstance(error, WorkerDied) and error.hung_up and self._links.cut_off(self._peer):
+            raise WorkerUnreachable("its node is alive, but the connection to it broke") from error
 
 
 def _address(link: str) -> URL | None:

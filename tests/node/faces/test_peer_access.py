@@ -81,6 +81,18 @@ async def test_a_node_that_has_left_is_refused_on_a_connection_that_stands(mesh,
     assert (status, body["code"]) == (403, 1010)
 
 
+async def test_a_node_that_is_kept_out_is_refused_on_a_connection_that_stands(mesh, worker):
+    await mesh.one.register(worker)
+    one, two = mesh.one.context, mesh.two.context
+    headers = {"x-modelvine-hop": two.peer}
+    async with speaking_as(mesh.two.identity, mesh.one) as session:
+        for _ in range(2):
+            assert (await told(session.post(PATH, json=CHAT, headers=headers)))[0] == 200
+        one.registry._replica._guests = guests(one.peer, allow=(), deny=(two.peer,))
+        status, body = await told(session.post(PATH, json=CHAT, headers=headers))
+    assert (status, body["code"]) == (403, 1010)
+
+
 @pytest.mark.parametrize("said", ["tgi_http generate", "tgi_http generate 999", "x"])
 async def test_own_words_that_are_not_where_they_should_be_are_refused(mesh, worker, said):
     await mesh.one.register(worker)

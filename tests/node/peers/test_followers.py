@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
@@ -57,12 +58,10 @@ async def test_a_node_that_was_away_and_lives_is_tried_anew_once(
     assert forgiven == [THEM]
 
 
-async def test_an_address_of_a_node_that_we_do_not_reach_has_to_be_proven_anew(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_address_of_a_node_that_we_do_not_reach_has_to_be_proven_anew() -> None:
     doubted: list[PeerId] = []
-    monkeypatch.setattr(world.links, "doubt", doubted.append)
-    follow_ways(world.links, Others(Presence.UNREACHABLE), forgive=lambda _: None)([THEM])
+    links = SimpleNamespace(doubt=doubted.append)
+    follow_ways(links, Others(Presence.UNREACHABLE), forgive=lambda _: None)([THEM])
     assert doubted == [THEM]
 
 
