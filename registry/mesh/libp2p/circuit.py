@@ -16,12 +16,12 @@ from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status, StopMessage
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as Peer
 from libp2p.relay.circuit_v2.utils import write_delimited_msg
-from libp2p.security.pnet.protector import new_protected_conn
 from multiaddr import Multiaddr
 
 from registry.errors import PeerUnreachable
 from registry.mesh import Knows, nobody
 from registry.mesh.libp2p.guards import blame, indifferent, read_message, unreachable
+from registry.mesh.libp2p.private_network import new_protected_conn
 from registry.mesh.libp2p.relay import HOP, MESSAGE_SECONDS
 from registry.records import PeerId
 

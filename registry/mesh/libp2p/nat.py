@@ -16,7 +16,6 @@ from libp2p.custom_types import TProtocol
 from libp2p.host.autonat.pb.autonat_pb2 import Message
 from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.utils import write_delimited_msg
-from libp2p.security.pnet.protector import new_protected_conn
 from multiaddr import Multiaddr
 
 from registry.errors import PeerUnreachable
@@ -25,6 +24,7 @@ from registry.intake.rate import RateLimit
 from registry.mesh import Knows
 from registry.mesh.libp2p.circuit import Circuits
 from registry.mesh.libp2p.guards import blame, indifferent, read_message, unreachable
+from registry.mesh.libp2p.private_network import new_protected_conn
 from registry.mesh.libp2p.relay import HOP, STOP, CarryBook, Relay, RelayBook, RelayLimits
 from registry.mesh.libp2p.reservations import Reachability, Reservations
 from registry.mesh.libp2p.watch import Watch, is_relayed

@@ -20,6 +20,11 @@ UNUSED = (
     "libp2p.discovery.upnp",
     "libp2p.kad_dht",
     "libp2p.peer.persistent",
+    "libp2p.rcmgr.prometheus_exporter",
+    "libp2p.relay.circuit_v2.dcutr",
+    "libp2p.relay.circuit_v2.discovery",
+    "libp2p.relay.circuit_v2.protocol",
+    "libp2p.relay.circuit_v2.transport",
     "libp2p.security.secio",
     "libp2p.security.tls.autotls.acme",
     "libp2p.security.tls.autotls.broker",
@@ -30,6 +35,10 @@ UNUSED = (
 
 NAMES = "multiaddr.resolvers.dns"
 """What resolves names for libp2p, in place of which `registry.mesh.libp2p.names` does."""
+
+
+PRIVATE = "libp2p.security.pnet.protector"
+"""What protects connections within a private network, in place of which `registry.mesh.libp2p.private_network` does."""
 
 
 class Unused(ValueError):
@@ -83,6 +92,7 @@ def leave_out() -> None:
     """Have libp2p, which is to be imported after this, do without its unused parts, and resolve names as other programs do."""
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, Finder())
-    from registry.mesh.libp2p import names  # noqa: PLC0415 (it imports what libp2p imports)
+    from registry.mesh.libp2p import names, private_network  # noqa: PLC0415 (they import what libp2p imports)
 
     sys.modules.setdefault(NAMES, names)
+    sys.modules.setdefault(PRIVATE, private_network)

@@ -9,6 +9,7 @@ import libp2p
 from registry.mesh.libp2p.unused import UNUSED
 
 ALONE = [
+    "Crypto",
     "aioquic",
     "cbor2",
     "coincurve",
@@ -22,7 +23,7 @@ ALONE = [
     "trio_websocket",
     "zeroconf",
 ]
-"""What only unused parts import, or a node that was told to find others by multicast."""
+"""What only unused parts import, or a node in a private network or one that was told to find others by multicast."""
 
 IMPORTED = f"""
 import sys, registry.mesh.libp2p.mesh
