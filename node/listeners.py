@@ -93,6 +93,9 @@ _CLOSE_WITHIN = 1.0
 _BACKLOG = 1024
 _GRAIN = 0.5  # seconds between two looks at all connections, and by which time limits may be late
 
+UNSENT_BYTES = 512 * 1024
+"""Bytes that the kernel takes for a caller before it can send them; of one who reads nothing it would take 4 MB."""
+
 LAST_WORDS = 0.5
 """Seconds that handlers which are cancelled at the end may take to tell their callers so."""
 
@@ -119,6 +122,8 @@ def _bound(address: HostPort, *, shared: bool) -> socket.socket:
     listener = socket.create_server(place, family=family, backlog=_BACKLOG, reuse_port=shared)
     # Its connections inherit that: a caller who vanished is noticed.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     return listener
 
 

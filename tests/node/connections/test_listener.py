@@ -7,10 +7,11 @@ import ssl
 import pytest
 from aiohttp import web
 
+from node.config.addresses import HostPort
 from node.config.web import WebSettings
 from node.connections import CallerConnection
 from node.faces.app import application
-from node.listeners import Listener
+from node.listeners import UNSENT_BYTES, Listener, bind
 from registry.signing import Identity
 from router.peers.certificate import certificate_of, client_context, server_context, trust
 from tests.garbage import living, uncollected
@@ -155,3 +156,15 @@ async def test_a_connection_that_ended_is_gone_before_the_garbage_collector_come
         left = living(CallerConnection), living(web.Request)
     await server.close(within=0)
     assert left == (0, 0)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="the system knows no bound")
+def test_the_kernel_takes_little_of_what_its_caller_does_not_read():
+    listener, caller = bind(HostPort("127.0.0.1", 0), "node.http")[0], socket.socket()
+    with listener, caller:
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
+        caller.connect(listener.getsockname())
+        connection, _ = listener.accept()
+        with connection:
+            connection.setblocking(False)
+            assert connection.send(bytes(4 * UNSENT_BYTES)) < 2 * UNSENT_BYTES
