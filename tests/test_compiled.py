@@ -34,6 +34,41 @@ def test_a_module_is_adapted_and_nothing_is_left_that_mypyc_refuses(module):
     assert "._thread " not in made
 
 
+def waits(statement: ast.stmt) -> bool:
+    """Whether what follows a statement may come after an `await` in it."""
+    ends = isinstance(getattr(statement, "body", [None])[-1], (ast.Return, ast.Raise))
+    return not ends and any(
+        isinstance(part, (ast.Await, ast.AsyncWith, ast.AsyncFor)) for part in ast.walk(statement)
+    )
+
+
+def raises_again(handler: ast.ExceptHandler) -> bool:
+    """Whether a handler waits, and then raises what it has caught without naming it."""
+    waited = False
+    for statement in handler.body:
+        if waited and isinstance(statement, ast.Raise) and statement.exc is None:
+            return True
+        waited = waited or waits(statement)
+    return False
+
+
+@pytest.mark.parametrize("module", hook.MODULES)
+def test_what_is_raised_again_behind_an_await_is_named(module):
+    # mypyc would raise its cause, if it has one: a broken connection in place of a worker's death.
+    handlers = [
+        part
+        for part in ast.walk(ast.parse((ROOT / module).read_text()))
+        if isinstance(part, ast.ExceptHandler)
+    ]
+    assert [handler.lineno for handler in handlers if raises_again(handler)] == []
+
+
+def test_an_error_that_is_raised_again_without_its_name_is_found():
+    source = "try: pass\nexcept OSError as error:\n    await gone()\n    raise{}\n"
+    named, unnamed = (ast.parse(source.format(what)).body[0].handlers[0] for what in (" error", ""))
+    assert (raises_again(named), raises_again(unnamed)) == (False, True)
+
+
 SAMPLE = '''
 from collections.abc import Callable
 from dataclasses import dataclass, field

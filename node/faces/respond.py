@@ -134,13 +134,13 @@ async def _pass_on(
                 raise
             account.failed(error)
             await _break_off(out, refusal(error), account, voice)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
             # Where the caller is still there, it is this process that ends.
             if out.begun and http.transport is not None:
                 ending = AnswerBroken("the other node has stopped")
                 account.ended = True
                 await _break_off(out, refusal(ending), account, voice)
-            raise
+            raise cancelled  # noqa: TRY201 (as mypyc needs it behind an `await`)
         finally:
             account.sent = out.sent
     return out.response

@@ -203,7 +203,7 @@ class Asking:
             return await self._sending.__aenter__()
         except BaseException as error:
             await self._visit.__aexit__(type(error), error, error.__traceback__)
-            raise
+            raise error  # noqa: TRY201 (behind an `await` a bare one of mypyc's raises the cause)
 
     async def __aexit__(
         self,
@@ -215,11 +215,11 @@ class Asking:
         try:
             if self._sending is not None:
                 await self._sending.__aexit__(kind, error, trace)
-        except BaseException as other:
+        except BaseException as other:  # noqa: BLE001 (raised below)
             left = other
-            raise
-        finally:
-            await self._visit.__aexit__(None if left is None else type(left), left, trace)
+        await self._visit.__aexit__(None if left is None else type(left), left, trace)
+        if left is not None and left is not error:
+            raise left
 
 
 def _wants_usage(request: Request) -> bool:
