@@ -55,9 +55,9 @@ def settle() -> None:
     """
     gc.freeze()
     # The C library would keep what the imports have given back: 0.8 MB.
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    library = ctypes.CDLL(None)
+    if hasattr(library, "malloc_trim"):
+        library.malloc_trim(0)
     gc.set_threshold(_YOUNG_OBJECTS, _YOUNGER, _OLDER)
     gc.enable()
 

@@ -44,10 +44,6 @@ DOMAIN = b"modelvine/1/receipts\0"
 _DAY_MS = 86_400_000
 
 
-def _number(count: int | None) -> int | str:
-    return "null" if count is None else count
-
-
 class Side(StrEnum):
     """Which part its node had in an answer."""
 
@@ -90,6 +86,10 @@ class Receipt:
             f'"model":{_quoted(self.model)},"prompt":{_number(self.prompt)},"request":{_quoted(self.request)},'
             f'"side":"{self.side}"}}'
         )
+
+
+def _number(count: int | None) -> int | str:
+    return "null" if count is None else count
 
 
 class Page(BaseModel):
@@ -165,7 +165,7 @@ class ReceiptBook:
 class _Chain:
     """The end of one chain: its last page, which may still grow, and the hash of the page before.
 
-    `rows` are the texts of the page's receipts, of which the first is `began`, in milliseconds of Unix time.
+    `rows` are the texts of the page's receipts; `began` is when the first of them was, Unix time in milliseconds.
     """
 
     number: int = 0

@@ -41,8 +41,9 @@ MAX_FIELD = 256
 
 _WORD = re.compile(r'[^\s"\\]*')
 _USUAL = re.compile(rf"[!#-\[\]-~]{{0,{MAX_FIELD}}}")
-_ASCII = re.compile(r"[ -~]*").fullmatch
 """Matches what most fields hold, at one go: one short word of ASCII."""
+_ASCII = re.compile(r"[ -~]*").fullmatch
+"""Matches what most lines are."""
 _MILLISECONDS = tuple(f".{millisecond:03d}" for millisecond in range(1_000))
 _EXPECTED = (NodeError, RegistryError, RouterError, OSError)
 _FRAMES = 8
@@ -161,7 +162,6 @@ class ConsoleLine(logging.Formatter):
     def line(self, created: float, level: str, name: str, message: str) -> str:
         """Return the line of a message with nothing beside it."""
         second, millisecond = divmod(int(created * 1000), 1000)
-        # ASCII, as nearly all are, is seen at a glance.
         if len(message) > MAX_LINE or not (_ASCII(message) or message.isprintable()):
             message = escaped(message)
         shown = self._levels.get(level, level)

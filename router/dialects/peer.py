@@ -7,7 +7,6 @@ import time
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache, partial
 from math import ceil
-from types import TracebackType
 
 import orjson
 from yarl import URL
@@ -28,6 +27,7 @@ from router.errors import (
     WorkerUnable,
 )
 from router.http.answer_headers import facts_of
+from router.http.errors import HttpError
 from router.http.exchange import (
     LOOP_DETECTED,
     MAX_REFUSAL_BYTES,
@@ -132,7 +132,7 @@ class Peer:
 
         `reply` is what comes back where it was sent.
         """
-        return Asking(self, self._links, request, candidate, reply)
+        return PeerSending(self, self._links, request, candidate, reply)
 
     def call(self, link: Link, request: Request, candidate: Candidate) -> Call:
         """Return what to send over a way; raise `WorkerUnable` where it says too much for that."""
@@ -171,7 +171,7 @@ class Peer:
         return Described()
 
 
-class Asking:
+class PeerSending:
     """A request to another node, entered once, with its answer."""
 
     __slots__ = ("_candidate", "_links", "_peer", "_reply", "_request", "_sending", "_visit")
@@ -201,25 +201,15 @@ class Asking:
             read = partial(_read, request=request, route=link.route, hides=hides)
             self._sending = Sending(call, links.settings, link.deadlines, read, self._reply)
             return await self._sending.__aenter__()
-        except BaseException as error:
-            await self._visit.__aexit__(type(error), error, error.__traceback__)
-            raise error  # noqa: TRY201 (behind an `await` a bare one of mypyc's raises the cause)
+        except (WorkerError, HttpError) as error:
+            self._visit.failed(error)
+            raise
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        left: BaseException | None = error
-        try:
-            if self._sending is not None:
-                await self._sending.__aexit__(kind, error, trace)
-        except BaseException as other:  # noqa: BLE001 (raised below)
-            left = other
-        await self._visit.__aexit__(None if left is None else type(left), left, trace)
-        if left is not None and left is not error:
-            raise left
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._sending is not None:
+            await self._sending.__aexit__(kind, error, trace)
+        if error is not None:
+            self._visit.failed(error)
 
 
 def _wants_usage(request: Request) -> bool:

@@ -7,7 +7,6 @@ peer's. An address is proven by a handshake before a request goes there; what di
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
 
 from yarl import URL
 
@@ -220,12 +219,12 @@ class Visit:
         self._way, link = await self._links.found(self._peer)
         return link
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.failed(error)
+
+    def failed(self, error: BaseException) -> None:
+        """Learn from what it is left with; raise `WorkerUnreachable` in place of a death that is none."""
         if isinstance(error, (WorkerUnreachable, WorkerTimeout, HttpError)):
             if self._way is not None:
                 self._way.doubt()

@@ -1,7 +1,7 @@
 """Parts of libp2p 0.8.1 that no node uses. Stand-ins keep them, and what only they need, from being imported.
 
-They are a fifth of what a node would have in memory: transports, a hash table, certificates, two clients of HTTP, and keys of
-other kinds than Ed25519.
+They are a fifth of what a node would have in memory: transports, a relay, a hash table, certificates, two clients of HTTP, and
+keys of other kinds than Ed25519.
 """
 
 import sys
