@@ -54,9 +54,9 @@ swarm: swarm-together swarm-alone ## test several nodes as processes, with a rea
 
 # They wait more than others do, but each of them may start many processes.
 SWARM := $(TESTED) $(MADE)/model $(MADE)/axe $(MADE)/kubernetes $(MADE)/collector
-# The folders with such tests: to read all tests takes each process seconds.
-NODES := tests/swarm tests/lab tests/real
-THREE_A_PAIR := -n $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN) / 2))) --dist loadfile
+# The folders with such tests, the longest first: to read all tests takes each process seconds.
+NODES := tests/lab tests/swarm tests/real
+THREE_A_PAIR := -n $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN) / 2))) --dist loadfile --no-loadscope-reorder
 
 swarm-together: $(SWARM)
 	@$(PYTHON) -m pytest $(NODES) $(THREE_A_PAIR) -m "(swarm or lab) and not alone" $(ARGS)
@@ -73,8 +73,8 @@ images: $(MADE)/dev $(MADE)/images ## generate images and fine-tune a model thro
 real: $(MADE)/dev $(REAL:%=$(MADE)/real-%) ## test published servers as workers behind a node, and gateways before one
 	@$(BIN)/python -m pytest -m real tests/real $(ARGS)
 
-pythons: $(MADE)/venv ## build a wheel for each supported Python that is installed, and test it: two nodes, a worker, a streamed chat
-	@$(BIN)/python scripts/pythons.py $(VENV)/pythons
+pythons: $(MADE)/wheel ## build a wheel for each supported Python that is installed, and test it: two nodes, a worker, a streamed chat
+	@$(BIN)/python scripts/pythons.py $(VENV)/pythons $(VENV)/wheel/*.whl
 
 dist: $(MADE)/wheel ## build the sdist and a wheel for this Python in dist/
 	@rm -rf dist && $(BIN)/python -m hatchling build -t sdist -d dist && cp $(VENV)/wheel/*.whl dist && ls dist
@@ -162,8 +162,10 @@ $(MADE)/needs: $(MADE)/venv requirements.lock
 	@$(BIN)/python scripts/install.py requirements.lock --no-build-isolation
 	@touch $@
 
+SOURCES := pyproject.toml scripts/compile.py $(shell find node registry router -type f ! -name '*.pyc')
+
 # Compiled, if there is a C compiler.
-$(MADE)/wheel: $(MADE)/needs pyproject.toml scripts/compile.py $(shell find node registry router -type f ! -name '*.pyc')
+$(MADE)/wheel: $(MADE)/needs $(SOURCES)
 	@rm -rf $(VENV)/wheel && $(BIN)/python -m hatchling build -t wheel -d $(VENV)/wheel
 	@touch $@
 
@@ -174,7 +176,7 @@ $(MADE)/compiled: $(MADE)/wheel
 # mypyc shifts negative numbers, which C leaves open and compilers do as is meant.
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-sanitize=shift -fno-omit-frame-pointer -O1
 
-$(MADE)/sanitized: $(MADE)/wheel
+$(MADE)/sanitized: $(MADE)/needs $(SOURCES)
 	@rm -rf $(VENV)/sanitized && CFLAGS="$(SANITIZE)" $(BIN)/python -m hatchling build -t wheel -d $(VENV)/sanitized
 	@cd $(VENV)/sanitized && ../bin/python -m zipfile -e *.whl . && rm *.whl && nm -D *.so | grep -q asan && touch $(CURDIR)/$@
 

@@ -1,11 +1,11 @@
 """A wheel for every Python that is promised: compiled, installed into an environment of its own, and used there as a user would.
 
-usage: .venv/bin/python scripts/pythons.py FOLDER
+usage: .venv/bin/python scripts/pythons.py FOLDER [WHEEL]
 
 In each: two nodes, a worker registered at one of them, a chat streamed through the other, the worker unregistered, both
 nodes ended by SIGTERM. Environments are kept in FOLDER while the locks stay as they are, and the wheels lie in FOLDER/dist. A
-promised Python that this machine lacks is named and fails nothing; one that fails, or none at all, is an error. The newest
-that is here also takes the source distribution (sdist), and a wheel that is not compiled.
+promised Python that this machine lacks is named and fails nothing; one that fails, or none at all, is an error. WHEEL is not
+built again. The wheel of the newest Python is built from the source distribution (sdist), and beside it one that is not compiled.
 """
 
 import hashlib
@@ -57,10 +57,11 @@ class Python:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """A wheel to be built for an interpreter, of the tree or of an sdist; not `compiled` where no compiler is used."""
+    """A wheel for an interpreter: of the tree, of an sdist or `made` already; not `compiled` where no compiler is used."""
 
     python: Python
     sdist: Path | None = None
+    made: Path | None = None
     compiled: bool = True
 
     @property
@@ -120,7 +121,9 @@ def wheel_of(build: Build, place: Path, folder: Path) -> Path:
     """Build a wheel in an environment, check what is in it, and return where it is."""
     python = str(place / "bin/python")
     folder.mkdir(parents=True)
-    if build.sdist:
+    if build.made:
+        shutil.copy(build.made, folder)
+    elif build.sdist:
         options = ("--no-index", "--no-deps", "--no-build-isolation", "--no-cache-dir")
         _run(*_pip(place), "wheel", *options, "-w", str(folder), str(build.sdist))
     else:
@@ -402,31 +405,38 @@ def prove(build: Build, wheel: Path | Failed, seconds: float, place: Path) -> Ro
     return Row(build, size, seconds, time.monotonic() - began, result)
 
 
-def tried(folder: Path, here: Sequence[Python]) -> list[Row]:
+def builds_of(here: Sequence[Python], sdist: Path, made: Path | None) -> list[Build]:
+    """Return what is to be built."""
+    *older, newest = here
+    builds = [Build(newest, sdist), Build(newest, compiled=False)]
+    for python in older:
+        fits = made and f"-cp{python.minor.replace('.', '')}-" in made.name
+        builds.append(Build(python, made=made if fits else None))
+    return builds
+
+
+def tried(folder: Path, here: Sequence[Python], made: Path | None) -> list[Row]:
     """Build side by side, as many as there are processors, then use one after the other."""
     shutil.rmtree(folder / "dist", ignore_errors=True)
-    for python in here:
-        environment(python, folder)
-    builds = [Build(python) for python in here]
-    if here:
-        builds.append(Build(here[-1], sdist_of(folder / "dist")))
-        builds.append(Build(here[-1], compiled=False))
-    print(f"building {len(builds)} wheels, some of them for a minute each", flush=True)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        made = list(pool.map(lambda build: built(build, folder), builds))
+        list(pool.map(lambda python: environment(python, folder), here))
+        builds = builds_of(here, sdist_of(folder / "dist"), made)
+        print(f"building {len(builds)} wheels, some of them for a minute each", flush=True)
+        wheels = list(pool.map(lambda build: built(build, folder), builds))
     return [
         prove(build, wheel, seconds, folder / build.python.minor)
-        for build, (wheel, seconds) in zip(builds, made, strict=True)
+        for build, (wheel, seconds) in zip(builds, wheels, strict=True)
     ]
 
 
 def main() -> int:
     """Try all that are promised; return 1 unless each that is here does."""
-    folder = Path(sys.argv[1]).resolve()
+    folder, *wheels = (Path(given).resolve() for given in sys.argv[1:])
     folder.mkdir(parents=True, exist_ok=True)
     found = {minor: look_for(minor) for minor in promised()}
+    here = [python for python in found.values() if python]
     try:
-        rows = tried(folder, [python for python in found.values() if python])
+        rows = tried(folder, here, wheels[0] if wheels else None) if here else []
     except Failed as error:
         print(error)
         return 1

@@ -18,7 +18,7 @@ _COMMON = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.register_profile("desk", _COMMON, max_examples=30)
-settings.register_profile("ci", _COMMON, max_examples=300)
+settings.register_profile("ci", _COMMON, max_examples=100)
 settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 ROOT = Path(__file__).parents[1]

@@ -15,12 +15,12 @@ from tests.swarm.client import Client, connected
 from tests.swarm.nodes import Node, Start, Swarm
 from tests.swarm.waiting import percentile, show
 
-pytestmark = [pytest.mark.swarm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.swarm, pytest.mark.alone, pytest.mark.timeout(900)]
 
 # Threads and slots.
 WORKERS = ((2, 4), (2, 2), (1, 4), (1, 2), (1, 1))
 POLICIES = ("p2c", "weighted", "round_robin")
-ROUNDS = 2
+ROUNDS = 1
 LASTS = 10.0
 BUSY = 0.7
 WORDS = "It was the best of times, it was the worst of times. "

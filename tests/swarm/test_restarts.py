@@ -17,7 +17,7 @@ from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Start, Swarm, python
 from tests.swarm.waiting import show, until
 
-pytestmark = [pytest.mark.swarm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.swarm, pytest.mark.alone, pytest.mark.timeout(300)]
 
 NODES, BURNERS = 12, 4
 BACK = 30.0

@@ -24,7 +24,7 @@ from router.requests import Kind
 PATH = b"/v1/chat/completions"
 LINES = (b"Host: localhost", b"X-Request-Id: r1", b"Content-Type: application/json")
 BIG = 200_000
-MUTATED = 2_000 if os.environ.get("CI") else 300
+MUTATED = 600 if os.environ.get("CI") else 300
 SETTINGS = WebSettings(head_timeout=0.5, idle_timeout=5)
 
 
