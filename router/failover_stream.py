@@ -80,7 +80,7 @@ class FirstPart:
 
     def inspect(self, cut_through: CutThrough) -> None:
         """Add what is wanted of what passes by."""
-        cut_through.signs.update((_ERROR, self._tokens.sign))
+        cut_through.signs += (_ERROR, self._tokens.sign)
         if self._tally is not None:
             cut_through.each.append(self._counted)
         cut_through.seen.append(self._sent.add)

@@ -72,6 +72,9 @@ from setuptools import setup
 made = mypycify(
     ["--config-file", "mypy.ini", *sys.argv[1:]], opt_level="1", debug_level="0", group_name="modelvine"
 )
+for one in made:
+    # Calls between functions are direct then, and nothing has to be found when it is loaded.
+    one.extra_compile_args.append("-fvisibility=hidden")
 setup(name="modelvine", packages=[], ext_modules=made, script_args=["-q", "build_ext", "--build-lib", "compiled"])
 """
 

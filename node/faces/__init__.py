@@ -16,6 +16,7 @@ from node.config.addresses import HostPort
 from node.config.settings import Settings
 from node.faces.pump_queue import PumpQueue
 from registry.records import Load, PeerId
+from router.http.timers import Timers
 from router.state.remote_load import Tellings
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ class Serving:
     """What other nodes were told with answers."""
     pumps: PumpQueue = field(default_factory=PumpQueue)
     """Where the streams of this process take turns."""
+    timers: Timers = field(default_factory=Timers)
+    """Of this process's streams."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

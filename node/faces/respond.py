@@ -119,7 +119,7 @@ async def _pass_on(
     out = Outgoing(http, patience=settings.stall_timeout)
     # Another node tells its own callers that it waits.
     audible = request.stream and not account.asker and account.kind in TEXT
-    with KeepAlive(out, settings.keep_alive if audible else 0, {"x-request-id": account.id}):
+    with KeepAlive(out, settings.keep_alive if audible else 0, context.timers, account.id):
         try:
             async with put(context, request, account, first) as routed:
                 begin(context, routed, account)

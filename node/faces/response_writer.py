@@ -8,7 +8,6 @@ Tap on a stream as it passes: its events are made whole, and its tokens counted,
 
 import asyncio
 import re
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import cast
@@ -24,6 +23,7 @@ from node.lane.response import LaneResponse
 from router.answer import Answer
 from router.attempt import Routed
 from router.http.cut_through import CutThrough
+from router.http.timers import Timers
 from router.openai.sse import EVENT_ENDS, WholeEvents, has_line
 from router.openai.text_writer import DONE
 from router.openai.usage import TEXT, Tokens
@@ -38,18 +38,20 @@ _REASON = re.compile(rb'"finish_reason" ?: ?"')
 class StreamEnd:
     """Whether a stream of texts, of which whole events pass, lacks only its `[DONE]`: some workers leave it out."""
 
-    __slots__ = ("_last", "kept")
+    __slots__ = ("_last",)
 
     def __init__(self) -> None:
-        self._last: deque[bytes] = deque(maxlen=_LAST_PIECES)
-        self.kept = self._last.append
-        """Takes in little that goes by."""
+        self._last: list[bytes] = []
 
     def seen(self, events: bytes) -> bytes:
         """Take in what goes by, and return it."""
         if events:
-            self._last.append(events if len(events) <= _LAST_BYTES else events[-_LAST_BYTES:])
+            self.keep([events if len(events) <= _LAST_BYTES else events[-_LAST_BYTES:]])
         return events
+
+    def keep(self, pieces: list[bytes]) -> None:
+        """Take in pieces, each of which is small."""
+        self._last = [*self._last, *pieces][-_LAST_PIECES:]
 
     @property
     def lacking(self) -> bytes:
@@ -96,11 +98,11 @@ class Passage:
 
     def inspect(self, cut_through: CutThrough) -> None:
         """Add what is wanted of what passes by."""
-        if self._looks:
-            cut_through.signs.add(self._tokens.sign)
+        if self._looks and self._tokens.sign not in cut_through.signs:
+            cut_through.signs.append(self._tokens.sign)
         if self._tally is not None:
             cut_through.each.append(self._counted)
-        cut_through.each.append(self._end.kept)
+        cut_through.kept = self._end.keep
         cut_through.held.append(self._events)
 
     def rest(self) -> bytes:
@@ -298,40 +300,42 @@ class KeepAlive:
     The first begins the answer, with a status of success: what fails later can only be told in an error event.
     """
 
-    __slots__ = ("_headers", "_out", "_seconds", "_seen", "_speaking", "_timer")
+    __slots__ = ("_id", "_out", "_seconds", "_seen", "_slot", "_speaking", "_timers")
 
-    def __init__(self, out: Outgoing, seconds: float, headers: Mapping[str, str]) -> None:
-        """`headers` go with the first comment, if the answer has not begun by then."""
+    def __init__(self, out: Outgoing, seconds: float, timers: Timers, id_: str) -> None:
+        """The request's id goes with the first comment, if the answer has not begun by then."""
         self._out = out
         self._seconds = seconds
-        self._headers = headers
+        self._timers = timers
+        self._id = id_
         self._seen = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._slot: int | None = None
         self._speaking: asyncio.Task[None] | None = None
 
     def __enter__(self) -> "KeepAlive":
         if self._seconds:
-            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._tick)
+            self._slot = self._timers.start(self, self._seconds)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._slot is not None:
+            self._timers.stop(self, self._slot)
         if self._speaking is not None:
             self._speaking.cancel()
 
-    def _tick(self) -> None:
+    def fire(self) -> None:
+        """Look whether it was quiet, now and then: to set a timer anew for every chunk would cost more."""
         quiet, self._seen = self._out.sent == self._seen, self._out.sent
         if quiet:
             self._speaking = asyncio.ensure_future(self._speak())
-        # One timer that looks now and then, instead of one that is set anew for every chunk.
-        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._tick)
+        self._slot = self._timers.start(self, self._seconds)
 
     async def _speak(self) -> None:
         # Of a caller who left the server tells the handler itself.
         with suppress(ConnectionError):
             if not self._out.begun:
-                await self._out.begin(200, {**self._headers, "content-type": "text/event-stream"})
+                headers = {"x-request-id": self._id, "content-type": "text/event-stream"}
+                await self._out.begin(200, headers)
             await self._out.comment()
 
 

@@ -32,15 +32,17 @@ class CutThrough:
     What parts of the ordinary path want of the stream, they add here, before it begins.
     """
 
-    __slots__ = ("_passed", "_sink", "_transport", "each", "held", "open", "seen", "signs")
+    __slots__ = ("_passed", "_sink", "_transport", "each", "held", "kept", "open", "seen", "signs")
 
     def __init__(self, sink: Sink, transport: asyncio.WriteTransport) -> None:
-        self.signs: set[bytes] = set()
+        self.signs: list[bytes] = []
         """Events with one of them are the ordinary path's to read."""
         self.each: list[Callable[[bytes], object]] = []
         """Called with every other chunk."""
         self.seen: list[Callable[[bytes], object]] = []
         """Called with a few of them together."""
+        self.kept: Callable[[list[bytes]], object] | None = None
+        """Called with the same, each apart."""
         self.held: list[WholeEvents] = []
         """What keeps the beginnings of events."""
         self.open = False
@@ -83,14 +85,16 @@ class CutThrough:
         sink.last = events
         for seen in self.each:
             seen(events)
-        if self.seen:
-            self._passed.append(events)
-            if len(self._passed) >= SHOWN_TOGETHER:
-                self._show()
+        self._passed.append(events)
+        if len(self._passed) >= SHOWN_TOGETHER:
+            self._show()
         return True
 
     def _show(self) -> None:
-        events = b"".join(self._passed)
-        self._passed.clear()
-        for seen in self.seen:
-            seen(events)
+        passed, self._passed = self._passed, []
+        if self.kept is not None:
+            self.kept(passed)
+        if self.seen:
+            events = b"".join(passed)
+            for seen in self.seen:
+                seen(events)

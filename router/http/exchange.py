@@ -4,7 +4,6 @@ Four budgets: connecting and the first byte, before which everything is a failed
 bytes and the whole answer, after which the answer is broken. While the caller is slow, nobody counts as silent.
 """
 
-import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -31,6 +30,7 @@ from router.http.deadlines import Deadlines, GivenUp
 from router.http.errors import CannotConnect, ConnectTimeout, HttpError, HungUp
 from router.http.pool import PooledPlace
 from router.http.reply import Reply
+from router.http.timers import Timers
 from router.openai.sse import Splitter
 from router.settings import RouterSettings
 
@@ -66,15 +66,16 @@ class Exchange:
         reply: Reply,
         settings: RouterSettings,
         ends: float,
-        loop: asyncio.AbstractEventLoop,
+        timers: Timers,
     ) -> None:
         self._reply = reply
         self._settings = settings
         self._ends = ends
-        self._loop = loop
+        self._loop = timers.loop
+        self._timers = timers
+        self._slot: int | None = None
         self._waiting = math.inf
         self._overdue = ""
-        self._timer: asyncio.TimerHandle | None = None
         self.broken: AnswerBroken | None = None
         self.status = reply.status
         self._facts = facts_of(reply.headers)
@@ -115,9 +116,9 @@ class Exchange:
         """Return what is still to come; `taken` bytes have gone on before."""
         left = math.inf if self.streamed else self._settings.max_answer_bytes - taken
         # Whoever rewrites an answer asks a second time.
-        if self._timer is None:
-            due = min(self._ends, self._loop.time() + self._settings.idle_timeout)
-            self._timer = self._loop.call_at(due, self._watch)
+        if self._slot is None:
+            due = self._ends - self._loop.time()
+            self._slot = self._timers.start(self, min(due, self._settings.idle_timeout))
         return Rest(self, self._reply, left)
 
     def waits(self, _: bytes = b"") -> None:
@@ -139,17 +140,17 @@ class Exchange:
 
     def close(self) -> None:
         """Let go of the connection: back to the pool when the answer is complete, cut otherwise."""
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._slot is not None:
+            self._timers.stop(self, self._slot)
         self._reply.close()
 
-    def _watch(self) -> None:
-        # One timer that looks now and then, instead of one that is set anew for every chunk.
+    def fire(self) -> None:
+        """Look whether it is silent, now and then: to set a timer anew for every chunk would cost more."""
         now = self._loop.time()
         silent = self._settings.idle_timeout
         due = min(self._ends, min(self._waiting, now) + silent)
         if due > now:
-            self._timer = self._loop.call_at(due, self._watch)
+            self._slot = self._timers.start(self, due - now)
             return
         if self._ends <= now:
             self._overdue = f"no end within {self._settings.total_timeout:g} s"
@@ -225,6 +226,7 @@ class Sending:
     """
 
     __slots__ = ("_answer", "_call", "_deadlines", "_exchange", "_read", "_reply", "_settings")
+    __deletable__ = ("_call", "_read")  # mypyc asks
 
     def __init__(
         self,
@@ -255,7 +257,7 @@ class Sending:
                     reply = await call.place.ask(call.head, call.body)
                 else:
                     await reply.sent()
-                self._exchange = Exchange(reply, settings, ends, loop)
+                self._exchange = Exchange(reply, settings, ends, self._deadlines.timers)
                 answer = await self._read(self._exchange)
         except BaseException as error:
             self._close()
@@ -263,6 +265,8 @@ class Sending:
                 raise _failure(error, settings) from error
             raise
         self._answer = answer
+        # A stream takes long, and nobody wants its question any more.
+        del self._call, self._read
         return answer
 
     async def __aexit__(self, *_: object) -> None:

@@ -34,4 +34,4 @@ def test_of_what_cannot_be_made_small_nothing_is_kept() -> None:
     for _ in range(2 * MOST_KEPT // BLOCK):
         recording.add(draw.randbytes(BLOCK))
     assert recording.whole() is None
-    assert recording._blocks == []
+    assert not recording._blocks

@@ -55,6 +55,8 @@ class TellingUsage:
         if question is not None:
             self._takers.took(self._api)
             answer.hides_usage = True
+        # A stream takes long, and nobody asks again.
+        del self._ask, self._body
         return answer
 
     def __aexit__(

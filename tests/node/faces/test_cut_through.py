@@ -21,6 +21,7 @@ from router.failover_stream import ContinuedFlow, FirstPart
 from router.http.connection import Connection
 from router.http.cut_through import SHOWN_TOGETHER
 from router.http.exchange import Exchange
+from router.http.timers import Timers
 from router.requests import Kind
 from router.select.candidates import Candidate
 from router.settings import RouterSettings
@@ -60,7 +61,7 @@ class Stream:
         self.reply = self.connection.begin(HEAD, b"")
         self.bring(BEGINS, chunk(FIRST))
         loop = asyncio.get_running_loop()
-        exchange = Exchange(self.reply, RouterSettings(), loop.time() + 60, loop)
+        exchange = Exchange(self.reply, RouterSettings(), loop.time() + 60, Timers())
         answer = exchange.answer(self.reply.here(), Route.LOCAL)
         answer.hides_usage = hides
         routed = Routed(answer, CANDIDATE, 1, self.tally)

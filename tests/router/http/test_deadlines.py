@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from router.http.deadlines import GRAIN, Deadlines, GivenUp
+from router.http.deadlines import Deadlines, GivenUp
+from router.http.timers import GRAIN
 
 LONG = 8 * GRAIN
 
@@ -49,8 +50,8 @@ def test_a_body_that_ends_in_time_is_left_alone():
         return deadlines
 
     deadlines = run(quick())
-    assert not deadlines._due
-    assert deadlines._timer is None
+    assert not deadlines.timers.waiting()
+    assert deadlines.timers._timer is None
 
 
 def test_a_caller_who_cancels_is_not_told_of_a_timeout():
@@ -126,6 +127,6 @@ def test_giving_up_ends_every_wait_at_once_and_says_so():
         outcomes = await asyncio.gather(*waits, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {GivenUp}
         assert loop.time() - began < LONG / 2
-        assert not deadlines._due
+        assert not deadlines.timers.waiting()
 
     run(given_up())

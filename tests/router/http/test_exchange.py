@@ -1,7 +1,6 @@
 """Laws of putting a request to a worker; the budgets are held to in `dialects/test_openai_http.py`."""
 
 import asyncio
-import contextlib
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +9,7 @@ from router.dialects.openai_http import create
 from router.errors import AnswerBroken
 from router.http.exchange import NOTHING, Exchange, retry_after
 from router.http.reply import Reply
+from router.http.timers import Timers
 from tests.router.world import QUICK, chat, links, own, whole
 from tests.workers.raw import raw, take
 
@@ -38,31 +38,15 @@ async def test_the_rest_of_a_complete_answer_is_nothing_however_often_it_is_read
         assert [chunk async for chunk in NOTHING] == []
 
 
-class StillLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time stands still, and which counts its timers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.timers: list[asyncio.TimerHandle] = []
-
-    def time(self) -> float:
-        return 0.0
-
-    def call_at(self, when, callback, *args, context=None):
-        timer = super().call_at(when, callback, *args, context=context)
-        self.timers.append(timer)
-        return timer
-
-
-def test_no_timer_is_left_of_an_answer_however_often_its_rest_is_asked_for() -> None:
-    with contextlib.closing(StillLoop()) as loop:
-        source = SimpleNamespace(loop=loop, prompt=False, abort=lambda: None)
-        exchange = Exchange(Reply(source), QUICK, 60.0, loop)
-        for _ in range(2):
-            exchange.rest(0)
-        exchange.close()
-        assert loop.timers
-        assert all(timer.cancelled() for timer in loop.timers)
+async def test_no_timer_is_left_of_an_answer_however_often_its_rest_is_asked_for() -> None:
+    timers = Timers()
+    source = SimpleNamespace(loop=timers.loop, prompt=False, abort=lambda: None)
+    exchange = Exchange(Reply(source), QUICK, timers.loop.time() + 60, timers)
+    for _ in range(2):
+        exchange.rest(0)
+    assert timers.waiting() == [exchange]
+    exchange.close()
+    assert timers.waiting() == []
 
 
 async def test_an_answer_of_unknown_length_breaks_off_at_the_limit_and_a_stream_never_does() -> (

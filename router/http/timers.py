@@ -1,0 +1,85 @@
+"""Timers for thousands of waits at one time, which share one timer of the event loop.
+
+A timer of its own for every request costs more than routing it, and for every stream half a kilobyte twice. These fire up to
+twice `GRAIN` seconds late, which nobody notices of waits of seconds; those that are too short for that get a timer of their own.
+"""
+
+import asyncio
+import math
+from functools import cached_property
+from typing import Protocol
+
+GRAIN = 0.25
+"""Seconds between two looks at what is due."""
+
+SHORT = 8 * GRAIN
+"""Waits below have a timer of their own."""
+
+_OWN = -1
+
+
+class Timed(Protocol):
+    """Who waits."""
+
+    def fire(self) -> None:
+        """The time is over."""
+
+
+class Timers:
+    """The timers of one event loop."""
+
+    def __init__(self) -> None:
+        self._due: dict[int, dict[Timed, None]] = {}  # in the order in which they began
+        self._own: dict[Timed, asyncio.TimerHandle] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @cached_property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop. Asked for once: each answer costs a system call before Python 3.12."""
+        return asyncio.get_running_loop()
+
+    def start(self, timed: Timed, seconds: float) -> int:
+        """Fire once in so many seconds, unless `stop` is called with what this returns; of one at a time for each."""
+        loop = self.loop
+        if seconds < SHORT:
+            self._own[timed] = loop.call_later(seconds, self._fire, timed)
+            return _OWN
+        slot = math.ceil((loop.time() + seconds) / GRAIN)
+        self._due.setdefault(slot, {})[timed] = None
+        if self._timer is None:
+            self._timer = loop.call_later(GRAIN, self._look)
+        return slot
+
+    def stop(self, timed: Timed, slot: int) -> None:
+        """Let it not fire; nothing where it has."""
+        if slot == _OWN:
+            own = self._own.pop(timed, None)
+            if own is not None:
+                own.cancel()
+            return
+        waiting = self._due.get(slot)
+        if waiting is not None:
+            waiting.pop(timed, None)
+            if not waiting:
+                del self._due[slot]
+
+    def waiting(self) -> list[Timed]:
+        """Return all that are to fire."""
+        return [*self._own, *(timed for waiting in self._due.values() for timed in waiting)]
+
+    def _fire(self, timed: Timed) -> None:
+        del self._own[timed]
+        timed.fire()
+
+    def _look(self) -> None:
+        now = math.floor(self.loop.time() / GRAIN)
+        for slot in [slot for slot in self._due if slot <= now]:
+            waiting = self._due[slot]
+            while waiting:
+                # One by one: what one does may stop others.
+                timed = next(iter(waiting))
+                del waiting[timed]
+                timed.fire()
+            self._due.pop(slot, None)
+        # An idle node has no timer.
+        self._timer = self.loop.call_later(GRAIN, self._look) if self._due else None

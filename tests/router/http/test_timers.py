@@ -1,0 +1,62 @@
+"""Laws of timers that share one of the event loop's."""
+
+import asyncio
+
+from router.http.timers import GRAIN, SHORT, Timers
+from tests.router.http.test_deadlines import run
+
+
+class Wait:
+    """Notes when its time was over, and does something more then."""
+
+    def __init__(self, then=lambda: None) -> None:
+        self.fired: list[float] = []
+        self._then = then
+
+    def fire(self) -> None:
+        self.fired.append(asyncio.get_running_loop().time())
+        self._then()
+
+
+def test_a_long_wait_fires_once_and_soon_and_a_short_one_to_the_moment():
+    async def wait():
+        timers, long, short = Timers(), Wait(), Wait()
+        timers.start(long, SHORT)
+        timers.start(short, 0.05)
+        await asyncio.sleep(4 * SHORT)
+        return long.fired, short.fired, timers
+
+    (long,), short, timers = run(wait())
+    assert SHORT <= long <= SHORT + 2 * GRAIN
+    assert short == [0.05]
+    assert not timers.waiting()
+    assert timers._timer is None
+
+
+def test_what_was_stopped_does_not_fire_also_when_one_of_the_same_time_stops_it():
+    async def wait():
+        timers = Timers()
+        last, early, short = Wait(), Wait(), Wait()
+        first = Wait(lambda: timers.stop(last, slot))
+        timers.start(first, SHORT)
+        slot = timers.start(last, SHORT)
+        timers.stop(early, timers.start(early, SHORT))
+        timers.stop(short, timers.start(short, 0.05))
+        await asyncio.sleep(2 * SHORT)
+        return first, last, early, short, timers
+
+    first, *others, timers = run(wait())
+    assert len(first.fired) == 1
+    assert [other.fired for other in others] == [[], [], []]
+    assert not timers.waiting()
+
+
+def test_what_waits_again_when_it_fires_fires_again():
+    async def wait():
+        timers = Timers()
+        again = Wait(lambda: timers.start(again, SHORT))
+        timers.start(again, SHORT)
+        await asyncio.sleep(3.5 * SHORT)
+        return again.fired
+
+    assert len(run(wait())) == 3
