@@ -6,6 +6,7 @@ That is a strict subset of what aiohttp takes. Whatever is not plainly such a ca
 import asyncio
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, Protocol
 
 from aiohttp import HttpVersion, HttpVersion11, web
@@ -81,6 +82,12 @@ class LaneHead:
         return LaneHead(self.path, self.headers, body_at, length, name, self.derived)
 
 
+@lru_cache(maxsize=256)
+def _lower(name: str) -> str:
+    """Return the same text for the same name: thousands of connections keep their heads."""
+    return name.lower()
+
+
 def read_head(data: bytes) -> LaneHead | None:
     """Return the head that `data` begins with; `None` for whatever is aiohttp's to read, a head that is not whole among it."""
     found = _HEAD.match(data)
@@ -88,7 +95,7 @@ def read_head(data: bytes) -> LaneHead | None:
         return None
     path, lines = found[1].decode("ascii"), found[2].decode("ascii").split("\r\n")[:-1]
     parts = [line.partition(": ") for line in lines]
-    headers = Fields([(name.lower(), value) for name, _, value in parts])
+    headers = Fields([(_lower(name), value) for name, _, value in parts])
     once = len(headers) == len(parts)
     length, id_ = headers.pop("content-length", ""), headers.pop("x-request-id", "")
     plain = (

@@ -6,6 +6,7 @@ from registry.values import value_class
 from router.peers.headers import DROPPED, HEARD
 
 _SHOWN = ("content-disposition", DROPPED, HEARD)
+_NOTHING: Mapping[str, str] = {}
 
 
 class AnswerHeaders(dict[str, str]):
@@ -36,8 +37,12 @@ def facts_of(headers: AnswerHeaders) -> HeadFacts:
     if facts is None:
         content_type = headers.get("content-type", "application/octet-stream")
         plain = "json" in content_type and "content-encoding" not in headers
-        shown: dict[str, str] = {}
+        shown = _NOTHING
         if not headers.keys().isdisjoint(_SHOWN):
             shown = {name: headers[name] for name in _SHOWN if headers.get(name)}
         facts = headers.facts = HeadFacts(content_type, plain, shown)
     return facts
+
+
+NO_HEADERS = AnswerHeaders()
+"""Those of an answer that has none yet, or whose own nobody will look at any more."""

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from router.openai.sse import WholeEvents
 
-SHOWN_TOGETHER = 8
+SHOWN_TOGETHER = 4
 """Chunks that those who record see in one piece, at most."""
 
 # Nothing before the digits, and no extensions after them (RFC 9112 7.1): as servers write it. 16 to 4,095 bytes.

@@ -24,7 +24,7 @@ from router.errors import (
     WorkerTimeout,
     WorkerUnreachable,
 )
-from router.http.answer_headers import HeadFacts, facts_of
+from router.http.answer_headers import NO_HEADERS, HeadFacts, facts_of
 from router.http.cut_through import CutThrough
 from router.http.deadlines import Deadlines, GivenUp
 from router.http.errors import CannotConnect, ConnectTimeout, HttpError, HungUp
@@ -78,8 +78,8 @@ class Exchange:
         self._overdue = ""
         self.broken: AnswerBroken | None = None
         self.status = reply.status
-        self._facts = facts_of(reply.headers)
-        self.content_type = self._facts.content_type
+        facts = facts_of(reply.headers)
+        self.content_type, self._shown = facts.content_type, facts.shown
         self.streamed = self.content_type.startswith("text/event-stream")
         self.length = reply.length
 
@@ -109,8 +109,11 @@ class Exchange:
         if self.header("content-encoding") not in ("", "identity"):
             raise WorkerFailed("the response has an encoding that was not requested")
         rest = NOTHING if self.ended else self.rest(len(first))
-        shown = self._facts.shown
-        return Answer(self.status, self.content_type, first, rest, route, length, shown)
+        return Answer(self.status, self.content_type, first, rest, route, length, self._shown)
+
+    def begun(self) -> None:
+        """Forget the headers: an answer that begins was made of them."""
+        self._reply.headers = NO_HEADERS
 
     def rest(self, taken: int) -> "Rest":
         """Return what is still to come; `taken` bytes have gone on before."""
@@ -265,8 +268,9 @@ class Sending:
                 raise _failure(error, settings) from error
             raise
         self._answer = answer
-        # A stream takes long, and nobody wants its question any more.
+        # A stream takes long, and nobody wants its question and its head any more.
         del self._call, self._read
+        self._exchange.begun()
         return answer
 
     async def __aexit__(self, *_: object) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from router.http.answer_headers import AnswerHeaders
+from router.http.answer_headers import NO_HEADERS, AnswerHeaders
 from router.http.cut_through import CutThrough
 from router.http.errors import CannotConnect, HttpError
 
@@ -13,9 +13,6 @@ FULL_BYTES = 64 * 1024
 
 _PIECE_COST = 64
 """What a piece of a body counts for beyond its bytes: of tiny ones, that is what they take in memory."""
-
-
-_NO_HEADERS = AnswerHeaders()
 
 
 class Source(Protocol):
@@ -61,7 +58,7 @@ class Reply:
     def __init__(self, connection: "Source") -> None:
         self.prompt = connection.prompt
         """Whether a listener may do all its work at once."""
-        self.headers = _NO_HEADERS
+        self.headers = NO_HEADERS
         self._connection: Source | None = connection
         self._loop = connection.loop
         self._pieces: list[bytes] = []
