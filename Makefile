@@ -73,11 +73,11 @@ images: $(MADE)/dev $(MADE)/images ## generate images and fine-tune a model thro
 real: $(MADE)/dev $(REAL:%=$(MADE)/real-%) ## test published servers as workers behind a node, and gateways before one
 	@$(BIN)/python -m pytest -m real tests/real $(ARGS)
 
-pythons: $(MADE)/wheel ## build a wheel for each supported Python that is installed, and test it: two nodes, a worker, a streamed chat
+pythons: $(MADE)/dev $(MADE)/wheel ## build a wheel for each supported Python that is installed, and test it: two nodes, a worker, a streamed chat
 	@$(BIN)/python scripts/pythons.py $(VENV)/pythons $(VENV)/wheel/*.whl
 
-dist: $(MADE)/wheel ## build the sdist and a wheel for this Python in dist/
-	@rm -rf dist && $(BIN)/python -m hatchling build -t sdist -d dist && cp $(VENV)/wheel/*.whl dist && ls dist
+dist: $(MADE)/dev $(MADE)/wheel ## build the sdist and a wheel for this Python in dist/
+	@rm -rf dist && $(BIN)/python -m hatchling build -t sdist -d dist && sh scripts/tag.sh $(BIN) $(VENV)/wheel/*.whl dist && ls dist
 
 MINUTES := 0
 

@@ -119,13 +119,13 @@ def sdist_of(folder: Path) -> Path:
 
 def wheel_of(build: Build, place: Path, folder: Path) -> Path:
     """Build a wheel in an environment, check what is in it, and return where it is."""
-    python = str(place / "bin/python")
-    folder.mkdir(parents=True)
+    python, untagged = str(place / "bin/python"), folder / "untagged"
+    untagged.mkdir(parents=True)
     if build.made:
-        shutil.copy(build.made, folder)
+        shutil.copy(build.made, untagged)
     elif build.sdist:
         options = ("--no-index", "--no-deps", "--no-build-isolation", "--no-cache-dir")
-        _run(*_pip(place), "wheel", *options, "-w", str(folder), str(build.sdist))
+        _run(*_pip(place), "wheel", *options, "-w", str(untagged), str(build.sdist))
     else:
         without = () if build.compiled else ("env", "HATCH_BUILD_NO_HOOKS=1")
         _run(
@@ -137,9 +137,13 @@ def wheel_of(build: Build, place: Path, folder: Path) -> Path:
             "-t",
             "wheel",
             "-d",
-            str(folder),
+            str(untagged),
             folder=ROOT,
         )
+    (wheel,) = untagged.glob("*.whl")
+    tools = os.path.relpath(Path(sys.executable).parent, ROOT)
+    _run("sh", "scripts/tag.sh", tools, str(wheel), str(folder), folder=ROOT)
+    shutil.rmtree(untagged)
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -149,6 +153,8 @@ def wheel_of(build: Build, place: Path, folder: Path) -> Path:
         raise Failed(
             f"{wheel.name} was to be {'compiled' if build.compiled else 'of sources alone'}"
         )
+    if "-linux_" in wheel.name:
+        raise Failed(f"{wheel.name} is for no other Linux")
     return wheel
 
 
