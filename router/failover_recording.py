@@ -9,7 +9,7 @@ _EXAMPLE_BYTES = 512
 
 # Raw, with room for a block and its example: 32 KiB while it is compressed.
 _WINDOW_BITS, _MEMORY_LEVEL = -12, 5
-_STEP = 2 * BLOCK
+_STEP = 2 * BLOCK  # bytes that are unpacked at a time
 
 MOST_KEPT = 128 * 1024
 """Bytes that are kept of one stream, compressed: about 8,000 tokens, which have 2 MB of events. Longer ones are not continued."""

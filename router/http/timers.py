@@ -73,13 +73,18 @@ class Timers:
 
     def _look(self) -> None:
         now = math.floor(self.loop.time() / GRAIN)
-        for slot in [slot for slot in self._due if slot <= now]:
-            waiting = self._due[slot]
-            while waiting:
-                # One by one: what one does may stop others.
-                timed = next(iter(waiting))
-                del waiting[timed]
-                timed.fire()
-            self._due.pop(slot, None)
-        # An idle node has no timer.
-        self._timer = self.loop.call_later(GRAIN, self._look) if self._due else None
+        try:
+            for slot in [slot for slot in self._due if slot <= now]:
+                self._fire_all(slot)
+        finally:
+            # An idle node has no timer.
+            self._timer = self.loop.call_later(GRAIN, self._look) if self._due else None
+
+    def _fire_all(self, slot: int) -> None:
+        waiting = self._due[slot]
+        while waiting:
+            # One by one: what one does may stop others.
+            timed = next(iter(waiting))
+            del waiting[timed]
+            timed.fire()
+        self._due.pop(slot, None)

@@ -60,3 +60,19 @@ def test_what_waits_again_when_it_fires_fires_again():
         return again.fired
 
     assert len(run(wait())) == 3
+
+
+def test_one_that_fails_harms_no_other():
+    def fail():
+        raise KeyError
+
+    async def wait():
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        timers, failing, other, later = Timers(), Wait(fail), Wait(), Wait()
+        for timed in (failing, other):
+            timers.start(timed, SHORT)
+        timers.start(later, 2 * SHORT)
+        await asyncio.sleep(4 * SHORT)
+        return failing, other, later
+
+    assert [len(waited.fired) for waited in run(wait())] == [1, 1, 1]
