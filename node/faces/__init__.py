@@ -99,7 +99,7 @@ class Serving:
     pumps: PumpQueue = field(default_factory=PumpQueue)
     """Where the streams of this process take turns."""
     timers: Timers = field(default_factory=Timers)
-    """Of this process's streams."""
+    """Timers of this process's streams."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from router.peers.headers import ATTEMPTS, DROPPED, HEARD, LOAD, NODE, ROUTE, SE
 from router.state import remote_load, service_time
 
 _LAST_BYTES = 16 * 1024
-_LAST_PIECES = 3
+_LAST_PIECES = 4
 _REASON = re.compile(rb'"finish_reason" ?: ?"')
 
 

@@ -19,7 +19,7 @@ _OWN = -1
 
 
 class Timed(Protocol):
-    """Who waits."""
+    """Something that waits."""
 
     def fire(self) -> None:
         """The time is over."""
@@ -39,7 +39,7 @@ class Timers:
         return asyncio.get_running_loop()
 
     def start(self, timed: Timed, seconds: float) -> int:
-        """Fire once in so many seconds, unless `stop` is called with what this returns; of one at a time for each."""
+        """Fire `timed` once in so many seconds, and return what `stop` asks for. One timer at a time for each."""
         loop = self.loop
         if seconds < SHORT:
             self._own[timed] = loop.call_later(seconds, self._fire, timed)
