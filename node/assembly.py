@@ -14,7 +14,8 @@ from node.agent import Agent
 from node.auth.access import is_own_address
 from node.auth.audit import AuditLog
 from node.auth.key_ring import KeyRing
-from node.auth.receipts import ReceiptBook, ReceiptLog
+from node.auth.receipt_book import ReceiptBook
+from node.auth.receipts import ReceiptLog
 from node.auth.usage import UsageLog
 from node.auth.usage_book import UsageBook
 from node.config.checks import shown_in
@@ -161,7 +162,7 @@ class NodeWorld:
         if shown is not None:
             self.registry.observe(candidate.node, shown)
         # Its newest word has not come to us yet, or it got lost.
-        if outcome.stale:
+        if outcome.error is not None and outcome.stale:
             self.registry.refresh(candidate.node)
 
 

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from node.auth.access import Access, is_own_address
 from node.auth.quotas import Quotas, of_addresses
-from node.auth.receipts import ReceiptBook
+from node.auth.receipt_book import ReceiptBook
 from node.auth.usage_book import UsageBook
 from node.config.addresses import HostPort
 from node.config.settings import Keyless, Settings

@@ -14,6 +14,8 @@ from router.errors import WorkerAway, WorkerError, WorkerStale, WorkerTimeout, W
 from router.select.candidates import Candidate
 from router.workers import Workers
 
+_STALE = WorkerStale, WorkerAway
+
 
 @value_class
 class Outcome:
@@ -32,9 +34,9 @@ class Outcome:
     @property
     def shows(self) -> Evidence | None:
         """What it shows about the node: the way there works, or does not. A failing worker shows nothing."""
+        if self.error is None:
+            return None if self.left else Evidence.ANSWERED
         match self.error:
-            case None:
-                return None if self.left else Evidence.ANSWERED
             case WorkerUnreachable() | WorkerTimeout(phase="connection"):
                 return Evidence.FAILED
             case _:
@@ -43,7 +45,7 @@ class Outcome:
     @property
     def stale(self) -> bool:
         """Whether another node said that it does not serve the model any more: our catalog is behind."""
-        return self.candidate.worker is None and isinstance(self.error, WorkerStale | WorkerAway)
+        return self.candidate.worker is None and isinstance(self.error, _STALE)
 
 
 class World(Protocol):

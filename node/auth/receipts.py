@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from json.encoder import encode_basestring_ascii as _quoted
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
@@ -20,7 +20,9 @@ from registry.clock import Clock
 from registry.errors import StoreUnavailable
 from registry.signing import Identity
 from registry.store import Delete, Put, Space, Store
-from router.openai.usage import Usage
+
+if TYPE_CHECKING:
+    from node.auth.receipt_book import ReceiptBook
 
 log = logging.getLogger("modelvine.receipts")
 
@@ -33,9 +35,6 @@ PAGE_SECONDS = 60.0
 
 MAX_PAGES = 512
 """Pages that a node keeps, of all its chains; the oldest go first."""
-
-MAX_WAITING = 20_000
-"""Receipts that wait for a store that does not work; of more the newest are lost, which the log says."""
 
 NOTHING = "0" * 64
 """What the first page of a chain follows."""
@@ -115,52 +114,6 @@ class Page(BaseModel):
 _PAGES = TypeAdapter(tuple[Page, ...])
 
 
-class ReceiptBook:
-    """What one process has to write down. Lives on one event loop."""
-
-    def __init__(self, wall: Clock) -> None:
-        """`wall` returns Unix time."""
-        self._wall = wall
-        self._held: list[tuple[str, Receipt]] = []
-        self.lost = 0
-
-    def add(
-        self,
-        side: Side,
-        peer: str,
-        request: str,
-        model: str,
-        usage: Usage | None,
-        seconds: float,
-    ) -> None:
-        """Write down an answer that ended well just now."""
-        prompt = completion = None
-        if usage is not None and not usage.estimated:
-            prompt, completion = usage.prompt, usage.completion
-        receipt = Receipt(
-            at=int(self._wall() * 1000),
-            request=request[:100],
-            side=side,
-            model=model[:100],
-            prompt=prompt,
-            completion=completion,
-            milliseconds=int(seconds * 1000),
-        )
-        self.take_in(peer, receipt)
-
-    def take_in(self, peer: str, receipt: Receipt) -> None:
-        """Take in what another process has written down."""
-        if len(self._held) < MAX_WAITING:
-            self._held.append((peer, receipt))
-        else:
-            self.lost += 1
-
-    def take(self) -> tuple[tuple[str, Receipt], ...]:
-        """Return what was written down since this was asked last."""
-        held, self._held = self._held, []
-        return tuple(held)
-
-
 @dataclass(slots=True)
 class _Chain:
     """The end of one chain: its last page, which may still grow, and the hash of the page before.
@@ -193,7 +146,7 @@ class ReceiptLog:
     """The chains of this node, in its store. Lives on one event loop."""
 
     def __init__(
-        self, book: ReceiptBook, store: Store, identity: Identity, wall: Clock, *, days: int
+        self, book: "ReceiptBook", store: Store, identity: Identity, wall: Clock, *, days: int
     ) -> None:
         """Pages are kept for so many `days`; `wall` returns Unix time."""
         self.book = book

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from node.auth.audit import AuditLog
     from node.auth.key_ring import KeyRing
     from node.auth.quotas import Quotas
-    from node.auth.receipts import ReceiptBook, ReceiptLog
+    from node.auth.receipt_book import ReceiptBook
+    from node.auth.receipts import ReceiptLog
     from node.auth.usage import UsageLog
     from node.auth.usage_book import UsageBook
     from node.faces.errors import Refusal

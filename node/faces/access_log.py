@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Iterable
+from functools import lru_cache
 from types import TracebackType
 
 from node.auth.quotas import QuotaTicket
@@ -12,7 +13,7 @@ from node.auth.usage_row import NOBODY
 from node.faces import Serving
 from node.faces.errors import KNOWN, refusal
 from node.lane.request import HttpRequest
-from node.observe.logs import RequestLog, quoted
+from node.observe.logs import RequestLog, quoted, thousandths
 from router.attempt import Routed
 from router.errors import NobodyServes, NoCapacity, RouterError, WorkerError
 from router.openai.usage import Tokens, Usage, told_at_end
@@ -23,6 +24,8 @@ from router.trace import Trace
 log = RequestLog("modelvine.requests")
 
 _NOTHING = Usage(0, 0)
+_shown_model = lru_cache(maxsize=256)(quoted)
+"""Names of models as lines show them: a few come again and again. A request's has 513 characters at most."""
 _LEFT = (asyncio.CancelledError, ConnectionError, GeneratorExit)
 
 REFUSED = 400
@@ -247,10 +250,9 @@ def conclude(context: Serving, account: Account) -> None:
     tokens = "-"
     if own is not None:
         tokens = f"{'~' if own.estimated else ''}{own.prompt}+{own.completion}"
-    # Apart: mypyc is quick with texts that have no format in them.
-    seconds = f"{account.seconds:.3f}"
+    seconds = thousandths(account.seconds)
     log.info(
-        f"request={account.id} model={quoted(account.model)} kind={account.kind} node={account.node} route={account.route}"
+        f"request={account.id} model={_shown_model(account.model)} kind={account.kind} node={account.node} route={account.route}"
         f" attempts={account.attempts} status={account.status} seconds={seconds} tokens={tokens}{account.failure}"
     )
 

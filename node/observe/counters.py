@@ -1,30 +1,12 @@
 """Counters, as values that can be added up and sent. Pure: numbers in, numbers out."""
 
-from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain, filterfalse
-from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
-
-from router.requests import Kind
-
-if TYPE_CHECKING:
-    from node.faces.access_log import Account
-    from router.openai.usage import Usage
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 """The bounds between which times fall: from a cache hit on this machine to a long answer of a large model."""
-
-MAX_MODELS = 4_096
-"""Models whose tokens are counted apart; those of further ones are counted together, under no name."""
-
-_SORT = attrgetter("kind", "status", "served")
-_SECONDS, _TAKEN, _SENT = map(attrgetter, ("seconds", "taken", "sent"))
-_USAGE, _PARTS, _STREAMS_TEXT = map(attrgetter, ("usage", "parts", "streams_text"))
-_PROMPT, _COMPLETION, _ESTIMATED = map(attrgetter, ("prompt", "completion", "estimated"))
 
 
 class Times(NamedTuple):
@@ -94,97 +76,6 @@ def summed(all_counts: Iterable[Counts]) -> Counts:
         taken=sum(counts.taken for counts in each),
         sent=sum(counts.sent for counts in each),
     )
-
-
-@dataclass(slots=True)
-class Histogram:
-    """How often a value, mostly a time, fell between two bounds."""
-
-    bounds: tuple[float, ...] = SECONDS
-    counts: list[int] = field(init=False)
-    total: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.counts = [0] * (len(self.bounds) + 1)
-
-    def observe(self, value: float) -> None:
-        """Count a value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def observe_all(self, values: Sequence[float]) -> None:
-        """Count many values."""
-        for place, times in Counter(map(partial(bisect_left, self.bounds), values)).items():
-            self.counts[place] += times
-        self.total += sum(values)
-
-    def add(self, counts: Iterable[int], total: float) -> None:
-        """Take in what was counted elsewhere between the same bounds."""
-        self.counts = [a + b for a, b in zip(self.counts, counts, strict=True)]
-        self.total += total
-
-
-class RequestSums:
-    """What requests come to. They are added many at once, which takes half the time that each alone would."""
-
-    def __init__(self) -> None:
-        self._requests: Counter[tuple[str, int]] = Counter()
-        self._seconds: dict[str, Histogram] = defaultdict(Histogram)
-        self._first_byte: dict[str, Histogram] = defaultdict(Histogram)
-        self._token_time: dict[str, Histogram] = defaultdict(Histogram)
-        self._tokens: Counter[tuple[str, str, str]] = Counter()
-        self._models: set[str] = set()
-        self._taken = self._sent = 0
-
-    def add(self, first_bytes: Mapping[Kind, Sequence[float]], ended: "Sequence[Account]") -> None:
-        """Add the seconds to the first bytes of answers, and requests that are over."""
-        for kind, seconds in first_bytes.items():
-            self._first_byte[kind.value].observe_all(seconds)
-        sorts: dict[tuple[Kind, int, str], list[Account]] = defaultdict(list)
-        for account in ended:
-            sorts[_SORT(account)].append(account)
-        for (kind, status, model), alike in sorts.items():
-            self._requests[kind.value, status] += len(alike)
-            self._seconds[kind.value].observe_all([*map(_SECONDS, alike)])
-            self._spend(model, [*filter(None, map(_USAGE, alike))])
-        for account in filter(_STREAMS_TEXT, ended):
-            if of_token := account.token_seconds():
-                self._token_time[account.kind.value].observe(of_token)
-        # Of streams that several workers wrote.
-        for model, usage in chain.from_iterable(map(_PARTS, ended)):
-            self._spend(model, [usage])
-        self._taken += sum(map(_TAKEN, ended))
-        self._sent += sum(map(_SENT, ended))
-
-    def counts(self) -> Counts:
-        """Return them."""
-        return Counts(
-            requests=tuple(
-                Times(kind, str(status), count) for (kind, status), count in self._requests.items()
-            ),
-            seconds=_spreads_of(self._seconds),
-            first_byte=_spreads_of(self._first_byte),
-            token_time=_spreads_of(self._token_time),
-            tokens=tuple(Spent(*key, tokens) for key, tokens in self._tokens.items()),
-            taken=self._taken,
-            sent=self._sent,
-        )
-
-    def _spend(self, model: str, usages: "Sequence[Usage]") -> None:
-        """Count the tokens of answers by one model."""
-        if usages and model not in self._models:
-            if len(self._models) >= MAX_MODELS:
-                model = ""
-            self._models.add(model)
-        for estimated, which in (("no", filterfalse), ("yes", filter)):
-            if alike := [*which(_ESTIMATED, usages)]:
-                self._tokens[model, "completion", estimated] += sum(map(_COMPLETION, alike))
-                if prompt := sum(map(_PROMPT, alike)):
-                    self._tokens[model, "prompt", estimated] += prompt
-
-
-def _spreads_of(histograms: Mapping[str, Histogram]) -> tuple[Spread, ...]:
-    return tuple(Spread(kind, tuple(h.counts), h.total) for kind, h in histograms.items())
 
 
 def _times(rows: Iterable[Times]) -> tuple[Times, ...]:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Literal, TextIO
+from typing import Final, Literal, TextIO
 
 from node.errors import NodeError
 from node.observe.log_writer import Lines, writing_to
@@ -40,11 +40,11 @@ MAX_FIELD = 256
 """Characters of one field's value, as many as a model's name may have."""
 
 _WORD = re.compile(r'[^\s"\\]*')
-_USUAL = re.compile(rf"[!#-\[\]-~]{{0,{MAX_FIELD}}}")
+_USUAL: Final = re.compile(rf"[!#-\[\]-~]{{0,{MAX_FIELD}}}")
 """Matches what most fields hold, at one go: one short word of ASCII."""
-_ASCII = re.compile(r"[ -~]*").fullmatch
+_ASCII: Final = re.compile(r"[ -~]*").fullmatch
 """Matches what most lines are."""
-_MILLISECONDS = tuple(f".{millisecond:03d}" for millisecond in range(1_000))
+_THOUSANDTHS: Final = tuple([f".{thousandth:03d}" for thousandth in range(1_000)])
 _EXPECTED = (NodeError, RegistryError, RouterError, OSError)
 _FRAMES = 8
 _BLANK = vars(logging.makeLogRecord({}))
@@ -144,6 +144,13 @@ def quoted(value: str) -> str:
     return json.dumps(cut)
 
 
+def thousandths(value: float) -> str:
+    """Return a number that is not negative with three decimals, in a third of the time that a format takes."""
+    thousandths = int(value * 1000 + 0.5)
+    whole = thousandths // 1000
+    return f"{whole}{_THOUSANDTHS[thousandths - 1000 * whole]}"
+
+
 class ConsoleLine(logging.Formatter):
     """`19:04:11.250 INFO    modelvine.node  message  key=value`, local time."""
 
@@ -161,11 +168,12 @@ class ConsoleLine(logging.Formatter):
 
     def line(self, created: float, level: str, name: str, message: str) -> str:
         """Return the line of a message with nothing beside it."""
-        second, millisecond = divmod(int(created * 1000), 1000)
         if len(message) > MAX_LINE or not (_ASCII(message) or message.isprintable()):
             message = escaped(message)
+        milliseconds = int(created * 1000)
+        second = milliseconds // 1000
         shown = self._levels.get(level, level)
-        return f"{_local(second)}{_MILLISECONDS[millisecond]} {shown} {name}  {message}"
+        return f"{_local(second)}{_THOUSANDTHS[milliseconds - 1000 * second]} {shown} {name}  {message}"
 
 
 class JsonLine(logging.Formatter):

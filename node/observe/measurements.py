@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from node.config.settings import NodeSettings
 from node.observe import genai
-from node.observe.counters import Histogram
+from node.observe.request_sums import Histogram
 from node.observe.tracing import library, resource_of, shown
 from registry.clock import Clock
 from registry.records import PeerId

@@ -20,9 +20,10 @@ from prometheus_client.utils import floatToGoString
 
 from node.connection_limits import EVENTS, Crowd
 from node.observe import genai
-from node.observe.counters import SECONDS, Counts, RequestSums, Spent, Spread, Times, summed
+from node.observe.counters import SECONDS, Counts, Spent, Spread, Times, summed
 from node.observe.measurements import Measurements
 from node.observe.recent import Recent
+from node.observe.request_sums import RequestSums
 from registry.records import Service
 from router.requests import Kind
 from router.worker_metrics import Told
@@ -87,7 +88,9 @@ class Metrics:
         self.measurements = measurements
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
-        self._attempts: Counter[tuple[str, str]] = Counter()
+        self._well: dict[str, int] = {}
+        """Attempts that were answered, by dialect: nearly all."""
+        self._failed: Counter[tuple[str, str]] = Counter()
         self._sums = RequestSums()
         self._counted = 0
         self.first_bytes: dict[Kind, list[float]] = defaultdict(list)
@@ -112,11 +115,11 @@ class Metrics:
 
     def attempt(self, outcome: "Outcome") -> None:
         """Count one attempt at one worker or peer."""
-        error = outcome.error
+        error, dialect = outcome.error, outcome.candidate.dialect
         if error is None:
-            self._attempts[outcome.candidate.dialect, "ok"] += 1
+            self._well[dialect] = self._well.get(dialect, 0) + 1
         else:
-            self._attempts[outcome.candidate.dialect, type(error).__name__] += 1
+            self._failed[dialect, type(error).__name__] += 1
             self.recent.failed_attempt(outcome, error)
 
     def counts(self) -> Counts:
@@ -124,7 +127,10 @@ class Metrics:
         self._count()
         return replace(
             self._sums.counts(),
-            attempts=tuple(Times(*key, count) for key, count in self._attempts.items()),
+            attempts=(
+                *(Times(dialect, "ok", count) for dialect, count in self._well.items()),
+                *(Times(*key, count) for key, count in self._failed.items()),
+            ),
             crowd=tuple(self.crowd.events.items()),
             spans=tuple(self.spans.items()),
             connections=self.crowd.open,

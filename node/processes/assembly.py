@@ -9,7 +9,7 @@ from node.auth.access import Access, is_own_address
 from node.auth.key_table import KeyTable
 from node.auth.keys import ApiKey
 from node.auth.quotas import Quotas, of_addresses
-from node.auth.receipts import ReceiptBook
+from node.auth.receipt_book import ReceiptBook
 from node.auth.usage_book import UsageBook
 from node.config.settings import Settings
 from node.faces import Serving

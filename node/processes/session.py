@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any, cast
 
 from node.auth.quota_sync import QuotaSync
-from node.auth.receipts import ReceiptBook
+from node.auth.receipt_book import ReceiptBook
 from node.auth.usage_book import UsageBook
 from node.listeners import Listener
 from node.observe.counters import Counts

@@ -8,9 +8,12 @@ order in which they were last heard, whatever the lease is by then; only those i
 
 import heapq
 from collections.abc import Iterator, Mapping
+from typing import TypeVar, overload
 
 from registry.members.liveness import Pulse, Status
 from registry.records import PeerId
+
+Other = TypeVar("Other")
 
 _FOREVER = float("inf")
 
@@ -28,6 +31,14 @@ class MemberDeadlines(Mapping[PeerId, Pulse]):
 
     def __getitem__(self, node: PeerId) -> Pulse:
         return self._pulses[node]
+
+    @overload
+    def get(self, node: PeerId) -> Pulse | None: ...
+    @overload
+    def get(self, node: PeerId, default: Pulse | Other) -> Pulse | Other: ...
+    def get(self, node: PeerId, default: object = None) -> object:
+        """Return the pulse of a node; the inherited way takes two calls more, for each request to another node."""
+        return self._pulses.get(node, default)
 
     def __iter__(self) -> Iterator[PeerId]:
         return iter(self._pulses)

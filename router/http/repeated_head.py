@@ -6,6 +6,7 @@ another node tells of its worker in the head of an answer is cut out before.
 
 import re
 from collections.abc import Mapping
+from typing import Final
 
 from router.peers.headers import LOAD, SERVICE_TIME
 
@@ -15,21 +16,24 @@ MOST_BYTES = 2 * 1024
 TRIES = 3
 """Heads of one connection that are remembered, and never come again, after which none is."""
 
-_LENGTH = re.compile(rb"\r\ncontent-length: ([0-9]{1,7})\r\n", re.IGNORECASE)
-_MOST_DIGITS, _ZERO = 7, ord("0")
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: ([0-9]{1,7})\r\n", re.IGNORECASE)
+_MOST_DIGITS: Final = 7
+_ZERO: Final = 48
+"""The digit 0 in ASCII."""
 
 # As nodes and nginx make them.
-_ID = re.compile(rb"\r\n(?i:x-request-id): ([0-9a-f]{32})\r\n")
-_ID_NAME = b"\r\nx-request-id:"
-_HEAD_END = b"\r\n\r\n"
-_ID_DIGITS, _ID_BYTES = b"0123456789abcdef", 32
+_ID: Final = re.compile(rb"\r\n(?i:x-request-id): ([0-9a-f]{32})\r\n")
+_ID_NAME: Final = b"\r\nx-request-id:"
+_HEAD_END: Final = b"\r\n\r\n"
+_ID_DIGITS: Final = b"0123456789abcdef"
+_ID_BYTES: Final = 32
 
 # Together, as nodes write them, and no line after them that would go on with theirs.
-_TOLD = re.compile(
+_TOLD: Final = re.compile(
     rb"\r\n%b: ([!-~]{1,100})(?:\r\n%b: ([!-~]{1,400}))?(?=\r\n[!-~])"
     % (LOAD.encode(), SERVICE_TIME.encode())
 )
-_TOLD_NAMES = LOAD.encode(), SERVICE_TIME.encode()
+_TOLD_NAMES: Final = LOAD.encode(), SERVICE_TIME.encode()
 
 
 class RepeatedHead:

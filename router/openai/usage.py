@@ -119,11 +119,15 @@ def told_at_end(body: bytes) -> Usage | None:
     begins = end.find(b"{", at)
     if at < 0 or begins < 0:
         return None
+    ends = end.find(b"}", begins) + 1
+    # Most often no other object is in it.
+    if end.find(b"{", begins + 1, ends) < 0 and (said := _parsed(end[begins:ends])):
+        return told({"usage": said})
     try:
-        said, _ = _DECODER.raw_decode(end[begins:].decode(errors="replace"))
+        deep, _ = _DECODER.raw_decode(end[begins:].decode(errors="replace"))
     except (ValueError, RecursionError):
         return None
-    return told({"usage": said})
+    return told({"usage": deep})
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 from router.http.connection import Connection, Home
 from router.http.errors import CannotConnect
@@ -31,13 +32,12 @@ class StreamConnection(Connection):
 
     @property
     def quiet(self) -> bool:
-        """Whether the next request may be sent."""
-        return not self._shared.draining and super().quiet
+        """Whether the next request may be sent. The shared connection is always read, and what comes unasked ends the stream."""
+        return not self._shared.draining and self.open
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin; what is told of it is told while the shared connection hands out more."""
-        super().connection_made(transport)
-        self.prompt = False
+        """Begin; what is told of it is told while the shared connection hands out more, so not `prompt`."""
+        self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         """The stream is over; of one that was refused nobody has read anything."""

@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from node.auth.receipt_book import ReceiptBook
 from node.auth.receipt_comparison import faults
 from node.auth.receipts import (
     MAX_PAGES,
-    MAX_WAITING,
     PAGE_ROWS,
     PAGE_SECONDS,
     Page,
-    ReceiptBook,
     ReceiptLog,
     Side,
     read,
@@ -186,13 +185,6 @@ async def test_a_write_that_is_cancelled_at_the_end_is_made_again(here):
     await here.log.close()
     [page] = await here.chain(THERE)
     assert [row.request for row in page.rows] == ["a"]
-
-
-async def test_what_waits_is_bounded_and_what_is_lost_is_counted(here):
-    for _ in range(MAX_WAITING + 3):
-        here.add(Side.ASKED, THERE)
-    assert here.book.lost == 3
-    assert len(here.book.take()) == MAX_WAITING
 
 
 async def test_the_oldest_pages_go_and_the_rest_is_still_a_chain(here, clock):

@@ -20,7 +20,8 @@ from node.auth.access import Access, is_own_address
 from node.auth.audit import AuditLog
 from node.auth.key_ring import KeyRing
 from node.auth.quotas import Quotas, of_addresses
-from node.auth.receipts import ReceiptBook, ReceiptLog
+from node.auth.receipt_book import ReceiptBook
+from node.auth.receipts import ReceiptLog
 from node.auth.usage import UsageLog
 from node.auth.usage_book import UsageBook
 from node.config.settings import Keyless, NodeSettings, Settings

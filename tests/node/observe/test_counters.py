@@ -1,6 +1,7 @@
 """Counters that are added up."""
 
-from node.observe.counters import SECONDS, Counts, Histogram, Spent, Spread, Times, summed
+from node.observe.counters import SECONDS, Counts, Spent, Spread, Times, summed
+from node.observe.request_sums import Histogram
 
 
 def spread(kind: str, *seconds: float) -> Spread:
@@ -13,13 +14,6 @@ def spread(kind: str, *seconds: float) -> Spread:
 def test_a_time_falls_between_two_bounds():
     kind, counts, total = spread("chat", 0.004, 0.005, 1000)
     assert (kind, counts[0], counts[len(SECONDS)], total) == ("chat", 2, 1, 1000.009)
-
-
-def test_many_times_fall_as_each_alone_would():
-    values = [0.004, 0.005, 0.006, 1000, 2, 2]
-    many = Histogram()
-    many.observe_all(values)
-    assert Spread("chat", tuple(many.counts), many.total) == spread("chat", *values)
 
 
 def test_what_two_processes_counted_is_added_by_name():
@@ -35,14 +29,6 @@ def test_times_of_one_kind_are_added_bucket_by_bucket():
     other = spread("embeddings", 1)
     both = summed((Counts(seconds=(one,)), Counts(seconds=(two, other))))
     assert both.seconds == (spread("chat", 0.004, 0.004, 2), other)
-
-
-def test_a_histogram_takes_in_another_of_its_bounds():
-    one, two = Histogram((1, 4)), Histogram((1, 4))
-    for histogram, value in ((one, 1), (two, 2), (two, 5)):
-        histogram.observe(value)
-    one.add(two.counts, two.total)
-    assert (one.counts, one.total) == ([1, 1, 1], 8)
 
 
 def test_tokens_are_added_by_model_part_and_whether_they_are_estimated():

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from node.observe.logs import (
     MAX_LINE,
@@ -18,6 +20,7 @@ from node.observe.logs import (
     RequestLog,
     adopt,
     configure,
+    thousandths,
 )
 from registry.errors import PeerUnreachable
 
@@ -324,3 +327,10 @@ def test_a_filter_of_the_logger_and_its_level_hold_for_requests_too() -> None:
     logger.setLevel(logging.NOTSET)
     log.info("written")
     assert [line.rpartition("  ")[2] for line in stream.getvalue().splitlines()] == ["written"]
+
+
+@given(st.floats(min_value=0, max_value=1e6))
+def test_a_number_has_three_decimals(value: float) -> None:
+    shown = thousandths(value)
+    assert re.fullmatch(r"\d+\.\d{3}", shown)
+    assert float(shown) == pytest.approx(value, abs=0.000_51)

@@ -2,8 +2,8 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from node.observe.counters import MAX_MODELS
 from node.observe.metrics import MANY, Metrics, Sizes
+from node.observe.request_sums import MAX_MODELS
 from registry.records import PeerId, Service
 from router.errors import WorkerFailed
 from router.openai.usage import Usage

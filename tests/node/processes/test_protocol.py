@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.config.settings import Settings
-from node.observe.counters import Counts, Histogram, Spread, Times
+from node.observe.counters import Counts, Spread, Times
 from node.observe.measurements import Measured
 from node.observe.recent import NoRoomCount
+from node.observe.request_sums import Histogram
 from node.processes import protocol
 from node.processes.protocol import (
     MAX_FRAME_BYTES,

@@ -1,0 +1,133 @@
+"""Sums of requests: what those that ended come to, added many at once. No I/O."""
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from node.observe.counters import SECONDS, Counts, Spent, Spread, Times
+from router.requests import Kind
+
+if TYPE_CHECKING:
+    from node.faces.access_log import Account
+    from router.openai.usage import Usage
+
+MAX_MODELS = 4_096
+"""Models whose tokens are counted apart; those of further ones are counted together, under no name."""
+
+
+@dataclass(slots=True)
+class Histogram:
+    """How often a value, mostly a time, fell between two bounds."""
+
+    bounds: tuple[float, ...] = SECONDS
+    counts: list[int] = field(init=False)
+    total: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def add(self, counts: Iterable[int], total: float) -> None:
+        """Take in what was counted elsewhere between the same bounds."""
+        self.counts = [a + b for a, b in zip(self.counts, counts, strict=True)]
+        self.total += total
+
+
+@dataclass(slots=True)
+class _Alike:
+    """Requests of one kind, status and model: how many, and the tokens that were told of them."""
+
+    seconds: Histogram
+    times: int = 0
+    tells: bool = False
+    """Whether tokens were told of any."""
+    prompt: int = 0
+    completion: int = 0
+
+
+class RequestSums:
+    """What requests come to. They are added many at once: what many have in common is looked up once."""
+
+    def __init__(self) -> None:
+        self._requests: Counter[tuple[str, int]] = Counter()
+        self._seconds: dict[str, Histogram] = defaultdict(Histogram)
+        self._first_byte: dict[str, Histogram] = defaultdict(Histogram)
+        self._token_time: dict[str, Histogram] = defaultdict(Histogram)
+        self._tokens: Counter[tuple[str, str, str]] = Counter()
+        self._models: set[str] = set()
+        self._taken = self._sent = 0
+
+    def add(self, first_bytes: Mapping[Kind, Sequence[float]], ended: "Sequence[Account]") -> None:
+        """Add the seconds to the first bytes of answers, and requests that are over."""
+        for kind, seconds in first_bytes.items():
+            histogram = self._first_byte[kind.value]
+            for value in seconds:
+                histogram.observe(value)
+        found: dict[tuple[Kind, int, str], _Alike] = {}
+        for account in ended:
+            key = account.kind, account.status, account.served
+            alike = found.get(key)
+            if alike is None:
+                alike = found[key] = _Alike(self._seconds[account.kind.value])
+            alike.times += 1
+            alike.seconds.observe(account.seconds)
+            self._add_tokens(account, alike)
+            self._taken += account.taken
+            self._sent += account.sent
+        for (kind, status, model), alike in found.items():
+            self._requests[kind.value, status] += alike.times
+            if alike.tells:
+                self._spend(model, "no", alike.prompt, alike.completion)
+
+    def counts(self) -> Counts:
+        """Return them."""
+        return Counts(
+            requests=tuple(
+                Times(kind, str(status), count) for (kind, status), count in self._requests.items()
+            ),
+            seconds=_spreads_of(self._seconds),
+            first_byte=_spreads_of(self._first_byte),
+            token_time=_spreads_of(self._token_time),
+            tokens=tuple(Spent(*key, tokens) for key, tokens in self._tokens.items()),
+            taken=self._taken,
+            sent=self._sent,
+        )
+
+    def _add_tokens(self, account: "Account", alike: _Alike) -> None:
+        usage = account.usage
+        if usage is not None:
+            if usage.estimated:
+                self._spend_part(account.served, usage)
+            else:
+                alike.tells = True
+                alike.prompt += usage.prompt
+                alike.completion += usage.completion
+        # Of streams that several workers wrote.
+        for model, part in account.parts:
+            self._spend_part(model, part)
+        if account.streams_text and (of_token := account.token_seconds()):
+            self._token_time[account.kind.value].observe(of_token)
+
+    def _spend_part(self, model: str, usage: "Usage") -> None:
+        estimated = "yes" if usage.estimated else "no"
+        self._spend(model, estimated, usage.prompt, usage.completion)
+
+    def _spend(self, model: str, estimated: str, prompt: int, completion: int) -> None:
+        """Count the tokens of answers by one model."""
+        if model not in self._models:
+            if len(self._models) >= MAX_MODELS:
+                model = ""
+            self._models.add(model)
+        self._tokens[model, "completion", estimated] += completion
+        if prompt:
+            self._tokens[model, "prompt", estimated] += prompt
+
+
+def _spreads_of(histograms: Mapping[str, Histogram]) -> tuple[Spread, ...]:
+    return tuple(Spread(kind, tuple(h.counts), h.total) for kind, h in histograms.items())

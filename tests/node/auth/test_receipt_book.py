@@ -1,0 +1,35 @@
+"""Receipts that wait to be written down."""
+
+import pytest
+
+from node.auth.receipt_book import MAX_WAITING, ReceiptBook
+from node.auth.receipts import Receipt, Side
+from router.openai.usage import Usage
+
+
+@pytest.mark.parametrize(
+    ("usage", "prompt", "completion"),
+    [(Usage(3, 4), 3, 4), (Usage(0, 4, estimated=True), None, None), (None, None, None)],
+)
+def test_an_answer_is_written_down_with_the_tokens_that_were_told(usage, prompt, completion):
+    book = ReceiptBook(lambda: 12.3456)
+    book.add(Side.SERVED, "peer", "r" * 200, "m" * 200, usage, 0.0257)
+    receipt = Receipt(
+        at=12_345,
+        request="r" * 100,
+        side=Side.SERVED,
+        model="m" * 100,
+        prompt=prompt,
+        completion=completion,
+        milliseconds=25,
+    )
+    assert book.take() == (("peer", receipt),)
+    assert book.take() == ()
+
+
+def test_what_waits_is_bounded_and_what_is_lost_is_counted():
+    book = ReceiptBook(lambda: 1.0)
+    for _ in range(MAX_WAITING + 3):
+        book.add(Side.ASKED, "peer", "r", "m", None, 1.0)
+    assert book.lost == 3
+    assert len(book.take()) == MAX_WAITING
