@@ -38,7 +38,9 @@ class Desk:
     def inquire(self, attempt: Attempt) -> None:
         """Have a worker asked how much it takes at one time, where it shall take more and that is not known."""
         worker = attempt.candidate.worker
-        if worker and attempt.occupancy.count > 1 and self.ledger.learns(worker):
+        if worker is None or attempt.occupancy.count <= 1 or not self.inquiry.is_due(worker):
+            return
+        if self.ledger.learns(worker):
             self.inquiry.about(worker)
 
     def put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:

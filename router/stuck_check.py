@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from registry.clock import Clock
 from registry.members.liveness import Presence
+from registry.records import Key
 from registry.task_group import BackgroundTasks
 from router.dialects import Dialect
 from router.select.candidates import Candidate
@@ -41,17 +42,21 @@ class Inquiry:
         self._limits = limits
         self._now = now
         self._crew = crew
-        self._asked: dict[Worker, float] = {}
+        self._asked: dict[tuple[str, Key], float] = {}
+
+    def is_due(self, worker: Worker) -> bool:
+        """Say whether it is time to ask a worker."""
+        return self._now() - self._asked.get((worker.api, worker.service.key), -AGAIN) >= AGAIN
 
     def about(self, worker: Worker) -> None:
         """Ask a worker, if it is time to."""
-        now = self._now()
-        if now - self._asked.get(worker, -AGAIN) < AGAIN:
+        if not self.is_due(worker):
             return
-        self._asked.pop(worker, None)
+        which = worker.api, worker.service.key
+        self._asked.pop(which, None)
         if len(self._asked) >= MAX_WORKERS:
             del self._asked[next(iter(self._asked))]
-        self._asked[worker] = now
+        self._asked[which] = self._now()
         self._crew.spawn(self._ask(worker))
 
     async def _ask(self, worker: Worker) -> None:

@@ -23,7 +23,8 @@ MODULES = """
     node/faces/access_log.py node/faces/openai.py node/faces/pump.py node/faces/respond.py
     node/auth/receipt_book.py node/auth/usage_book.py node/connections.py
     node/lane/connection.py node/lane/direct.py node/lane/request.py node/lane/response.py
-    node/observe/log_writer.py node/observe/logs.py node/observe/metrics.py node/observe/request_sums.py
+    node/observe/log_writer.py node/observe/logs.py node/observe/metrics.py node/observe/recent_lines.py
+    node/observe/request_sums.py
     router/answer.py router/answer_times.py router/attempt.py router/choice.py router/desk.py router/dispatch.py router/ledger.py
     router/requests.py router/start.py
     router/dialects/openai_http/json_answer.py router/dialects/openai_http/request_mapping.py router/dialects/peer.py
@@ -40,7 +41,7 @@ MODULES = """
 """What is compiled.
 
 No dataclass that pydantic, orjson or `vars` reads: they find no fields in a compiled one, and orjson crashes. Hence not
-`router/workers.py`, `node/auth/usage.py` and `node/observe/recent_lines.py`.
+`router/workers.py`, `node/auth/usage.py` and `node/observe/log_line.py`.
 """
 
 ADAPTED = (

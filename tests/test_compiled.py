@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter
 import node
 import registry
 import router
-from node.observe.recent_lines import LogLine
+from node.observe.log_line import LogLine
 from scripts import compile as hook
 
 ROOT = hook.Path(hook.__file__).resolve().parent.parent

@@ -102,7 +102,7 @@ def is_id(text: str) -> bool:
 def new_id() -> str:
     """Return a name for a request of which its caller says none."""
     # It guards nothing, so it need not cost a system call.
-    return f"{getrandbits(128):032x}"
+    return getrandbits(128).to_bytes(16).hex()
 
 
 async def read_body(

@@ -5,26 +5,15 @@ Standard error belongs to whatever runs a node: a node cannot read again what we
 
 import os
 from collections import deque
-from dataclasses import dataclass
 from itertools import count
+
+from node.observe.log_line import LogLine
 
 MAX_LINES = 1_000
 """Lines that a process keeps; the oldest goes when one comes."""
 
 MAX_CHARACTERS = 1_024
 """Characters of one line that are kept: with all at full length, 1 MB or little more."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogLine:
-    """One line. `time` is Unix time; `number` counts the lines of one process, whose id is `process`."""
-
-    time: float
-    level: str
-    logger: str
-    message: str
-    process: int
-    number: int
 
 
 class RecentLines:

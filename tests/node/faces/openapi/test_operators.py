@@ -7,7 +7,7 @@ import pytest
 from node.auth.audit import AuditEntry
 from node.auth.usage_row import UsageRow
 from node.faces.openapi.operators import TABLE
-from node.observe.recent_lines import LogLine
+from node.observe.log_line import LogLine
 from node.peers.node_events import NodeEvent
 
 
