@@ -1,13 +1,14 @@
 """Calls that the lane takes at one listener: which paths they have, how they are read and who answers them."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiohttp import web
 
 from node.faces import Serving
 from node.faces.encoder import SpokenAnswer
 from node.lane.request import HttpRequest, LaneRequest
+from router.http.turn import Turn
 from router.requests import Kind, Request
 
 CallHandler = Callable[[HttpRequest], Awaitable[web.StreamResponse]]
@@ -47,6 +48,8 @@ class LaneCalls:
     admit: Callable[[HttpRequest], object]
     answer: Callable[[HttpRequest, CallHandler], Awaitable[web.StreamResponse]]
     leaving: Callable[[], bool]
+    turn: Turn = field(default_factory=Turn)
+    """Answers to direct calls are sent at its end."""
 
 
 LANE = web.AppKey("lane", LaneCalls)

@@ -18,6 +18,7 @@ from node.lane.request import MAX_HEAD_BYTES, LaneHead, LaneRequest, read_head
 from node.lane.response import COPIED_BYTES, LaneResponse, head_of
 from router.http.heads import header_lines
 from router.http.repeated_head import TRIES, RepeatedHead, remembered
+from router.peers.muxed_stream import MuxedStream
 
 PIECES = 32
 """Reads of a socket that one body may take; aiohttp goes on with what comes in more."""
@@ -43,6 +44,7 @@ class LaneConnection(CallerConnection):
         "_seen",
         "_since",
         "_tries",
+        "_unsent",
     )
 
     def __init__(self, server: web.Server, place: Any, calls: LaneCalls) -> None:
@@ -62,6 +64,8 @@ class LaneConnection(CallerConnection):
         self._expected: _KnownCall | None = None
         """The same again, while a request that begins so can be taken as it comes: nothing is under way, or here."""
         self._tries = TRIES
+        self._unsent = b""
+        """An answer that waits for the end of the turn; until then its request is under way."""
 
     # What the listener calls.
 
@@ -165,7 +169,20 @@ class LaneConnection(CallerConnection):
         wire = self.transport
         if wire is None or wire.is_closing():
             return
-        wire.write(self.head(status, lines, len(body)) + body)
+        self._unsent = self.head(status, lines, len(body)) + body
+        large = HELD in cast("LaneRequest", self._under_way)
+        # A shared connection sends all of one turn anyway; what a large request holds is not held any longer.
+        if large or isinstance(wire, MuxedStream):
+            self.flush()
+        else:
+            self._calls.turn.add(self)
+
+    def flush(self) -> None:
+        """Send the answer that waits for the end of the turn, unless its caller has left."""
+        wire, unsent, self._unsent = self.transport, self._unsent, b""
+        if wire is None or wire.is_closing():
+            return
+        wire.write(unsent)
         if self.full:
             self._due = self._place.now + STALL_SECONDS
             self.task = self._loop.create_task(self._drained())

@@ -16,6 +16,7 @@ from router.http.answer_headers import AnswerHeaders
 from router.http.errors import HttpError, HungUp, NotHttp
 from router.http.repeated_head import TRIES, RepeatedHead, remembered, tells, without_told
 from router.http.reply import FULL_BYTES, Reply
+from router.http.turn import Turn
 
 HEAD_BYTES = 64 * 1024
 """Bytes of an answer that may come without a byte of its body among them: headers, chunk extensions, trailers."""
@@ -73,6 +74,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the next byte is the first of a chunk."""
         self._inward = _LITTLE
         self._paused = False
+        self._unsent = b""
         self._writing = False
         self._writable: asyncio.Future[None] | None = None
         self._unread: select.poll | None = None
@@ -104,14 +106,27 @@ class Connection(asyncio.BufferedProtocol):
             raise
         return reply
 
-    def begin(self, head: bytes, body: bytes) -> Reply:
-        """Send a request whose body is small, and return what its answer will be; raise `HttpError`."""
+    def begin(self, head: bytes, body: bytes, turn: Turn | None = None) -> Reply:
+        """Send a request whose body is small, and return what its answer will be; raise `HttpError`.
+
+        Over a socket it is sent at the end of `turn`, where there is one; a shared connection sends all of one turn anyway.
+        """
         transport = self._transport
         if transport is None:
             raise HungUp("the connection is closed", untouched=True)
         reply = self._reply = Reply(self)
-        transport.write(head + body)
+        if turn is None or not self.prompt:
+            transport.write(head + body)
+        else:
+            self._unsent = head + body
+            turn.add(self)
         return reply
+
+    def flush(self) -> None:
+        """Send a request that waits for the end of a turn, unless it was given up."""
+        unsent, self._unsent = self._unsent, b""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(unsent)
 
     def abort(self) -> None:
         """Cut the connection at once: closing politely waits until the other side has read what we wrote."""
@@ -284,7 +299,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None:
             return
         # Whoever answers before it has the whole request may take the rest of it for the next one.
-        sent = not (self._writing or transport.get_write_buffer_size())
+        sent = not (self._writing or self._unsent or transport.get_write_buffer_size())
         if self._paused:
             self.resume()
         if sent and stays and not transport.is_closing():

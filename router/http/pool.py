@@ -22,6 +22,7 @@ from yarl import URL
 from router.http.connection import Connection
 from router.http.errors import CannotConnect, ConnectTimeout, HungUp, NotAdmitted
 from router.http.reply import Reply
+from router.http.turn import Turn
 from router.settings import RouterSettings
 from router.ssrf_guard import Premises
 
@@ -84,6 +85,8 @@ class PooledPlace:
         self._dialling = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._sweep: asyncio.TimerHandle | None = None
+        self.turn = Turn()
+        """Requests that begin at once are sent at its end."""
         self.closed = self._retired = False
 
     @property

@@ -136,6 +136,8 @@ async def test_what_was_sent_to_a_node_that_is_lost_by_now_is_not_waited_for() -
         worker.fail(hang=True)
         first = world.router.start(chat())
         reply_of(first)
+        # What is given up sooner than it is sent on reaches no worker.
+        await until(lambda: len(worker.received) == 2)
         world.presence[far.identity.peer] = Presence.LOST
         with pytest.raises(WorkerUnreachable):
             async with world.router.answer(chat(), first):

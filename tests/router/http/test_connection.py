@@ -298,6 +298,35 @@ async def test_no_more_connections_are_opened_than_may_be_and_all_get_their_turn
     assert len(opened) == 2
 
 
+@pytest.mark.parametrize("given_up", [False, True])
+async def test_a_request_is_sent_at_the_end_of_its_turn_unless_it_was_given_up(
+    given_up: bool,
+) -> None:
+    opened: list[int] = []
+    came: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.append(1)
+        await take(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        came.append(await reader.read(65_536))
+        writer.close()
+
+    async with raw(serve) as url:
+        place = place_at(url)
+        await ask(place, url)
+        connection = place.idle()
+        assert connection is not None
+        reply = connection.begin(b"HEAD", b"BODY", place.turn)
+        # Nothing has left yet: a connection that is cut takes it along.
+        if given_up:
+            reply.close()
+        await until(lambda: bool(came))
+        place.close()
+    assert came == [b"" if given_up else b"HEADBODY"]
+    assert len(opened) == 1
+
+
 async def test_a_connection_that_ended_is_gone_before_the_garbage_collector_comes() -> None:
     opened: list[int] = []
     async with raw(answering(opened)) as url:

@@ -1,0 +1,56 @@
+"""What is sent at the end of a turn."""
+
+import asyncio
+
+from router.http.turn import Turn
+
+
+class Said:
+    """Something to send, which may fail."""
+
+    def __init__(self, name: str, said: list[str], *, fails: bool = False) -> None:
+        self.name, self.said, self.fails = name, said, fails
+
+    def flush(self) -> None:
+        if self.fails:
+            raise RuntimeError(self.name)
+        self.said.append(self.name)
+
+
+async def test_all_is_sent_at_the_end_in_the_order_in_which_it_came() -> None:
+    turn, said = Turn(), []
+    for name in "abc":
+        turn.add(Said(name, said))
+    assert said == []
+    await asyncio.sleep(0)
+    assert said == ["a", "b", "c"]
+    turn.add(Said("d", said))
+    await asyncio.sleep(0)
+    assert said[-1] == "d"
+
+
+async def test_what_fails_keeps_back_no_other() -> None:
+    turn, said, failed = Turn(), [], []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: failed.append(str(context["exception"]))
+    )
+    for name in "abcd":
+        turn.add(Said(name, said, fails=name in "bc"))
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert (said, failed) == (["a", "d"], ["b", "c"])
+
+
+async def test_what_is_added_while_others_are_sent_waits_for_the_next_end() -> None:
+    turn, said = Turn(), []
+
+    class Adds(Said):
+        def flush(self) -> None:
+            super().flush()
+            turn.add(Said("later", said))
+
+    turn.add(Adds("now", said))
+    await asyncio.sleep(0)
+    assert said == ["now"]
+    await asyncio.sleep(0)
+    assert said == ["now", "later"]
