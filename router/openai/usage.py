@@ -120,6 +120,8 @@ def told_at_end(body: bytes) -> Usage | None:
     if at < 0 or begins < 0:
         return None
     ends = end.find(b"}", begins) + 1
+    if ends == 0:
+        return None
     # Most often no other object is in it.
     if end.find(b"{", begins + 1, ends) < 0 and (said := _parsed(end[begins:ends])):
         return told({"usage": said})
