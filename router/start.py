@@ -57,7 +57,7 @@ class Starting:
         if call is not None and connection is not None:
             if candidate.in_flight:
                 desk.inquire(attempt)
-            attempt.reply = connection.begin(call.head, call.body, call.place.turn)
+            attempt.reply = connection.begin(call.head, call.body, call.place.batch)
         return attempt
 
     def whole(self, first: Attempt) -> Answer | None:

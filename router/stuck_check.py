@@ -42,17 +42,17 @@ class Inquiry:
         self._limits = limits
         self._now = now
         self._crew = crew
-        self._asked: dict[tuple[str, Key], float] = {}
+        self._asked: dict[tuple[str, str, Key], float] = {}
 
     def is_due(self, worker: Worker) -> bool:
         """Say whether it is time to ask a worker."""
-        return self._now() - self._asked.get((worker.api, worker.service.key), -AGAIN) >= AGAIN
+        return self._now() - self._asked.get(_which(worker), -AGAIN) >= AGAIN
 
     def about(self, worker: Worker) -> None:
         """Ask a worker, if it is time to."""
         if not self.is_due(worker):
             return
-        which = worker.api, worker.service.key
+        which = _which(worker)
         self._asked.pop(which, None)
         if len(self._asked) >= MAX_WORKERS:
             del self._asked[next(iter(self._asked))]
@@ -64,6 +64,11 @@ class Inquiry:
         slots = 0 if dialect is None else await dialect.slots(worker)
         if slots > 0:
             self._limits.said(worker.service, slots, self._now())
+
+
+def _which(worker: Worker) -> tuple[str, str, Key]:
+    # Texts are hashed sooner than a worker, and every request looks one up.
+    return worker.api, worker.dialect, worker.service.key
 
 
 GRAIN = 0.5

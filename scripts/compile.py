@@ -29,7 +29,7 @@ MODULES = """
     router/requests.py router/start.py
     router/dialects/openai_http/json_answer.py router/dialects/openai_http/request_mapping.py router/dialects/peer.py
     router/http/connection.py router/http/cut_through.py router/http/exchange.py router/http/heads.py
-    router/http/pool.py router/http/repeated_head.py router/http/reply.py router/http/turn.py
+    router/http/pool.py router/http/repeated_head.py router/http/reply.py router/http/write_batch.py
     router/openai/body.py router/openai/usage.py
     router/peers/links.py router/peers/mux.py router/peers/mux_frames.py router/peers/muxed.py router/peers/muxed_stream.py
     router/peers/paths.py router/peers/shared_place.py

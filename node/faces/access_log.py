@@ -13,7 +13,7 @@ from node.auth.usage_row import NOBODY
 from node.faces import Serving
 from node.faces.errors import KNOWN, refusal
 from node.lane.request import HttpRequest
-from node.observe.logs import RequestLog, quoted, thousandths
+from node.observe.logs import MAX_FIELD, RequestLog, quoted, thousandths
 from router.attempt import Routed
 from router.errors import NobodyServes, NoCapacity, RouterError, WorkerError
 from router.openai.usage import Tokens, Usage, told_at_end
@@ -24,8 +24,7 @@ from router.trace import Trace
 log = RequestLog("modelvine.requests")
 
 _NOTHING = Usage(0, 0)
-_shown_model = lru_cache(maxsize=256)(quoted)
-"""Names of models as lines show them: a few come again and again. A request's has 513 characters at most."""
+_remembered = lru_cache(maxsize=256)(quoted)
 _LEFT = (asyncio.CancelledError, ConnectionError, GeneratorExit)
 
 REFUSED = 400
@@ -255,6 +254,11 @@ def conclude(context: Serving, account: Account) -> None:
         f"request={account.id} model={_shown_model(account.model)} kind={account.kind} node={account.node} route={account.route}"
         f" attempts={account.attempts} status={account.status} seconds={seconds} tokens={tokens}{account.failure}"
     )
+
+
+def _shown_model(name: str) -> str:
+    """Return a model's name as lines show it: a few come again and again, and long ones are not remembered."""
+    return _remembered(name) if len(name) <= MAX_FIELD else quoted(name)
 
 
 def _write_down(context: Serving, account: Account) -> None:

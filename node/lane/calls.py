@@ -8,7 +8,7 @@ from aiohttp import web
 from node.faces import Serving
 from node.faces.encoder import SpokenAnswer
 from node.lane.request import HttpRequest, LaneRequest
-from router.http.turn import Turn
+from router.http.write_batch import WriteBatch
 from router.requests import Kind, Request
 
 CallHandler = Callable[[HttpRequest], Awaitable[web.StreamResponse]]
@@ -48,8 +48,8 @@ class LaneCalls:
     admit: Callable[[HttpRequest], object]
     answer: Callable[[HttpRequest, CallHandler], Awaitable[web.StreamResponse]]
     leaving: Callable[[], bool]
-    turn: Turn = field(default_factory=Turn)
-    """Answers to direct calls are sent at its end."""
+    batch: WriteBatch = field(default_factory=WriteBatch)
+    """Answers to direct calls are sent with it."""
 
 
 LANE = web.AppKey("lane", LaneCalls)

@@ -175,7 +175,7 @@ class LaneConnection(CallerConnection):
         if large or isinstance(wire, MuxedStream):
             self.flush()
         else:
-            self._calls.turn.add(self)
+            self._calls.batch.add(self)
 
     def flush(self) -> None:
         """Send the answer that waits for the end of the turn, unless its caller has left."""

@@ -16,7 +16,7 @@ from router.http.answer_headers import AnswerHeaders
 from router.http.errors import HttpError, HungUp, NotHttp
 from router.http.repeated_head import TRIES, RepeatedHead, remembered, tells, without_told
 from router.http.reply import FULL_BYTES, Reply
-from router.http.turn import Turn
+from router.http.write_batch import WriteBatch
 
 HEAD_BYTES = 64 * 1024
 """Bytes of an answer that may come without a byte of its body among them: headers, chunk extensions, trailers."""
@@ -106,20 +106,20 @@ class Connection(asyncio.BufferedProtocol):
             raise
         return reply
 
-    def begin(self, head: bytes, body: bytes, turn: Turn | None = None) -> Reply:
+    def begin(self, head: bytes, body: bytes, batch: WriteBatch | None = None) -> Reply:
         """Send a request whose body is small, and return what its answer will be; raise `HttpError`.
 
-        Over a socket it is sent at the end of `turn`, where there is one; a shared connection sends all of one turn anyway.
+        Over a socket it is sent with `batch`, where there is one; a shared connection sends all of one turn anyway.
         """
         transport = self._transport
         if transport is None:
             raise HungUp("the connection is closed", untouched=True)
         reply = self._reply = Reply(self)
-        if turn is None or not self.prompt:
+        if batch is None or not self.prompt:
             transport.write(head + body)
         else:
             self._unsent = head + body
-            turn.add(self)
+            batch.add(self)
         return reply
 
     def flush(self) -> None:

@@ -22,7 +22,7 @@ from yarl import URL
 from router.http.connection import Connection
 from router.http.errors import CannotConnect, ConnectTimeout, HungUp, NotAdmitted
 from router.http.reply import Reply
-from router.http.turn import Turn
+from router.http.write_batch import WriteBatch
 from router.settings import RouterSettings
 from router.ssrf_guard import Premises
 
@@ -85,8 +85,8 @@ class PooledPlace:
         self._dialling = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._sweep: asyncio.TimerHandle | None = None
-        self.turn = Turn()
-        """Requests that begin at once are sent at its end."""
+        self.batch = WriteBatch()
+        """Requests that begin at once are sent with it."""
         self.closed = self._retired = False
 
     @property

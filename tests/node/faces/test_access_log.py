@@ -83,6 +83,21 @@ async def test_a_name_that_callers_make_up_is_one_field_of_the_line(served, line
     assert line.isprintable()
 
 
+async def test_long_names_are_not_kept_for_the_next_line(served, lines):
+    tracemalloc.start()
+    try:
+        for number in range(50):
+            account = Account(f"r-{number}", Kind.CHAT)
+            account.model = f"{number}" + "x" * 1_000_000
+            conclude(served.context, account)
+        served.context.metrics.recent.ended.clear()
+        del account
+        assert tracemalloc.get_traced_memory()[0] < 5_000_000
+    finally:
+        tracemalloc.stop()
+    assert len(lines()) == 50
+
+
 def test_an_account_stays_small_when_it_ends():
     """Many are under way at one time: none may turn its fields into a dictionary of its own."""
     tracemalloc.start()

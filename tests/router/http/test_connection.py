@@ -317,7 +317,7 @@ async def test_a_request_is_sent_at_the_end_of_its_turn_unless_it_was_given_up(
         await ask(place, url)
         connection = place.idle()
         assert connection is not None
-        reply = connection.begin(b"HEAD", b"BODY", place.turn)
+        reply = connection.begin(b"HEAD", b"BODY", place.batch)
         # Nothing has left yet: a connection that is cut takes it along.
         if given_up:
             reply.close()

@@ -1,4 +1,4 @@
-"""Turn of the event loop, at whose end requests and answers are written, all together.
+"""Batch of writes: requests and answers that are written at the end of a turn of the event loop, all together.
 
 Each write wakes the process at the other end. One after the other they would find it asleep again each time, which costs the
 system as much as the write does: with 32 callers a request takes a quarter less CPU so.
@@ -15,8 +15,8 @@ class Unsent(Protocol):
         """Write them."""
 
 
-class Turn:
-    """What waits for the end of this turn, in the order in which it came. Lives on one event loop."""
+class WriteBatch:
+    """Writes that wait for the end of this turn, in the order in which they came. Lives on one event loop."""
 
     __slots__ = ("_loop", "_unsent")
 
@@ -29,10 +29,10 @@ class Turn:
         if not self._unsent:
             if self._loop is None:
                 self._loop = asyncio.get_running_loop()
-            self._loop.call_soon(self._end)
+            self._loop.call_soon(self._write)
         self._unsent.append(unsent)
 
-    def _end(self) -> None:
+    def _write(self) -> None:
         unsent, self._unsent = self._unsent, []
         flushed = 0
         try:

@@ -1,8 +1,8 @@
-"""What is sent at the end of a turn."""
+"""Writes of one turn of the event loop."""
 
 import asyncio
 
-from router.http.turn import Turn
+from router.http.write_batch import WriteBatch
 
 
 class Said:
@@ -18,38 +18,38 @@ class Said:
 
 
 async def test_all_is_sent_at_the_end_in_the_order_in_which_it_came() -> None:
-    turn, said = Turn(), []
+    batch, said = WriteBatch(), []
     for name in "abc":
-        turn.add(Said(name, said))
+        batch.add(Said(name, said))
     assert said == []
     await asyncio.sleep(0)
     assert said == ["a", "b", "c"]
-    turn.add(Said("d", said))
+    batch.add(Said("d", said))
     await asyncio.sleep(0)
     assert said[-1] == "d"
 
 
 async def test_what_fails_keeps_back_no_other() -> None:
-    turn, said, failed = Turn(), [], []
+    batch, said, failed = WriteBatch(), [], []
     asyncio.get_running_loop().set_exception_handler(
         lambda _, context: failed.append(str(context["exception"]))
     )
     for name in "abcd":
-        turn.add(Said(name, said, fails=name in "bc"))
+        batch.add(Said(name, said, fails=name in "bc"))
     for _ in range(4):
         await asyncio.sleep(0)
     assert (said, failed) == (["a", "d"], ["b", "c"])
 
 
 async def test_what_is_added_while_others_are_sent_waits_for_the_next_end() -> None:
-    turn, said = Turn(), []
+    batch, said = WriteBatch(), []
 
     class Adds(Said):
         def flush(self) -> None:
             super().flush()
-            turn.add(Said("later", said))
+            batch.add(Said("later", said))
 
-    turn.add(Adds("now", said))
+    batch.add(Adds("now", said))
     await asyncio.sleep(0)
     assert said == ["now"]
     await asyncio.sleep(0)
