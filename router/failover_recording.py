@@ -3,70 +3,119 @@
 import zlib
 
 BLOCK = 1536
-"""Bytes of a stream that are compressed together, at least: the last that wait for more are all that is kept as it came."""
+"""Bytes that are compressed together, at least, after what events have in common was left out."""
+
+MOST_KEPT = 128 * 1024
+"""Bytes that are kept of one stream, compressed: 8,000 tokens and more, whose events have 2 MB. Longer ones are not continued."""
+
+TOGETHER = 4
+"""Pieces that are kept as they came, at most."""
+
+LARGE = 4096
+"""Bytes of a piece that is not."""
 
 _EXAMPLE_BYTES = 512
+_LENGTH_BYTES = 4
+_EVENT_END = b"\n\n"
+_UNLIKE = 4  # parts of three events
 
 # Raw, with room for a block and its example: 32 KiB while it is compressed.
 _WINDOW_BITS, _MEMORY_LEVEL = -12, 5
 _STEP = 2 * BLOCK  # bytes that are unpacked at a time
 
-MOST_KEPT = 128 * 1024
-"""Bytes that are kept of one stream, compressed: about 8,000 tokens, which have 2 MB of events. Longer ones are not continued."""
-
 
 class Recording:
-    """What a caller was sent of a stream: compressed, and forgotten where there is too much of it.
+    """What a caller was sent of a stream: abridged, compressed, and forgotten where there is too much of it.
 
-    Events are alike, so the beginning of a stream is the dictionary of its later blocks.
+    Events are alike, so one has a line with what differs. Behind an empty line stands what came otherwise: its length, and
+    all of it, from which the next form of events is taken.
     """
 
-    __slots__ = ("_at", "_blocks", "_example", "_last", "_too_much", "_waiting")
+    __slots__ = ("_abridged", "_before", "_blocks", "_example", "_form", "_newest", "_too_much")
 
     def __init__(self) -> None:
+        self._newest: list[bytes] = []
+        """The last pieces; others hold the same list."""
+        self._before = b""
+        """The piece before these."""
+        self._form = _NO_FORM
+        self._abridged = bytearray()
+        """What is not compressed yet of all before."""
         self._blocks = bytearray()
         """Blocks one behind the other: each says itself where it ends."""
-        self._at = 0
-        """Where the last of them begins."""
         self._example = b""
-        self._last: list[bytes] = []
-        self._waiting = 0
+        """The dictionary of all blocks."""
         self._too_much = False
 
     def add(self, sent: bytes) -> None:
         """Take in what was sent."""
-        self._last.append(sent)
-        self._waiting += len(sent)
-        if self._waiting >= BLOCK:
-            self._compress()
+        if len(sent) <= LARGE:
+            self.keep([sent])
+        else:
+            newest, self._newest = self._newest, []
+            self._abridge(newest)
+            self._abridge([sent])
+            # Not less than the last event.
+            at = sent.rfind(_EVENT_END, 0, len(sent) - LARGE)
+            self._before = sent[at + len(_EVENT_END) :] if at >= 0 else sent
+
+    def keep(self, pieces: list[bytes]) -> None:
+        """Take in pieces, each of which is small; nobody changes the list any more."""
+        newest = self._newest
+        if len(newest) + len(pieces) <= TOGETHER:
+            self._newest = newest + pieces if newest else pieces
+        else:
+            self._newest = pieces
+            self._abridge(newest)
 
     @property
     def last(self) -> bytes:
-        """The end of it, up to one block; nothing where it was too much."""
-        return b"" if self._too_much else b"".join(self._last) or self._unpacked(self._at)
+        """The end of it, a few pieces; nothing where it was too much."""
+        return b"" if self._too_much else b"".join((self._before, *self._newest))
 
     def whole(self) -> bytes | None:
         """Return all of it; `None` where it was too much."""
-        return None if self._too_much else b"".join((self._unpacked(0), *self._last))
+        if self._too_much:
+            return None
+        return b"".join((*_unabridged(self._unpacked() + self._abridged), *self._newest))
+
+    def _abridge(self, pieces: list[bytes]) -> None:
+        if self._too_much or not pieces:
+            return
+        self._before = pieces[-1]
+        begin, end = self._form
+        least = len(begin) + len(end)
+        lines = [
+            piece[len(begin) : -len(end)]
+            for piece in pieces
+            if len(piece) > least and piece.startswith(begin) and piece.endswith(end)
+        ]
+        told = b"\n".join(lines)
+        abridged = self._abridged
+        if len(lines) == len(pieces) and told.count(b"\n") == len(lines) - 1:
+            abridged += told
+            abridged += b"\n"
+        else:
+            events = b"".join(pieces)
+            abridged += b"\n%b%b" % (len(events).to_bytes(_LENGTH_BYTES, "big"), events)
+            self._form = _form_of(events) or self._form
+        if len(abridged) >= BLOCK:
+            self._compress()
 
     def _compress(self) -> None:
-        events = b"".join(self._last)
-        self._last, self._waiting = [], 0
-        if self._too_much:
-            return
+        events = bytes(self._abridged)
+        self._abridged.clear()
         self._example = self._example or events[:_EXAMPLE_BYTES]
         packing = zlib.compressobj(
             1, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL, zdict=self._example
         )
-        self._at = len(self._blocks)
         self._blocks += packing.compress(events) + packing.flush()
         if len(self._blocks) > MOST_KEPT:
             self._too_much = True
             self._blocks.clear()
 
-    def _unpacked(self, at: int) -> bytes:
-        """Return what the blocks from one on hold."""
-        packed, events = bytes(self._blocks), list[bytes]()
+    def _unpacked(self) -> bytes:
+        packed, events, at = bytes(self._blocks), list[bytes](), 0
         while at < len(packed):
             unpacking = zlib.decompressobj(_WINDOW_BITS, zdict=self._example)
             while not unpacking.eof:
@@ -74,3 +123,52 @@ class Recording:
                 events.append(unpacking.decompress(piece))
                 at += len(piece) - len(unpacking.unused_data)
         return b"".join(events)
+
+
+_Form = tuple[bytes, bytes]
+"""How events begin and end."""
+
+_NO_FORM = (b'"', b'"')  # as no event of JSON begins
+
+
+def _form_of(events: bytes) -> _Form | None:
+    """Return what the last two of some events have in common, up to the texts that differ; `None` where that is little."""
+    parts = events.split(_EVENT_END)
+    # The first is often unlike those that follow.
+    if len(parts) < _UNLIKE or parts[-1]:
+        return None
+    one, two = parts[-3], parts[-2]
+    if len(one) > LARGE:
+        return None
+    begin = one[: one.rfind(b'"', 0, _alike(one, two)) + 1]
+    at = one.find(b'"', len(one) - _alike(one[::-1], two[::-1]))
+    return (begin, one[at:] + _EVENT_END) if begin and at > 0 else None
+
+
+def _alike(one: bytes, two: bytes) -> int:
+    """Return with how many equal bytes both begin."""
+    most = min(len(one), len(two))
+    for at in range(most):
+        if one[at] != two[at]:
+            return at
+    return most
+
+
+def _unabridged(abridged: bytes) -> list[bytes]:
+    """Return what was abridged, in pieces."""
+    pieces: list[bytes] = []
+    begin, end = _NO_FORM
+    at = 0
+    while at < len(abridged):
+        if abridged[at : at + 1] == b"\n":
+            length = int.from_bytes(abridged[at + 1 : at + 1 + _LENGTH_BYTES], "big")
+            at += 1 + _LENGTH_BYTES
+            events = abridged[at : at + length]
+            pieces.append(events)
+            at += length
+            begin, end = _form_of(events) or (begin, end)
+        else:
+            ends = abridged.find(b"\n", at)
+            pieces += (begin, abridged[at:ends], end)
+            at = ends + 1
+    return pieces

@@ -20,12 +20,14 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 PACKAGES = ("registry", "router", "node")
 
 MODULES = """
-    node/faces/access_log.py node/faces/openai.py node/faces/pump.py node/faces/respond.py
+    node/faces/access_log.py node/faces/openai.py node/faces/passage.py node/faces/pump.py node/faces/respond.py
+    node/faces/response_writer.py
     node/auth/receipt_book.py node/auth/usage_book.py node/connections.py
     node/lane/connection.py node/lane/direct.py node/lane/request.py node/lane/response.py
     node/observe/log_writer.py node/observe/logs.py node/observe/metrics.py node/observe/recent_lines.py
     node/observe/request_sums.py
-    router/answer.py router/answer_times.py router/attempt.py router/choice.py router/desk.py router/dispatch.py router/ledger.py
+    router/answer.py router/answer_times.py router/attempt.py router/choice.py router/desk.py router/dispatch.py
+    router/failover_part.py router/failover_recording.py router/ledger.py
     router/requests.py router/start.py
     router/dialects/openai_http/json_answer.py router/dialects/openai_http/request_mapping.py router/dialects/peer.py
     router/http/connection.py router/http/cut_through.py router/http/exchange.py router/http/heads.py

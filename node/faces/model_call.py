@@ -7,8 +7,8 @@ from node.auth.principal import Principal
 from node.faces import Serving
 from node.faces.access_log import Account, accounting
 from node.faces.encoder import MAX_WHOLE_BYTES
+from node.faces.passage import Passage
 from node.faces.respond import admit, begin, put, read_whole
-from node.faces.response_writer import Passage
 from router.attempt import Routed
 from router.errors import AnswerBroken, WorkerFailed
 from router.openai import text_parser

@@ -27,7 +27,7 @@ from aiohttp import web
 from node.auth.principal import ANYBODY, PRINCIPAL, Principal
 from node.faces import Asks, Context
 from node.faces.request_reader import ID, json_answer
-from node.faces.response_writer import Streaming
+from node.faces.streaming import Streaming
 from node.faces.worker_view import abilities
 from registry.catalog import Offer
 from registry.members.liveness import Presence

@@ -18,13 +18,13 @@ from node.faces import Serving
 from node.faces.access_log import Account, Concluding, accounting
 from node.faces.encoder import EVENT_STREAM, MAX_WHOLE_BYTES, Encoder, Homing, SpokenAnswer
 from node.faces.errors import KNOWN, Refusal, refusal
+from node.faces.passage import Passage
 from node.faces.pump import Pump
 from node.faces.request_reader import ID
 from node.faces.response_writer import (
     AT_ONCE_BYTES,
     KeepAlive,
     Outgoing,
-    Passage,
     headers_of,
 )
 from node.lane.request import HttpRequest
@@ -290,7 +290,7 @@ async def _at_once(
     out: Outgoing, whole: bytes, headers: Mapping[str, str], account: Account
 ) -> web.StreamResponse:
     if len(whole) <= AT_ONCE_BYTES:
-        out.sent = len(whole)
+        out.count(len(whole))
         return web.Response(status=account.status, headers=headers, body=whole)
     await out.begin(account.status, headers, length=len(whole))
     await out.end(whole)

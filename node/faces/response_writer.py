@@ -2,144 +2,33 @@
 
 A caller who takes nothing for `stall_timeout` is cut off, so that its worker is not held. One who waits for a stream hears a
 comment now and then, which events do not count (WHATWG, server-sent events, 9.2.6), so that no proxy on its way gives up.
-
-Tap on a stream as it passes: its events are made whole, and its tokens counted, once.
 """
 
 import asyncio
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import cast
 
-from aiohttp import HttpVersion11, web
-from aiohttp.abc import AbstractStreamWriter
+from aiohttp import web
 
 from node.faces import Serving
 from node.faces.access_log import Account
 from node.faces.encoder import SpokenAnswer
+from node.faces.streaming import Streaming
 from node.lane.request import HttpRequest, LaneRequest
 from node.lane.response import LaneResponse
 from router.answer import Answer
 from router.attempt import Routed
 from router.http.cut_through import CutThrough
 from router.http.timers import Timers
-from router.openai.sse import EVENT_ENDS, WholeEvents, has_line
-from router.openai.text_writer import DONE
-from router.openai.usage import TEXT, Tokens
+from router.openai.sse import EVENT_ENDS
 from router.peers.headers import ATTEMPTS, DROPPED, HEARD, LOAD, NODE, ROUTE, SERVICE_TIME, VERBATIM
 from router.state import remote_load, service_time
-
-_LAST_BYTES = 16 * 1024
-_LAST_PIECES = 4
-_REASON = re.compile(rb'"finish_reason" ?: ?"')
-
-
-class StreamEnd:
-    """Whether a stream of texts, of which whole events pass, lacks only its `[DONE]`: some workers leave it out."""
-
-    __slots__ = ("_last",)
-
-    def __init__(self) -> None:
-        self._last: list[bytes] = []
-
-    def seen(self, events: bytes) -> bytes:
-        """Take in what goes by, and return it."""
-        if events:
-            self.keep([events if len(events) <= _LAST_BYTES else events[-_LAST_BYTES:]])
-        return events
-
-    def keep(self, pieces: list[bytes]) -> None:
-        """Take in pieces, each of which is small."""
-        self._last = [*self._last, *pieces][-_LAST_PIECES:]
-
-    @property
-    def lacking(self) -> bytes:
-        """What a stream lacks that ended well: nothing where it said so, failed, or never said why it ends."""
-        last = b"".join(self._last)
-        over = has_line(last, b"[DONE]") or has_line(last, b'{"error"')
-        if over or not _REASON.search(last):
-            return b""
-        return DONE if last.endswith(EVENT_ENDS) else b"\n\n" + DONE
-
-
-class Passage:
-    """One event stream on its way through. Whole events come out, without the usage that its caller did not ask for."""
-
-    __slots__ = ("_account", "_answer", "_end", "_events", "_looks", "_tally", "_tokens")
-
-    def __init__(self, routed: Routed, account: Account) -> None:
-        self._events = WholeEvents()
-        self._end = StreamEnd()
-        self._answer = routed.answer
-        self._tally = routed.tally
-        self._account = account
-        # A node that asked for it takes it out itself.
-        hides = routed.answer.hides_usage and not account.keeps_usage
-        # What another node tells stands in a receipt.
-        self._looks = bool(routed.tally) or hides or not account.served
-        self._tokens = Tokens(hidden=hides, tells=routed.answer.tells)
-        account.streams_text = account.kind in TEXT
-        if routed.tally and account.streams_text:
-            account.tokens = self._tokens
-
-    def first(self, chunk: bytes) -> bytes:
-        """Take in the first bytes and return what is ready to be passed on, nothing perhaps."""
-        return self._end.seen(self._tokens.passing(self._events.take(chunk)))
-
-    def take(self, chunk: bytes) -> bytes:
-        """Take in the next bytes and return what is ready to be passed on, nothing perhaps."""
-        self._counted(chunk)
-        whole = not self._events.held and chunk.endswith(EVENT_ENDS)
-        ready = chunk if whole else self._events.take(chunk)
-        if self._looks and self._tokens.sign in ready:
-            ready = self._tokens.passing(ready)
-        return self._end.seen(ready)
-
-    def inspect(self, cut_through: CutThrough) -> None:
-        """Add what is wanted of what passes by."""
-        if self._looks and self._tokens.sign not in cut_through.signs:
-            cut_through.signs.append(self._tokens.sign)
-        if self._tally is not None:
-            cut_through.each.append(self._counted)
-        cut_through.kept = self._end.keep
-        cut_through.held.append(self._events)
-
-    def rest(self) -> bytes:
-        """Return what is left at the end, an event without its blank line or nothing, and note what the answer took."""
-        left = self._tokens.passing(self._events.rest) if self._events.held else b""
-        if self._tally:
-            self._answer.usage = self._tokens.usage()
-        elif not self._account.served:
-            self._account.hears(self._tokens.usage())
-        return self._end.seen(left) if left else b""
-
-    def _counted(self, chunk: bytes) -> None:
-        if self._tally is not None:
-            self._tokens.events += self._tally.streamed(chunk)
-
-    @property
-    def lacking(self) -> bytes:
-        """What a stream of texts lacks that ended well, `[DONE]` at most."""
-        return self._end.lacking
-
 
 COMMENT = b": keep-alive\n\n"
 
 AT_ONCE_BYTES = 32 * 1024
 """Bytes that nobody has to wait for: half of what asyncio buffers before it makes a writer wait."""
-
-
-class Streaming(web.StreamResponse):
-    """An answer that is sent as it comes. Its head leaves with its first bytes."""
-
-    _send_headers_immediately = False
-
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Begin; where the caller's HTTP has no chunks, the connection's end is the end of the answer."""
-        if self.content_length is None and request.version < HttpVersion11:
-            self.force_close()
-        return await super().prepare(request)
 
 
 _NOT_BEGUN = Streaming()
@@ -149,17 +38,18 @@ _LOOKS = 16  # at what a slow caller takes, in the time that it may take nothing
 
 
 class Outgoing:
-    """One answer on its way to its caller. `sent` counts its bytes, comments not among them."""
+    """One answer on its way to its caller."""
 
     __slots__ = (
+        "_cut_through",
         "_ended",
         "_event_stream",
         "_http",
         "_lane",
+        "_last",
         "_patience",
         "_response",
-        "last",
-        "sent",
+        "_sent",
     )
 
     def __init__(self, http: HttpRequest, *, patience: float) -> None:
@@ -168,10 +58,17 @@ class Outgoing:
         self._response: Streaming | LaneResponse = _NOT_BEGUN
         self._lane: LaneResponse | None = None
         """The same where it is one of the lane."""
-        self.last = b""
-        """What was sent last."""
+        self._cut_through: CutThrough | None = None
+        self._last = b""
+        """The end of what was sent last; cut through are only whole events, when nothing else was left open."""
         self._ended = self._event_stream = False
-        self.sent = 0
+        self._sent = 0
+
+    @property
+    def sent(self) -> int:
+        """Bytes of the answer that were sent, comments not among them."""
+        cut_through = self._cut_through
+        return self._sent if cut_through is None else self._sent + cut_through.sent
 
     @property
     def begun(self) -> bool:
@@ -188,7 +85,13 @@ class Outgoing:
         lane, transport = self._lane, self._http.transport
         if lane is None or lane.content_length is not None or transport is None:
             return None
-        return CutThrough(self, transport)
+        self.count(self._cut_through.sent if self._cut_through else 0)
+        self._cut_through = CutThrough(transport)
+        return self._cut_through
+
+    def count(self, size: int) -> None:
+        """Count bytes that somebody else sends."""
+        self._sent += size
 
     @property
     def in_chunks(self) -> bool:
@@ -221,8 +124,8 @@ class Outgoing:
             return False
         if transport.get_write_buffer_size():
             return False
-        self.sent += len(chunk)
-        self.last = chunk
+        self._sent += len(chunk)
+        self._last = chunk[-_LONGEST_END:]
         lane.write_now(chunk)
         return True
 
@@ -230,8 +133,8 @@ class Outgoing:
         """Send some bytes; raise `ConnectionError` when nobody takes them."""
         if not chunk:
             return
-        self.sent += len(chunk)
-        self.last = chunk[-_LONGEST_END:]
+        self._sent += len(chunk)
+        self._last = chunk[-_LONGEST_END:]
         if self._is_read(chunk):
             await self._response.write(chunk)
             return
@@ -249,7 +152,7 @@ class Outgoing:
 
     async def comment(self) -> None:
         """Send a comment, unless it would stand in the middle of an event, or wait for its reader."""
-        between = not self.last or self.last.endswith(EVENT_ENDS)
+        between = not self._last or self._last.endswith(EVENT_ENDS)
         if between and not self._ended and self._unread() == 0:
             await self._response.write(COMMENT)
 

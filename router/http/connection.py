@@ -200,7 +200,7 @@ class Connection(asyncio.BufferedProtocol):
             # Nobody asked for anything.
             self.abort()
             return
-        if self._between and reply.cut_through is not None and reply.cut_through.take(bytes(data)):
+        if self._between and reply.passes(data):
             return
         begins = not (self._barren or reply.status)
         if begins and self._seen is not None and self._takes_repeated(data, reply, self._seen):

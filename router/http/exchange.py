@@ -124,7 +124,7 @@ class Exchange:
             self._slot = self._timers.start(self, min(due, self._settings.idle_timeout))
         return Rest(self, self._reply, left)
 
-    def waits(self, _: bytes = b"") -> None:
+    def waits(self) -> None:
         """Count from now on how long nothing comes."""
         self._waiting = self._loop.time()
 
@@ -201,7 +201,7 @@ class Rest(Flow):
 
     def inspect(self, cut_through: CutThrough) -> None:
         """Add what is wanted of what passes by."""
-        cut_through.each.append(self._exchange.waits)
+        cut_through.each = self._exchange.waits
 
     def listen(self, listener: Listener | None, cut_through: CutThrough | None = None) -> None:
         """Have news told, or no more; without a listener nobody waits. What `cut_through` takes is no news."""

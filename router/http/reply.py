@@ -152,6 +152,12 @@ class Reply:
         if not self.status and self._error is not None:
             raise self._error
 
+    def passes(self, data: bytes | memoryview) -> bool:
+        """Say whether bytes that begin where a chunk does are cut through."""
+        if self.cut_through is None:
+            return False
+        return self.cut_through.take(data if isinstance(data, bytes) else data.tobytes())
+
     def take(self, piece: bytes) -> None:
         """Take in bytes of the body; `news` is yet to be told."""
         self._pieces.append(piece)

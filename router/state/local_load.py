@@ -33,9 +33,13 @@ class Tally:
         self.rate = 0.0
         self._marks: deque[tuple[float, int]] = deque()
 
-    def streamed(self, chunk: bytes) -> int:
-        """Count the events that end in a chunk and return how many, at least one: their ends may be written in another way."""
-        events = chunk.count(_EVENT_END) or 1
+    def streamed(self, chunks: list[bytes]) -> int:
+        """Count the events that end in chunks, at least one in each, whose end may be written in another way; return how many."""
+        events = 0
+        for chunk in chunks:
+            # Nearly always one, that ends with the chunk: to find its end takes half as long as to count.
+            first = chunk.find(b"\n")
+            events += 1 if first >= len(chunk) - 2 else chunk.count(_EVENT_END) or 1
         self.events += events
         return events
 

@@ -5,28 +5,60 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.failover_recording import BLOCK, MOST_KEPT, Recording
+from router.failover_recording import BLOCK, LARGE, MOST_KEPT, TOGETHER, Recording
 
-EVENT = b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"%d"}}]}\n\n'
+EVENT = b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n'
+
+TEXTS = st.text(max_size=8).map(str.encode)
+EVENTS = st.one_of(
+    TEXTS.map(lambda text: EVENT % text),
+    st.lists(TEXTS, max_size=4).map(lambda texts: b"".join(EVENT % text for text in texts)),
+    st.binary(max_size=3 * BLOCK),
+    st.sampled_from(
+        [b"\n", b"\n\n", b": ping\n\n", b'""\n\n', b"data: [DONE]\n\n", b"a" * 2 * LARGE]
+    ),
+)
 
 
-@given(st.lists(st.binary(max_size=3 * BLOCK), max_size=12))
-def test_what_was_sent_is_all_there(sent: list[bytes]) -> None:
+def recorded(pieces: list[list[bytes]]) -> Recording:
+    """Return a recording of pieces, of which those that are small and come together pass so."""
     recording = Recording()
-    for one in sent:
-        recording.add(one)
-    whole = b"".join(sent)
+    for together in pieces:
+        if all(len(piece) <= LARGE for piece in together):
+            recording.keep(together)
+        else:
+            for piece in together:
+                recording.add(piece)
+    return recording
+
+
+@given(st.lists(st.lists(EVENTS, min_size=1, max_size=TOGETHER), max_size=40))
+def test_what_was_sent_is_all_there(sent: list[list[bytes]]) -> None:
+    recording = recorded(sent)
+    whole = b"".join(map(b"".join, sent))
     assert recording.whole() in (whole, None)
     assert whole.endswith(recording.last)
-    assert recording.last or not whole
+    assert recording.last.endswith(sent[-1][-1][-1:]) if sent else not recording.last
+
+
+@given(st.lists(st.text("abc ", max_size=8).map(str.encode), min_size=40, max_size=400))
+def test_of_events_that_are_alike_hardly_more_than_their_texts_is_kept(texts: list[bytes]) -> None:
+    sent = [EVENT % text for text in texts]
+    recording = recorded([[one] for one in sent])
+    assert recording.whole() == b"".join(sent)
+    kept = len(recording._blocks) + len(recording._abridged)
+    # At first all of them, until two differ.
+    apart = next((n for n, text in enumerate(texts) if n > 2 and text != texts[n - 1]), len(texts))
+    assert kept <= 9 * len(texts) + 2 * (apart + TOGETHER) * len(EVENT)
 
 
 def test_eight_thousand_tokens_are_remembered() -> None:
     recording = Recording()
-    sent = [EVENT % number for number in range(8_000)]
+    sent = [EVENT % str(number).encode() for number in range(8_000)]
     for one in sent:
         recording.add(one)
     assert recording.whole() == b"".join(sent)
+    assert len(recording._blocks) < MOST_KEPT / 4
 
 
 def test_of_what_cannot_be_made_small_nothing_is_kept() -> None:

@@ -21,7 +21,7 @@ from node.faces import Asks, Context
 from node.faces.access_log import Account
 from node.faces.errors import NotAllowed, TooManyConnections, UnknownRequest
 from node.faces.request_reader import count_in_query, done
-from node.faces.response_writer import Streaming
+from node.faces.streaming import Streaming
 from node.faces.v1.network import node_rows, strays
 from node.faces.v1.route import reason
 from node.observe.recent import MOST, FailedAttempt, Recent

@@ -2,22 +2,23 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.faces.access_log import Account
+from node.faces.passage import Passage
 from node.faces.pump import Pump
 from node.faces.pump_queue import PumpQueue
-from node.faces.response_writer import Outgoing, Passage
+from node.faces.response_writer import Outgoing
 from node.lane.request import LaneRequest, read_head
 from registry.records import PeerId, Service
 from router.answer import Route
 from router.attempt import Routed
 from router.errors import AnswerBroken
+from router.failover_part import ContinuedFlow, FirstPart
 from router.failover_recording import Recording
-from router.failover_stream import ContinuedFlow, FirstPart
 from router.http.connection import Connection
 from router.http.cut_through import SHOWN_TOGETHER
 from router.http.exchange import Exchange
@@ -36,13 +37,6 @@ USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}
 FAILS = b'data: {"error":{"message":"no"}}\n\n'
 DONE = b"data: [DONE]\n\n"
 CANDIDATE = Candidate(PeerId("here"), Service("p", "m"))
-
-
-class Plain(Outgoing):
-    """A response that nothing is cut through to."""
-
-    def cut_through(self) -> None:
-        return None
 
 
 async def nobody(routed, broken) -> AsyncIterator[bytes]:
@@ -65,9 +59,7 @@ class Stream:
         answer = exchange.answer(self.reply.here(), Route.LOCAL)
         answer.hides_usage = hides
         routed = Routed(answer, CANDIDATE, 1, self.tally)
-        account = SimpleNamespace(
-            keeps_usage=False, served=False, kind=Kind.CHAT, hears=lambda _: None
-        )
+        account = Account("r", Kind.CHAT)
         flow = answer.rest
         if continues:
             part = FirstPart(routed, self.recording, lambda *_: None)
@@ -77,7 +69,7 @@ class Stream:
         self.passage = Passage(routed, account)
         self.tokens = part._tokens if continues else self.passage._tokens
         call = LaneRequest(read_head(CALL), CALL, None, self.caller)
-        self.out = (Outgoing if cuts else Plain)(call, patience=30)
+        self.out, self.cuts = Outgoing(call, patience=30), cuts
         self.exchange, self.answer, self.flow = exchange, answer, flow
 
     def bring(self, *pieces: bytes) -> None:
@@ -91,6 +83,9 @@ class Stream:
             Pump(self.flow, self.passage, self.out, PumpQueue()).run()
         )
         await settled()
+        if not self.cuts:
+            # It is in all that comes.
+            self.reply.cut_through.signs.append(b"")
 
     async def seen(self) -> dict[str, object]:
         """Return what its caller got, and what was seen of it."""

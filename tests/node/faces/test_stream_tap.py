@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.faces.response_writer import StreamEnd
+from node.faces.passage import StreamEnd
 from router.openai.sse import EVENT_ENDS, WholeEvents
 
 

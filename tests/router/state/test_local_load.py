@@ -55,8 +55,8 @@ def test_asking_twice_at_once_changes_nothing() -> None:
 
 def test_events_are_counted_by_their_ends_and_a_chunk_is_one_at_least() -> None:
     tally = Tally()
-    tally.streamed(b"data: a\n\ndata: b\n\n")
-    tally.streamed(b"data: c\r\n\r\n")
+    tally.streamed([b"data: a\n\ndata: b\n\n"])
+    tally.streamed([b"data: c\r\n\r\n"])
     assert tally.events == 3
 
 

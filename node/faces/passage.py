@@ -1,0 +1,103 @@
+"""Tap on a stream as it passes: its events are made whole, its tokens counted, and its end is seen, once."""
+
+import re
+
+from node.faces.access_log import Account
+from router.attempt import Routed
+from router.http.cut_through import CutThrough
+from router.openai.sse import EVENT_ENDS, WholeEvents, has_line
+from router.openai.text_writer import DONE
+from router.openai.usage import TEXT, Tokens
+
+LAST_PIECES = 4
+_LAST_BYTES = 16 * 1024
+_REASON = re.compile(rb'"finish_reason" ?: ?"')
+
+
+class StreamEnd:
+    """Whether a stream of texts, of which whole events pass, lacks only its `[DONE]`: some workers leave it out."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: list[bytes] = []
+
+    def seen(self, events: bytes) -> bytes:
+        """Take in what goes by, and return it."""
+        if events:
+            self.keep([events if len(events) <= _LAST_BYTES else events[-_LAST_BYTES:]])
+        return events
+
+    def keep(self, pieces: list[bytes]) -> None:
+        """Take in pieces, each of which is small, in a list that is never changed."""
+        self._last = pieces if len(pieces) == LAST_PIECES else [*self._last, *pieces][-LAST_PIECES:]
+
+    @property
+    def lacking(self) -> bytes:
+        """What a stream lacks that ended well: nothing where it said so, failed, or never said why it ends."""
+        last = b"".join(self._last)
+        over = has_line(last, b"[DONE]") or has_line(last, b'{"error"')
+        if over or not _REASON.search(last):
+            return b""
+        return DONE if last.endswith(EVENT_ENDS) else b"\n\n" + DONE
+
+
+class Passage:
+    """One event stream on its way through. Whole events come out, without the usage that its caller did not ask for."""
+
+    __slots__ = ("_account", "_answer", "_end", "_events", "_looks", "_tally", "_tokens")
+
+    def __init__(self, routed: Routed, account: Account) -> None:
+        self._events = WholeEvents()
+        self._end = StreamEnd()
+        self._answer = routed.answer
+        self._tally = routed.tally
+        self._account = account
+        # A node that asked for it takes it out itself.
+        hides = routed.answer.hides_usage and not account.keeps_usage
+        # What another node tells stands in a receipt.
+        self._looks = bool(routed.tally) or hides or not account.served
+        self._tokens = Tokens(hidden=hides, tells=routed.answer.tells)
+        account.streams_text = account.kind in TEXT
+        if routed.tally and account.streams_text:
+            account.tokens = self._tokens
+
+    def first(self, chunk: bytes) -> bytes:
+        """Take in the first bytes and return what is ready to be passed on, nothing perhaps."""
+        return self._end.seen(self._tokens.passing(self._events.take(chunk)))
+
+    def take(self, chunk: bytes) -> bytes:
+        """Take in the next bytes and return what is ready to be passed on, nothing perhaps."""
+        self._counted([chunk])
+        whole = not self._events.held and chunk.endswith(EVENT_ENDS)
+        ready = chunk if whole else self._events.take(chunk)
+        if self._looks and self._tokens.sign in ready:
+            ready = self._tokens.passing(ready)
+        return self._end.seen(ready)
+
+    def inspect(self, cut_through: CutThrough) -> None:
+        """Add what is wanted of what passes by."""
+        if self._looks and self._tokens.sign not in cut_through.signs:
+            cut_through.signs.append(self._tokens.sign)
+        if self._tally is not None:
+            cut_through.seen.append(self._counted)
+        cut_through.seen.append(self._end.keep)
+        cut_through.held.append(self._events)
+
+    def rest(self) -> bytes:
+        """Return what is left at the end, an event without its blank line or nothing, and note what the answer took."""
+        left = self._tokens.passing(self._events.rest) if self._events.held else b""
+        if self._tally:
+            self._answer.usage = self._tokens.usage()
+        elif not self._account.served:
+            self._account.hears(self._tokens.usage())
+        return self._end.seen(left) if left else b""
+
+    def _counted(self, chunks: list[bytes]) -> None:
+        if self._tally is not None:
+            self._tokens.events += self._tally.streamed(chunks)
+
+    @property
+    def lacking(self) -> bytes:
+        """What a stream of texts lacks that ended well, `[DONE]` at most."""
+        return self._end.lacking
