@@ -2,7 +2,7 @@
 
 import zlib
 
-BLOCK = 1536
+BLOCK = 1024
 """Bytes that are compressed together, at least, after what events have in common was left out."""
 
 MOST_KEPT = 128 * 1024
@@ -31,20 +31,18 @@ class Recording:
     all of it, from which the next form of events is taken.
     """
 
-    __slots__ = ("_abridged", "_before", "_blocks", "_example", "_form", "_newest", "_too_much")
+    __slots__ = ("_abridged", "_before", "_blocks", "_form", "_newest", "_too_much")
 
     def __init__(self) -> None:
         self._newest: list[bytes] = []
         """The last pieces; others hold the same list."""
         self._before = b""
-        """The piece before these."""
+        """The piece before these, where they are one."""
         self._form = _NO_FORM
         self._abridged = bytearray()
         """What is not compressed yet of all before."""
         self._blocks = bytearray()
-        """Blocks one behind the other: each says itself where it ends."""
-        self._example = b""
-        """The dictionary of all blocks."""
+        """Blocks one behind the other: each says itself where it ends. How the first begins is the dictionary of the others."""
         self._too_much = False
 
     def add(self, sent: bytes) -> None:
@@ -67,6 +65,7 @@ class Recording:
         else:
             self._newest = pieces
             self._abridge(newest)
+            self._before = newest[-1] if len(pieces) == 1 else b""
 
     @property
     def last(self) -> bytes:
@@ -77,12 +76,13 @@ class Recording:
         """Return all of it; `None` where it was too much."""
         if self._too_much:
             return None
-        return b"".join((*_unabridged(self._unpacked() + self._abridged), *self._newest))
+        return b"".join(
+            (*_unabridged(_unpacked(bytes(self._blocks)) + self._abridged), *self._newest)
+        )
 
     def _abridge(self, pieces: list[bytes]) -> None:
         if self._too_much or not pieces:
             return
-        self._before = pieces[-1]
         begin, end = self._form
         least = len(begin) + len(end)
         lines = [
@@ -98,31 +98,24 @@ class Recording:
         else:
             events = b"".join(pieces)
             abridged += b"\n%b%b" % (len(events).to_bytes(_LENGTH_BYTES, "big"), events)
-            self._form = _form_of(events) or self._form
+            form = _form_of(events)
+            if form is not None:
+                known, self._form = self._form != _NO_FORM, form
+                if not known:
+                    # Many streams have no other events at length.
+                    self._compress()
         if len(abridged) >= BLOCK:
             self._compress()
 
     def _compress(self) -> None:
-        events = bytes(self._abridged)
-        self._abridged.clear()
-        self._example = self._example or events[:_EXAMPLE_BYTES]
         packing = zlib.compressobj(
-            1, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL, zdict=self._example
+            1, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL, zdict=_example_in(self._blocks)
         )
-        self._blocks += packing.compress(events) + packing.flush()
+        self._blocks += packing.compress(self._abridged) + packing.flush()
+        self._abridged.clear()
         if len(self._blocks) > MOST_KEPT:
             self._too_much = True
             self._blocks.clear()
-
-    def _unpacked(self) -> bytes:
-        packed, events, at = bytes(self._blocks), list[bytes](), 0
-        while at < len(packed):
-            unpacking = zlib.decompressobj(_WINDOW_BITS, zdict=self._example)
-            while not unpacking.eof:
-                piece = packed[at : at + _STEP]
-                events.append(unpacking.decompress(piece))
-                at += len(piece) - len(unpacking.unused_data)
-        return b"".join(events)
 
 
 _Form = tuple[bytes, bytes]
@@ -152,6 +145,26 @@ def _alike(one: bytes, two: bytes) -> int:
         if one[at] != two[at]:
             return at
     return most
+
+
+def _example_in(blocks: bytes | bytearray) -> bytes:
+    """Return how what is in the first block begins; nothing where no block is."""
+    first = bytes(blocks[: 2 * _EXAMPLE_BYTES])
+    return zlib.decompressobj(_WINDOW_BITS).decompress(first, _EXAMPLE_BYTES)
+
+
+def _unpacked(blocks: bytes) -> bytes:
+    """Return what blocks hold."""
+    events: list[bytes] = []
+    example, at = b"", 0
+    while at < len(blocks):
+        unpacking = zlib.decompressobj(_WINDOW_BITS, zdict=example)
+        while not unpacking.eof:
+            piece = blocks[at : at + _STEP]
+            events.append(unpacking.decompress(piece))
+            at += len(piece) - len(unpacking.unused_data)
+        example = example or _example_in(blocks)
+    return b"".join(events)
 
 
 def _unabridged(abridged: bytes) -> list[bytes]:

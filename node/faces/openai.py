@@ -6,7 +6,7 @@ Bodies stay bytes: only the model's name, `stream` and `project` are read from t
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from types import MappingProxyType
 
 from aiohttp import web
@@ -75,6 +75,9 @@ ENDPOINTS: Mapping[str, str] = {
 
 FLEX = "flex"
 """OpenAI's `service_tier` for what may take longer."""
+
+PASSED = 64
+"""Sets of headers that travel with requests which are kept; beyond, those that were wanted longest ago are made anew."""
 
 _LONGEST_SESSION = 256
 _MILLISECONDS = re.compile(r"\d{1,7}", re.ASCII)
@@ -337,7 +340,13 @@ def passed(http: HttpRequest, own: PeerId, *, background: bool = False) -> Passe
     accept = http.headers.get("accept", "")
     if accept and accept.isascii() and accept.isprintable():
         found["accept"] = accept
-    return PassedHeaders(found)
+    return _passed(tuple(found.items()))
+
+
+@lru_cache(maxsize=PASSED)
+def _passed(headers: tuple[tuple[str, str], ...]) -> PassedHeaders:
+    """Return the same for headers that are the same: thousands of connections keep theirs."""
+    return PassedHeaders(dict(headers))
 
 
 def pin_of(

@@ -5,7 +5,7 @@ failure, a stream, a worker to which no connection lies idle, another node.
 """
 
 import asyncio
-from functools import partial
+from collections.abc import Awaitable
 from typing import Protocol
 
 from aiohttp import web
@@ -68,7 +68,7 @@ def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "DirectCal
         # Whoever goes on finds the same, and says so.
         attempt = None
     if attempt is None or attempt.reply is None:
-        caller.hand_over(partial(_handle, call, request, account, attempt))
+        caller.hand_over(Handler(call, request, account, attempt))
         return None
     return DirectCall(call, account, attempt, attempt.reply, caller)
 
@@ -97,9 +97,8 @@ class DirectCall:
     def hand_over(self) -> None:
         """Have a task go on with it."""
         self._forget()
-        self._caller.hand_over(
-            partial(_handle, self._call, self._attempt.request, self._account, self._attempt)
-        )
+        attempt = self._attempt
+        self._caller.hand_over(Handler(self._call, attempt.request, self._account, attempt))
 
     def cancel(self) -> None:
         """Nobody wants its answer any more."""
@@ -153,11 +152,21 @@ class DirectCall:
             self._turn.cancel()
 
 
-async def _handle(
-    call: LaneCall,
-    request: Request,
-    account: Account,
-    first: Attempt | None,
-    http: HttpRequest,
-) -> web.StreamResponse:
-    return await respond.go_on(call.context, http, call.spoken(request), account, first)
+class Handler:
+    """Handler of one request that the lane has begun: its account is open, and its first attempt may be under way."""
+
+    __slots__ = ("_account", "_call", "_first", "_request")
+
+    def __init__(
+        self, call: LaneCall, request: Request, account: Account, first: Attempt | None
+    ) -> None:
+        self._call = call
+        self._request = request
+        self._account = account
+        self._first = first
+
+    def __call__(self, http: HttpRequest) -> Awaitable[web.StreamResponse]:
+        """Answer it; see `go_on`."""
+        call = self._call
+        spoken = call.spoken(self._request)
+        return respond.go_on(call.context, http, spoken, self._account, self._first)

@@ -87,10 +87,14 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def quiet(self) -> bool:
         """Whether it stands and nothing has come, an end neither: nobody would read what is written, or answer that alone."""
-        transport, unread = self._transport, self._unread
+        transport = self._transport
         if transport is None or transport.is_closing():
             return False
-        return unread is None or not unread.poll(0)
+        if not self.prompt:
+            return True
+        if self._unread is None:
+            self._unread = _unread_of(transport)
+        return not self._unread.poll(0)
 
     async def ask(self, head: bytes, body: bytes) -> Reply:
         """Send a request and return the answer once its head is there; raise `HttpError`. Cut when given up."""
@@ -166,13 +170,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = cast("asyncio.Transport", transport)
-        wire = transport.get_extra_info("socket")
-        if wire is not None:
-            self.prompt = True
-            # TLS says things of its own, tickets for example: there only the end counts.
-            secured = transport.get_extra_info("sslcontext") is not None
-            self._unread = select.poll()
-            self._unread.register(wire.fileno(), select.POLLRDHUP | (not secured and select.POLLIN))
+        self.prompt = transport.get_extra_info("socket") is not None
 
     def pause_writing(self) -> None:
         """The transport holds enough."""
@@ -354,6 +352,16 @@ class Connection(asyncio.BufferedProtocol):
         if reply is not None:
             reply.fail(error)
         self.abort()
+
+
+def _unread_of(transport: asyncio.Transport) -> select.poll:
+    """Return what tells whether a transport's socket has something that was not read, or an end."""
+    # TLS says things of its own, tickets for example: there only the end counts.
+    secured = transport.get_extra_info("sslcontext") is not None
+    unread = select.poll()
+    wire = transport.get_extra_info("socket")
+    unread.register(wire.fileno(), select.POLLRDHUP | (not secured and select.POLLIN))
+    return unread
 
 
 def _seen_in(head: bytes, reply: Reply) -> _Seen | None:

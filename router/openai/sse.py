@@ -64,14 +64,16 @@ def has_line(events: bytes, data: bytes) -> bool:
     return usual in events or short in events or events.startswith((usual[1:], short[1:]))
 
 
+_NOTHING = bytearray()  # that of all who hold nothing: what grows is never empty
+
+
 class WholeEvents:
     """Holds back the beginning of an event until it is whole: half of one could not be followed by our error event."""
 
     __slots__ = ("held",)
 
     def __init__(self) -> None:
-        # It grows in place: joined anew for every chunk, an event of small chunks would be copied again and again.
-        self.held = bytearray()
+        self.held = _NOTHING
         """The beginning of an event."""
 
     @property
@@ -88,12 +90,16 @@ class WholeEvents:
         looked = before + chunk
         end = max(looked.rfind(mark) + len(mark) if mark in looked else 0 for mark in EVENT_ENDS)
         if end == 0 and len(self.held) + len(chunk) < _LONGEST_HELD:
-            self.held += chunk
+            # It grows in place: joined anew for every chunk, an event of small chunks would be copied again and again.
+            if self.held:
+                self.held += chunk
+            else:
+                self.held = bytearray(chunk)
             return b""
         cut = end - len(before) if end else len(chunk)
         ready = b"".join((self.held, chunk[:cut]))
         # A new one, for what was once long keeps its room.
-        self.held = bytearray(chunk[cut:])
+        self.held = bytearray(chunk[cut:]) if cut < len(chunk) else _NOTHING
         return ready
 
 
