@@ -27,6 +27,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from node.compiled import is_compiled
 from node.demo.play import Stage
 
 HERE = Path(__file__).resolve().parent
@@ -280,8 +281,13 @@ def table(rounds: Mapping[str, list[Figures]]) -> str:
 def heading(arguments: argparse.Namespace, module: str = "bench") -> str:
     """Say when, with what command and on what this was measured."""
     command = f"python -m {module} --rounds {arguments.rounds} --seconds {arguments.seconds:g}"
-    machine = f"{os.cpu_count()} CPUs, Python {platform.python_version()}"
-    return f"Measured {datetime.now(UTC):%Y-%m-%d} with `{command}` on {machine}; medians.\n"
+    return f"Measured {datetime.now(UTC):%Y-%m-%d} with `{command}` on {machine()}; medians.\n"
+
+
+def machine() -> str:
+    """Say on what this is measured, and whether with a wheel's compiled modules."""
+    compiled = ", compiled" if is_compiled() else ""
+    return f"{os.cpu_count()} CPUs, Python {platform.python_version()}{compiled}"
 
 
 def replace_between_marks(file: Path, text: str, name: str = "bench") -> None:

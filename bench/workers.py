@@ -8,7 +8,6 @@ Two nodes, one of one process and one of several, in turns; the ratio is that of
 
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from bench.compare import (  # fmt: skip
     Load,
     Target,
     call,
+    machine,
     memory_mb,
     running,
     write_bodies,
@@ -48,8 +48,7 @@ def main(processes: int, *, rounds: int, seconds: float) -> int:
                     found.setdefault(target.name, []).append(_measured(load, target))
     one, many = found.values()
     command = f"python -m bench --workers {processes} --rounds {rounds} --seconds {seconds:g}"
-    machine = f"{os.cpu_count()} CPUs, Python {platform.python_version()}"
-    print(f"Measured {datetime.now(UTC):%Y-%m-%d} with `{command}` on {machine}; medians.\n")
+    print(f"Measured {datetime.now(UTC):%Y-%m-%d} with `{command}` on {machine()}; medians.\n")
     print(_table(processes, one, many))
     return 0
 

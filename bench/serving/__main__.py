@@ -8,8 +8,6 @@ Nodes and workers on loopback, each a process of its own; needs a C compiler. Ex
 
 import argparse
 import asyncio
-import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -21,7 +19,7 @@ from contextlib import AsyncExitStack, ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.compare import replace_between_marks
+from bench.compare import machine, replace_between_marks
 from bench.mock import build
 from bench.serving.overload import measure_overload, measure_readers
 from bench.serving.scene import Row, Scene, table
@@ -99,10 +97,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="modelvine-serving-") as name:
         rows = asyncio.run(measure(options.only.split(","), Path(name)))
-    machine = f"{os.cpu_count()} CPUs, Python {platform.python_version()}"
     only = "" if options.only == ",".join(PARTS) else f" --only {options.only}"
     command = f"python -m bench.serving{only}"
-    measured = f"Measured {datetime.now(UTC):%Y-%m-%d} with `{command}` on {machine}."
+    measured = f"Measured {datetime.now(UTC):%Y-%m-%d} with `{command}` on {machine()}."
     text = f"{measured}\n\n{table(rows)}"
     print(text)
     if options.write:
