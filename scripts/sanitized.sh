@@ -3,8 +3,9 @@
 # usage: scripts/sanitized.sh PYTHON COPY [MINUTES]
 set -eu
 python=$1 copy=$2 minutes=${3:-0}
-tests="tests/node/lane tests/node/faces/test_cut_through.py tests/node/faces/test_direct_calls.py tests/router/http
-    tests/router/openai tests/router/peers tests/router/select tests/router/state"
+tests="tests/node/lane tests/node/faces/test_cut_through.py tests/node/faces/test_direct_calls.py
+    tests/node/faces/test_stream_tap.py tests/router/http tests/router/openai tests/router/peers tests/router/select
+    tests/router/state tests/router/test_failover_recording.py tests/router/test_failover_stream.py"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 # Python's own allocator would hide what is read beyond an object; pycryptodome loads its libraries in a way that ASan refuses.
