@@ -4,8 +4,9 @@
     python -m bench.instructions --only bare,local --bound 1.6
 
 Each program runs under callgrind, which needs valgrind and makes it some fifty times slower. Requests go over one kept
-connection, one after the other; what a program does meanwhile without requests is measured before, and taken off. `--bound`
-ends with 1 where a request of a node costs more than so many times one of bare aiohttp.
+connection, one after the other; what a program does meanwhile without requests is measured before, and taken off. libp2p's
+thread, which no request passes, is left out. `--bound` ends with 1 where a request of a node costs more than so many times
+one of bare aiohttp.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -47,7 +49,9 @@ class Counted:
     def __init__(self, folder: Path, name: str, *command: str) -> None:
         self._out = folder / f"{name}.callgrind"
         self.log = folder / f"{name}.log"
-        counting = ("--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={self._out}")
+        self._left_out = self._dumps = 0
+        counting = ("--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes")
+        counting += (f"--callgrind-out-file={self._out}",)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 ["valgrind", *counting, sys.executable, "-u", *command],
@@ -65,10 +69,24 @@ class Counted:
         self._tell("--zero")
 
     def end(self) -> int:
-        """Return the instructions since `begin`."""
+        """Return the instructions since `begin`, without those of the thread that is left out."""
+        threads = self._threads()
+        return sum(threads.values()) - threads.get(self._left_out, 0)
+
+    def leave_out(self) -> None:
+        """Leave out the thread that did most since `begin`, but for the first: without requests that is libp2p's."""
+        others = Counter(self._threads())
+        del others[1]
+        self._left_out = others.most_common(1)[0][0] if others else 0
+
+    def _threads(self) -> dict[int, int]:
+        """Return the instructions of each thread, by the order in which they began."""
+        self._dumps += 1
         self._tell("--dump")
-        newest = max(self._out.parent.glob(f"{self._out.name}*"), key=lambda f: f.stat().st_mtime)
-        return int(_TOTALS.findall(newest.read_text())[-1])
+        dumps = self._out.parent.glob(f"{self._out.name}.{self._dumps}-*")
+        return {
+            int(f.name.rpartition("-")[2]): int(_TOTALS.findall(f.read_text())[-1]) for f in dumps
+        }
 
     def stop(self) -> None:
         """End it."""
@@ -155,6 +173,11 @@ def measure(target: Target) -> dict[str, float]:
         caller.ask("chunks=1", stream=False)
     for orders in ("chunks=20 delay_us=0", "chunks=20 delay_us=20000"):
         caller.ask(orders, stream=True)
+    for process in target.processes:
+        process.begin()
+    time.sleep(IDLE_SECONDS)
+    for process in target.processes:
+        process.leave_out()
     idle, seconds = counted(target, lambda: time.sleep(IDLE_SECONDS))
     rate = idle / seconds
 
