@@ -11,7 +11,7 @@ from collections.abc import Callable
 from router.openai.sse import WholeEvents
 
 SHOWN_TOGETHER = 4
-"""Chunks that those who record see in one piece, at most."""
+"""Chunks that those who record see together, at most."""
 
 # Nothing before the digits, and no extensions after them (RFC 9112 7.1): as servers write it. 16 to 4,095 bytes.
 _SIZE = re.compile(rb"([1-9a-fA-F][0-9a-fA-F]{1,2})\r\n")
@@ -33,9 +33,9 @@ class CutThrough:
         self.signs: list[bytes] = []
         """Events with one of them are the ordinary path's to read."""
         self.each: Callable[[], object] | None = None
-        """Called for every other chunk."""
+        """Called for each chunk that passes."""
         self.seen: list[Callable[[list[bytes]], object]] = []
-        """Called with a few of them, in a list that is never changed."""
+        """Called with a few that passed, in a list that is never changed."""
         self.held: list[WholeEvents] = []
         """What keeps the beginnings of events."""
         self.open = False
