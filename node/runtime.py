@@ -2,7 +2,7 @@
 
 Signals that ask the process to end. SIGTERM and Ctrl-C: the first for a drain, the second at once.
 
-Garbage collection: never in what was built before a process serves, which stays until the end.
+Memory: no garbage collection in what was built before a process serves; some is kept for the next long body.
 
 Lock of a data directory against a second node: two with one identity would contradict each other for ever.
 """
@@ -47,6 +47,13 @@ _YOUNG_OBJECTS = 10_000
 _YOUNGER, _OLDER = 2, 2
 
 
+# Of freed memory the C library keeps so much for what comes next. By default it gives 15 MB back after each body of 5 MB, and
+# takes them anew for the next: 3,800 page faults, which is a third of such a request's time.
+_KEPT_BYTES = 16 * 1024 * 1024
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+
+
 def settle() -> None:
     """Take what was built out of the garbage collector's sight, then let it look.
 
@@ -58,6 +65,9 @@ def settle() -> None:
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):
         library.malloc_trim(0)
+    if hasattr(library, "mallopt"):
+        library.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        library.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
     gc.set_threshold(_YOUNG_OBJECTS, _YOUNGER, _OLDER)
     gc.enable()
 

@@ -9,7 +9,9 @@ from router.openai.large_json import (
     LONG_BYTES,
     MANY_PARTS,
     MAX_DEPTH,
+    RARE,
     NotJson,
+    count_of,
     is_large,
     loads,
     parse,
@@ -91,6 +93,11 @@ def test_fields_that_are_asked_for_are_found_at_the_top_alone_and_all_of_them():
     found = parse(body, frozenset({"model"})).spans
     assert [body[span.value : span.end] for span in found] == [b'"x"', b"[3]"]
     assert [body[span.start : span.start + 7] for span in found] == [b'"model"'] * 2
+
+
+@pytest.mark.parametrize("times", [0, 1, RARE - 1, RARE, RARE + 1, 3 * RARE])
+def test_a_byte_is_counted_wherever_it_stands(times):
+    assert count_of(b",", b"a," * times) == count_of(b",", b",b" * times) == times
 
 
 def test_what_is_long_or_has_many_parts_is_large():
