@@ -12,7 +12,7 @@ from pathlib import Path
 
 import uvloop
 
-from node import __version__
+from node import __version__, memory
 from node.assembly import Given, Parts, assemble
 from node.auth.access import Access
 from node.auth.principal import KeyLookup
@@ -51,7 +51,7 @@ from node.processes.first import Helpers, Post
 from node.processes.forward import PassedOn
 from node.processes.protocol import Welcome
 from node.processes.session import Offices
-from node.runtime import Signals, settle, supervise
+from node.runtime import Signals, supervise
 from node.secrets.identity import control_token
 from node.tls import Certificate, certificate_given
 from registry.errors import RegistryError, StoreUnavailable
@@ -142,7 +142,7 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
             if posts:
                 work.append(group.create_task(supervise("helpers", helpers.run)))
                 await helpers.ready()
-            settle()
+            memory.settle()
             also = "".join(f" {name}={place}" for name, place in rpcs.items())
             ready(f"ready http={listening.url} p2p={registry.mesh.addresses()[0]}{also}")
             _tell_once(settings, replace(listening, rpcs=rpcs), registry.mesh.addresses())
@@ -195,6 +195,7 @@ def _background(
         ),
         "workers": context.learning.watch,
         "lateness": partial(context.lateness.watch, time.monotonic),
+        "memory": memory.give_back,
         "refusals": partial(
             Refusals().watch,
             lambda: {**registry.counted(), **context.whole.connections().events},

@@ -15,6 +15,7 @@ from functools import partial
 
 import uvloop
 
+from node import memory
 from node.auth import quota_sync
 from node.config import sources
 from node.config.settings import Settings
@@ -49,7 +50,7 @@ from node.processes.protocol import (
     Welcome,
     told,
 )
-from node.runtime import settle, supervise
+from node.runtime import supervise
 from node.tls import Certificate, certificate_given
 from router.http.pool import PooledPlace
 from router.peers.certificate import server_context
@@ -107,11 +108,12 @@ class _Helper:
                 beside: dict[str, Callable[[], Awaitable[None]]] = {
                     "lateness": partial(self._parts.lateness.watch, time.monotonic),
                     "books": self._tell_used,
+                    "memory": memory.give_back,
                 }
                 if self._certificate is not None:
                     beside["certificate"] = self._certificate.follow
                 work = [group.create_task(supervise(name, run)) for name, run in beside.items()]
-                settle()
+                memory.settle()
                 self._channel.tell(Ready())
                 await self._leaves.wait()
                 for task in work:
