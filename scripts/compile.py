@@ -35,7 +35,7 @@ MODULES = """
     router/openai/body.py router/openai/usage.py
     router/peers/links.py router/peers/mux.py router/peers/mux_frames.py router/peers/muxed.py router/peers/muxed_stream.py
     router/peers/paths.py router/peers/shared_place.py
-    router/select/attempts.py router/select/candidates.py
+    router/select/attempts.py router/select/candidates.py router/select/rendezvous.py router/select/weights.py
     router/state/circuit.py router/state/concurrency.py router/state/estimator.py router/state/in_flight.py
     router/state/local_load.py router/state/queue.py router/state/readiness.py router/state/remote_load.py
     router/state/service_time.py router/state/stuck.py

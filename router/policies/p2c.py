@@ -16,7 +16,7 @@ from router.policies import Policy
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.select.rendezvous import by_key, key_of
-from router.select.weights import COST, PART, draw, prospects, worth_keeping
+from router.select.weights import COST, PART, draw, drawn, prospects, worth_keeping
 
 _CHOICES = 3
 """Two are enough for machines that are alike; among unlike ones a third finds a quick one more often."""
@@ -24,8 +24,8 @@ _CHOICES = 3
 _BY_KEY = 2
 """Of a conversation so many are drawn by its key. The third is drawn by chance: keys may be unlike in load."""
 
-_DRAWN = 5
-"""Places that are drawn: hardly a request is tried more often, and the others stay as they were found."""
+_ORDERED = 5
+"""Candidates that are compared: hardly a request is tried more often, and the others stay as they were drawn."""
 
 
 class FewChoices(Policy):
@@ -37,7 +37,7 @@ class FewChoices(Policy):
     def order(
         self, request: Request, candidates: Sequence[Candidate], random: Chance
     ) -> Sequence[Candidate]:
-        """Return the candidates in the order of repeated draws, each drawn as often as it can bear requests.
+        """Return the candidates, the best of the few that are drawn first; each is drawn as often as it can bear requests.
 
         The first few of a conversation are ordered by what they cost: whoever is next may know it too.
         """
@@ -45,27 +45,22 @@ class FewChoices(Policy):
         parts: list[float] = [*map(PART, expected)]
         costs: list[float] = [*map(COST, expected)]
         ordered: list[int] = []
-        left, shares = [*range(len(candidates))], parts
+        left = [*range(len(candidates))]
         if (key := key_of(request)) and worth_keeping(request, candidates):
-            drawn = [*by_key(key, candidates, parts)[:_BY_KEY], draw(parts, random)]
-            drawn += (place for place, c in enumerate(candidates) if c.before.kilobytes)
-            ordered = sorted(dict.fromkeys(drawn), key=costs.__getitem__)
+            likely = [*by_key(key, candidates, parts)[:_BY_KEY], draw(parts, random)]
+            likely += (place for place, c in enumerate(candidates) if c.before.kilobytes)
+            ordered = sorted(dict.fromkeys(likely), key=costs.__getitem__)
             left = [place for place in left if place not in ordered]
-            shares = [parts[place] for place in left]
-        while len(left) > 1 and len(ordered) < _DRAWN:
-            if len(left) <= _CHOICES and len({*map(costs.__getitem__, left)}) == len(left):
-                # All of them would be drawn, and no two are alike: chance has no say.
-                left.sort(key=costs.__getitem__)
-                break
-            # Each is another one: two draws of the same would be no choice.
-            chances, drawn = shares[:], []
-            for _ in range(min(_CHOICES, len(left))):
-                at = draw(chances, random)
-                chances[at] = 0
-                drawn.append(at)
-            best = min(drawn, key=lambda at: costs[left[at]])
-            ordered.append(left.pop(best))
-            del shares[best]
+        if len(left) <= _CHOICES and len({*map(costs.__getitem__, left)}) == len(left):
+            # All of them would be drawn, and no two are alike: chance has no say.
+            left.sort(key=costs.__getitem__)
+        elif len(ordered) < _ORDERED:
+            left = [left[at] for at in drawn([parts[place] for place in left], random)]
+            # Of those that were drawn first the best, of the others and the next one again the best, and so on.
+            for at in range(min(_ORDERED - len(ordered), len(left) - 1)):
+                best = min(left[at : at + _CHOICES], key=costs.__getitem__)
+                left.remove(best)
+                left.insert(at, best)
         return [*map(candidates.__getitem__, ordered + left)]
 
     def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:  # noqa: ARG002

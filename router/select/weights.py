@@ -181,6 +181,15 @@ def draw(parts: Sequence[float], random: Chance) -> int:
     return min(bisect(until, random() * until[-1]), len(until) - 1)
 
 
+def drawn(parts: Sequence[float], random: Chance) -> list[int]:
+    """Draw all places, none twice, and of those that are left each as often as its part says.
+
+    Each waits for a time of an exponential distribution, and who has waited is drawn: so all are drawn in one pass.
+    """
+    waits = [-math.log(1.0 - random()) / part if part else math.inf for part in parts]
+    return sorted(range(len(waits)), key=waits.__getitem__)
+
+
 def worth_keeping(request: Request, candidates: Sequence[Candidate]) -> bool:
     """Say whether reading a request takes long enough for its conversation to be kept together: on average over candidates."""
     kilobytes = len(request.body) / 1_000

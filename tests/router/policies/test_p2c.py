@@ -79,10 +79,20 @@ def test_load_is_counted_by_the_slot_where_all_slots_are_known() -> None:
     assert first_of(big, replace(small, report=None)) == {"small"}
 
 
-def test_of_hundreds_only_those_are_drawn_that_can_have_a_turn() -> None:
+def test_of_hundreds_all_are_tried_once() -> None:
     found = [at(f"n{number}") for number in range(400)]
     ordered = order(found, Random(1).random)
-    assert ordered[200:] == [c for c in found if c in ordered[200:]]
+    assert ordered != found
+    assert sorted(c.node for c in ordered) == sorted(c.node for c in found)
+
+
+def test_whoever_is_next_is_the_best_of_those_left_and_one_more() -> None:
+    found = [at(f"n{number}", number) for number in range(6)]
+    for seed in range(100):
+        places = [c.in_flight for c in order(found, Random(seed).random)]
+        # The best of three; each that follows was one of them, or is the one that was drawn next.
+        assert places[0] <= 3
+        assert sum(place < places[1] for place in places[2:]) <= 2
 
 
 def timed(node: str, seconds: float, *, slots: int = 4, in_flight: int = 0) -> Candidate:

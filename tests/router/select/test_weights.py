@@ -16,6 +16,7 @@ from router.select.weights import (
     FRESH,
     LONG,
     draw,
+    drawn,
     expectations,
     late,
     patience,
@@ -56,6 +57,18 @@ def test_slots_are_those_that_were_registered_or_reported_and_else_unknown() -> 
 def test_one_unknown_makes_all_alike() -> None:
     assert weights([at("a", slots=2), at("b", slots=8)]) == [2, 8]
     assert weights([at("a", slots=2), at("b")]) == [1, 1]
+
+
+def test_all_are_drawn_and_each_as_early_as_its_part_says():
+    orders = [drawn([1, 0, 3, 4], Random(seed).random) for seed in range(4000)]
+    assert all(sorted(order) == [0, 1, 2, 3] for order in orders)
+    assert all(order[-1] == 1 for order in orders)
+    firsts = Counter(order[0] for order in orders)
+    assert firsts[0] / 4000 == pytest.approx(1 / 8, rel=0.15)
+    assert firsts[3] / 4000 == pytest.approx(4 / 8, rel=0.1)
+    # Of those that are left each as often: the first of four is behind the last, then, one time in four.
+    seconds = Counter(order[1] for order in orders if order[0] == 3)
+    assert seconds[0] / seconds.total() == pytest.approx(1 / 4, rel=0.15)
 
 
 def test_drawing_follows_the_weights_and_leaves_out_nothing_but_zero() -> None:
