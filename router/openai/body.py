@@ -252,7 +252,7 @@ def written(parsed: object) -> bytes:
     try:
         return orjson.dumps(parsed)
     except orjson.JSONEncodeError as error:
-        raise BadRequest(f"the body is nested too deeplyly; at most {MAX_DEPTH} levels") from error
+        raise BadRequest(f"the body is nested too deeply; at most {MAX_DEPTH} levels") from error
 
 
 def _check_named_once(body: bytes, fields: Mapping[str, object], *, twice: bool | None) -> None:

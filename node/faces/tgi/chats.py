@@ -131,7 +131,7 @@ class Completed:
         try:
             return JSON, orjson.dumps(self._forms.whole(_object(body)))
         except orjson.JSONEncodeError as error:
-            raise WorkerFailed("the answer is nested too deeplyly") from error
+            raise WorkerFailed("the answer is nested too deeply") from error
 
     def stream(self, events: bytes) -> bytes:
         """Say a piece of a stream."""
@@ -165,7 +165,7 @@ class Completed:
         try:
             *before, last = map(orjson.dumps, chunks)
         except orjson.JSONEncodeError as error:
-            raise WorkerFailed("the stream is nested too deeplyly") from error
+            raise WorkerFailed("the stream is nested too deeply") from error
         return b"".join(b"data: " + one + b"\n\n" for one in before) + with_data(event, last)
 
     def _fail(self, failure: TextFailure) -> bytes:
