@@ -97,8 +97,8 @@ docs: $(MADE)/dev ## regenerate the tables in docs/
 bench: $(TESTED) ## run the benchmarks
 	@$(PYTHON) -m bench $(ARGS)
 
-# What a node costs ÷ bare aiohttp: 3 % more than was seen for a request, 6 % for a chunk that comes alone.
-BOUNDS := $(if $(COMPILED),request=0.36 paced=0.45,request=0.68 paced=0.72)
+# What a node costs ÷ bare aiohttp: of a wheel 5 % more than in the middle of seven runs.
+BOUNDS := $(if $(COMPILED),request=0.36 paced=0.46,request=0.68 paced=0.72)
 
 instructions: $(TESTED) ## count instructions of a request and a chunk with callgrind; fails if one exceeds its bound
 	@$(PYTHON) -m bench.instructions --bounds $(BOUNDS) $(ARGS)
