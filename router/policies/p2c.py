@@ -29,7 +29,7 @@ _ORDERED = 5
 
 
 class FewChoices(Policy):
-    """Draws a few, again and again."""
+    """Compares the few that are drawn first, then those left and the next."""
 
     samples = True
     compares = True
