@@ -116,30 +116,60 @@ _PAGES = TypeAdapter(tuple[Page, ...])
 
 @dataclass(slots=True)
 class _Chain:
-    """The end of one chain: its last page, which may still grow, and the hash of the page before.
+    """The end of the chain of `node` with `peer`: its last page, which may still grow.
 
-    `rows` are the texts of the page's receipts; `began` is when the first of them was, Unix time in milliseconds.
+    `hash` is what it was when it was closed last; `began` is when the first of its receipts was, Unix time in milliseconds.
     """
 
+    node: str
+    peer: str
     number: int = 0
-    before: str = NOTHING
-    rows: list[str] = field(default_factory=list)
-    began: int = 0
     hash: str = NOTHING
+    began: int = 0
+    rows: int = 0
+    text: bytearray = field(default_factory=bytearray)
+    """What is signed of the page, but for its end."""
+    hashed: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+    """The same hashed: no byte of a page that grows is hashed twice."""
+
+    def copy(self) -> "_Chain":
+        """Return another that grows by itself."""
+        return replace(self, text=self.text[:], hashed=self.hashed.copy())
 
     def turn(self, now: float) -> None:
         """Begin a new page where there is none that grows, or that is full, or has grown long enough."""
         old = self.rows and now * 1000 - self.began >= PAGE_SECONDS * 1000
-        if not self.rows or old or len(self.rows) >= PAGE_ROWS:
-            self.number, self.before, self.rows = self.number + 1, self.hash, []
+        if self.rows and not old and self.rows < PAGE_ROWS:
+            return
+        self.number += 1
+        self.rows, self.text, self.hashed = 0, bytearray(), hashlib.sha256()
+        self._add(
+            f'{{"before":"{self.hash}","node":{_quoted(self.node)},"number":{self.number},'
+            f'"peer":{_quoted(self.peer)},"rows":['
+        )
 
     def take_from(self, receipts: list[Receipt]) -> None:
         """Move as many receipts to the last page as it has room for, the first ones."""
-        room = PAGE_ROWS - len(self.rows)
+        taken = receipts[: PAGE_ROWS - self.rows]
         if not self.rows:
             self.began = receipts[0].at
-        self.rows += [receipt.json for receipt in receipts[:room]]
-        del receipts[:room]
+        comma = "," if self.rows else ""
+        self._add(comma + ",".join([receipt.json for receipt in taken]))
+        self.rows += len(taken)
+        del receipts[: len(taken)]
+
+    def closed(self, identity: Identity) -> bytes:
+        """Sign the last page as it is now, and return it as JSON: what is signed, with hash and signature added."""
+        hashed = self.hashed.copy()
+        hashed.update(b"]}")
+        self.hash = hashed.hexdigest()
+        signature = identity.sign(DOMAIN, self.hash.encode()).hex()
+        return b"".join((self.text, f'],"hash":"{self.hash}","signature":"{signature}"}}'.encode()))
+
+    def _add(self, text: str) -> None:
+        piece = text.encode()
+        self.text += piece
+        self.hashed.update(piece)
 
 
 class ReceiptLog:
@@ -165,7 +195,7 @@ class ReceiptLog:
         pages = [page for page in await self._read() if page.rows]
         for page in sorted(pages, key=lambda page: page.rows[0].at):
             self._kept[_name(page.peer, page.number)] = page.rows[0].at
-            chain = self._chains.setdefault(page.peer, _Chain())
+            chain = self._chain(page.peer)
             if page.number > chain.number:
                 # It grows no more: the next receipt begins another.
                 chain.number, chain.hash = page.number, page.hash
@@ -204,16 +234,16 @@ class ReceiptLog:
             by_peer: dict[str, list[Receipt]] = {}
             for peer, receipt in taken:
                 by_peer.setdefault(peer, []).append(receipt)
-            undo = {peer: self._copied(peer) for peer in by_peer}
+            undo = {peer: self._chain(peer).copy() for peer in by_peer}
             pages: dict[str, bytes] = {}
             began: dict[str, int] = {}
             for peer, left in by_peer.items():
-                chain = self._chains.setdefault(peer, _Chain())
+                chain = self._chain(peer)
                 while left:
                     chain.turn(now)
                     chain.take_from(left)
                     name = _name(peer, chain.number)
-                    pages[name], began[name] = self._closed(peer, chain), chain.began
+                    pages[name], began[name] = chain.closed(self._identity), chain.began
             kept = {**self._kept, **began}
             gone = self._over(kept, now)
             rows = (Put(Space.RECEIPTS, name, page) for name, page in pages.items())
@@ -245,19 +275,11 @@ class ReceiptLog:
                 sides[row.side] = count + 1, tokens + row.tokens
         return found
 
-    def _copied(self, peer: str) -> _Chain:
-        chain = self._chains.get(peer, _Chain())
-        return replace(chain, rows=[*chain.rows])
-
-    def _closed(self, peer: str, chain: _Chain) -> bytes:
-        """Sign the last page of a chain as it is now, and return it as JSON: what is signed, with hash and signature added."""
-        page = (
-            f'{{"before":"{chain.before}","node":{_quoted(self._identity.peer)},"number":{chain.number},'
-            f'"peer":{_quoted(peer)},"rows":[{",".join(chain.rows)}]'
-        )
-        chain.hash = hashlib.sha256(f"{page}}}".encode()).hexdigest()
-        signature = self._identity.sign(DOMAIN, chain.hash.encode()).hex()
-        return f'{page},"hash":"{chain.hash}","signature":"{signature}"}}'.encode()
+    def _chain(self, peer: str) -> _Chain:
+        chain = self._chains.get(peer)
+        if chain is None:
+            chain = self._chains[peer] = _Chain(self._identity.peer, peer)
+        return chain
 
     def _over(self, kept: Mapping[str, int], now: float) -> set[str]:
         oldest = now * 1000 - self._days * _DAY_MS
