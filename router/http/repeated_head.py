@@ -29,6 +29,7 @@ _ID_DIGITS: Final = b"0123456789abcdef"
 _ID_BYTES: Final = 32
 
 # Together, as nodes write them, and no line after them that would go on with theirs.
+_TELLS: Final = b"\r\n%b: " % LOAD.encode()
 _TOLD: Final = re.compile(
     rb"\r\n%b: ([!-~]{1,100})(?:\r\n%b: ([!-~]{1,400}))?(?=\r\n[!-~])"
     % (LOAD.encode(), SERVICE_TIME.encode())
@@ -89,7 +90,9 @@ def without_told(data: bytes) -> tuple[bytes, Mapping[str, str]] | None:
 
     `None` for one without such lines in its head, where that is short enough to be remembered.
     """
-    found = _TOLD.search(data, 0, data.find(_HEAD_END, 0, MOST_BYTES) + 2)
+    end = data.find(_HEAD_END, 0, MOST_BYTES) + 2
+    at = data.find(_TELLS, 0, end)
+    found = None if at < 0 else _TOLD.match(data, at, end)
     if found is None:
         return None
     load, service_time = found.groups()

@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from operator import attrgetter
 from typing import Generic, TypeVar
 
 from registry.records import Load, PeerId, Service
@@ -21,7 +20,10 @@ MAX_NODES = 1_024
 """Nodes whose reports are held; beyond that the one heard longest ago makes room. In a larger mesh it is outdated by then."""
 
 TOLD_AGAIN = 0.01
-"""Seconds after which one node is told of one worker again."""
+"""Seconds after which one node is told of the load of one worker again."""
+
+LEARNT_AGAIN = 0.1
+"""Seconds after which it is told again how long that worker's answers take, which changes little by little."""
 
 MAX_TOLD = 4_096
 """Nodes and workers of which it is remembered when one was told of the other; beyond that all are told again."""
@@ -29,9 +31,6 @@ MAX_TOLD = 4_096
 MAX_REPLICAS = 64
 """Replicas of one node whose reports are held; the one heard longest ago makes room."""
 
-_figures_of = attrgetter("in_flight", "queued", "slots", "rate")
-_MOST = MAX_COUNT, MAX_COUNT, MAX_COUNT, MAX_FIGURE
-_WRITING = "in_flight=%d;queued=%d;slots=%d;rate=%.1f"
 _MAX_CHARACTERS = 100
 _WRITTEN = re.compile(
     r"in_flight=(\d{1,5});queued=(\d{1,5});slots=(\d{1,5});rate=(\d{1,7}(?:\.\d{1,3})?)"
@@ -129,11 +128,13 @@ class Tellings:
     def __init__(self) -> None:
         self._last: dict[tuple[str, str, str], float] = {}
 
-    def is_due(self, node: str, worker: str, kind: str, now: float) -> bool:
-        """Say whether a node is to be told of a worker, by its address, and a kind of request; take it as told."""
-        key = node, worker, kind
+    def is_due(
+        self, node: str, worker: str, what: str, now: float, pause: float = TOLD_AGAIN
+    ) -> bool:
+        """Say whether a node is to be told something of a worker, by its address, `pause` seconds later; take it as told."""
+        key = node, worker, what
         last = self._last.get(key)
-        if last is not None and now - last < TOLD_AGAIN:
+        if last is not None and now - last < pause:
             return False
         if last is None and len(self._last) >= MAX_TOLD:
             self._last.clear()
@@ -143,8 +144,17 @@ class Tellings:
 
 def written(load: Load) -> str:
     """Write a load as the value of the header `LOAD`."""
-    text = _WRITING % (*map(min, _figures_of(load), _MOST),)
-    return text if load.first is None else f"{text};first={min(load.first, MAX_FIGURE):.3f}"
+    in_flight, queued = min(load.in_flight, MAX_COUNT), min(load.queued, MAX_COUNT)
+    slots, rate = min(load.slots, MAX_COUNT), _decimal(load.rate, 10)
+    text = f"in_flight={in_flight};queued={queued};slots={slots};rate={rate}"
+    first = load.first
+    return text if first is None else f"{text};first={_decimal(first, 1_000)}"
+
+
+def _decimal(figure: float, scale: int) -> str:
+    """Write a figure with as many decimals as `scale` has noughts, in a third of the time that a format takes."""
+    number = int(min(figure, MAX_FIGURE) * scale + 0.5)
+    return f"{number // scale}.{str(scale + number % scale)[1:]}"
 
 
 def read(text: str) -> Load | None:

@@ -8,6 +8,7 @@ from registry.records import Load, PeerId, Service
 from registry.wire import MAX_COUNT, MAX_FIGURE
 from router.state.remote_load import (
     HALF_LIFE,
+    LEARNT_AGAIN,
     MAX_NODES,
     MAX_REPLICAS,
     MAX_TOLD,
@@ -155,6 +156,7 @@ def test_a_node_is_told_of_a_worker_again_after_some_time() -> None:
     for other in (("b", "http://w", "embeddings"), ("a", "http://v", "embeddings")):
         assert tellings.is_due(*other, 5.0)
     assert tellings.is_due("a", "http://w", "chat/completions", 5.0 + 1.1 * TOLD_AGAIN)
+    assert not tellings.is_due("a", "http://w", "chat/completions", 5.1, pause=LEARNT_AGAIN)
 
 
 def test_what_was_told_of_too_many_is_told_again() -> None:
