@@ -22,9 +22,9 @@ STEADY_LINES = 64
 _STARTS = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n" for s in HTTPStatus}
 
 
-@lru_cache(maxsize=1)
-def _date(second: int) -> str:
-    return formatdate(second, usegmt=True)
+@lru_cache(maxsize=4)
+def _end_of_head(second: int, fixed: str) -> str:
+    return f"\r\nDate: {formatdate(second, usegmt=True)}\r\n{fixed}\r\n"
 
 
 @lru_cache(maxsize=STEADY_LINES)
@@ -42,8 +42,7 @@ def head_of(status: int, lines: str, length: int | None, fixed: str) -> bytes:
     """Return the bytes of an answer's head with these header lines, and with those that all have."""
     start = _STARTS.get(status) or f"HTTP/1.1 {status} \r\n"
     framed = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
-    date = _date(int(time.time()))
-    return f"{start}{lines}{framed}\r\nDate: {date}\r\n{fixed}\r\n".encode()
+    return f"{start}{lines}{framed}{_end_of_head(int(time.time()), fixed)}".encode()
 
 
 def _chunk_of(piece: bytes) -> tuple[bytes, ...]:

@@ -42,8 +42,8 @@ MAX_FIELD = 256
 _WORD = re.compile(r'[^\s"\\]*')
 _USUAL: Final = re.compile(rf"[!#-\[\]-~]{{0,{MAX_FIELD}}}")
 """Matches what most fields hold, at one go: one short word of ASCII."""
-_ASCII: Final = re.compile(r"[ -~]*").fullmatch
-"""Matches what most lines are."""
+_CONTROLS: Final = bytes([0x20 <= byte < 0x7F for byte in range(256)])
+"""Table that makes a zero of each byte that is not printable ASCII."""
 _THOUSANDTHS: Final = tuple([f".{thousandth:03d}" for thousandth in range(1_000)])
 _EXPECTED = (NodeError, RegistryError, RouterError, OSError)
 _FRAMES = 8
@@ -167,7 +167,9 @@ class ConsoleLine(logging.Formatter):
 
     def line(self, created: float, level: str, name: str, message: str) -> str:
         """Return the line of a message with nothing beside it."""
-        if len(message) > MAX_LINE or not (_ASCII(message) or message.isprintable()):
+        # Most lines are ASCII, of which `isprintable` would look at each character singly.
+        plain = message.isascii() and message.encode().translate(_CONTROLS).find(0) < 0
+        if len(message) > MAX_LINE or not (plain or message.isprintable()):
             message = escaped(message)
         milliseconds = int(created * 1000)
         shown = self._levels.get(level, level)

@@ -192,18 +192,17 @@ _Object = tuple[Mapping[str, object], bool | None]
 
 
 def _object_of(body: bytes) -> _Object:
-    if len(body) <= SMALL_BYTES:
-        parsed = _parsed(body)
-        # To write it takes less time than to count its brackets, but the memory of one more body.
-        written(parsed)
-        return parsed, None
-    # Each goes through all of the body, so each is counted once.
-    commas = count_of(b",", body)
-    brackets = count_of(b"[", body) + count_of(b"{", body)
-    if commas + brackets > MAX_VALUES:
-        raise BadRequest(f"the body has more than {MAX_VALUES:,} values", status=413)
-    if large_json.is_large(body, commas):
-        return _in_steps(body)
+    # A level takes two bytes at least.
+    brackets = 0
+    if len(body) > 2 * MAX_DEPTH:
+        brackets = count_of(b"[", body) + count_of(b"{", body)
+    if len(body) > SMALL_BYTES:
+        # What goes through all of the body is done once.
+        commas = count_of(b",", body)
+        if commas + brackets > MAX_VALUES:
+            raise BadRequest(f"the body has more than {MAX_VALUES:,} values", status=413)
+        if large_json.is_large(body, commas):
+            return _in_steps(body)
     parsed = _parsed(body)
     if brackets > MAX_DEPTH:
         written(parsed)
