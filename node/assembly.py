@@ -1,7 +1,6 @@
 """Composition root of a node: builds every object once, and starts nothing."""
 
 import asyncio
-import math
 import os
 import random
 import time
@@ -32,13 +31,12 @@ from node.peers.bootstrap import Bootstrap
 from node.peers.followers import follow_loads, follow_revoked, follow_ways, tell_of
 from node.peers.node_events import NodeEvents
 from node.peers.reach import own_ports
-from registry.catalog import Catalog
+from node.world import NodeWorld
 from registry.clock import Chance, Clock
-from registry.members.liveness import Presence
 from registry.mesh import Mesh
 from registry.mesh.libp2p.mesh import LibP2PMesh
 from registry.persistence import next_epoch
-from registry.records import PeerId, Standing
+from registry.records import PeerId
 from registry.service import Registry
 from registry.signing import Identity
 from registry.store import Counters, Store, open_store
@@ -48,8 +46,6 @@ from router.peers.links import Links
 from router.peers.pipes import MeshPeers
 from router.peers.replica_question import ReplicaQuestions
 from router.ssrf_guard import Premises, networks_of
-from router.workers import Workers
-from router.world import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,67 +99,6 @@ class Parts:
     metrics: Metrics
     tracer: Tracer | None
     measured: MeasurementsExporter | None
-
-
-@dataclass(frozen=True, slots=True)
-class NodeWorld:
-    """World of a node's router: its registry, its workers, and the metrics that count what attempts show."""
-
-    registry: Registry
-    agent: Agent
-    metrics: Metrics
-    now: Clock = time.monotonic
-
-    @property
-    def own(self) -> PeerId:
-        """This node."""
-        return self.registry.peer
-
-    @property
-    def catalog(self) -> Catalog:
-        """The newest record of every node."""
-        return self.registry.catalog
-
-    @property
-    def workers(self) -> Workers:
-        """The workers of this machine."""
-        return self.agent.workers
-
-    @property
-    def draining(self) -> bool:
-        """Whether this node's own record says that it takes no new requests."""
-        return self.registry.own.standing is not Standing.SERVING
-
-    def presence_of(self, node: PeerId) -> Presence:
-        """Say whether a node lives, and is reached from here."""
-        return self.registry.presence(node)
-
-    def absence_of(self, node: PeerId) -> float:
-        """Return for how many seconds a node has not been heard."""
-        pulse = self.registry.pulse(node)
-        return math.inf if pulse is None else pulse.silence(self.now())
-
-    def is_silent(self, node: PeerId) -> bool:
-        """Say whether a node did not answer when it was looked at."""
-        return self.registry.silent(node)
-
-    def look_at(self, node: PeerId) -> None:
-        """Have a node probed."""
-        self.registry.look(node)
-
-    def observe(self, outcome: Outcome) -> None:
-        """Have the metrics and the registry take in what an attempt showed."""
-        self.metrics.attempt(outcome)
-        candidate = outcome.candidate
-        # Of our own worker it says nothing that the registry would ask about.
-        if candidate.worker is not None:
-            return
-        shown = outcome.shows
-        if shown is not None:
-            self.registry.observe(candidate.node, shown)
-        # Its newest word has not come to us yet, or it got lost.
-        if outcome.error is not None and outcome.stale:
-            self.registry.refresh(candidate.node)
 
 
 async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) -> Parts:

@@ -23,7 +23,7 @@ from node.faces.errors import (
     HeadTooSlow,
     TooManyConnections,
 )
-from node.faces.request_reader import id_of
+from node.faces.request_ids import id_of
 from node.http_handler import LINGER_SECONDS, HttpHandler, log
 from node.lane.request import LaneRequest
 

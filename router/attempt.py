@@ -17,13 +17,13 @@ from router.answer import Answer
 from router.errors import WorkerError
 from router.http.reply import Reply
 from router.ledger import Ledger
+from router.outcome import Outcome
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.state.in_flight import Occupancy
 from router.state.local_load import Tally
 from router.state.stuck import AskedWorker
 from router.trace import AttemptTrace
-from router.world import Outcome
 
 log = logging.getLogger("modelvine.attempts")
 

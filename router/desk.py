@@ -14,10 +14,11 @@ from router.dialects import Dialect, Starter
 from router.errors import WorkerFailed, WorkerUnreachable
 from router.first_byte_timeout import Waits
 from router.ledger import Ledger
+from router.outcome import Outcome
 from router.requests import Request
 from router.select.weights import patience
 from router.stuck_check import Inquiry
-from router.world import Outcome, World
+from router.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,13 +22,16 @@ PACKAGES = ("registry", "router", "node")
 MODULES = """
     node/faces/access_log.py node/faces/openai.py node/faces/passage.py node/faces/pump.py node/faces/respond.py
     node/faces/response_writer.py
-    node/auth/receipt_book.py node/auth/usage_book.py node/connections.py
+    node/auth/receipt_book.py node/auth/usage_book.py node/connections.py node/world.py
+    node/faces/peer_access.py node/faces/request_ids.py
     node/lane/connection.py node/lane/direct.py node/lane/request.py node/lane/response.py
     node/observe/log_writer.py node/observe/logs.py node/observe/metrics.py node/observe/recent_lines.py
     node/observe/request_sums.py
+    registry/members/deadlines.py registry/members/liveness.py registry/members/membership.py registry/own_record.py
+    registry/replica.py registry/service.py
     router/answer.py router/answer_times.py router/attempt.py router/choice.py router/desk.py router/dispatch.py
     router/failover_part.py router/failover_recording.py router/ledger.py
-    router/requests.py router/start.py
+    router/outcome.py router/requests.py router/start.py
     router/dialects/openai_http/json_answer.py router/dialects/openai_http/request_mapping.py router/dialects/peer.py
     router/http/connection.py router/http/cut_through.py router/http/exchange.py router/http/heads.py
     router/http/pool.py router/http/repeated_head.py router/http/reply.py router/http/write_batch.py
@@ -56,6 +59,10 @@ ADAPTED = (
     (r"@dataclass\(\)\n", "@dataclass\n"),
 )
 """What mypyc 2.4 wants otherwise: patterns, and what they become."""
+
+_CONSTANT = re.compile(
+    r"^(_?[A-Z][A-Z0-9_]+)(?:: (?!Final)([^=\n]+))? = (?!TypeVar|ParamSpec)", re.MULTILINE
+)
 
 TYPED = ("aiohttp", "httptools", "orjson", "pydantic", "yarl")
 """Dependencies whose types are read."""
@@ -90,10 +97,27 @@ def adapted(source: str) -> str:
     """Return a module's source as mypyc takes it."""
     for pattern, other in ADAPTED:
         source = re.sub(pattern, other, source)
-    if "@dataclass" in source and not re.search(r"from dataclasses import .*\bdataclass\b", source):
-        line = "from dataclasses import dataclass\n"
-        source = re.sub(r"^(from|import) ", rf"{line}\1 ", source, count=1, flags=re.MULTILINE)
+    if "@dataclass" in source:
+        source = importing("dataclasses", "dataclass", source)
     return with_constructors(source)
+
+
+def with_constants(source: str) -> str:
+    """Say of a module's constants that they are: each use of one would look it up in a dictionary."""
+
+    def final(found: re.Match[str]) -> str:
+        name, kind = found.groups()
+        return f"{name}: Final[{kind}] = " if kind else f"{name}: Final = "
+
+    return importing("typing", "Final", re.sub(_CONSTANT, final, source))
+
+
+def importing(module: str, name: str, source: str) -> str:
+    """Import a name before all else, where it is not."""
+    if re.search(rf"^from {module} import .*\b{name}\b", source, flags=re.MULTILINE):
+        return source
+    line = f"from {module} import {name}\n"
+    return re.sub(r"^(from|import) ", rf"{line}\1 ", source, count=1, flags=re.MULTILINE)
 
 
 def with_constructors(source: str) -> str:
@@ -153,6 +177,9 @@ def compiled(root: Path, place: Path) -> Path:
         raise CannotCompile(missing)
     for package in PACKAGES:
         shutil.copytree(root / package, place / package, ignore=shutil.ignore_patterns("*.so"))
+    for path in (path for package in PACKAGES for path in (place / package).rglob("*.py")):
+        # Of modules that stay as they are, constants are still known to those that are compiled.
+        path.write_text(with_constants(path.read_text()))
     for module in MODULES:
         path = place / module
         path.write_text(adapted(path.read_text()))

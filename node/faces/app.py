@@ -24,7 +24,8 @@ from node.config.web import WebSettings
 from node.faces import Asks, Context, Serving
 from node.faces.errors import KNOWN, UnknownPath, WrongMethod, refusal
 from node.faces.peer_access import KnownPeers, peer_check
-from node.faces.request_reader import HELD, ID, ROOM, SHARED, Room, id_of, release
+from node.faces.request_ids import ID, id_of
+from node.faces.request_reader import HELD, ROOM, SHARED, Room, release
 from node.lane.calls import LANE, CallHandler, LaneCall, LaneCalls
 from node.lane.request import HttpRequest, LaneRequest
 from registry.records import Standing

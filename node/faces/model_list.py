@@ -26,7 +26,8 @@ from aiohttp import web
 
 from node.auth.principal import ANYBODY, PRINCIPAL, Principal
 from node.faces import Asks, Context
-from node.faces.request_reader import ID, json_answer
+from node.faces.request_ids import ID
+from node.faces.request_reader import json_answer
 from node.faces.streaming import Streaming
 from node.faces.worker_view import abilities
 from registry.catalog import Offer

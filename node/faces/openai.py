@@ -15,7 +15,8 @@ from node.auth.principal import ANYBODY, PRINCIPAL, Principal
 from node.faces import Serving
 from node.faces.encoder import SpokenAnswer, WithoutDone
 from node.faces.errors import UnknownNode, WrongParameter
-from node.faces.request_reader import ID, read_body
+from node.faces.request_ids import ID
+from node.faces.request_reader import read_body
 from node.faces.respond import answer
 from node.lane.calls import LaneCall
 from node.lane.request import HttpRequest, LaneRequest

@@ -1,11 +1,9 @@
 """Reader of request bodies, and writer of JSON answers. Every length, wait and encoding has a limit."""
 
 import asyncio
-import re
 import zlib
 from collections.abc import Mapping
 from functools import partial
-from random import getrandbits
 from typing import Any, TypeVar
 
 import orjson
@@ -37,11 +35,6 @@ TAKEN_FOR_JSON = frozenset(
     {JSON, "application/x-www-form-urlencoded", "application/octet-stream", ""}
 )
 """Content types of JSON at `/api/v0`: its clients name what `curl -d` does, or none."""
-
-ID = web.RequestKey("id", str)
-"""What a request is called, in its answer and in logs."""
-
-_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 SHARED = web.RequestKey("shared", dict[str, str])
 """Headers by which a page of another origin may read the answer."""
@@ -86,23 +79,6 @@ MAX_RATIO = 200
 _ALWAYS = 1024 * 1024
 # Inflating more than this takes long enough to hold up other requests.
 _INFLATE_HERE = 256 * 1024
-
-
-def id_of(headers: Mapping[str, str]) -> str:
-    """Return what a caller calls its request, or a new name."""
-    given = headers.get("x-request-id", "")
-    return given if is_id(given) else new_id()
-
-
-def is_id(text: str) -> bool:
-    """Whether a caller may call its request so."""
-    return _ID.fullmatch(text) is not None
-
-
-def new_id() -> str:
-    """Return a name for a request of which its caller says none."""
-    # It guards nothing, so it need not cost a system call.
-    return getrandbits(128).to_bytes(16).hex()
 
 
 async def read_body(

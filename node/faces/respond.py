@@ -20,7 +20,7 @@ from node.faces.encoder import EVENT_STREAM, MAX_WHOLE_BYTES, Encoder, Homing, S
 from node.faces.errors import KNOWN, Refusal, refusal
 from node.faces.passage import Passage
 from node.faces.pump import Pump
-from node.faces.request_reader import ID
+from node.faces.request_ids import ID
 from node.faces.response_writer import (
     AT_ONCE_BYTES,
     KeepAlive,

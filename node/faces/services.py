@@ -18,7 +18,8 @@ from node.faces.encoder import JSON, SpokenAnswer
 from node.faces.errors import UnknownPath, UnsupportedMediaType, UrlTooLong
 from node.faces.model_list import shows
 from node.faces.openai import PREFIXES, background_of, caller_of, passed, pin_of, session_of
-from node.faces.request_reader import ID, TAKEN_FOR_JSON, read_body
+from node.faces.request_ids import ID
+from node.faces.request_reader import TAKEN_FOR_JSON, read_body
 from node.faces.respond import answer
 from node.faces.service_lists import Place, in_order, is_list, listed, pin_to
 from registry.catalog import names_of

@@ -11,7 +11,8 @@ from aiohttp import web
 
 from node.connections import STALL_SECONDS, CallerConnection
 from node.faces.errors import KNOWN
-from node.faces.request_reader import HELD, ID, SMALL, hold, is_id, new_id, release
+from node.faces.request_ids import ID, is_id, new_id
+from node.faces.request_reader import HELD, SMALL, hold, release
 from node.lane import direct
 from node.lane.calls import CallHandler, LaneCall, LaneCalls
 from node.lane.request import MAX_HEAD_BYTES, LaneHead, LaneRequest, read_head

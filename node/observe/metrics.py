@@ -30,7 +30,7 @@ from router.worker_metrics import Told
 
 if TYPE_CHECKING:
     from node.faces.access_log import Account
-    from router.world import Outcome
+    from router.outcome import Outcome
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

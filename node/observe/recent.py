@@ -15,7 +15,7 @@ from router.errors import WorkerBusy, WorkerError
 
 if TYPE_CHECKING:
     from node.faces.access_log import Account
-    from router.world import Outcome
+    from router.outcome import Outcome
 
 MOST = 1_000
 """Requests that are remembered after their end, and attempts that failed."""

@@ -30,11 +30,11 @@ from registry.records import Load, PeerId, Reach, Service
 from registry.signing import Identity
 from router import dialects, policies
 from router.dispatch import Router
+from router.outcome import Outcome
 from router.peers.links import Links
 from router.peers.replica_question import ReplicaQuestions
 from router.ssrf_guard import Premises, networks_of
 from router.workers import Worker, Workers
-from router.world import Outcome
 
 Changed = Callable[[Iterable[PeerId]], None]
 

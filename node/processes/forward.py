@@ -28,7 +28,8 @@ from node.config.settings import Settings
 from node.config.web import WebSettings
 from node.faces import Asks
 from node.faces.peer_access import asking_peer
-from node.faces.request_reader import ID, read_raw
+from node.faces.request_ids import ID
+from node.faces.request_reader import read_raw
 from node.faces.response_writer import cut
 from node.faces.streaming import Streaming
 from node.faces.v1.receipts import OF_ASKER, PATH

@@ -38,9 +38,9 @@ from registry.members.liveness import Evidence, Presence
 from registry.records import PeerId, Service, Standing
 from registry.settings import RegistrySettings
 from router.errors import NobodyServes, NoCapacity
+from router.outcome import Outcome
 from router.requests import Request
 from router.workers import Workers
-from router.world import Outcome
 
 PAUSE = 0.5
 """Seconds within which another answer of a node is no news."""

@@ -78,14 +78,14 @@ class MuxedConnection(asyncio.Protocol):
         self.draining = self.draining or self.mux.used_up
         self.flush_soon()
 
-    async def check(self) -> None:
-        """Open nothing more on it unless the other side says soon that it lives."""
+    async def check(self, within: float = ANSWER_SECONDS) -> None:
+        """Open nothing more on it unless the other side says within so many seconds that it lives."""
         answer = self.loop.create_future()
         self._asked.append(answer)
         self.mux.ping()
         self.flush_soon()
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(within):
                 await answer
         except TimeoutError:
             self.drain()

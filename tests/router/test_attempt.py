@@ -13,7 +13,8 @@ from router.attempt import Attempt
 from router.errors import AnswerBroken, WorkerError, WorkerFailed
 from router.http.exchange import NOTHING
 from router.ledger import Ledger
-from router.world import LoneWorld, Outcome
+from router.outcome import Outcome
+from router.world import LoneWorld
 from tests.router.world import OWN, QUICK, chat, own
 
 OURS = own("http://127.0.0.1:1")

@@ -25,6 +25,7 @@ from router.errors import (
     WorkerUnreachable,
 )
 from router.first_byte_timeout import GRAIN
+from router.outcome import Outcome
 from router.peers.links import Links
 from router.policies import Policy
 from router.requests import Pin, Request
@@ -36,7 +37,6 @@ from router.state.circuit import FIRST_PAUSE, TRIP, Circuit
 from router.state.remote_load import HALF_LIFE, Reported
 from router.state.slow_start import ENOUGH, RISE
 from router.workers import Workers
-from router.world import Outcome
 from tests.router.world import MODEL, OWN, QUICK, chat, links, own, until, whole
 from tests.workers.openai_worker import OpenAIWorker, running
 from tests.workers.raw import raw

@@ -10,8 +10,8 @@ from router.answer import Route
 from router.attempt import Attempt
 from router.errors import WorkerUnreachable
 from router.http.reply import Reply
+from router.outcome import Outcome
 from router.requests import Kind
-from router.world import Outcome
 from tests.router.peer_node import peer_node, way_to
 from tests.router.test_dispatch import FAR, NOBODY, World, settings, several, world
 from tests.router.world import QUICK, chat, links, own, until, whole

@@ -11,6 +11,7 @@ from registry.signing import Identity
 from router.answer import Answer
 from router.attempt import Attempt
 from router.ledger import Ledger
+from router.outcome import Outcome
 from router.peers.links import Links
 from router.peers.pipes import NoMesh
 from router.requests import Kind, Request
@@ -18,7 +19,6 @@ from router.select.candidates import Candidate
 from router.settings import RouterSettings
 from router.ssrf_guard import Premises
 from router.workers import Worker
-from router.world import Outcome
 
 OWN = Identity(bytes(32))
 MODEL = "llama"

@@ -18,7 +18,8 @@ from node.faces.anthropic.token_count import counted, estimated
 from node.faces.encoder import SpokenAnswer
 from node.faces.errors import KNOWN, Refusal, refusal
 from node.faces.openai import request_of
-from node.faces.request_reader import ID, json_answer, read_fields
+from node.faces.request_ids import ID
+from node.faces.request_reader import json_answer, read_fields
 from node.faces.respond import answer
 from router.openai.body import written
 from router.requests import Kind

@@ -12,7 +12,7 @@ from node.faces import Context
 from node.faces.console.assets import Asset, assets
 from node.faces.console.plain import tables
 from node.faces.errors import UnknownPath
-from node.faces.request_reader import ID
+from node.faces.request_ids import ID
 
 PLACE = b"<!-- tables -->"
 """Where the tables stand in the page."""

@@ -19,7 +19,8 @@ from node.faces.llama_stack.request_mapping import (
     of_the_specification,
 )
 from node.faces.openai import request_of
-from node.faces.request_reader import ID, read_fields
+from node.faces.request_ids import ID
+from node.faces.request_reader import read_fields
 from node.faces.respond import answer
 from router.openai.body import written
 from router.openai.logprobs import Token

@@ -25,7 +25,8 @@ from node.faces.errors import (
 )
 from node.faces.model_call import asking
 from node.faces.openai import request_of
-from node.faces.request_reader import ID, json_answer, read_fields
+from node.faces.request_ids import ID
+from node.faces.request_reader import json_answer, read_fields
 from node.faces.respond import answer
 from node.faces.tgi import chats, encoder, info, request_mapping
 from node.faces.tgi.encoder import Text

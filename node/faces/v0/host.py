@@ -10,7 +10,8 @@ from aiohttp import web
 from node.faces import Context, Serving
 from node.faces.errors import UnknownNode
 from node.faces.openai import node_called
-from node.faces.request_reader import ID, done, json_answer, read_object, text_of
+from node.faces.request_ids import ID
+from node.faces.request_reader import done, json_answer, read_object, text_of
 from node.observe.host import without_serials
 from registry.errors import PeerUnreachable
 from registry.records import PeerId

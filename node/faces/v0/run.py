@@ -15,7 +15,8 @@ from node.faces import Serving
 from node.faces.encoder import SpokenAnswer
 from node.faces.errors import Unparseable, WrongParameter
 from node.faces.openai import background_of, content_type_of, passed, pin
-from node.faces.request_reader import ID, JSON, TAKEN_FOR_JSON, read_body, text_of
+from node.faces.request_ids import ID
+from node.faces.request_reader import JSON, TAKEN_FOR_JSON, read_body, text_of
 from node.faces.respond import answer
 from node.faces.v0.registration import model_of, project_of
 from router.errors import BadRequest

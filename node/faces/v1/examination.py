@@ -21,7 +21,8 @@ from node import __version__
 from node.exposure import surfaces, warned
 from node.faces import Context, Serving
 from node.faces.errors import WrongParameter
-from node.faces.request_reader import ID, done, json_answer
+from node.faces.request_ids import ID
+from node.faces.request_reader import done, json_answer
 from node.faces.v1 import recognise
 from registry.errors import LimitReached, StoreUnavailable
 from registry.members.liveness import Presence

@@ -14,7 +14,8 @@ from node.auth.receipts import Page
 from node.faces import Context
 from node.faces.errors import UnknownNode
 from node.faces.peer_access import asking_peer
-from node.faces.request_reader import ID, done
+from node.faces.request_ids import ID
+from node.faces.request_reader import done
 from registry.errors import PeerUnreachable
 from registry.records import PeerId
 from router.errors import WorkerError

@@ -12,7 +12,8 @@ from aiohttp import web
 from node.faces import Context, worker_view
 from node.faces.errors import WrongParameter
 from node.faces.openai import pin, read_request, session_of
-from node.faces.request_reader import ID, json_answer
+from node.faces.request_ids import ID
+from node.faces.request_reader import json_answer
 from registry.mesh import PeerConnection
 from registry.records import PeerId
 from router.answer import Route

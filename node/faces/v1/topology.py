@@ -13,7 +13,8 @@ import orjson
 from aiohttp import web
 
 from node.faces import Context
-from node.faces.request_reader import ID, done, json_answer
+from node.faces.request_ids import ID
+from node.faces.request_reader import done, json_answer
 from node.faces.v1.examination import each
 from registry.members.liveness import Presence
 from registry.records import PeerId

@@ -15,7 +15,7 @@ import openai
 
 from node import __version__
 from node.agent import Agent
-from node.assembly import NodeWorld, exchange_load
+from node.assembly import exchange_load
 from node.auth.access import Access, is_own_address
 from node.auth.audit import AuditLog
 from node.auth.key_ring import KeyRing
@@ -40,6 +40,7 @@ from node.observe.metrics import Metrics
 from node.peers.bootstrap import Bootstrap
 from node.peers.followers import follow_revoked
 from node.peers.node_events import NodeEvents
+from node.world import NodeWorld
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet, address_of
 from registry.persistence import next_epoch

@@ -13,7 +13,8 @@ from aiohttp import web
 
 from node.config.web import WebSettings
 from node.faces.app import application
-from node.faces.request_reader import ID, ROOM, SMALL, read_raw
+from node.faces.request_ids import ID
+from node.faces.request_reader import ROOM, SMALL, read_raw
 from node.faces.response_writer import Outgoing
 from node.lane.calls import LANE, LaneCall
 from node.lane.connection import PIECES

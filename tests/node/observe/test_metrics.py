@@ -7,10 +7,10 @@ from node.observe.request_sums import MAX_MODELS
 from registry.records import PeerId, Service
 from router.errors import WorkerFailed
 from router.openai.usage import Usage
+from router.outcome import Outcome
 from router.requests import Kind
 from router.select.candidates import Candidate
 from router.worker_metrics import Figure
-from router.world import Outcome
 from tests.node.observe.accounts import account_with
 
 SIZES = Sizes(

@@ -4,9 +4,9 @@ from node.faces.access_log import Account
 from node.observe.recent import MAX_WORDS, MOST, Recent
 from registry.records import Service
 from router.errors import WorkerBusy, WorkerFailed
+from router.outcome import Outcome
 from router.requests import Kind
 from router.select.candidates import Candidate
-from router.world import Outcome
 
 
 def ended(recent, *names):

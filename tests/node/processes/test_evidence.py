@@ -5,8 +5,8 @@ from node.processes.world import MAX_NODES, PAUSE, Witness
 from registry.members.liveness import Evidence
 from registry.records import PeerId, Service
 from router.errors import WorkerError, WorkerFailed, WorkerStale, WorkerTimeout, WorkerUnreachable
+from router.outcome import Outcome
 from router.select.candidates import Candidate
-from router.world import Outcome
 
 OWN, THEM = PeerId("own"), PeerId("them")
 

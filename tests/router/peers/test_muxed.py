@@ -5,7 +5,6 @@ import struct
 
 import pytest
 
-from router.peers import muxed
 from router.peers.mux import WINDOW
 from router.peers.mux_frames import Flag, FrameType
 from router.peers.muxed import IDLE_LOOKS, SILENT_LOOKS, TURN_BYTES, MuxedConnection
@@ -279,11 +278,8 @@ async def test_a_connection_that_is_doubted_is_kept_if_it_answers_soon(
     assert not asking.draining
 
 
-async def test_one_that_says_nothing_gets_nothing_more(
-    asking: MuxedConnection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(muxed, "ANSWER_SECONDS", 0.01)
-    await asking.check()
+async def test_one_that_says_nothing_gets_nothing_more(asking: MuxedConnection) -> None:
+    await asking.check(within=0.01)
     assert asking.draining
 
 

@@ -1,0 +1,76 @@
+"""World of a node's router: its registry, its workers, and the metrics that count what attempts show."""
+
+import math
+import time
+from dataclasses import dataclass
+
+from node.agent import Agent
+from node.observe.metrics import Metrics
+from registry.catalog import Catalog
+from registry.clock import Clock
+from registry.members.liveness import Presence
+from registry.records import PeerId, Standing
+from registry.service import Registry
+from router.outcome import Outcome
+from router.workers import Workers
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWorld:
+    """The `World` of a node."""
+
+    registry: Registry
+    agent: Agent
+    metrics: Metrics
+    now: Clock = time.monotonic
+
+    @property
+    def own(self) -> PeerId:
+        """This node."""
+        return self.registry.peer
+
+    @property
+    def catalog(self) -> Catalog:
+        """The newest record of every node."""
+        return self.registry.catalog
+
+    @property
+    def workers(self) -> Workers:
+        """The workers of this machine."""
+        return self.agent.workers
+
+    @property
+    def draining(self) -> bool:
+        """Whether this node's own record says that it takes no new requests."""
+        return self.registry.own.standing is not Standing.SERVING
+
+    def presence_of(self, node: PeerId) -> Presence:
+        """Say whether a node lives, and is reached from here."""
+        return self.registry.presence(node)
+
+    def absence_of(self, node: PeerId) -> float:
+        """Return for how many seconds a node has not been heard."""
+        pulse = self.registry.pulse(node)
+        return math.inf if pulse is None else pulse.silence(self.now())
+
+    def is_silent(self, node: PeerId) -> bool:
+        """Say whether a node did not answer when it was looked at."""
+        return self.registry.silent(node)
+
+    def look_at(self, node: PeerId) -> None:
+        """Have a node probed."""
+        self.registry.look(node)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Have the metrics and the registry take in what an attempt showed."""
+        self.metrics.attempt(outcome)
+        candidate = outcome.candidate
+        # Of our own worker it says nothing that the registry would ask about.
+        if candidate.worker is not None:
+            return
+        shown = outcome.shows
+        if shown is not None:
+            self.registry.observe(candidate.node, shown)
+        # Its newest word has not come to us yet, or it got lost.
+        if outcome.error is not None and outcome.stale:
+            self.registry.refresh(candidate.node)

@@ -1,0 +1,39 @@
+"""Outcome of one attempt, as the rest of the node takes it in."""
+
+from registry.members.liveness import Evidence
+from registry.values import value_class
+from router.errors import WorkerAway, WorkerError, WorkerStale, WorkerTimeout, WorkerUnreachable
+from router.select.candidates import Candidate
+
+_STALE = WorkerStale, WorkerAway
+
+
+@value_class
+class Outcome:
+    """How one attempt went; `error` is `None` when it answered. `seconds` last from its start to its very end."""
+
+    candidate: Candidate
+    error: WorkerError | None
+    seconds: float
+    left: bool = False
+    """Whether its caller left in the middle of the answer: maybe because nothing came any more."""
+    request: str = ""
+    """What the request is called."""
+    circuit: str = ""
+    """How the candidate's circuit is after a failure; nothing where it answered."""
+
+    @property
+    def shows(self) -> Evidence | None:
+        """What it shows about the node: the way there works, or does not. A failing worker shows nothing."""
+        if self.error is None:
+            return None if self.left else Evidence.ANSWERED
+        match self.error:
+            case WorkerUnreachable() | WorkerTimeout(phase="connection"):
+                return Evidence.FAILED
+            case _:
+                return None
+
+    @property
+    def stale(self) -> bool:
+        """Whether another node said that it does not serve the model any more: our catalog is behind."""
+        return self.candidate.worker is None and isinstance(self.error, _STALE)
