@@ -311,7 +311,7 @@ class Registry:
         except InvalidFrame as error:
             if not isinstance(error, UnknownKind):
                 await self._admission.offence(peer)
-            raise error  # noqa: TRY201 (as mypyc needs it behind an `await`)
+            raise
         await self._perform(effects)
         return reply
 

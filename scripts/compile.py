@@ -28,7 +28,7 @@ MODULES = """
     node/observe/log_writer.py node/observe/logs.py node/observe/metrics.py node/observe/recent_lines.py
     node/observe/request_sums.py
     registry/members/deadlines.py registry/members/liveness.py registry/members/membership.py registry/own_record.py
-    registry/replica.py registry/service.py
+    registry/replica.py
     router/answer.py router/answer_times.py router/attempt.py router/choice.py router/desk.py router/dispatch.py
     router/failover_part.py router/failover_recording.py router/ledger.py
     router/outcome.py router/requests.py router/start.py
