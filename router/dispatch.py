@@ -128,7 +128,7 @@ class Router:
         The attempt has a `reply` then. It is booked: hand it to `answer`, or end it. `None` where to choose takes time, or finds
         nobody.
         """
-        if request.fallbacks or self._ledger.lent or self._hedging:
+        if request.fallbacks or self._hedging:
             return None
         return self._starting.start(request)
 

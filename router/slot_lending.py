@@ -55,7 +55,7 @@ class Lent:
 
         Who is full is left out. Nobody is left when everybody is.
         """
-        bounded = list(takewhile(_is_bounded, ordered))
+        bounded = list(takewhile(needs_slot, ordered))
         if not bounded:
             return ordered, False
         service = await self._lender.take(request, [candidate.service for candidate in bounded])
@@ -153,5 +153,6 @@ class Lending:
         return worker if worker is not None and worker.service == service else None
 
 
-def _is_bounded(candidate: Candidate) -> bool:
+def needs_slot(candidate: Candidate) -> bool:
+    """Say whether a candidate is a worker of this machine that takes only so many requests at one time."""
     return candidate.worker is not None and candidate.worker.capacity > 0

@@ -10,6 +10,7 @@ from router.dialects import Dialect, Starter
 from router.policies import Policy
 from router.requests import Request
 from router.settings import RouterSettings
+from router.slot_lending import needs_slot
 
 
 class _Starters(dict[str, Starter | None]):
@@ -42,8 +43,11 @@ class Starting:
         ordered = self._choosing.at_once(request)
         if ordered is None:
             return None
-        self._policy.begun(request)
         desk, candidate = self._desk, ordered[0]
+        # The process that lends slots has to be asked for one.
+        if desk.ledger.lent is not None and needs_slot(candidate):
+            return None
+        self._policy.begun(request)
         desk.ledger.asked()
         others = ordered[1:] if self._settings.attempts > 1 else ()
         attempt = Attempt(desk, request, candidate, number=1, others=others, holds_slot=False)

@@ -118,6 +118,29 @@ def test_a_constructor_that_is_written_out_takes_and_makes_the_same():
             eval(call, made)
 
 
+CONSTANTS = """
+import re
+from typing import TypeVar
+
+LONGEST = 3
+_NAMES: dict[str, int] = {"A": 1}
+KNOWN: Final = 4
+KIND = TypeVar("KIND")
+log = print
+
+def other():
+    LOCAL = 1
+"""
+
+
+def test_constants_are_called_so_and_nothing_else_is():
+    made = hook.with_constants(CONSTANTS).splitlines()
+    assert made[1:3] == ["from typing import Final", "import re"]
+    changed = [line for line in made if line not in CONSTANTS.splitlines()]
+    assert changed[1:] == ["LONGEST: Final = 3", '_NAMES: Final[dict[str, int]] = {"A": 1}']
+    assert hook.with_constants("\n".join(made)) == "\n".join(made)
+
+
 def test_what_is_compiled_stands_beside_the_sources(monkeypatch):
     def compiled(root, place):
         assert root == ROOT

@@ -65,6 +65,18 @@ async def test_requests_of_both_processes_are_all_answered_and_never_more_at_one
     assert max(seen) <= 2
 
 
+@pytest.mark.parametrize("capacity", [0, 2])
+async def test_what_needs_no_slot_is_sent_at_once(
+    pair: Pair, worker: OpenAIWorker, capacity: int
+) -> None:
+    pair.serve(own(worker.url, capacity=capacity))
+    await pair.borrowing.settle()
+    first = pair.borrowing.router.start(chat())
+    assert (first is None) == (capacity > 0)
+    async with pair.borrowing.router.answer(chat(), first) as routed:
+        assert routed.attempts == 1
+
+
 async def test_a_process_that_probes_nobody_waits_only_for_who_has_answered_it(
     pair: Pair,
 ) -> None:
