@@ -152,7 +152,7 @@ def written(load: Load) -> str:
 
 
 def _decimal(figure: float, scale: int) -> str:
-    """Write a figure with as many decimals as `scale` has noughts, in a third of the time that a format takes."""
+    """Write a figure with as many decimals as `scale` has zeros, in a third of the time that a format takes."""
     number = int(min(figure, MAX_FIGURE) * scale + 0.5)
     return f"{number // scale}.{str(scale + number % scale)[1:]}"
 
