@@ -97,7 +97,7 @@ docs: $(MADE)/dev ## regenerate the tables in docs/
 bench: $(TESTED) ## run the benchmarks
 	@$(PYTHON) -m bench $(ARGS)
 
-# What a node costs ÷ bare aiohttp: of a wheel 5 % more than in the middle of seven runs.
+# What a node costs ÷ bare aiohttp: of a wheel 6 % more than in two runs.
 BOUNDS := $(if $(COMPILED),request=0.33 paced=0.44,request=0.68 paced=0.72)
 
 instructions: $(TESTED) ## count instructions of a request and a chunk with callgrind; fails if one exceeds its bound
