@@ -104,6 +104,7 @@ class Load:
         out = self._loadgen("stream", target, "paced", c=count, d=4, w=1, R=1.5, e=100)
         spent = cpu_seconds(target.pids) - before
         return {
+            "chunks_per_s": out["chunks_per_s"],
             "cpu_s_per_1000_chunks": spent / max(out["chunks"], 1) * 1000,
             "ttft_p50_ms": _ms(out["ttft_us"], "p50"),
             "ttft_p99_ms": _ms(out["ttft_us"], "p99"),

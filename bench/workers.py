@@ -3,7 +3,8 @@
     python -m bench --workers 2 [--rounds 3] [--seconds 4]
 
 Two nodes, one of one process and one of several, in turns; the ratio is that of each round's pair, its median and its span.
-`plain` is a worker without a bound, `slots` one of 64, of which each request borrows one from the first process.
+`plain` is a worker without a bound, `slots` one of 64, of which each request borrows one from the first process. Streams
+have 100 chunks, 25 ms apart, more of them than one process passes on.
 """
 
 import json
@@ -33,6 +34,7 @@ from node.demo.play import Stage
 
 SLOTS = 64
 PARTS = (("plain", 32), ("plain", 128), ("slots", 32))
+STREAMS = 1200
 
 
 def main(processes: int, *, rounds: int, seconds: float) -> int:
@@ -54,16 +56,18 @@ def main(processes: int, *, rounds: int, seconds: float) -> int:
 
 
 def _measured(load: Load, target: Target) -> Figures:
-    figures: Figures = {"memory_mb": memory_mb(target.pids)}
+    figures: Figures = {}
     for body, connections in PARTS:
         taken = load.closed_loop(target, connections, body)
         figures |= {f"{body}.{connections}.{name}": value for name, value in taken.items()}
-    return figures
+    taken = load.streams(target, STREAMS)
+    figures |= {f"streams.{name}": value for name, value in taken.items()}
+    return figures | {"memory_mb": memory_mb(target.pids)}
 
 
 def _table(processes: int, one: Sequence[Figures], many: Sequence[Figures]) -> str:
     lines = [f"| | 1 process | {processes} processes | ratio, least to most |", "|---|---|---|---|"]
-    rows = {"resident memory, MB": ("memory_mb", "{:.0f}")}
+    rows: dict[str, tuple[str, str]] = {}
     for body, connections in PARTS:
         rows |= {
             f"requests/s, {connections} connections, {body}": (
@@ -79,6 +83,13 @@ def _table(processes: int, one: Sequence[Figures], many: Sequence[Figures]) -> s
                 "{:.0f}",
             ),
         }
+    rows |= {
+        f"chunks/s, {STREAMS:,} streams of 40 a second": ("streams.chunks_per_s", "{:,.0f}"),
+        "CPU-s per 1,000 chunks, the same": ("streams.cpu_s_per_1000_chunks", "{:.4f}"),
+        "chunk lag p99, ms, the same": ("streams.lag_p99_ms", "{:.0f}"),
+        "failed streams": ("streams.errors", "{:.0f}"),
+        "resident memory after it all, MB": ("memory_mb", "{:.0f}"),
+    }
     for label, (key, form) in rows.items():
         a, b = ([figures[key] for figures in taken] for taken in (one, many))
         cells = [form.format(statistics.median(values)) for values in (a, b)]
