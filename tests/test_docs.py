@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -119,6 +120,43 @@ def test_every_decision_is_listed():
 def test_every_file_that_the_architecture_names_exists():
     named = re.findall(r"`((?:node|registry|router|tests|bench|scripts)/[\w/.]*)`", house())
     assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def named_tests(page: Path) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield what a page says to run: paths of tests, and the words by which `-k` selects among them."""
+    paths: list[str] = []
+    for span in re.findall(r"`([^`]*)`", page.read_text()):
+        named = re.findall(r"tests/[\w/]*test_\w+\.py|tests/[\w/]+/", span)
+        paths = named or paths
+        chosen = re.search(r"-k (\"[^\"]+\"|[\w.]+)", span)
+        words = re.findall(r"[\w.]+", chosen[1]) if chosen else []
+        if named or words:
+            yield paths, [word for word in words if word not in {"and", "or", "not"}]
+
+
+def names_in(paths: list[str]) -> str:
+    """Return the texts of some tests and of what they import, where their names and those of their cases stand."""
+    texts = [file.read_text() for path in paths for file in files_at(path)]
+    imported = {
+        name for text in texts for name in re.findall(r"^from (tests[\w.]+)", text, re.MULTILINE)
+    }
+    texts += [file.read_text() for name in imported for file in files_at(name.replace(".", "/"))]
+    return "".join(texts).lower()
+
+
+def files_at(path: str) -> list[Path]:
+    whole = ROOT / path
+    return [*whole.rglob("*.py")] if whole.is_dir() else [whole.with_suffix(".py")]
+
+
+@pytest.mark.parametrize("page", WRAPPED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_test_that_a_page_names_is_there(page):
+    gone = []
+    for paths, words in named_tests(page):
+        gone += [path for path in paths if not (ROOT / path).exists()]
+        text = "" if gone or not words else names_in(paths)
+        gone += [f"{paths} -k {word}" for word in words if text and word.lower() not in text]
+    assert not gone
 
 
 def test_gossip_is_set_as_the_protocol_says():
