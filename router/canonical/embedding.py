@@ -10,16 +10,16 @@ from router.openai.body import object_of
 from router.requests import Request
 
 MAX_INPUTS = 2_048
-"""Texts of one request; OpenAI takes as many."""
+"""The most texts of one request; the same as OpenAI's."""
 
 MAX_INPUT_CHARACTERS = 4_000_000
 """The longest text: about a million tokens."""
 
 MAX_INPUT_TOKENS = 1_000_000
-"""The longest text that is given as the numbers of its tokens."""
+"""The longest text that is given as token ids."""
 
 MAX_DIMENSIONS = 65_536
-"""The longest vector that may be asked for."""
+"""The longest vector that may be requested."""
 
 READ = frozenset({"model", "models", "input", "encoding_format", "dimensions", "stream"})
 """Fields that are read here."""
@@ -27,12 +27,12 @@ READ = frozenset({"model", "models", "input", "encoding_format", "dimensions", "
 _MOST_TOKEN = 2**31 - 1
 
 Input: TypeAlias = str | tuple[int, ...]
-"""A text, or the numbers of its tokens."""
+"""A text, or its token ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """Vectors for texts, in their order; `dimensions` is how long each must be, `None` as long as the model makes them."""
+    """A request for the vectors of texts, in their order; `dimensions` is the length of each, `None` for the model's own."""
 
     inputs: tuple[Input, ...]
     base64: bool

@@ -1,4 +1,4 @@
-"""Request for images: new ones, or others made of one that is sent along."""
+"""Request for images: new ones, or edits of images in the request."""
 
 import re
 from base64 import b64decode
@@ -11,22 +11,22 @@ from router.errors import BadRequest
 from router.requests import Request
 
 MAX_PROMPT_CHARACTERS = 32_000
-"""The longest description of an image; OpenAI's longest too."""
+"""The longest description of an image; the same as OpenAI's."""
 
 MAX_SIDE = 8_192
-"""Pixels of the longer side of an image."""
+"""The most pixels of each side of an image."""
 
 MAX_IMAGES = 10
-"""Images of one request; OpenAI makes as many."""
+"""The most images of one request; the same as OpenAI's."""
 
 MAX_STEPS = 1_000
-"""Steps in which an image is made."""
+"""The most steps in which an image is made."""
 
 MAX_SOURCES = 16
-"""Images that may be sent along to be edited."""
+"""The most images that one request may send to be edited."""
 
 SHAPING = frozenset({"stream", "output_format"})
-"""Fields that are not read and without which the answer would be of another kind."""
+"""Fields that are not read, and without which the answer would be of another kind."""
 
 READ = frozenset({
     "model", "models", "prompt", "negative_prompt", "size", "width", "height", "n", "response_format", "seed", "step", "image",
@@ -44,9 +44,9 @@ _MAX_LINK_CHARACTERS = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Images of a description. `width` and `height` are pixels; `None` where the caller leaves a value to the worker.
+    """Images for a description. `width` and `height` are pixels; `None` if the caller leaves a value to the worker.
 
-    `negative` is what shall not be seen; `base64` says that the image itself is wanted, not where it is.
+    `negative` describes what must not be in the image; `base64` requests the image itself, not a URL.
     """
 
     prompt: str
@@ -62,7 +62,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What is made of images. A source is the image itself, or a text that says where on the web it is."""
+    """An edit of images. A source is the image itself, or its URL on the web."""
 
     image: Image
     sources: tuple[bytes | str, ...]
@@ -102,7 +102,7 @@ def _image(fields: Mapping[str, object]) -> Image:
 
 
 def _prompts(fields: Mapping[str, object]) -> tuple[str, str]:
-    """Read what shall be seen, and what shall not: LocalAI's clients write both into one text, with `|` between."""
+    """Read the prompt and the negative prompt: LocalAI's clients write both into one text, with `|` between."""
     both = needed(fields, "prompt", MAX_PROMPT_CHARACTERS)
     prompt, _, negative = map(str.strip, both.partition("|"))
     return prompt, text(fields, "negative_prompt", MAX_PROMPT_CHARACTERS) or negative
@@ -131,7 +131,7 @@ def _sources(form: Filled, name: str) -> tuple[bytes | str, ...]:
 
 
 def _source(given: object, name: str) -> bytes | str:
-    # GPT image clients wrap it.
+    # Clients of OpenAI's GPT image models wrap the address in an object.
     address = given.get("image_url") if isinstance(given, dict) else given
     if isinstance(address, str):
         if written := _DATA.match(address):

@@ -1,4 +1,4 @@
-"""Request for a ranking of documents by how they answer a question."""
+"""Request for a ranking of documents by how well they answer a query."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from router.openai.body import object_of
 from router.requests import Request
 
 MAX_QUERY_CHARACTERS = 1_000_000
-"""The longest question."""
+"""The longest query."""
 
 MAX_DOCUMENTS = 10_000
-"""Documents of one request; Cohere takes as many."""
+"""The most documents of one request; the same as Cohere's."""
 
 MAX_DOCUMENT_CHARACTERS = 4_000_000
 """The longest document."""
@@ -23,7 +23,7 @@ READ = frozenset({"model", "models", "query", "documents", "top_n", "return_docu
 
 @dataclass(frozen=True, slots=True)
 class Rerank:
-    """The best `top_n` documents are wanted, all of them where that is `None`; `with_documents`: with their texts."""
+    """A request for the best `top_n` documents, `None` for all; `with_documents` requests their texts too."""
 
     query: str
     documents: tuple[str, ...]
@@ -33,7 +33,7 @@ class Rerank:
 
 
 def read(request: Request) -> Rerank:
-    """Read a request in the words of Jina and Cohere; raise `BadRequest`, which names the field."""
+    """Read a request in the form of Jina and Cohere; raise `BadRequest`, which names the field."""
     fields = object_of(request.body)
     given = listed(fields, "documents", MAX_DOCUMENTS)
     return Rerank(

@@ -25,10 +25,10 @@ MAX_SOUND_SECONDS = 600.0
 """The longest sound."""
 
 MAX_SOURCE_CHARACTERS = 90_000_000
-"""The longest sound to go on from, in base64."""
+"""The longest source of a sound, in base64."""
 
 SHAPING = frozenset({"stream", "stream_format", "output_format"})
-"""Fields that are not read and without which the answer would be of another kind."""
+"""Fields that are not read, and without which the answer would be of another kind."""
 
 READ = frozenset({"model", "models", "input", "voice", "language", "response_format", "speed"})
 """Fields that are read of a request for speech."""
@@ -47,7 +47,7 @@ Format: TypeAlias = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """A text to be spoken; `format` is `None` where the caller leaves it to whoever answers."""
+    """A text to be spoken; `format` is `None` if the caller leaves it to the worker."""
 
     text: str
     voice: str
@@ -59,9 +59,9 @@ class Speech:
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """A sound to be made of a description. `influence`, from 0 to 1, is how closely it is kept to.
+    """A sound to be made from a description. `influence`, from 0 to 1, is how closely the sound follows it.
 
-    `source` is a sound that it goes on from, of which only the first part counts where a `divisor` is said.
+    `source` is a sound to continue; with a `divisor`, only the first part of it counts.
     """
 
     text: str
@@ -88,7 +88,7 @@ def read(request: Request) -> Speech:
 
 
 def read_sound(request: Request) -> Sound:
-    """Read a request for a sound, in the words of ElevenLabs; raise `BadRequest`, which names the field."""
+    """Read a request for a sound, in the form of ElevenLabs; raise `BadRequest`, which names the field."""
     fields = object_of(request.body)
     return Sound(
         text=needed(fields, "text", MAX_TEXT_CHARACTERS),

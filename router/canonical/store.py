@@ -1,4 +1,4 @@
-"""Request to a store of vectors: keys and values come in columns, as LocalAI has them."""
+"""Request to a vector store: keys and values are columns, as LocalAI has them."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -12,21 +12,21 @@ from router.openai.body import object_of
 from router.requests import Kind, Request
 
 MAX_KEYS = 10_000
-"""Keys of one request."""
+"""The most keys of one request."""
 
 MAX_KEY_LENGTH = 65_536
-"""Numbers of one key."""
+"""The most numbers of one key."""
 
 MAX_VALUE_CHARACTERS = 1_000_000
 """The longest value."""
 
 MAX_FOUND = 10_000
-"""The most that may be found at once."""
+"""The most entries that one request may find."""
 
 USUAL_FOUND = 1
-"""How many are found where the caller does not say."""
+"""The number of entries to find if the caller does not set it."""
 
-# Stores keep numbers of 32 bits.
+# Stores keep 32-bit floats.
 _MOST = 3.4e38
 
 _BYTES = "data:application/octet-stream;base64,"
@@ -36,7 +36,7 @@ Key: TypeAlias = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """Keep a value for each key."""
+    """Request to store a value for each key."""
 
     keys: tuple[Key, ...]
     values: tuple[str, ...]
@@ -44,21 +44,21 @@ class Set:
 
 @dataclass(frozen=True, slots=True)
 class StoreDelete:
-    """Keep nothing for these keys."""
+    """Request to delete these keys."""
 
     keys: tuple[Key, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Return what is kept for exactly these keys."""
+    """Request for the values of exactly these keys."""
 
     keys: tuple[Key, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Find:
-    """Return what is kept for the `top` keys that are most alike."""
+    """Request for the values of the `top` keys that are most similar."""
 
     key: Key
     top: int
@@ -83,23 +83,23 @@ def read(request: Request) -> Operation:
 
 
 def text_of(value: bytes) -> str:
-    """Return a value as a text: as it is where it is one, else as a data URI. `bytes_of` has it again."""
+    """Return a value as a text: unchanged if it is text, else as a `data:` URI. `bytes_of` is the inverse."""
     with suppress(UnicodeDecodeError):
         text = value.decode()
-        # What looks like such a URI by itself becomes one, lest it be taken for another.
+        # A text that looks like such a URI itself is encoded as one too, lest `bytes_of` decode it.
         if _coded(text) is None:
             return text
     return _BYTES + b64encode(value).decode()
 
 
 def bytes_of(text: str) -> bytes:
-    """Return the bytes of a value that came as a text; any text is what `text_of` makes of them again."""
+    """Return the bytes of a value that came as a text; `text_of` turns them back into that text."""
     coded = _coded(text)
     return text.encode(errors="replace") if coded is None else coded
 
 
 def _coded(text: str) -> bytes | None:
-    """Return the bytes of which `text_of` made a URI, `None` where it would not have."""
+    """Return the bytes that `text_of` encoded as this URI, `None` if it is no URI that `text_of` makes."""
     if not text.startswith(_BYTES):
         return None
     written = text.removeprefix(_BYTES)

@@ -1,7 +1,7 @@
 """Request for text.
 
-What is not read here stands in `others`: a dialect maps it, drops it and says so, or refuses it where the answer would be of
-another kind.
+Fields that are not read here are in `others`: a dialect maps one, drops it and names it, or refuses it if the answer would be of
+another kind without it.
 """
 
 from collections.abc import Mapping
@@ -14,19 +14,19 @@ from router.openai.logprobs import MAX_LIKELIEST
 from router.requests import Kind, Request
 
 MAX_CHOICES = 128
-"""Texts that one request may ask for: `n` for each of its prompts."""
+"""The most texts that one request may ask for: `n` for each of its prompts."""
 
 MAX_STOPS = 64
-"""Stop strings of one request."""
+"""The most stop strings of one request."""
 
 MAX_STOP_CHARACTERS = 1_024
 """The longest stop string: that much of a stream may be held back."""
 
 MAX_MESSAGES = 10_000
-"""Messages of one chat."""
+"""The most messages of one chat."""
 
 MAX_TOOLS = 512
-"""Tools that one chat may offer."""
+"""The most tools that one chat may offer."""
 
 READ = frozenset({
     "model", "models", "messages", "prompt", "stream", "stream_options", "max_tokens", "max_completion_tokens", "temperature",
@@ -39,7 +39,7 @@ SHAPING = frozenset({
     "suffix", "functions", "function_call", "audio", "modalities", "structured_outputs", "guided_json", "guided_regex",
     "guided_choice", "guided_grammar", "grammar", "json_schema", "regex", "ebnf", "web_search_options",
 })  # fmt: skip
-"""Other fields without which the answer would be of another kind: to drop one would be a lie."""
+"""Other fields without which the answer would be of another kind: they must not be dropped."""
 
 _USUAL: Mapping[str, object] = {"modalities": ["text"], "best_of": 1}
 _MOST_TOKENS = 2**31 - 1
@@ -48,7 +48,7 @@ _ROLES = 64
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is drawn; `None` where the caller leaves it to the worker, or says what changes nothing."""
+    """Parameters for sampling; `None` if the caller leaves one to the worker, or gives a value that changes nothing."""
 
     max_tokens: int | None = None
     temperature: float | None = None
@@ -64,12 +64,12 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class TextRequest:
-    """A chat or a completion. `schema` is the JSON schema that the text must keep, `{}` for any object.
+    """A chat or a completion. `schema` is the JSON schema that the text must match, `{}` for any object.
 
-    `logprobs` says that the likelihood of each token is to be told, and of how many others at its place. Its fields are among
-    `others` as well, for the dialects that have no word for it.
+    `logprobs` requests the log probability of each token, and is the number of alternatives at its position. Its fields are also
+    in `others`, for the dialects that cannot request it.
 
-    `tool_choice` is `auto`, `none`, `required`, or `tool_name` names the one tool that must be called.
+    `tool_choice` is `auto`, `none`, `required`, or `named`: then `tool_name` is the one tool that must be called.
     """
 
     kind: Kind
@@ -90,7 +90,7 @@ class TextRequest:
 
     @property
     def choices(self) -> int:
-        """How many texts are asked for."""
+        """The number of texts that are requested."""
         return self.n * max(1, len(self.prompts))
 
 

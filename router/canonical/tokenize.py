@@ -9,19 +9,19 @@ from router.openai.body import object_of
 from router.requests import Request
 
 MAX_TEXT_CHARACTERS = 16_000_000
-"""The longest text that is cut into tokens."""
+"""The longest text that is tokenized."""
 
 WITH_PIECES, WITH_STRINGS = "with_pieces", "return_token_strs"
-"""How the text of each token is asked for: llama.cpp's word, and vLLM's. Each has its own form of the answer."""
+"""The fields that request the text of each token: llama.cpp's and vLLM's. Each has its own form of the answer."""
 
 SHAPING = frozenset({"messages", WITH_PIECES, WITH_STRINGS})
-"""Fields that are not read and without which the answer would be of another kind."""
+"""Fields that are not read, and without which the answer would be of another kind."""
 
 TEXTS = ("content", "prompt", "input")
-"""Where the text may stand: LocalAI and llama.cpp, vLLM, and OpenAI's word."""
+"""The fields that may contain the text: that of LocalAI and llama.cpp, vLLM's, and OpenAI's."""
 
 SPECIALS = ("add_special_tokens", "add_special")
-"""Whether the tokens that frame a text are wanted too: vLLM's word, and llama.cpp's."""
+"""The fields that request the tokens which frame a text too: vLLM's and llama.cpp's."""
 
 READ = frozenset({"model", "models", "stream", *TEXTS, *SPECIALS})
 """Fields that are read here."""
@@ -29,7 +29,7 @@ READ = frozenset({"model", "models", "stream", *TEXTS, *SPECIALS})
 
 @dataclass(frozen=True, slots=True)
 class Tokenize:
-    """A text; `special` is `None` where the caller leaves it to the worker."""
+    """A text to tokenize; `special` requests the framing tokens, `None` leaves them to the worker."""
 
     text: str
     special: bool | None
@@ -37,7 +37,7 @@ class Tokenize:
 
     @property
     def texts(self) -> bool:
-        """Whether the text of each token is wanted too."""
+        """Whether the text of each token is requested too."""
         return any(self.others.get(name) is True for name in (WITH_PIECES, WITH_STRINGS))
 
 

@@ -12,10 +12,10 @@ MAX_LANGUAGE_CHARACTERS = 32
 """The longest name of a language; `en` and `zh-Hans` are usual."""
 
 MAX_HINT_CHARACTERS = 32_000
-"""The longest text that shall set the style."""
+"""The longest `prompt`, a text that sets the style."""
 
 SHAPING = frozenset({"stream"})
-"""Fields that are not read and without which the answer would be of another kind."""
+"""Fields that are not read, and without which the answer would be of another kind."""
 
 READ = frozenset({
     "model", "models", "file", "language", "prompt", "response_format", "temperature", "timestamp_granularities",
@@ -28,7 +28,7 @@ _GRANULARITIES = ("segment", "word")
 
 @dataclass(frozen=True, slots=True)
 class Transcription:
-    """A recording to be written down; `words` says that the time of each word is wanted, `translate` that it be in English."""
+    """A recording to be transcribed; `words` requests the time of each word, `translate` a text in English."""
 
     audio: bytes
     language: str

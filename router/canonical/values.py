@@ -1,6 +1,6 @@
-"""Parsers of field values: each is checked against a bound; a fault is a `BadRequest` that names the field.
+"""Parsers for field values: each value is checked against a bound; an error is a `BadRequest` that names the field.
 
-Multipart forms, parsed: its texts as the values that JSON would have, and its files.
+Multipart forms become fields, with the values that JSON would have, and files.
 """
 
 import re
@@ -18,19 +18,19 @@ from router.openai.media_type import media_of
 from router.requests import Request
 
 MAX_FORM_TEXT_BYTES = 256 * 1024
-"""The longest text field of a form."""
+"""The longest text field of a form, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A body as fields and files; a name that ends in `[]` is listed without that, as all of its values."""
+    """A body as fields and files. A name that ends in `[]` loses that ending, and its field is the list of its values."""
 
     fields: Mapping[str, object]
     files: Mapping[str, tuple[bytes, ...]]
 
 
 def filled(request: Request, values: Set[str] = frozenset()) -> Filled:
-    """Read a form or a JSON object; the texts of `values` are numbers, true or false, where they can be."""
+    """Read a form or a JSON object. In a form, the fields named in `values` become numbers or booleans if possible."""
     if media_of(request.content_type).kind != multipart.CONTENT_TYPE:
         return Filled(object_of(request.body), {})
     fields: dict[str, object] = {}
@@ -66,18 +66,18 @@ def _value(said: str) -> object:
 
 
 MAX_OTHERS = 32
-"""Fields that are named as dropped; what is more is dropped unnamed."""
+"""The most fields that are named as dropped; further ones are dropped unnamed."""
 
 BESIDE = frozenset({
     "project", "user", "metadata", "store", "prompt_cache_key", "safety_identifier", "service_tier",
 })  # fmt: skip
-"""Fields that shape no answer."""
+"""Fields that do not shape the answer."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 
 class Leaving(Protocol):
-    """A request that was read, with the fields that were not."""
+    """A request with the fields of its body that were not read."""
 
     @property
     def others(self) -> Mapping[str, object]:
@@ -85,14 +85,14 @@ class Leaving(Protocol):
 
 
 def dropped(asked: Leaving) -> list[str]:
-    """Return the names of `others` that can be dropped, as far as they can be named."""
+    """Return the names of `others`, sorted: those of up to 64 plain characters, and at most `MAX_OTHERS` of them."""
     return sorted(name for name in asked.others if _NAME.fullmatch(name))[:MAX_OTHERS]
 
 
 def others(
     fields: Mapping[str, object], read: Set[str], usual: Mapping[str, object] | None = None
 ) -> Mapping[str, object]:
-    """Return the fields that were not `read` and ask for something; what is null, false, empty or `usual` does not."""
+    """Return the fields that were not `read` and ask for something: not null, false, zero, empty or `usual`."""
     return {
         name: value
         for name, value in fields.items()
@@ -108,7 +108,7 @@ def number(
     *,
     usual: float | None = None,
 ) -> float | None:
-    """Read a number within bounds; `usual` is the value that changes nothing, `None` stands for both."""
+    """Read a number within bounds; `None` if there is none, or if it is `usual`, the value that changes nothing."""
     value = fields.get(name)
     if value is None:
         return None
@@ -120,7 +120,7 @@ def number(
 
 
 def whole(fields: Mapping[str, object], name: str, least: int, most: int) -> int | None:
-    """Read a whole number within bounds, `None` where there is none."""
+    """Read a whole number within bounds, `None` if there is none."""
     value = fields.get(name)
     if value is None:
         return None
@@ -132,7 +132,7 @@ def whole(fields: Mapping[str, object], name: str, least: int, most: int) -> int
 
 
 def text(fields: Mapping[str, object], name: str, most: int) -> str:
-    """Read a text of at most so many characters, `""` where there is none."""
+    """Read a text of at most `most` characters, `""` if there is none."""
     value = fields.get(name)
     if value is None:
         return ""
@@ -144,7 +144,7 @@ def text(fields: Mapping[str, object], name: str, most: int) -> str:
 
 
 def needed(fields: Mapping[str, object], name: str, most: int) -> str:
-    """Read a text of 1 to so many characters."""
+    """Read a text of 1 to `most` characters."""
     value = text(fields, name, most)
     if not value:
         raise BadRequest(f"`{name}` must be a text that is not empty", param=name)
@@ -152,7 +152,7 @@ def needed(fields: Mapping[str, object], name: str, most: int) -> str:
 
 
 def choice(fields: Mapping[str, object], name: str, usual: str, *rest: str) -> str:
-    """Read one of several words; the first is what counts where there is none."""
+    """Read one of several words; `usual` if there is none."""
     value = fields.get(name)
     if value is None:
         return usual
@@ -162,7 +162,7 @@ def choice(fields: Mapping[str, object], name: str, usual: str, *rest: str) -> s
 
 
 def flag(fields: Mapping[str, object], name: str) -> bool | None:
-    """Read true or false, `None` where neither is said."""
+    """Read true or false, `None` if there is neither."""
     value = fields.get(name)
     if value is not None and not isinstance(value, bool):
         raise BadRequest(f"`{name}` must be true or false", param=name)
@@ -170,7 +170,7 @@ def flag(fields: Mapping[str, object], name: str) -> bool | None:
 
 
 def listed(fields: Mapping[str, object], name: str, most: int) -> Sequence[object]:
-    """Read a list of 1 to so many values, which are hostile still."""
+    """Read a list of 1 to `most` values, which are still unchecked."""
     value = fields.get(name)
     if not isinstance(value, list) or not value:
         raise BadRequest(f"`{name}` must be a list that is not empty", param=name)

@@ -1,10 +1,10 @@
 """Dialects: the protocols that workers speak. One file per worker protocol, found by its module name.
 
-A dialect module defines `create(links: Links) -> Dialect`, and is loaded when the first worker speaks it: what it needs may
-not be installed. It also defines `ENDPOINTS`, what becomes of each RPC or endpoint of its specification, and `WORDS`
-(`router/translate/request.py`) if it translates texts: docs/dialects.md is made of them. It may define `check(worker)`, see
-below. A dialect hands over an answer only once its first byte is there, so that failures until then can be tried elsewhere;
-it raises one of the `WorkerError`s.
+A dialect module defines `create(links: Links) -> Dialect`. It is loaded when the first worker uses it, since its dependencies
+may not be installed. It also defines `ENDPOINTS`, how each RPC or endpoint of its specification is handled, and `WORDS`
+(`router/translate/request.py`) if it translates texts: docs/dialects.md is generated from both. It may define `check(worker)`,
+see below. A dialect returns an answer only once its first byte has arrived, so that a request that fails before then can be
+tried elsewhere. Such a failure is raised as a `WorkerError`.
 """
 
 import pkgutil
@@ -30,92 +30,92 @@ if TYPE_CHECKING:
 
 
 Listener = Callable[[], None]
-"""Who is told that there is news."""
+"""Callback for news: new bytes, the end or a failure."""
 
 
 class Flow(ABC, AsyncIterator[bytes]):
-    """Bytes as they come: for one who waits for them, or for one who is told of news and takes what is here."""
+    """Bytes as they arrive: a reader awaits them, or a listener is called on news and takes what has arrived."""
 
     __slots__ = ()
 
     @abstractmethod
     def here(self) -> tuple[bytes, bool]:
-        """Return what has come, nothing where nothing has, and whether that is all that can be had so; raise `AnswerBroken`.
+        """Return the bytes that have arrived, possibly none, and whether no more can be read this way; raise `AnswerBroken`.
 
-        Then it has ended, has broken off, or needs one who waits.
+        No more can be read this way once the flow has ended, has broken off, or has to be awaited.
         """
 
     @property
     @abstractmethod
     def prompt(self) -> bool:
-        """Whether a listener may do all its work at once: else more may have come with what it is told of."""
+        """Whether a listener may do all its work within the call. If not, more of the same read may follow the call."""
 
     @abstractmethod
     def inspect(self, cut_through: "CutThrough") -> None:
-        """Add what is wanted of what passes by."""
+        """Add to `cut_through` what the flow needs of the bytes that pass it by."""
 
     @abstractmethod
     def listen(self, listener: Listener | None, cut_through: "CutThrough | None" = None) -> None:
-        """Have news told, or no more; without a listener nobody waits. What `cut_through` takes is no news."""
+        """Set the listener, or remove it with `None`: then the idle timeout stops. Bytes that `cut_through` takes are no news."""
 
 
 ALIVE_SECONDS = 1.0
-"""Seconds that a worker may take to show that it lives."""
+"""Seconds within which a worker must answer a probe."""
 
 
 class Dialect(Protocol):
-    """Speaks one worker protocol."""
+    """Client of one worker protocol."""
 
     def answer(self, request: Request, candidate: Candidate) -> AbstractAsyncContextManager[Answer]:
-        """Send the request and enter once the first byte is there. Leaving early cancels it at the worker."""
+        """Send the request; entering waits for the first byte. Leaving early cancels the request at the worker."""
 
     async def alive(self, worker: Worker) -> bool:
-        """Ask a worker something small, and say whether it answered anything at all within `ALIVE_SECONDS`."""
+        """Probe a worker with a small request, and return whether it answered anything at all within `ALIVE_SECONDS`."""
 
     async def slots(self, worker: Worker) -> int:
-        """Ask a worker how many requests it takes at one time; return 0 where it does not say so within `ALIVE_SECONDS`."""
+        """Ask a worker how many requests it takes at one time; return 0 if it does not tell within `ALIVE_SECONDS`."""
 
     async def describe(self, worker: Worker) -> Described | None:
-        """Ask a worker what it is, within `ALIVE_SECONDS`; return `None` where it does not answer now, or loads its model.
+        """Ask a worker to describe itself, within `ALIVE_SECONDS`; return `None` if it does not answer or is loading its model.
 
-        A protocol without words for it returns `Described()`.
+        A dialect whose protocol has no such request returns `Described()`.
         """
 
 
 @runtime_checkable
 class Starter(Dialect, Protocol):
-    """A dialect whose requests can be sent at once, on a connection that lies idle."""
+    """A dialect whose requests can be sent immediately, on an idle connection."""
 
     def prepare(self, request: Request, candidate: Candidate) -> "Call | None":
-        """Return what to send for a request; `None` where that is more than one write."""
+        """Return what to send for a request; `None` if it takes more than one write."""
 
     def resume(
         self, request: Request, candidate: Candidate, reply: "Reply"
     ) -> AbstractAsyncContextManager[Answer]:
-        """Enter as `Dialect.answer` with the answer to what `prepare` returned, which was sent already."""
+        """Enter as `Dialect.answer` does, with the reply to what `prepare` returned, which was sent already."""
 
     def whole(self, candidate: Candidate, reply: "Reply") -> Answer | None:
-        """Return the answer in one piece that is here; `None` where more is to be done than to pass it on."""
+        """Return the answer if it has arrived in one piece; `None` if there is more to do than to pass it on."""
 
 
 NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
-"""Every dialect there is: the modules of this folder."""
+"""Every dialect: the modules of this folder."""
 
 
 _EXTRAS: Mapping[str, str] = {"grpc": "grpc", "google": "grpc"}
-"""What is imported, and the extra of this package that brings it."""
+"""By imported package, the extra of modelvine that installs it."""
 
 
 def load(name: str) -> "Callable[[Links], Dialect]":
-    """Return the maker of the dialect of that name.
+    """Return the factory of the dialect of that name.
 
-    Raise `ValueError` that lists the names there are, or `WorkerFailed` that says what has to be installed.
+    Raise `ValueError` with the known names, or `WorkerFailed` that says what has to be installed.
     """
     return cast("Callable[[Links], Dialect]", _module(name).create)
 
 
 def check(worker: Worker) -> None:
-    """Raise `WorkerFailed` where its dialect can tell, without asking, that a worker was registered with what it cannot have."""
+    """Raise `WorkerFailed` if the dialect can tell, without asking the worker, that its registration is impossible."""
     if (objecting := vars(_module(worker.dialect)).get("check")) is not None:
         objecting(worker)
 
@@ -134,7 +134,7 @@ def _module(name: str) -> ModuleType:
 
 
 class Spoken(Mapping[str, Dialect]):
-    """The dialects of one node, each made when it is first asked for; that may raise `WorkerFailed`, see `load`."""
+    """The dialects of one node, each created on first access; that may raise `WorkerFailed`, see `load`."""
 
     def __init__(self, links: "Links") -> None:
         self._links = links

@@ -1,8 +1,8 @@
-"""Llama Stack 0.0.1, the first version of its specification: chats over `/inference`.
+"""Dialect for Llama Stack 0.0.1, the first version of its specification: chats over `/inference`.
 
-The specification has messages with one text and attachments, no stop strings, no tools but those of agents, and pieces of a
-message that is being streamed, but no word for the wish to stream. A worker is asked with `stream` and by `Accept`; one that
-minds is asked again without, and what comes in one piece is streamed from there.
+The specification has messages with one text and attachments, no stop strings, and no tools except those of agents. It defines
+the pieces of a streamed message, but no field that requests streaming. A worker is asked with `stream` and by `Accept`. One
+that refuses this is asked again without, and the node streams its answer, which comes in one piece.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ ENDPOINTS: Mapping[str, str] = {
         if call.protocol == LLAMA_STACK
     },
 }
-"""What becomes of each endpoint of Llama Stack."""
+"""How each endpoint of Llama Stack is handled."""
 
 _LACKING = frozenset({400, 422})
 _ROLES: Mapping[str, str] = {"developer": "system"}
@@ -61,13 +61,13 @@ _MOST_TOKENS = 2**53
 
 
 class LlamaStackHttp(Translating):
-    """Speaks to a Llama Stack server of this machine."""
+    """Client of the Llama Stack servers of this machine."""
 
     def __init__(self, links: Links) -> None:
         super().__init__(links, WORDS)
 
     async def recognise(self, worker: Worker) -> Sighting:
-        """Know it by what it says to a request without anything in it: that it lacks something."""
+        """Recognise a server by its answer to an empty request: an error about missing fields."""
         url = self.url(worker, "inference")
         asked = f"empty POST {url.path}"
         heard = await glance(self._places, worker, url, method="POST", body=b"{}")
@@ -81,12 +81,12 @@ class LlamaStackHttp(Translating):
 
 
 def create(links: Links) -> LlamaStackHttp:
-    """Make the dialect."""
+    """Create the dialect."""
     return LlamaStackHttp(links)
 
 
 def orders(asked: TextRequest, worker: Worker) -> Orders:
-    """Say a chat in Llama Stack's words; raise `WorkerUnable` where that would change what is answered."""
+    """Translate a chat to Llama Stack; raise `WorkerUnable` if that would change the answer."""
     given = asked.sampling
     options = {
         "max_tokens": given.max_tokens,
@@ -102,7 +102,7 @@ def orders(asked: TextRequest, worker: Worker) -> Orders:
         body["options"] = options
     if asked.n > 1:
         body["n_completions"] = asked.n
-    # Its pieces do not say of which candidate they are.
+    # The pieces of a stream do not say to which candidate they belong.
     streamed = asked.stream and asked.n == 1
     said = {**body, "stream": True} if streamed else body
     return Orders("inference", (said,), unheard(asked, *_HEARD), streamed, body)
@@ -132,7 +132,7 @@ def _message(message: Mapping[str, object]) -> dict[str, object]:
 
 
 def _attachment(url: str) -> dict[str, str]:
-    """Return an image with its type, where its address tells it."""
+    """Return an image with its type if its URL tells it."""
     if url.startswith("data:"):
         kind = url[len("data:") :].partition(",")[0].partition(";")[0]
     else:
@@ -142,7 +142,7 @@ def _attachment(url: str) -> dict[str, str]:
 
 
 def part(_: TextRequest, data: bytes) -> Said:
-    """Read one piece of a message that is being streamed."""
+    """Read one piece of a streamed message."""
     if data == b"[DONE]":
         return Said(over=True)
     said = _success(data)
@@ -156,7 +156,7 @@ def part(_: TextRequest, data: bytes) -> Said:
 
 
 def whole(asked: TextRequest, _: int, body: bytes, __: Callable[[str], str]) -> list[Event]:
-    """Read an answer with all of its candidates."""
+    """Read a whole answer with all its candidates."""
     said = _success(body)
     candidates = _candidates(said)
     if len(candidates) < asked.n:
@@ -167,7 +167,7 @@ def whole(asked: TextRequest, _: int, body: bytes, __: Callable[[str], str]) -> 
         spent = told if choice == 0 else Usage(0, 0)
         if told is None:
             guess = estimated(asked, choice, read.text)
-            # The prompt is read once.
+            # The prompt is counted once.
             spent = Usage(0 if choice else guess.prompt, guess.completion, estimated=True)
         events += in_one_piece(asked, choice, Said(read.text, read.reason, spent, read.calls))
     return events
@@ -193,7 +193,7 @@ def _message_of(said: Mapping[str, object], choice: int) -> Said:
 
 
 def _calls(given: object, choice: int) -> tuple[ToolCall, ...]:
-    """Read a call of a tool that the model has by itself, since none can be offered to it."""
+    """Read a call of one of the model's own tools: a request cannot offer any."""
     match given:
         case None:
             return ()
@@ -231,7 +231,7 @@ def _addressed(body: bytes, worker: Worker) -> bytes:
 
 
 def _took(asked: bytes, body: bytes, _: Callable[[str], str]) -> Usage | None:
-    """Read what an answer took that is passed on as it is; raise a `WorkerError` where it is none."""
+    """Read the usage of an answer that is passed on unchanged; raise a `WorkerError` if it is no valid answer."""
     said = _success(body)
     given, wanted = len(_candidates(said)), count_of(orjson.loads(asked).get("n_completions"))
     if given < wanted:

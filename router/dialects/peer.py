@@ -1,6 +1,7 @@
-"""Another node: our own OpenAI face plus a hop header, over a link. What it answers has been looked at over there.
+"""Dialect for other nodes: the node's own OpenAI face plus a hop header, over a link.
 
-With its answer it says how busy the worker is: the newest word on that replica, which no caller sees.
+The other node has already checked the answer. With it comes the load of the worker, the newest report on that replica, which
+callers do not see.
 """
 
 import time
@@ -76,10 +77,10 @@ from router.worker_description import Described
 from router.workers import Worker
 
 MAX_TOLD_BYTES = 4 * MAX_REFUSAL_BYTES
-"""The longest failure that is read: a worker's own refusal stands in it twice, in JSON."""
+"""The most bytes that are read of a failure: it contains the worker's own refusal twice, in JSON."""
 
 _TOLD = REFUSALS | {429, 500, 502, 503, 504, LOOP_DETECTED}
-"""Statuses with which a node tells how its workers failed; others are about the two nodes."""
+"""Statuses that report how a node's workers failed; all other statuses concern the two nodes themselves."""
 
 _AT_ONCE = TEXT | {Kind.EMBEDDING}
 _NO_PATIENCE, _MOST_PATIENCE = 0.001, 3_600.0
@@ -90,13 +91,13 @@ _CODES = frozenset({*range(1001, 1020), 5000})
 
 
 class Peer:
-    """Speaks to other nodes."""
+    """Client of other nodes."""
 
     def __init__(self, links: Links) -> None:
         self._links = links
 
     def prepare(self, request: Request, candidate: Candidate) -> Call | None:
-        """Return what to send for a text in one piece, or an embedding, where the way to its node is known."""
+        """Return what to send for a small unstreamed text or an embedding, if the way to its node is known."""
         if request.stream or request.verbatim or request.kind not in _AT_ONCE:
             return None
         if len(request.body) > SMALL_BYTES:
@@ -107,11 +108,11 @@ class Peer:
     def resume(
         self, request: Request, candidate: Candidate, reply: Reply
     ) -> AbstractAsyncContextManager[Answer]:
-        """Enter with the answer to what `prepare` returned, which was sent already."""
+        """Enter with the reply to what `prepare` returned, which was sent already."""
         return self.answer(request, candidate, None if reply.refused else reply)
 
     def whole(self, candidate: Candidate, reply: Reply) -> Answer | None:  # noqa: ARG002 (as workers' dialects)
-        """Return the JSON that a node answers with success, in one piece."""
+        """Return a node's successful JSON answer if it has arrived in one piece."""
         headers = reply.headers
         facts = facts_of(headers)
         body = plain_json(reply, facts)
@@ -128,14 +129,14 @@ class Peer:
     def answer(
         self, request: Request, candidate: Candidate, reply: Reply | None = None
     ) -> AbstractAsyncContextManager[Answer]:
-        """Send the request on and enter once the first byte is there; raise a `WorkerError` until then.
+        """Forward the request; entering waits for the first byte and raises a `WorkerError` until then.
 
-        `reply` is what comes back where it was sent.
+        `reply` is the reply to it if it was sent already.
         """
         return PeerSending(self, self._links, request, candidate, reply)
 
     def call(self, link: Link, request: Request, candidate: Candidate) -> Call:
-        """Return what to send over a way; raise `WorkerUnable` where it says too much for that."""
+        """Return what to send over a link; raise `WorkerUnable` if the caller's own message is needed but too long to add."""
         lines = self._links.introduction_lines + _naming(candidate.service)
         if request.waits:
             lines += _HOLDS if request.holds else _WAITS
@@ -159,15 +160,15 @@ class Peer:
         return Call(link.place, forwarded_head(request, start, len(body), lines), body)
 
     async def alive(self, worker: Worker) -> bool:  # noqa: ARG002
-        """Whether nodes live, the registry's own probes find out."""
+        """Return true: the registry's own probes find out whether nodes live."""
         return True
 
     async def slots(self, worker: Worker) -> int:  # noqa: ARG002
-        """How many requests a peer's replica takes, its node reports."""
+        """Return 0: a peer's node reports how many requests its replica takes."""
         return 0
 
     async def describe(self, worker: Worker) -> Described | None:  # noqa: ARG002
-        """What a peer's models are, its record says."""
+        """Return nothing: a peer's record describes its models."""
         return Described()
 
 
@@ -213,7 +214,7 @@ class PeerSending:
 
 
 def _wants_usage(request: Request) -> bool:
-    """Say whether the other node is asked for the usage of a stream, which its caller did not ask for."""
+    """Return whether the other node is asked for the usage of a stream because the caller did not ask for it."""
     return request.stream and request.kind in TEXT and not asks_itself(request.body)
 
 
@@ -228,7 +229,7 @@ def _start(base: URL, kind: Kind) -> bytes:
 
 
 async def _read(exchange: Exchange, request: Request, route: Route, *, hides: bool) -> Answer:
-    # Of a service, who names itself passes on what its worker answered.
+    # For a request to a service, a node that names itself in its answer passes on what its worker answered.
     passed_on = request.target and is_answer(exchange.status) and exchange.header(NODE)
     if not (200 <= exchange.status <= 299 or passed_on):
         raise await _refusal(exchange, request.kind)
@@ -248,7 +249,7 @@ async def _read(exchange: Exchange, request: Request, route: Route, *, hides: bo
 
 
 def _words(exchange: Exchange, said: Verbatim | None) -> str:
-    """Return the protocol in whose words an answer is; raise `WorkerFailed` where its caller has others."""
+    """Return the protocol that an answer is written in; raise `WorkerFailed` if it is not the caller's."""
     spoken = exchange.header(VERBATIM)
     if spoken and (said is None or spoken != said.protocol):
         raise WorkerFailed("the other node answered in another protocol")
@@ -256,12 +257,12 @@ def _words(exchange: Exchange, said: Verbatim | None) -> str:
 
 
 def create(links: Links) -> Peer:
-    """Make the dialect."""
+    """Create the dialect."""
     return Peer(links)
 
 
 async def _stream(exchange: Exchange, route: Route) -> Answer:
-    """Make an answer that begins with the first event: a comment only says that its node waits as well."""
+    """Return an answer that starts with the first event: a comment only says that the other node is waiting too."""
     opening, raw = Opening(), bytearray()
     while chunk := await exchange.some():
         raw += chunk
@@ -290,7 +291,7 @@ async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
         if exchange.status == 404 or (exchange.status == 501 and kind in SERVICES):
             return _not_there(await exchange.at_most(MAX_REFUSAL_BYTES), kind)
         if exchange.status == 403:
-            # We may have been lost or away until a moment ago, or are kept out. Whichever it is, its worker has seen nothing.
+            # This node was lost or away until a moment ago, or is not admitted. In each case the worker has seen nothing.
             return WorkerAway("the other node does not admit this one now", hopeful=True)
         return await refusal(exchange)
     body = await exchange.at_most(MAX_TOLD_BYTES)
@@ -309,7 +310,7 @@ def _meaning(exchange: Exchange, body: bytes, told: PeerError | None) -> WorkerE
     if status == 503:
         return _unready(exchange, body, words)
     if status == 429:
-        # Its worker may ask to be left alone; that its queue is full just now is no such word.
+        # The worker itself may ask for a pause; that the node's queue is full right now is no such request.
         said = busy(exchange)
         return WorkerBusy(words, retry_after=said.retry_after, named=b'"worker_busy"' in body)
     if status == 502 and b'"worker_died"' in body:
@@ -321,13 +322,13 @@ def _unready(exchange: Exchange, body: bytes, words: str) -> WorkerError:
     if b'"worker_stale"' in body:
         return WorkerStale(words)
     loading = readiness.said(body) if b'"model_loading"' in body else None
-    # The node is well, but none of its workers answered or it drains: for a caller that is no bad gateway. Whether somebody may
-    # be back in a moment, that node knows best.
+    # The node is well, but none of its workers answered or it drains: for a caller that is no bad gateway. That node knows
+    # best whether a worker may be back in a moment.
     return loading or WorkerAway(words, hopeful=exchange.header(WAIT) == READY)
 
 
 def _told(body: bytes, exchange: Exchange | None = None) -> PeerError | None:
-    """Read a failure as nodes tell it; `None` where it has another shape. Its length is bounded by who read it."""
+    """Read a failure as nodes report it; `None` if it has another shape. The caller bounds its length."""
     try:
         said = orjson.loads(body)
         orjson.dumps(said)
@@ -335,7 +336,7 @@ def _told(body: bytes, exchange: Exchange | None = None) -> PeerError | None:
         return None
     match said:
         case {"error": {"message": str(message), **error}, **rest}:
-            # At the end of a stream, what would be a header stands there.
+            # At the end of a stream, the error object contains what would otherwise be a header.
             after = exchange.header("retry-after") if exchange else str(error.pop("retry_after", 0))
             code = rest.get("code")
             return PeerError(
@@ -349,7 +350,7 @@ def _told(body: bytes, exchange: Exchange | None = None) -> PeerError | None:
 
 
 def _is_word(name: object, value: object) -> bool:
-    """Say whether a field of an error can be shown as it is; a worker's own fields can."""
+    """Return whether a field of an error can be shown unchanged. A worker's own fields can."""
     if name == "type":
         return isinstance(value, str)
     return name not in ("code", "param") or value is None or isinstance(value, str | int)
@@ -360,12 +361,12 @@ def _not_there(body: bytes, kind: Kind) -> WorkerError:
         return WorkerStale("the other node no longer serves this model")
     if kind in TEXT:
         return WorkerFailed("the node has no such path")
-    # It is of a version that knows no such requests; with others of the model it is well.
+    # The node runs a version without this kind of request; it still serves the model's other kinds.
     return WorkerUnable(f"the node does not serve /v1/{kind}", param="model")
 
 
 def _unable(told: PeerError | None) -> WorkerUnable | None:
-    """Read that the protocol of the worker over there has no word for what is asked: another's may."""
+    """Return the error if the remote worker's protocol cannot express the request: another worker's may."""
     if told is None or told.error.get("code") != WorkerUnable.code:
         return None
     param = told.error.get("param")

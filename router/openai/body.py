@@ -1,6 +1,6 @@
-"""Parser of request bodies, and replacement of one name with every other byte left as it came.
+"""Parser for request bodies, which can also replace the model's name with every other byte unchanged.
 
-A body is hostile until read: `read` answers for its shape, and turns whatever is wrong into `BadRequest`.
+A body is untrusted until it is read: `read` checks its shape, and raises `BadRequest` for anything wrong.
 """
 
 import json
@@ -21,29 +21,29 @@ MAX_MODEL_CHARACTERS = 513
 """`PROJECT/MODEL`, each at most 256 bytes."""
 
 MAX_NAMES = 8
-"""Names that a body may list in `models`: each may cost `router.attempts` attempts."""
+"""The most names that a body may list in `models`: each may cost `router.attempts` attempts."""
 
 MAX_VALUES = 2_000_000
-"""Values in one JSON body: more would cost hundreds of megabytes once parsed. A million tokens of text have far fewer."""
+"""The most values in one JSON body: more would take hundreds of megabytes parsed. A million tokens of text have far fewer."""
 
 MAX_DEPTH = large_json.MAX_DEPTH
-"""How deep arrays and objects may be nested; schemas of tools take a dozen. Readers in C give up at 250 to 1,000."""
+"""The deepest nesting of arrays and objects; schemas of tools take a dozen levels. Parsers in C give up at 250 to 1,000."""
 
 MAX_ESCAPED_BYTES = 256 * 1024
-"""The longest body whose ASCII letters may be spelt as escapes, as no program does; each of its keys must be read."""
+"""The longest body that may write ASCII letters as escapes, which no program does; each of its keys must be read."""
 
 OURS = frozenset({"project", "models"})
-"""Fields of a body that only nodes understand: some workers refuse what they do not."""
+"""Fields of a body that only nodes understand: some workers refuse unknown fields."""
 
 MAX_WALKED = 200_000
-"""Quotes and brackets of a body that is gone through member by member; one that has more is written anew."""
+"""The most quotes and brackets of a body that is edited member by member; a body with more is serialised anew."""
 
 _MODEL = frozenset({"model"})
 _KEY = b'"model"'
 _OTHER_CASES = frozenset(map("".join, product(*zip("model", "MODEL", strict=True)))) - {"model"}
 _OURS_OR_OTHER_CASES = OURS | _OTHER_CASES
 _ESCAPE = b"\\u006"
-# \u006d is an m: each letter of the key may be spelt so. A backslash that is escaped itself begins no escape.
+# \u006d is an m: each letter of the key may be written so. A backslash that is escaped itself begins no escape.
 _ESCAPED_LETTER = re.compile(rb"(?<!\\)(?:\\\\)*+\\u006")
 _ANY_ESCAPED_LETTER = re.compile(rb"(?<!\\)(?:\\\\)*+\\u00[67]")
 _SPACE = b" \t\r\n"
@@ -55,10 +55,10 @@ _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 
 @value_class
 class ParsedBody:
-    """What a body says that routing needs. `fields` are its other top-level fields; of a form, the short text ones.
+    """The parts of a body that routing needs. `fields` are its top-level fields; of a form, the short text ones.
 
-    `names` are those to be asked for in turn where the body lists several (`models`), or the one that it names elsewhere;
-    `model` is the first of them, and the body lacks it. One that is `plain` has no fields that only nodes understand.
+    `names` are the models to be tried in turn if the body lists several (`models`), or the one that it names in another field;
+    `model` is then the first of them, see `with_one_model`. A `plain` body has no fields that only nodes understand.
     """
 
     model: str
@@ -71,14 +71,14 @@ class ParsedBody:
 def read(body: bytes, content_type: str, *, named_by: str = "") -> ParsedBody:
     """Read a JSON object or a multipart form; raise `BadRequest` for everything else.
 
-    `named_by` is the field of a JSON object that names the model where `model` is missing.
+    `named_by` is the field of a JSON object that names the model if `model` is missing.
     """
     kind = media_of(content_type).kind
     if kind != "application/json" and not kind.endswith("+json"):
         return _read_form(body, content_type, kind)
     fields, twice = _object_of(body)
     plain = _OURS_OR_OTHER_CASES.isdisjoint(fields)
-    # Where the key stands once, and no letter of it may be spelt as an escape, nothing can name it twice.
+    # If the key occurs once, and no letter can be written as an escape, the body cannot name the model twice.
     doubtful = body.find(_KEY) != body.rfind(_KEY) or _may_escape_letters(body)
     if twice is not None or not plain or doubtful:
         _check_named_once(body, fields, twice=twice)
@@ -108,28 +108,28 @@ def _read_form(body: bytes, content_type: str, kind: str) -> ParsedBody:
 
 
 def with_one_model(body: bytes, asked: ParsedBody) -> bytes:
-    """Name the model in `model` alone, the first of several: workers know no other. All other bytes stay."""
+    """Return the body with the first of several names in `model`, the only field that workers know; other bytes stay."""
     if isinstance(asked.fields.get("model"), str):
         return without(body, {"models"})
     return with_field(without(body, {"model", "models"}), "model", asked.model)
 
 
 def with_field(body: bytes, name: str, value: object) -> bytes:
-    """Put a field before all others of a JSON object that lacks it."""
+    """Return a JSON object with a field that it lacks put before all others."""
     head, brace, rest = body.partition(b"{")
     comma = b"" if rest.lstrip(_SPACE).startswith(b"}") else b","
     return b"".join((head, brace, orjson.dumps(name), b":", orjson.dumps(value), comma, rest))
 
 
 def for_worker(body: bytes, content_type: str) -> bytes:
-    """Leave out of a body that `read` has accepted what only nodes understand; all other bytes stay as they were."""
+    """Return a body that `read` has accepted without the fields that only nodes understand; all other bytes stay."""
     if media_of(content_type).kind != multipart.CONTENT_TYPE:
         return without(body, OURS)
     return multipart.without(body, content_type, OURS)
 
 
 def without(body: bytes, names: Set[str]) -> bytes:
-    """Leave out the top-level fields of a JSON object that are called so, doubled ones too; all other bytes stay as they were.
+    """Return a JSON object without the top-level fields of these names, doubled ones too; all other bytes stay.
 
     `body` must be valid JSON, and the names ASCII letters.
     """
@@ -158,16 +158,16 @@ def _cut_out(body: bytes, members: list[tuple[int, int]]) -> bytes:
 
 
 def with_model(body: bytes, content_type: str, model: str) -> bytes:
-    """Return a body that `read` has accepted with its model named `model`, all other bytes as they were."""
+    """Return a body that `read` has accepted with its model named `model`, all other bytes unchanged."""
     if media_of(content_type).kind == multipart.CONTENT_TYPE:
         return multipart.with_model(body, content_type, model)
     return splice_model(body, model)
 
 
 def splice_model(body: bytes, model: str) -> bytes:
-    """Replace the text of every top-level `model` of a JSON object; a `model` that is no text is left alone.
+    """Return a JSON object with the string of every top-level `model` replaced; a `model` that is no string stays.
 
-    `body` must be valid JSON. Of doubled keys every one is replaced: readers disagree on which of them counts.
+    `body` must be valid JSON. Every one of doubled keys is replaced: parsers disagree on which of them counts.
     """
     only = _only_value(body)
     spans = _values(body) if only is None else [only]
@@ -183,21 +183,21 @@ def splice_model(body: bytes, model: str) -> bytes:
 
 
 def object_of(body: bytes) -> Mapping[str, object]:
-    """Return a body as a JSON object; raise `BadRequest` for what is none, or has too many values or levels."""
+    """Return a body as a JSON object; raise `BadRequest` if it is none, or has too many values or levels."""
     return _object_of(body)[0]
 
 
 _Object = tuple[Mapping[str, object], bool | None]
-"""A JSON object; of a large one, whether its reader saw `model` twice."""
+"""A JSON object; for a large one also whether the parser saw `model` twice."""
 
 
 def _object_of(body: bytes) -> _Object:
-    # A level takes two bytes at least.
+    # A level takes at least two bytes.
     brackets = 0
     if len(body) > 2 * MAX_DEPTH:
         brackets = count_of(b"[", body) + count_of(b"{", body)
     if len(body) > SMALL_BYTES:
-        # What goes through all of the body is done once.
+        # The commas are counted once, since that scans the whole body.
         commas = count_of(b",", body)
         if commas + brackets > MAX_VALUES:
             raise BadRequest(f"the body has more than {MAX_VALUES:,} values", status=413)
@@ -222,7 +222,7 @@ def _parsed(body: bytes) -> Mapping[str, object]:
 
 
 def _in_steps(body: bytes) -> _Object:
-    """Read a large body, and whether it names `model` twice; raise `BadRequest`."""
+    """Parse a large body, and find out whether it names `model` twice; raise `BadRequest`."""
     try:
         parsed = large_json.parse(body, _MODEL)
     except large_json.NotJson as error:
@@ -233,7 +233,7 @@ def _in_steps(body: bytes) -> _Object:
 
 
 def _may_name(body: bytes, names: Set[str]) -> bool:
-    """Say whether a body may have such a field; most have not, and are not gone through."""
+    """Return whether a body may have one of these fields; most bodies do not, and are not searched any further."""
     if _spelt(frozenset(names)).search(body):
         return True
     escaped = body.rfind(b"\\u006") >= 0 or body.rfind(b"\\u007") >= 0
@@ -242,12 +242,12 @@ def _may_name(body: bytes, names: Set[str]) -> bool:
 
 @lru_cache(maxsize=64)
 def _spelt(names: frozenset[str]) -> re.Pattern[bytes]:
-    # One pass for all of them: an image is long.
+    # One pass for all names: a body with an image is long.
     return re.compile(b'"(?:%b)"' % b"|".join(re.escape(name.encode()) for name in names))
 
 
 def written(parsed: object) -> bytes:
-    """Write JSON without doubled keys or needless escapes; raise `BadRequest` where it is nested too deeply."""
+    """Return JSON without doubled keys or needless escapes; raise `BadRequest` if it is nested too deeply."""
     try:
         return orjson.dumps(parsed)
     except orjson.JSONEncodeError as error:
@@ -255,18 +255,18 @@ def written(parsed: object) -> bytes:
 
 
 def _check_named_once(body: bytes, fields: Mapping[str, object], *, twice: bool | None) -> None:
-    """Refuse a body in which a worker could find another model than we did: readers disagree on which of two counts.
+    """Refuse a body in which a worker could find another model than the node: parsers disagree on which of two keys counts.
 
-    Some readers, Go's among them, take `Model` for `model`.
+    Some parsers, Go's among them, take `Model` for `model`.
     """
     escaped = _has_escaped_letters(body)
     if escaped and len(body) > MAX_ESCAPED_BYTES:
         raise BadRequest("a long body contains escaped ASCII letters; send them unescaped")
     if twice is None and escaped:
         twice = sum(1 for _ in _keys(body)) > 1
-    # From both ends the same one is found sooner than all of the body is searched for others.
+    # Finding the same key from both ends is faster than searching all of the body for another.
     elif twice is None and body.find(_KEY) != body.rfind(_KEY):
-        # Written anew, an object has each key once; inside strings the quotes are escaped, so they count nowhere.
+        # Serialised anew, an object has each key once. Quotes inside strings are escaped, so they are counted in neither.
         twice = body.count(_KEY) > written(fields).count(_KEY)
     if twice or not _OTHER_CASES.isdisjoint(fields):
         raise BadRequest("the body names `model` twice", param="model")
@@ -299,10 +299,10 @@ def _model(model: object, also: str = "") -> str:
 
 
 def _only_value(body: bytes) -> tuple[int, int] | None:
-    """Find the value of `model` in the common case, at the speed of `bytes.find`; `None` when that does not settle it.
+    """Return the span of `model`'s value in the common case, at the speed of `bytes.find`; `None` if that does not settle it.
 
-    The key stands once, is spelt without escapes, and nothing was opened before it or is closed after its value but
-    the object itself: so it is the top-level one.
+    In that case the key occurs once and is written without escapes, and either nothing except the object itself is opened
+    before it, or nothing except the object is closed after its value: so it is at the top level.
     """
     key = body.find(_KEY)
     if key < 1 or body[key - 1] not in b"{," + _SPACE or body.rfind(_KEY) != key:
@@ -327,18 +327,18 @@ def _values(body: bytes) -> list[tuple[int, int]]:
 
 
 def _keys(body: bytes) -> Iterator[int]:
-    """Say where the value of each top-level `model` begins."""
+    """Yield where the value of each top-level `model` begins."""
     return (value for _, value, key in _top_level(body) if _is_key(key))
 
 
 def _members(body: bytes) -> Iterator[tuple[int, int, str]]:
-    """Say where each top-level field begins and ends, and its name."""
+    """Yield where each top-level field begins and ends, and its name."""
     for start, value, key in _top_level(body):
         yield start, _end_of(body, value), orjson.loads(key)
 
 
 def _top_level(body: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Say of each top-level field where it begins, where its value does, and how its name is written."""
+    """Yield for each top-level field where it begins, where its value begins, and its name as written."""
     depth = at = 0
     while (notable := _NOTABLE.search(body, at)) is not None:
         at = notable.end()
@@ -359,7 +359,7 @@ def _top_level(body: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _end_of(body: bytes, at: int) -> int:
-    """Say where the value ends that begins here."""
+    """Return where the value that begins at `at` ends."""
     if (plain := _STRING.match(body, at) or _PLAIN.match(body, at)) and body[at] not in b"{[":
         return plain.end()
     depth = 0

@@ -1,6 +1,6 @@
-"""Parser of large JSON in small steps: run in a thread, it lets others have their turn.
+"""Parser for large JSON in small steps: in a thread, it lets other threads run in between.
 
-orjson is faster, but it reads all at once, and meanwhile no other thread runs, nor does the event loop.
+orjson is faster, but it parses everything in one call, during which no other thread runs, not even the event loop.
 """
 
 import re
@@ -10,19 +10,19 @@ from typing import Any, NoReturn
 import orjson
 
 LONG_BYTES = 16 * 1024 * 1024
-"""The longest JSON that is read at once: if it is one text, that takes 30 ms."""
+"""The longest JSON that is parsed at once: if it is one string, that takes 30 ms."""
 
 MANY_PARTS = 200_000
-"""The most texts and commas of JSON that is read at once: that takes 40 ms at the worst."""
+"""The most strings and commas of JSON that is parsed at once: that takes 40 ms at worst."""
 
 SMALL_BYTES = 512 * 1024
-"""Bytes that nobody need look at: they cannot have so many parts that it takes long."""
+"""The most bytes of JSON that need no check: it cannot have so many parts that parsing takes long."""
 
 RARE = 1_000
-"""Occurrences of a byte that are looked for one by one, which takes 60 µs; they are counted where there are more."""
+"""Occurrences of a byte that are searched one by one, which takes 60 µs; beyond that `bytes.count` counts the rest."""
 
 MAX_DEPTH = 250
-"""How deep arrays and objects may be nested."""
+"""The deepest nesting of arrays and objects."""
 
 _SPACES = re.compile(rb"[ \t\r\n]{0,65536}+")
 _ESCAPE = (
@@ -36,7 +36,7 @@ _STRING = re.compile(_SHORT)
 _PLAIN = re.compile(_SCALAR)
 _STRETCH = re.compile(rb'(?:[^"\\\x00-\x1f]{1,65536}+|' + _ESCAPE + rb"){1,8}+")
 _VALUE = rb"(?:" + _SHORT + rb"|" + _SCALAR + rb")"
-# Members and items that hold no others, each with its comma: a thousand of them take a millisecond.
+# Members and items without nested ones, each with its comma: a thousand of them take a millisecond.
 _ITEMS = re.compile(rb"(?:" + _GAP + _VALUE + _GAP + rb",){1,1000}+")
 _MEMBERS = re.compile(
     rb"(?:" + _GAP + _SHORT + _GAP + rb":" + _GAP + _VALUE + _GAP + rb",){1,1000}+"
@@ -44,7 +44,7 @@ _MEMBERS = re.compile(
 
 
 class NotJson(Exception):
-    """These bytes are no JSON object or array, or one that is nested too deeply."""
+    """The bytes are no JSON object or array, or one that is nested too deeply."""
 
 
 Container = dict[str, Any] | list[Any]
@@ -52,7 +52,7 @@ Container = dict[str, Any] | list[Any]
 
 @dataclass(frozen=True, slots=True)
 class FieldSpan:
-    """Where a top-level field begins, where its value does, and where that ends."""
+    """Where a top-level field begins, where its value begins, and where the value ends."""
 
     name: str
     start: int
@@ -62,14 +62,14 @@ class FieldSpan:
 
 @dataclass(slots=True)
 class Parsed:
-    """A value, and where those of its top-level fields stand that were asked for."""
+    """A value, and the spans of the requested top-level fields."""
 
     value: object = None
     spans: list[FieldSpan] = field(default_factory=list)
 
 
 def count_of(mark: bytes, body: bytes) -> int:
-    """Count a byte in a body: one that is rare there in a tenth of the time that `bytes.count` takes."""
+    """Count a byte in a body; a rare one takes a tenth of the time of `bytes.count`."""
     after = 0
     for found in range(RARE):
         after = body.find(mark, after) + 1
@@ -79,7 +79,7 @@ def count_of(mark: bytes, body: bytes) -> int:
 
 
 def is_large(body: bytes, commas: int | None = None) -> bool:
-    """Whether reading this at once would hold everybody up; `commas` are those in it, where they were counted."""
+    """Return whether parsing this at once would block the event loop; `commas` is their number if it is known."""
     if len(body) <= SMALL_BYTES:
         return False
     if len(body) > LONG_BYTES:
@@ -89,14 +89,14 @@ def is_large(body: bytes, commas: int | None = None) -> bool:
 
 
 def loads(body: bytes) -> Any:
-    """Return what JSON says, read in small steps where it is large; raise `NotJson` or `JSONDecodeError`."""
+    """Return the parsed JSON, read in small steps if it is large; raise `NotJson` or `JSONDecodeError`."""
     return parse(body).value if is_large(body) else orjson.loads(body)
 
 
 def parse(body: bytes, names: frozenset[str] = frozenset()) -> Parsed:
-    """Return a JSON object or array, and where the fields of these names stand; raise `NotJson`.
+    """Return a JSON object or array, and the spans of the fields of these names; raise `NotJson`.
 
-    Fields whose names are spelt with escapes are not found.
+    Fields whose names are written with escapes are not found.
     """
     try:
         return _Parser(body, names).run()
@@ -112,7 +112,7 @@ class _Parser:
         self._parsed = Parsed()
         self._at = 0
         self._open: list[tuple[Container, str, int, int]] = []
-        """The containers around the present value, each with its key and where key and value begin."""
+        """The containers around the current value, each with its key and where key and value begin."""
 
     def run(self) -> Parsed:
         self._open_one(self._next(), "", 0)
@@ -142,7 +142,7 @@ class _Parser:
         return self._parsed
 
     def _run(self, holder: Container) -> bool:
-        """Take members or items at once that hold no others; whether there were any."""
+        """Parse a run of members or items without nested ones at once; return whether there were any."""
         named = isinstance(holder, dict)
         found = (_MEMBERS if named else _ITEMS).match(self._body, self._at)
         if found is None:
@@ -181,7 +181,7 @@ class _Parser:
             self._parsed.spans.append(FieldSpan(key, start, begins, self._at))
 
     def _after(self) -> bool:
-        """Pass over what is closed, and a comma; always false: what follows a comma is no end."""
+        """Close ended containers up to a comma, and skip it; always return false: no end may follow a comma."""
         while self._open:
             closing = b"}" if isinstance(self._open[-1][0], dict) else b"]"
             match self._next():
@@ -212,7 +212,7 @@ class _Parser:
         pieces: list[str] = []
         while (stretch := _STRETCH.match(self._body, self._at)) is not None:
             end = stretch.end()
-            # Not within a character of UTF-8.
+            # Do not cut within a UTF-8 character.
             while end < len(self._body) and self._body[end] & 0xC0 == 0x80 and end > self._at + 1:
                 end -= 1
             pieces.append(orjson.loads(b'"%b"' % self._body[self._at : end]))

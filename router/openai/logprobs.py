@@ -1,7 +1,7 @@
-"""Log probabilities of tokens. OpenAI's two forms of `logprobs`, written and read.
+"""Log probabilities of tokens: writer and parser for OpenAI's two forms of `logprobs`.
 
-A chat lists its tokens as objects, a completion in columns. Both forms have room for the numbers of tokens here: `id` as
-llama.cpp calls it, the columns `token_ids` and `top_token_ids`. OpenAI's own have none.
+A chat lists its tokens as objects, a completion in columns. Both forms are extended by token ids, which OpenAI's own lack: `id`
+as llama.cpp calls it, and the columns `token_ids` and `top_token_ids`.
 """
 
 from collections import deque
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 MAX_LIKELIEST = 20
-"""Tokens that may be told for one place in a text, besides the one that was drawn."""
+"""The most tokens that are reported for one position, besides the sampled one."""
 
 _MOST_ID = 2**32 - 1
 _BESIDE = ("token_ids", "top_logprobs", "top_token_ids")
@@ -17,7 +17,7 @@ _BESIDE = ("token_ids", "top_logprobs", "top_token_ids")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token, its natural logarithm of likelihood, and the likeliest at its place; `None` is what nobody told."""
+    """One token, the natural logarithm of its probability, and the likeliest at its position; `None` is not reported."""
 
     text: str
     logprob: float | None = None
@@ -38,7 +38,7 @@ def of_a_token(token: Token) -> dict[str, object]:
 
 
 def of_a_completion(tokens: Sequence[Token], start: int) -> dict[str, object] | None:
-    """Write the `logprobs` of a completion's choice; its text has `start` characters before the first of them."""
+    """Write the `logprobs` of a completion's choice; its text has `start` characters before the first token."""
     if not tokens:
         return None
     offsets = [start]
@@ -57,7 +57,7 @@ def of_a_completion(tokens: Sequence[Token], start: int) -> dict[str, object] | 
 
 
 def read(given: object) -> tuple[Token, ...]:
-    """Read `logprobs` of either form; nothing where they are neither, for a text without them is whole."""
+    """Read `logprobs` of either form. Anything else yields none: a text is complete without them."""
     try:
         match given:
             case {"content": [*tokens]}:
@@ -70,12 +70,12 @@ def read(given: object) -> tuple[Token, ...]:
 
 
 def token(text: str, logprob: object, id_: object) -> Token:
-    """Make a token of what a worker says of it; what is no number it did not tell."""
+    """Return a token from a worker's values; one that is no number counts as not reported."""
     return Token(text, _number(logprob), _id(id_))
 
 
 class Shown:
-    """The tokens of a text that is shown piece by piece, later than it was said: those whose text was shown so far."""
+    """Buffer for the tokens of a text that is shown in pieces, later than it arrives: a token goes out with its text."""
 
     __slots__ = ("_left", "_room", "start")
 
@@ -83,10 +83,10 @@ class Shown:
         self._left: deque[Token] = deque()
         self._room = 0
         self.start = start
-        """Characters before the first of the tokens that come next."""
+        """Characters before the next token."""
 
     def take(self, tokens: Iterable[Token], shown: int) -> tuple[Token, ...]:
-        """Take in tokens, and that so many characters more were shown; return those that these characters complete."""
+        """Take in tokens, and the number of characters newly shown; return the tokens whose text is now shown."""
         self._left += tokens
         self._room += shown
         told = []
@@ -97,7 +97,7 @@ class Shown:
         return tuple(told)
 
     def rest(self) -> tuple[Token, ...]:
-        """Return what is left once a text has ended by itself: texts of tokens need not add up to it."""
+        """Return the tokens left once a text has ended by itself: the texts of its tokens need not add up to it."""
         left = tuple(self._left)
         self._left.clear()
         return left
@@ -143,7 +143,7 @@ def _columns(
 
 
 def _column(given: object, count: int) -> Sequence[object]:
-    """Return a column; one without a value where there is none of that length."""
+    """Return a column, or one of `None` if it does not have that length."""
     return given if isinstance(given, list) and len(given) == count else [None] * count
 
 

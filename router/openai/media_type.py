@@ -1,9 +1,9 @@
-"""Parser of `Content-Type`. Read strictly: what two readers could take for two different things is refused.
+"""Parser for `Content-Type`. It is strict: a header that two parsers could read differently is refused.
 
-A worker reads the same header again, with a reader of its own. Were it to decode the body by a charset that we do not
-apply, or split a form at another boundary, it would see another model than the one that the request was routed by.
+A worker parses the same header again. If it decoded the body by a charset that the node does not apply, or split a form at
+another boundary, it would see another model than the one that the request was routed by.
 
-Type of a file: by how it begins, never by what somebody calls it.
+The type of a file is determined by its first bytes, never by a name that it was given.
 """
 
 import re
@@ -16,7 +16,7 @@ from router.errors import BadRequest
 
 @dataclass(frozen=True, slots=True)
 class FileType:
-    """A media type, and the ending that names of such files have."""
+    """A media type, and the extension of its files' names."""
 
     media: str
     ending: str
@@ -46,7 +46,7 @@ _BEGINNINGS = (
 
 
 def type_of(content: bytes) -> FileType:
-    """Return the type of a file with this content, `UNKNOWN` where its beginning is none of those that are known here."""
+    """Return the type of a file with this content, `UNKNOWN` if its first bytes are not known here."""
     if content.startswith(b"RIFF"):
         return {b"WEBP": _WEBP, b"WAVE": _WAV}.get(content[8:12], UNKNOWN)
     if content[4:8] == b"ftyp":
@@ -55,11 +55,11 @@ def type_of(content: bytes) -> FileType:
 
 
 MAX_CHARACTERS = 256
-"""The longest header that is read; a boundary may take 70 of them."""
+"""The most characters of a header; a boundary may take 70 of them."""
 
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _TYPE = re.compile(rf"[ \t]*({_WORD}/{_WORD})[ \t]*")
-# RFC 9110 5.6.6, but without escapes in quotes; boundaries are often sent unquoted although they hold `=` or `/`.
+# RFC 9110 5.6.6, but without escapes in quotes; boundaries are often sent unquoted although they contain `=` or `/`.
 _PARAMETER = re.compile(rf""";[ \t]*(?:({_WORD})=({_WORD[:-2]}/:=?]+|"[ !#-\[\]-~]*")[ \t]*)?""")
 _UTF8 = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
 
@@ -74,7 +74,7 @@ class Media:
 
 @lru_cache(maxsize=256)
 def media_of(content_type: str) -> Media:
-    """Read a header; raise `BadRequest` (415) for one that is malformed, ambiguous or of a charset that is not UTF-8."""
+    """Read a header; raise `BadRequest` (415) if it is malformed or ambiguous, or names a charset that is not UTF-8."""
     found = _TYPE.match(content_type)
     if found is None or len(content_type) > MAX_CHARACTERS or not content_type.isascii():
         raise _unsupported("the content type is malformed; send application/json")
@@ -97,7 +97,7 @@ def media_of(content_type: str) -> Media:
 
 
 def is_utf8(charset: str) -> bool:
-    """Whether a charset reads text as UTF-8 does."""
+    """Return whether a charset decodes its text as UTF-8 does."""
     return charset.strip().lower() in _UTF8
 
 

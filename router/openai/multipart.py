@@ -1,8 +1,8 @@
-"""Multipart forms, as spans of bytes of the body, so that a field can be replaced in place.
+"""Parser for multipart forms, as spans of bytes of the body, so that a field can be replaced in place.
 
-Follows RFC 7578. Forms are read more strictly than the RFC allows, because its latitude is used by nobody: preambles and
-padding after delimiters cost a parser a step per byte, and names that are doubled, encoded or escaped, charsets and
-transfer encodings are understood differently by the worker that reads the form next.
+Follows RFC 7578, but more strictly, because no client needs the freedom that it allows: preambles and padding after delimiters
+cost a parser a step per byte, and names that are doubled, encoded or escaped, charsets and transfer encodings are understood
+differently by the worker that reads the form next.
 """
 
 import re
@@ -24,14 +24,14 @@ MAX_HEADERS = 8
 MAX_HEADER_BYTES = 1024
 MAX_EPILOGUE_BYTES = 64
 MAX_TEXT_BYTES = 2048
-"""The longest text field that `fields` returns; prompts and files are nobody's business here."""
+"""The longest text field, in bytes, that `fields` returns; prompts and files are not needed here."""
 
-_HEAD_BYTES = 16 * 1024  # of a part: its headers, and a little of what they are about
+_HEAD_BYTES = 16 * 1024  # of a part: its headers, and a little of its content
 _TAIL_BYTES = 1024
-# No boundary has it, so none is found that begins before what was left out, and ends behind it.
+# No boundary contains it, so none is found that begins before the omitted bytes and ends behind them.
 _LEFT_OUT = b"\0"
 
-# RFC 2046 5.1.1, without what needs quoting twice.
+# RFC 2046 5.1.1, without characters that need quoting twice.
 _BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
 _PARAMETER = re.compile(
     rb"""[ \t]*;[ \t]*([!#$%&'+.^_`|~*0-9A-Za-z-]+)=("(?:[^"\\]|\\.)*+"|[^\s;"\\]+)"""
@@ -42,7 +42,7 @@ _AS_IT_IS = frozenset({b"7bit", b"8bit", b"binary"})
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a form: its name, whether it is a file, and where its content lies in the body."""
+    """One part of a form: its name, whether it is a file, and the span of its content in the body."""
 
     name: str
     is_file: bool
@@ -51,9 +51,9 @@ class Part:
 
 
 def fields(body: bytes, listed: Sequence[Part]) -> Mapping[str, str]:
-    """Return the short text fields of a form that has these parts; raise `BadRequest` when it names `model` twice."""
+    """Return the short text fields of a form that has these parts; raise `BadRequest` if it names `model` twice."""
     found: dict[str, str] = {}
-    # Files too, and other spellings: a worker may take any of them for the one that counts.
+    # Files and other spellings count too: a worker may take any of them for the model.
     if sum(part.name.lower() == "model" for part in listed) > 1:
         raise BadRequest("the form names `model` twice", param="model")
     for part in listed:
@@ -63,14 +63,14 @@ def fields(body: bytes, listed: Sequence[Part]) -> Mapping[str, str]:
             found[part.name] = body[part.start : part.end].decode()
         except UnicodeDecodeError as error:
             raise BadRequest(f"{part.name!r} is not UTF-8", param=part.name) from error
-    # RFC 7578 4.6: what this field says is the charset of all the others.
+    # RFC 7578 4.6: the value of this field is the charset of all other fields.
     if not is_utf8(found.get("_charset_", "utf-8")):
         raise BadRequest("only UTF-8 is supported (`_charset_`)", param="_charset_")
     return found
 
 
 def with_model(body: bytes, content_type: str, model: str) -> bytes:
-    """Replace the content of the field `model`; a form without one is returned as it is."""
+    """Return the form with the content of the field `model` replaced; a form without one is returned unchanged."""
     for part in parts(body, content_type):
         if part.name == "model" and not part.is_file and part.end > part.start:
             return body[: part.start] + model.encode() + body[part.end :]
@@ -78,13 +78,13 @@ def with_model(body: bytes, content_type: str, model: str) -> bytes:
 
 
 def without(body: bytes, content_type: str, names: Set[str]) -> bytes:
-    """Leave out every part, field or file, whose name is in `names` in any case; all other bytes stay as they were."""
+    """Return the form without every part, field or file, whose name is in `names`, ignoring case; all other bytes stay."""
     listed = parts(body, content_type)
     left_out = [part.name.lower() in names for part in listed]
     if not any(left_out):
         return body
     delimiter = b"--" + media_of(content_type).parameters["boundary"].encode()
-    # What follows each delimiter: the parts, and the end.
+    # The bytes after each delimiter: the parts, and the end.
     *blocks, end = (b"\r\n" + body).split(b"\r\n" + delimiter)[1:]
     if len(blocks) != len(listed):
         raise BadRequest("a part of the form is not terminated")
@@ -93,7 +93,7 @@ def without(body: bytes, content_type: str, names: Set[str]) -> bytes:
 
 
 def parts(body: bytes, content_type: str) -> list[Part]:
-    """List the parts of a form in their order; raise `BadRequest` when it is malformed or beyond a limit."""
+    """List the parts of a form in order; raise `BadRequest` if it is malformed or exceeds a limit."""
     named = media_of(content_type).parameters.get("boundary", "")
     if not _BOUNDARY.fullmatch(named):
         raise BadRequest(
@@ -128,11 +128,11 @@ def parts(body: bytes, content_type: str) -> list[Part]:
 
 
 def _delimiters(body: bytes, boundary: bytes) -> list[int]:
-    """Say where delimiters begin; raise `BadRequest` unless they are well-formed, few, and all there."""
+    """Return where the delimiters begin; raise `BadRequest` unless they are well-formed, complete and few enough."""
     delimiter = b"--" + boundary
     if not boundary or not body.startswith(delimiter):
         raise BadRequest("the form does not begin with the boundary that its content type names")
-    # One pass: an image is long.
+    # One pass: a form with an image is long.
     at, closing = 0, -1
     found: list[int] = []
     for _ in range(MAX_PARTS + 1):
@@ -156,7 +156,7 @@ def _delimiters(body: bytes, boundary: bytes) -> list[int]:
 
 
 class _Reader:
-    """Takes in what the parser finds."""
+    """Receiver of the parser's callbacks."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
@@ -166,14 +166,14 @@ class _Reader:
         self._piece = b""
 
     def read(self, parser: MultipartParser, body: bytes, delimiters: list[int]) -> None:
-        """Let the parser read the body but for the middle of long parts: no delimiter is there, nor need it look for one."""
+        """Let the parser read the body except the middle of long parts, where no delimiter is and none need be searched."""
         at = 0
         for after, before in pairwise(delimiters):
             begun, ends = after + _HEAD_BYTES, before - _TAIL_BYTES
             if begun < ends:
                 self._write(parser, body, at, begun)
                 at = begun
-                # Else its headers go on.
+                # Otherwise the part's headers go on.
                 if self._start:
                     parser.write(_LEFT_OUT)
                     at = ends
@@ -220,7 +220,7 @@ class _Reader:
             self._refuse("a part has no name")
 
     def data(self, data: bytes, start: int, end: int) -> None:
-        # Or else the beginning of a boundary that was none.
+        # Other data is what looked like the beginning of a boundary and was none.
         if data is self._piece:
             self._start = self._start or self._at + start
             self._end = self._at + end
@@ -238,7 +238,7 @@ class _Reader:
 
 
 def _disposition(value: bytes) -> Mapping[bytes, bytes] | None:
-    """Read what a part says of itself; `None` where two readers might find two names in it."""
+    """Read the parameters of a part's `Content-Disposition`; `None` if two parsers might find two names in it."""
     if value[: len(_FORM_DATA)].lower() != _FORM_DATA:
         return None
     found: dict[bytes, bytes] = {}
@@ -248,7 +248,7 @@ def _disposition(value: bytes) -> Mapping[bytes, bytes] | None:
         if parameter is None or parameter[1].lower() in found:
             return None
         if b'\\"' in parameter[2] and b";" in parameter[2]:
-            return None  # whoever knows no escapes finds a parameter in the quotes
+            return None  # a parser without escapes would find a parameter in the quotes
         at = parameter.end()
         found[parameter[1].lower()] = parameter[2]
     names = [name for name in found if name.startswith(b"name")]

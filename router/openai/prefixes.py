@@ -1,7 +1,7 @@
 """Prefix hashes of a conversation, as a chain: equal as far as two conversations are equal, message by message.
 
-The n-th hash covers all before it too, so a chat that goes on has the hashes of its earlier requests among its own. Within
-a long message there is one for every `BLOCK` as well: two questions about one document share the document.
+The n-th hash covers all before it too, so a continued chat has the hashes of its earlier requests among its own. A long message
+has one hash for every `BLOCK` as well: two questions about one document share the document's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,23 +13,23 @@ import orjson
 from registry.values import value_class
 
 MIN_BYTES = 1024
-"""Shorter bodies have no chain: a worker reads them anew in no time."""
+"""Shorter bodies have no chain: a worker reads them anew very fast."""
 
 MAX_BYTES = 1024 * 1024
-"""Longer bodies have no chain: reading them once more would cost more than a warm cache saves the router."""
+"""Longer bodies have no chain: reading them once more would cost the router more than a warm cache saves."""
 
 MAX_LINKS = 256
-"""Prefixes of one conversation that are looked at; what is beyond them changes nothing."""
+"""The most prefixes of one conversation; what follows them is ignored."""
 
 BLOCK = 4096
-"""Bytes of a message that have a hash of their own: about a thousand tokens, of which a worker reads again what is cut off."""
+"""Bytes of a message with a hash of their own: about a thousand tokens, of which a worker reads a cut-off rest again."""
 
 _EVERYBODYS = frozenset({"system", "developer"})
 
 
 @value_class
 class Prefix:
-    """One beginning of a conversation: the hash of all up to there, and how many bytes that is."""
+    """One prefix of a conversation: its hash, and its length in bytes."""
 
     digest: bytes
     size: int
@@ -37,10 +37,10 @@ class Prefix:
 
 @value_class
 class Prefixes:
-    """The beginnings of a conversation, ever longer; none for what is no conversation.
+    """The prefixes of a conversation, in growing length; none for what is no conversation.
 
-    The first `shared` of them are what a service says to all its chats, tools and the system's words. `opening` is the place of
-    the one that ends with the first words of a user. `goes_on` says that somebody has answered before.
+    The first `shared` of them cover what a service puts before all its chats: tools and system messages. `opening` is the index
+    of the prefix that ends with the user's first message. `goes_on` says that the conversation already has an answer.
     """
 
     chain: tuple[Prefix, ...] = ()
@@ -50,12 +50,12 @@ class Prefixes:
 
     @property
     def size(self) -> int:
-        """How many bytes were looked at."""
+        """The number of bytes that the prefixes cover."""
         return self.chain[-1].size if self.chain else 0
 
     @property
     def key(self) -> bytes:
-        """What tells it from other conversations from its first request on, on every node alike."""
+        """The identity of the conversation: the same from its first request on, and on every node."""
         return self.chain[self.opening].digest if self.chain else b""
 
 
@@ -63,7 +63,7 @@ NONE = Prefixes()
 
 
 def prefixes_of(fields: Mapping[str, object], size: int) -> Prefixes:
-    """Read how the conversation of a request begins, whose body has these fields and so many bytes."""
+    """Return the prefixes of the conversation in a request whose body has these fields and `size` bytes."""
     messages = fields.get("messages")
     if messages is None and isinstance(fields.get("prompt"), str):
         messages = [fields["prompt"]]
@@ -75,9 +75,9 @@ def prefixes_of(fields: Mapping[str, object], size: int) -> Prefixes:
         # A chat template puts the tools before everything else.
         found = [*_chain(orjson.dumps(fields.get("tools")), messages)]
     except orjson.JSONEncodeError:
-        # It can be read, but is too deep to be written: no worker reads a conversation in it.
+        # The body can be parsed, but is nested too deeply to be serialised: no worker finds a conversation in it.
         return NONE
-    # Where nobody but the system speaks, the last of it has to tell conversations apart.
+    # If there are only system messages, the last prefix has to tell conversations apart.
     shared = min(sum(place < spoken for place, _, _ in found), len(found) - 1)
     ends = (at for at, (place, whole, _) in enumerate(found) if whole and place >= spoken)
     return Prefixes(
@@ -89,7 +89,7 @@ def prefixes_of(fields: Mapping[str, object], size: int) -> Prefixes:
 
 
 def _chain(seed: bytes, messages: Sequence[object]) -> Iterator[tuple[int, bool, Prefix]]:
-    """Yield each prefix with the place of the message that it ends in, and whether it ends with it."""
+    """Yield each prefix with the index of the message that it ends in, and whether it covers all of that message."""
     digest, size, links = blake2b(seed, digest_size=16).digest(), 0, 0
     for place, message in enumerate(messages):
         written = orjson.dumps(message)

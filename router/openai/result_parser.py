@@ -1,6 +1,6 @@
-"""Parser of answers in OpenAI's form that are no text. JSON in, values out: the other half of `router.openai.text_parser`.
+"""Parser for answers in OpenAI's form that are no text: JSON in, values out. `router.openai.text_parser` reads texts.
 
-For clients that speak another protocol. What is no such answer is a failure of whoever gave it.
+For clients that speak another protocol. An invalid answer is a failure of the worker that gave it.
 """
 
 import struct
@@ -16,13 +16,13 @@ from router.openai.result_writer import Ranked, Segment
 from router.openai.usage import Usage, told
 
 _MOST_TOKEN = 2**31 - 1
-# The greatest number of 32 bits is the most that other protocols can tell.
+# The greatest 32-bit float: other protocols cannot express more.
 _MOST = (2 - 2**-23) * 2.0**127
 
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """Embeddings, in the order of the texts that they are of; `usage` where it was told."""
+    """Embeddings, in the order of their texts; `usage` if it was reported."""
 
     vectors: tuple[tuple[float, ...], ...]
     usage: Usage | None
@@ -30,7 +30,7 @@ class Vectors:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """How documents were ranked, in the order of the answer; `usage` where it was told, and the `total` beside it."""
+    """Ranked documents, in the order of the answer; `usage` if it was reported, and `total`, its `total_tokens`."""
 
     ranked: tuple[Ranked, ...]
     usage: Usage | None
@@ -39,7 +39,7 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What was said, and when: without segments where the answer has no times."""
+    """What was said, and when; without segments if the answer has no times."""
 
     text: str
     segments: tuple[Segment, ...]
@@ -47,7 +47,7 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What a store holds; `similarities` of what was found, else none."""
+    """Entries of a store; `similarities` of found ones, else none."""
 
     keys: tuple[tuple[float, ...], ...]
     values: tuple[str, ...]
@@ -55,7 +55,7 @@ class Columns:
 
 
 def vectors_of(body: bytes, count: int) -> Vectors:
-    """Read embeddings of so many texts, as numbers or base64."""
+    """Read the embeddings of `count` texts, as numbers or base64."""
     said = _object(body)
     placed: dict[int, tuple[float, ...]] = {}
     for at, one in enumerate(_list(said, "data")):
@@ -70,12 +70,12 @@ def vectors_of(body: bytes, count: int) -> Vectors:
 
 
 def images_of(body: bytes) -> tuple[bytes | str, ...]:
-    """Read images: each is the image itself, or a text that says where on the web it is."""
+    """Read images: each is the image itself, or its URL on the web."""
     return tuple(map(_image, _list(_object(body), "data")))
 
 
 def transcript_of(body: bytes) -> Transcript:
-    """Read what was written down of a recording, in JSON, verbose or not."""
+    """Read the transcript of a recording, in JSON, verbose or not."""
     said = _object(body)
     text = said.get("text")
     if not isinstance(text, str):
@@ -85,7 +85,7 @@ def transcript_of(body: bytes) -> Transcript:
 
 
 def ranking_of(body: bytes, count: int) -> Ranking:
-    """Read how so many documents were ranked, as Jina and Cohere say it."""
+    """Read a ranking of `count` documents, in the form of Jina and Cohere."""
     said = _object(body)
     ranked = tuple(_ranked(one, count) for one in _list(said, "results"))
     if len({one.index for one in ranked}) != len(ranked):
@@ -97,7 +97,7 @@ def ranking_of(body: bytes, count: int) -> Ranking:
 
 
 def tokens_of(body: bytes) -> tuple[int, ...]:
-    """Read the numbers of tokens, which llama.cpp may tell with their texts."""
+    """Read the ids of tokens, which llama.cpp may give with their texts."""
     return tuple(map(_token, _list(_object(body), "tokens")))
 
 
@@ -188,7 +188,7 @@ def _decoded(data: str) -> bytes:
 
 def _spent(said: Mapping[str, object]) -> Usage | None:
     match said.get("usage"):
-        # Jina and Infinity tell the sum alone, of which nothing was written.
+        # Jina and Infinity report only the total, which is all prompt.
         case {"total_tokens": int(total), **rest} if "prompt_tokens" not in rest:
             return told({"usage": {"prompt_tokens": total}})
     return told(said)

@@ -1,18 +1,19 @@
-"""Writer of rankings: as Jina and Cohere say it, the best first.
+"""Writer for answers that are no text: rankings, embeddings, images, stores, tokens, transcripts, a model's inner state.
 
-Writer of embeddings: numbers, or the base64 of little-endian numbers of 32 bits.
+Rankings have the form of Jina and Cohere, the best first.
 
-Writer of a model's inner state, token by token.
+Embeddings are numbers, or the base64 of little-endian 32-bit floats.
 
-Writer of images: the one of `b64_json` and `url` that was asked for, and not the other.
+A model's inner state is written token by token.
 
-A node serves no files: the address that it gives is a `data:` URI, which holds the image itself.
+Images have the requested one of `b64_json` and `url`, not both. A node serves no files: its URL is a `data:` URI with the image
+itself.
 
-Writer of a vector store's answers: in columns, as LocalAI says it.
+A vector store's answers have columns, as LocalAI's do.
 
-Writer of tokens, as LocalAI and llama.cpp say it; with their texts, as llama.cpp or vLLM does.
+Tokens have the form of LocalAI and llama.cpp; with their texts, that of llama.cpp or vLLM.
 
-Writer of transcripts: OpenAI's JSON, text, or subtitles.
+Transcripts are OpenAI's JSON, text, or subtitles.
 """
 
 import struct
@@ -50,7 +51,7 @@ def _packed(vector: Sequence[float]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TokenGuts:
-    """One token of the text, and what the model makes of it."""
+    """One token of the text, with its embeddings and hidden state."""
 
     token: str
     id: int
@@ -61,7 +62,7 @@ class TokenGuts:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """One token that may come next. The protocol calls its probability a logit."""
+    """One candidate for the next token. The protocol calls its probability a logit."""
 
     token: str
     id: int
@@ -69,7 +70,7 @@ class Next:
 
 
 def write_guts(tokens: Iterable[TokenGuts], following: Iterable[Next]) -> bytes:
-    """Return the answer with these tokens."""
+    """Return the answer with these tokens and candidates for the next one."""
     return orjson.dumps({"tokens": [*map(asdict, tokens)], "next": [*map(asdict, following)]})
 
 
@@ -85,7 +86,7 @@ def _said(image: bytes, base64: bool) -> dict[str, str]:  # noqa: FBT001 (as its
 
 
 DONE = b"{}"
-"""The answer to what changes a store. LocalAI's is empty; this one can be read as JSON too."""
+"""The answer to a change of a store. LocalAI's is empty; this one is also valid JSON."""
 
 
 def write_store(
@@ -93,7 +94,7 @@ def write_store(
     values: Sequence[bytes],
     similarities: Sequence[float] | None = None,
 ) -> bytes:
-    """Return the answer with what is kept for these keys; a value that is no text is a data URI."""
+    """Return the answer with the values of these keys; a value that is no text is a `data:` URI."""
     said: dict[str, object] = {
         "keys": keys,
         "values": [*map(text_of, values)],
@@ -102,12 +103,12 @@ def write_store(
 
 
 def write_tokens(tokens: Sequence[int]) -> bytes:
-    """Return the answer with the numbers of these tokens."""
+    """Return the answer with the ids of these tokens."""
     return orjson.dumps({"tokens": list(tokens)})
 
 
 def write_token_texts(asked: Tokenize, tokens: Sequence[int], texts: Sequence[str]) -> bytes:
-    """Return the answer with the texts of these tokens too, in the form that was asked for."""
+    """Return the answer with the texts of these tokens too, in the requested form."""
     if asked.others.get(WITH_PIECES) is True:
         pairs = zip(tokens, texts, strict=True)
         return orjson.dumps({"tokens": [{"id": one, "piece": text} for one, text in pairs]})
@@ -130,7 +131,7 @@ class Segment:
 def write_transcript(
     asked: Transcription, text: str, segments: Sequence[Segment]
 ) -> tuple[str, bytes]:
-    """Return the content type and the body of the answer, in the format that was asked for."""
+    """Return the content type and the body of the answer, in the requested format."""
     match asked.format:
         case "text":
             return "text/plain; charset=utf-8", f"{text}\n".encode(errors="replace")
@@ -162,7 +163,7 @@ def _verbose(asked: Transcription, text: str, segments: Sequence[Segment]) -> di
 
 
 def _cue(segment: Segment, point: str) -> str:
-    # A blank line would end it, and an arrow begin another.
+    # A blank line would end the cue, and an arrow would begin another.
     text = " ".join(segment.text.replace("-->", "->").split())
     start, end = _time(segment.start, point), _time(segment.end, point)
     return f"{start} --> {end}\n{text}\n\n"
@@ -177,7 +178,7 @@ def _time(seconds: float, point: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """How well one of the documents, by its place in the request, answers the question."""
+    """The score of one document for the query; `index` is its place in the request."""
 
     index: int
     score: float
@@ -186,9 +187,9 @@ class Ranked:
 def write_ranking(
     asked: Rerank, ranked: Iterable[Ranked], *, id: str, model: str, usage: Usage, prompt: int = 0  # noqa: A002 (as the form has it)
 ) -> bytes:  # fmt: skip
-    """Return the answer: no more documents than were asked for, with their texts where they are wanted.
+    """Return the answer: at most `top_n` documents, with their texts if requested.
 
-    `prompt` are the tokens of the question alone, where its worker counts those.
+    `prompt` is the number of tokens of the query alone, if the worker counts them.
     """
     best = sorted(ranked, key=lambda one: -one.score)[: asked.top_n]
     results = [

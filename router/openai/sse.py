@@ -1,7 +1,7 @@
 """Incremental splitter of event streams, which keeps every byte.
 
 Follows the WHATWG specification of server-sent events, section 9.2.6, for line ends, comments and `data` lines. Used
-only where events must be looked at; streams are otherwise passed through as bytes.
+only where events must be examined; otherwise streams pass through as bytes.
 """
 
 import re
@@ -12,15 +12,15 @@ from registry.values import value_class
 _EVENT_END = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _MARK = b"\xef\xbb\xbf"
-# The first eight bytes of what a `data` line says, fewer where the line is shorter.
+# The first eight bytes of a `data` line's value, fewer if the line is shorter.
 _SAID = re.compile(rb"(?:\A|[\r\n])data: ?+([^\r\n]{8}|[^\r\n]+(?=[\r\n]))")
-_ENOUGH = 16  # bytes of a line that tell whether it is such a one
+_ENOUGH = 16  # bytes of a line that suffice for that pattern
 
 _LONGEST_HELD = 1024 * 1024  # an event up to this size is held until it is whole
 _LONGEST_TAIL = 4
 
 SILENT_BYTES = 256 * 1024
-"""How much of a stream may come before it says anything: comments, while a prompt is read."""
+"""Bytes of a stream that may come before its first data: comments, while a prompt is read."""
 
 
 class EventTooLarge(ValueError):
@@ -29,7 +29,7 @@ class EventTooLarge(ValueError):
 
 @value_class
 class Event:
-    """One event: the bytes as they came, its blank line included, and what its `data` lines say.
+    """One event: the bytes as they came, its blank line included, and the value of its `data` lines.
 
     `data` is empty for comments and for events without data; several `data` lines are joined with a line feed.
     """
@@ -39,7 +39,7 @@ class Event:
 
 
 class Opening:
-    """Tells when a stream first says anything, whatever the size of its chunks: comments and blank lines do not."""
+    """Detector of a stream's first data, in chunks of any size; comments and blank lines are none."""
 
     def __init__(self) -> None:
         self._line = b""
@@ -55,42 +55,42 @@ class Opening:
 
 
 EVENT_ENDS = (b"\n\n", b"\n\r\n", b"\r\r")
-"""The ends of events; that of CRLF is covered by the second."""
+"""The ends of events; the second also covers CRLF."""
 
 
 def has_line(events: bytes, data: bytes) -> bool:
-    """Return whether the data of some line begins so. A pattern that looks at each line's beginning costs fifty times as much."""
+    """Return whether the data of some line begins with `data`. A pattern anchored at each line costs fifty times as much."""
     usual, short = b"\ndata: " + data, b"\ndata:" + data
     return usual in events or short in events or events.startswith((usual[1:], short[1:]))
 
 
-_NOTHING = bytearray()  # that of all who hold nothing: what grows is never empty
+_NOTHING = bytearray()  # shared by all that hold nothing; only a buffer with bytes is ever changed
 
 
 class WholeEvents:
-    """Holds back the beginning of an event until it is whole: half of one could not be followed by our error event."""
+    """Buffer that holds back the beginning of an event until it is whole: the node's error event cannot follow half an event."""
 
     __slots__ = ("held",)
 
     def __init__(self) -> None:
         self.held = _NOTHING
-        """The beginning of an event."""
+        """The beginning of an event that is not whole yet."""
 
     @property
     def rest(self) -> bytes:
-        """What is held back."""
+        """The bytes that are held back."""
         return bytes(self.held)
 
     def take(self, chunk: bytes) -> bytes:
-        """Take in the next bytes and return what is ready to be sent, nothing perhaps."""
+        """Take in the next bytes and return those that are ready to be sent, possibly none."""
         if not self.held and chunk.endswith(EVENT_ENDS):
             return chunk
-        # What is held has no end in it, but may have the beginning of one.
+        # The held bytes contain no end of an event, but may end with the beginning of one.
         before = bytes(self.held[-_LONGEST_TAIL:])
         looked = before + chunk
         end = max(looked.rfind(mark) + len(mark) if mark in looked else 0 for mark in EVENT_ENDS)
         if end == 0 and len(self.held) + len(chunk) < _LONGEST_HELD:
-            # It grows in place: joined anew for every chunk, an event of small chunks would be copied again and again.
+            # The buffer grows in place: joining anew for every chunk would copy an event of small chunks again and again.
             if self.held:
                 self.held += chunk
             else:
@@ -98,17 +98,17 @@ class WholeEvents:
             return b""
         cut = end - len(before) if end else len(chunk)
         ready = b"".join((self.held, chunk[:cut]))
-        # A new one, for what was once long keeps its room.
+        # A new buffer, since one that was once long keeps its memory.
         self.held = bytearray(chunk[cut:]) if cut < len(chunk) else _NOTHING
         return ready
 
 
 class Splitter:
-    """Cuts a stream into events, whatever the size of its chunks."""
+    """Splitter of a stream into events, in chunks of any size."""
 
     def __init__(self, *, max_event_bytes: int) -> None:
         self._limit = max_event_bytes
-        # One buffer that grows: joined anew for every chunk, an event of small chunks would be copied again and again.
+        # One buffer that grows: joining anew for every chunk would copy an event of small chunks again and again.
         self._held = bytearray()
         self._seen = 0
 
@@ -136,11 +136,11 @@ class Splitter:
 
     @property
     def held(self) -> bytes:
-        """The beginning of an event whose end has not come."""
+        """The beginning of an event whose end has not arrived."""
         return bytes(self._held)
 
     def finish(self) -> list[Event]:
-        """Return what is left when the stream ends, as one event, even if its blank line never came."""
+        """Return what is left when the stream ends, as one event, even without its blank line."""
         held, self._held, self._seen = bytes(self._held), bytearray(), 0
         return [Event(held, data_of(held))] if held else []
 
@@ -150,22 +150,22 @@ class Splitter:
 
 
 def _event_end(held: bytes | bytearray, look: int, *, plain: bool) -> int:
-    """Return where the event ends that is looked at from `look` on, -1 where that is not here; `plain` says that no CR is."""
+    """Return where the event ends, searching from `look` on, or -1 if its end has not arrived; `plain` means without any CR."""
     if plain:
         at = held.find(b"\n\n", look)
         return at + 2 if at >= 0 else -1
     end = _EVENT_END.search(held, look)
-    # A last CR may be the first half of a CRLF: whose, the next byte tells.
+    # A final CR may be the first half of a CRLF, which only the next byte tells.
     if end is None or (end.end() == len(held) and held.endswith(b"\r")):
         return -1
     return end.end()
 
 
 def data_of(raw: bytes) -> bytes:
-    """Return what the `data` lines of one event say."""
+    """Return the value of the `data` lines of one event."""
     if raw.startswith(b"data: ") and raw.endswith(b"\n\n"):
         only = raw[6:-2]
-        # As nearly all events are: one line.
+        # Nearly all events are one line.
         if b"\n" not in only and b"\r" not in only:
             return only
     if b"data" not in raw:
@@ -179,10 +179,10 @@ def data_of(raw: bytes) -> bytes:
 
 
 def with_data(event: Event, data: bytes) -> bytes:
-    """Return an event's bytes with other data, all other lines and line ends as they came."""
+    """Return an event's bytes with other data, all other lines and line ends unchanged."""
     if event.data in event.raw:
         head, _, tail = event.raw.rpartition(event.data)
         return head + data + tail
-    # Data over several lines: they become one, in front of the others.
+    # Data over several lines becomes one line, in front of the event's other lines.
     lines = [line for line in event.raw.splitlines(keepends=True) if not line.startswith(b"data")]
     return b"data: " + data.replace(b"\n", b" ") + b"\n" + b"".join(lines)

@@ -1,6 +1,6 @@
-"""Parser of texts in OpenAI's form. JSON or stream events in, small events out: the mirror of `text_writer`.
+"""Parser for texts in OpenAI's form. JSON or stream events in, small events out: the mirror of `text_writer`.
 
-For clients that speak another protocol. What they have no word for (ids, fingerprints) is not read.
+For clients that speak another protocol. What their protocols lack (ids, fingerprints) is not read.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,7 +29,7 @@ _REASONS: Mapping[object, Reason] = {
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """A piece of what a model thinks before it says its text, where its worker tells that apart."""
+    """A piece of a model's reasoning before its text, where the worker separates the two."""
 
     text: str
     choice: int = 0
@@ -37,7 +37,7 @@ class Thought:
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
-    """A piece of a call of a tool. The first of each `index` has its id and name; the `arguments` are JSON once joined."""
+    """A piece of a tool call. The first of each `index` has its id and name; the `arguments` are JSON once joined."""
 
     index: int
     id: str
@@ -48,7 +48,7 @@ class CallPart:
 
 @dataclass(frozen=True, slots=True)
 class TextFailure:
-    """The stream is over because somebody on its way failed."""
+    """A failure on the way of a stream, which ends it."""
 
     message: str
     type: str
@@ -59,7 +59,7 @@ Heard: TypeAlias = Delta | Thought | CallPart | End | Usage | TextFailure
 
 
 class Stream:
-    """One stream of text, chunk by chunk, whatever their size. `ended` says that it said its `[DONE]`, or failed."""
+    """One stream of text, in chunks of any size. `ended` says that its `[DONE]` or a failure has come."""
 
     __slots__ = ("_splitter", "_told", "ended")
 
@@ -69,11 +69,11 @@ class Stream:
 
     @property
     def whole(self) -> bool:
-        """Whether it may end here. Some workers never say why they end, others no `[DONE]`; who says neither broke off."""
+        """Whether the stream may end here: after a finish reason or `[DONE]`. Some workers omit one; without both it broke."""
         return self.ended or self._told
 
     def take(self, chunk: bytes) -> list[Heard]:
-        """Return what the next bytes say; raise `WorkerFailed` for what is no stream of OpenAI's."""
+        """Return the events in the next bytes; raise `WorkerFailed` if this is no stream of OpenAI's."""
         try:
             events = self._splitter.feed(chunk)
         except EventTooLarge as error:
@@ -81,7 +81,7 @@ class Stream:
         return self._heard(event.data for event in events)
 
     def finish(self) -> list[Heard]:
-        """Return what the stream's last event says, whose blank line never came."""
+        """Return the content of the stream's last event if its blank line never came."""
         return self._heard(event.data for event in self._splitter.finish())
 
     def _heard(self, said: Iterable[bytes]) -> list[Heard]:
@@ -101,7 +101,7 @@ class Stream:
 
 
 def whole(kind: Kind, body: bytes) -> list[Heard]:
-    """Return what an answer in one piece says of a chat or a completion; raise `WorkerFailed` for what is no such answer."""
+    """Return the events of a chat or completion answered in one piece; raise `WorkerFailed` if it is no such answer."""
     said = _object(body)
     choices = said.get("choices")
     if not isinstance(choices, list) or not choices:
@@ -129,13 +129,13 @@ def text_of(heard: Iterable[Heard], choice: int = 0) -> str:
 
 
 def reason_of(heard: Iterable[Heard], choice: int = 0) -> Reason:
-    """Return why one choice ended."""
+    """Return the finish reason of one choice."""
     ends = (event.reason for event in heard if isinstance(event, End) and event.choice == choice)
     return next(ends, "stop")
 
 
 def usage_of(heard: Iterable[Heard]) -> Usage | None:
-    """Return the tokens that an answer took, where it tells: the last word counts."""
+    """Return the usage of an answer, `None` without any; the last report counts."""
     last: Usage | None = None
     for event in heard:
         if isinstance(event, Usage):
@@ -144,7 +144,7 @@ def usage_of(heard: Iterable[Heard]) -> Usage | None:
 
 
 def of_chunk(said: Mapping[str, object]) -> Iterator[Heard]:
-    """Return what one event of a stream says; raise `WorkerFailed` for what is none."""
+    """Yield the content of one event of a stream; raise `WorkerFailed` if it is invalid."""
     error = said.get("error")
     if error:
         yield _failure(error)
@@ -193,7 +193,7 @@ def _call(call: object, at: int, choice: int) -> CallPart:
 
 
 def _arguments(given: object) -> str:
-    # Some workers hand over an object where OpenAI has its JSON.
+    # Some workers send an object where OpenAI has a string of JSON.
     if isinstance(given, dict):
         return orjson.dumps(given).decode()
     return _text(given)
@@ -211,7 +211,7 @@ def _failure(error: object) -> TextFailure:
 def _end(said: Mapping[str, object], choice: int) -> End:
     given = said.get("finish_reason")
     reason = _REASONS.get(given, "stop") if isinstance(given, str) else "stop"
-    # vLLM and SGLang say what OpenAI's form does not; a token that ended it has a number there.
+    # vLLM and SGLang report the stop string, which OpenAI's form lacks. For a stop token the field is a number.
     stops = [stop for name in _STOPPED if isinstance(stop := said.get(name), str)]
     return End(reason, choice, stops[0] if stops and reason == "stop" else "")
 

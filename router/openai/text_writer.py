@@ -1,4 +1,4 @@
-"""Writer of texts in OpenAI's form: small events in, OpenAI's JSON or stream events out."""
+"""Writer for texts in OpenAI's form: small events in, OpenAI's JSON or stream events out."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ from router.requests import Kind
 DONE = b"data: [DONE]\n\n"
 
 SUCCESS: Mapping[str, object] = {"code": 0, "message": "success"}
-"""What stands in every answer of the interface standard for models besides OpenAI's fields."""
+"""Fields of every answer of the interface standard for models, besides OpenAI's."""
 
 _FINGERPRINT = b'"system_fingerprint"'
 
@@ -26,7 +26,7 @@ Reason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter"]
 class Delta:
     """A piece of the text of one choice.
 
-    `tokens` are of this piece, or of pieces before it; `start` characters of the choice stand before the first of them.
+    `tokens` belong to this piece, or to pieces before it; `start` characters of the choice precede the first of them.
     """
 
     text: str
@@ -37,7 +37,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A whole call of a tool; `arguments` are JSON."""
+    """A whole tool call; `arguments` are JSON."""
 
     id: str
     name: str
@@ -47,7 +47,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One choice is complete. `stop` is the stop string before which it ended, where that is known."""
+    """The end of one choice. `stop` is the stop string before which it ended, if known."""
 
     reason: Reason
     choice: int = 0
@@ -59,7 +59,7 @@ Event: TypeAlias = Delta | ToolCall | End | Usage
 
 @dataclass(frozen=True, slots=True)
 class TextForm:
-    """What every part of one answer has in common; `created` is Unix time, `fingerprint` the worker's where it says one."""
+    """What all parts of one answer have in common; `created` is Unix time, `fingerprint` the worker's if it has one."""
 
     id: str
     created: int
@@ -68,7 +68,7 @@ class TextForm:
     fingerprint: str | None = None
 
     def told_by(self, said: bytes) -> "TextForm":
-        """Return the form of an answer whose worker begins with this event, or answers so in one piece."""
+        """Return the form with the fingerprint in a worker's first event, or in its answer in one piece, if any."""
         if _FINGERPRINT not in said:
             return self
         try:
@@ -87,7 +87,7 @@ class TextForm:
         return self._chunk({"index": 0, "text": ""})
 
     def event(self, event: Event, calls: int = 0) -> bytes:
-        """Return one event of a stream; `calls` are the tool calls that its choice has had before."""
+        """Return one event of a stream; `calls` is the number of tool calls that its choice has had before."""
         chat = self.kind is Kind.CHAT
         match event:
             case Delta(text, choice):
@@ -104,7 +104,7 @@ class TextForm:
                 return _data({**self._head(chunk=True), "choices": [], "usage": _usage(event)})
 
     def stream(self, events: Iterable[Event]) -> bytes:
-        """Return a whole stream of an answer that came in one piece."""
+        """Return the whole stream of an answer that came in one piece."""
         written, calls = [self.opening()], 0
         for event in events:
             written.append(self.event(event, calls))
@@ -112,7 +112,7 @@ class TextForm:
         return b"".join((*written, DONE))
 
     def whole(self, events: Iterable[Event]) -> tuple[bytes, Usage]:
-        """Return an answer in one piece, and what it took: the sum over its parts."""
+        """Return an answer in one piece, and its usage: the sum over its parts."""
         choices: dict[int, _Choice] = {}
         spent = Usage(0, 0)
         for event in events:
@@ -162,13 +162,13 @@ class TextForm:
 
 
 def _ending(end: End) -> dict[str, object]:
-    # vLLM's word for what OpenAI's form cannot say; clients that do not know it pass over it.
+    # vLLM's field for the stop string, which OpenAI's form lacks; clients that do not know it ignore it.
     stopped: dict[str, object] = {"stop_reason": end.stop} if end.stop else {}
     return {"finish_reason": end.reason, **stopped}
 
 
 def refused(message: str, param: str) -> WorkerRejected:
-    """Return the refusal of a request with a value that is wrong, whoever is asked."""
+    """Return the refusal of a request with a value that is wrong for every worker."""
     code = "invalid_parameter"
     error = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
     return WorkerRejected(400, orjson.dumps({"error": error}))

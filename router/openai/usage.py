@@ -1,7 +1,7 @@
-"""Usage: the tokens that an answer took. Asked of the worker where the caller did not, and read from the bytes that pass.
+"""Usage: the tokens of an answer, requested from the worker if the caller did not, and read from the bytes that pass.
 
-`stream_options.include_usage` makes a worker say it in one more event, with no choices, before `[DONE]`. Where we put the
-question, that event is taken out again. No event is parsed but one that tells tokens.
+`stream_options.include_usage`, the question, makes a worker report usage in one more event, without choices, before `[DONE]`.
+If the node added the question, that event is removed again. Only events that report tokens are parsed.
 """
 
 import json
@@ -17,27 +17,27 @@ from router.openai.sse import Splitter, data_of
 from router.requests import Kind
 
 TEXT = frozenset({Kind.CHAT, Kind.COMPLETION})
-"""What workers stream as text, and tell the tokens of."""
+"""Kinds of request whose answers workers stream as text, and report the tokens of."""
 
 ASK_AGAIN = 600.0
 """Seconds after which a worker that refused the question is asked it once more: it may have been replaced."""
 
 MAX_WORKERS = 4_096
-"""Addresses that are remembered; beyond that all are forgotten, which costs one refused question each."""
+"""Addresses that are remembered; beyond that all are forgotten, which costs one refused question for each."""
 
 _DECODER = json.JSONDecoder()
 _REFUSALS = frozenset({400, 422})
 _QUESTION_NAMES = (b"stream_options", b"include_usage")
 _AT_END_BYTES = 2_048
 _TOKEN_BITS = 53
-"""Bits that a number of tokens has at most: readers of JSON need not tell larger ones apart, and no receipt takes them."""
-# In a text these quotes would be escaped, so only an object of usage has this.
+"""The most bits of a number of tokens: JSON parsers need not tell larger ones apart, and receipts do not take them."""
+# In a text these quotes would be escaped, so only a usage object contains this.
 _TOLD = b'"prompt_tokens"'
 _OPTIONS = b'"stream_options"'
 _QUESTION = b'"include_usage":true'
 _ASKED = re.compile(rb'"include_usage"[ \t\r\n]*:[ \t\r\n]*true')
 _DECLINED = re.compile(rb'"include_usage"[ \t\r\n]*:[ \t\r\n]*(?:false|null)')
-# An object without objects in it is all that the field has ever been.
+# The field has never been anything except an object without nested objects.
 _VALUE = re.compile(
     rb'"stream_options"[ \t\r\n]*:[ \t\r\n]*(null|\{(?:[^{}"]++|"[^"\\]*+")*+\})', re.DOTALL
 )
@@ -45,9 +45,10 @@ _VALUE = re.compile(
 
 @value_class
 class Usage:
-    """Tokens read and written. `estimated` says that nobody told: `completion` is then the events of the stream, `prompt` 0.
+    """Tokens read and written.
 
-    `cached` are those of the read ones that were in the worker's cache, `None` where it does not tell.
+    `estimated` says that the worker did not report them: for a stream `completion` is then its number of events and `prompt` 0.
+    `cached` are the prompt's tokens that were in the worker's cache, `None` if it does not report them.
     """
 
     prompt: int
@@ -61,9 +62,9 @@ class Usage:
 
 
 def asking(body: bytes) -> bytes | None:
-    """Return the JSON object `body` with the question for usage in it, all other bytes as they came.
+    """Return the JSON object `body` with the question for usage added, all other bytes unchanged.
 
-    `None` when it asks already, or writes its options in a way in which nothing can be put without reading all of it.
+    Return `None` if it asks already, or if its options are written so that nothing can be inserted without parsing all of it.
     """
     if _OPTIONS not in body:
         return _put_first(body)
@@ -74,7 +75,7 @@ def asking(body: bytes) -> bytes | None:
         return _put_first(body)
     values = list(_VALUE.finditer(body))
     options = fields["stream_options"]
-    # One that stands deeper down is somebody else's.
+    # A `stream_options` that is nested deeper is another field.
     if len(values) != 1 or orjson.loads(values[0][1]) != options:
         return None
     if options and not any(options.get("include_usage") is no for no in (None, False)):
@@ -84,12 +85,12 @@ def asking(body: bytes) -> bytes | None:
 
 
 def asks_itself(body: bytes) -> bool:
-    """Say whether a request has options for its stream, with a question of its own perhaps."""
+    """Return whether a request has stream options, which may contain the question."""
     return _OPTIONS in body
 
 
 def told(said: object) -> Usage | None:
-    """Return the usage that a parsed answer or event tells."""
+    """Return the usage in a parsed answer or event, `None` without a valid one."""
     if not isinstance(said, dict):
         return None
     usage = said.get("usage")
@@ -98,7 +99,7 @@ def told(said: object) -> Usage | None:
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens", 0)
     if not (isinstance(prompt, int) and isinstance(completion, int)):
         return None
-    # A negative number has bits beyond any.
+    # This also refuses negative numbers, whose sign bits never end.
     if (prompt | completion) >> _TOKEN_BITS:
         return None
     details = usage.get("prompt_tokens_details")
@@ -113,7 +114,7 @@ def _cached(details: object, prompt: int) -> int | None:
 
 
 def told_at_end(body: bytes) -> Usage | None:
-    """Return the usage that stands at the end of a long JSON answer, which is not parsed."""
+    """Return the usage at the end of a long JSON answer, without parsing the rest."""
     end = body[-_AT_END_BYTES:]
     at = end.rfind(b'"usage"')
     begins = end.find(b"{", at)
@@ -122,7 +123,7 @@ def told_at_end(body: bytes) -> Usage | None:
     ends = end.find(b"}", begins) + 1
     if ends == 0:
         return None
-    # Most often no other object is in it.
+    # Most often the usage contains no other object.
     if end.find(b"{", begins + 1, ends) < 0 and (said := _parsed(end[begins:ends])):
         return told({"usage": said})
     try:
@@ -134,7 +135,7 @@ def told_at_end(body: bytes) -> Usage | None:
 
 @dataclass(frozen=True, slots=True)
 class Tells:
-    """Where a stream tells its tokens: in events that hold `sign`, whose parsed data `read` reads."""
+    """Where a stream reports its tokens: in events that contain `sign`, whose parsed data `read` reads."""
 
     sign: bytes
     read: Callable[[object], Usage | None]
@@ -144,44 +145,44 @@ OPENAI = Tells(_TOLD, told)
 
 
 class Tokens:
-    """The tokens of one event stream, seen as it passes in whole events. `events` are those that went by."""
+    """The tokens of one event stream, read as it passes in whole events. `events` counts the events that passed."""
 
     __slots__ = ("_hidden", "_last", "_tells", "_told", "events", "sign")
 
     def __init__(self, *, hidden: bool, tells: Tells = OPENAI) -> None:
-        """`hidden` says that we asked: the event that answers is not the caller's."""
+        """Start with no events. `hidden` says that the node asked for usage: the event with it is not for the caller."""
         self.events = 0
         self.sign = tells.sign
-        """What an event holds that tells."""
+        """The bytes by which an event with usage is found."""
         self._hidden = hidden
         self._tells = tells
         self._told: Usage | None = None
         self._last = b""
 
     def passing(self, events: bytes) -> bytes:
-        """Take in what is ready to be sent and return what the caller is to see of it."""
+        """Take in events that are ready to be sent, and return what the caller is to see of them."""
         if self.sign not in events:
             return events
         if not self._hidden:
-            # Some workers tell after every token; only the last word counts, and only once.
+            # Some workers report usage after every token; only the last report counts, so only that one is parsed.
             self._last = events
             return events
         return self._read(events)
 
     def usage(self) -> Usage:
-        """Return what the stream has taken so far."""
+        """Return the usage of the stream so far."""
         if self._last:
             self._read(self._last)
             self._last = b""
         return self._told or Usage(0, self.events, estimated=True)
 
     def _read(self, events: bytes) -> bytes:
-        # Of many events that come together the last one tells; where it begins, the blank line before it says.
+        # Of several events that arrive together, the last one has the usage; it begins after the blank line before it.
         sign = self.sign
         tells = events.index(sign)
         at = events.rfind(b"\n\n", 0, tells)
         begins, ends = at + 2 if at >= 0 else 0, events.find(b"\n\n", tells) + 2
-        # Nearly always only one event tells, in lines that end with a line feed alone.
+        # Nearly always only one event has usage, and its lines end with a line feed alone.
         if ends >= 2 and b"\r" not in events and events.find(sign, ends) < 0:
             kept = self._kept(data_of(events[begins:ends]))
             return events if kept else events[:begins] + events[ends:]
@@ -190,7 +191,7 @@ class Tokens:
         return events[:begins] + b"".join([one.raw for one in split if self._kept(one.data)])
 
     def _kept(self, data: bytes) -> bool:
-        """Take in what an event tells, and say whether its caller is to see it."""
+        """Take in the usage of an event, and return whether the caller is to see the event."""
         if self.sign not in data:
             return True
         said = _parsed(data)
@@ -200,34 +201,34 @@ class Tokens:
 
 
 class Takers:
-    """Which workers take the question, by address. One that is not known to gets it, and is asked without it if it refuses."""
+    """Workers that accept the question, by address. An unknown worker is sent it, and if it refuses, asked again without it."""
 
     def __init__(self, *names: bytes) -> None:
-        """`names` are words by which a refusal names the question, `stream_options` where none are given."""
+        """Start with no known workers. `names` are the words by which a refusal names the question, by default its fields."""
         self._names = names or _QUESTION_NAMES
         self._refused: dict[str, float] = {}
         self._takers: set[str] = set()
 
     def takes(self, api: str, now: float) -> bool:
-        """Say whether a worker is to be asked."""
+        """Return whether a worker is to be sent the question."""
         since = self._refused.get(api)
         return since is None or now - since >= ASK_AGAIN
 
     def may_mind(self, api: str, status: int, refusal: bytes) -> bool:
-        """Say whether a refusal may be one of our question: it names it, or this worker never took it."""
+        """Return whether a refusal may be due to the question: it names it, or this worker never accepted it."""
         if status not in _REFUSALS:
             return False
         return api not in self._takers or any(word in refusal for word in self._names)
 
     def took(self, api: str) -> None:
-        """A worker answered a request with the question in it."""
+        """Record that a worker answered a request that had the question."""
         if api not in self._takers:
             self._make_room()
             self._takers.add(api)
             self._refused.pop(api, None)
 
     def refused(self, api: str, now: float) -> None:
-        """A worker refused a request with the question in it, and answered the same without."""
+        """Record that a worker refused a request that had the question, and answered the same one without it."""
         self._make_room()
         self._refused[api] = now
         self._takers.discard(api)

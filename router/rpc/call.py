@@ -1,9 +1,9 @@
-"""Call of an RPC at a worker: within four budgets, over the one channel that leads to its place.
+"""Call of an RPC at a worker, within four timeouts, over the one channel to its address.
 
-Connecting and the first message have budgets before which everything is a failed attempt; then silence between two messages
-and the whole answer.
+Connecting and the first message have timeouts, and a failure until then is a failed attempt. Then the silence between two
+messages and the whole answer have one each.
 
-Metadata beside a message: our id and trace of the request, and the operator's headers.
+The metadata of a call are the request's id and trace, and the operator's headers.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from router.workers import Worker
 
 
 def metadata_to(worker: Worker, request: Request) -> Mapping[str, str]:
-    """Return the metadata that travel to a worker; raise `WorkerFailed` where its operator's cannot be had."""
+    """Return the metadata for a worker; raise `WorkerFailed` if its operator's headers cannot be read."""
     headers = {name.lower(): value for name, value in headers_to(worker, request).items()}
     return {
         name: value
@@ -40,7 +40,7 @@ def metadata_to(worker: Worker, request: Request) -> Mapping[str, str]:
 
 
 MAX_PLACES = 4_096
-"""Places to which channels are kept; beyond that those go which nobody uses."""
+"""The most addresses to which channels are kept; beyond that the unused ones are dropped."""
 
 NOTHING_SAID: Mapping[str, str] = MappingProxyType({})
 
@@ -65,9 +65,9 @@ class Channels:
         *,
         within: float = math.inf,
     ) -> Any:
-        """Put one RPC, and return its one answer; raise `RpcFailed`, or a `WorkerError` for what no status tells.
+        """Make one RPC, and return its one answer; raise `RpcFailed`, or a `WorkerError` for a failure without a status.
 
-        The answer has the time of a first byte, or `within` so many seconds where that is given.
+        The answer must come within the first byte's timeout, or `within` seconds if given.
         """
         settings = self._settings
         usual = min(settings.first_byte_timeout, settings.total_timeout)
@@ -89,7 +89,7 @@ class Channels:
     async def stream(
         self, api: str, method: Method, message: Any, said: Mapping[str, str] = NOTHING_SAID
     ) -> AsyncIterator["Replies"]:
-        """Put an RPC whose answers come one by one; leaving early cancels it at the worker."""
+        """Make an RPC whose replies are streamed; leaving early cancels it at the worker."""
         async with self._line(api) as line:
             call = line.call(method, message, said, self._settings.total_timeout)
             try:
@@ -106,7 +106,7 @@ class Channels:
     async def glance(
         self, api: str, method: Method, message: Any, said: Mapping[str, str] = NOTHING_SAID
     ) -> Any:
-        """Ask something small; return the answer, `None` for none within `ALIVE_SECONDS`; raise `RpcFailed`."""
+        """Make a small RPC; return the answer, `None` for none within `ALIVE_SECONDS`; raise `RpcFailed`."""
         try:
             async with asyncio.timeout(ALIVE_SECONDS), self._line(api) as line:
                 call = line.call(method, message, said, ALIVE_SECONDS)
@@ -121,14 +121,14 @@ class Channels:
             return None
 
     async def connection(self, api: str) -> object:
-        """Return what stands for the connection to a worker, made anew where it broke; raise a `WorkerError`.
+        """Return the identity of the connection to a worker, connecting anew if it broke; raise a `WorkerError`.
 
-        Another one than before may lead to another process.
+        Another identity than before may mean another process.
         """
         return await self._place(api).line()
 
     async def greets(self, api: str) -> bool:
-        """Say whether a new connection is greeted within `ALIVE_SECONDS`: servers do so while all of their handlers are busy."""
+        """Return whether a gRPC connection is set up within `ALIVE_SECONDS`: servers do that even if all handlers are busy."""
         try:
             async with asyncio.timeout(ALIVE_SECONDS):
                 return await self._place(api).greets()
@@ -136,7 +136,7 @@ class Channels:
             return False
 
     async def accepts(self, api: str) -> bool:
-        """Say whether a new connection is taken within `ALIVE_SECONDS`: a server of one thread greets nobody while it works."""
+        """Return whether a TCP connection is accepted within `ALIVE_SECONDS`: a busy server with one thread does no more."""
         try:
             async with asyncio.timeout(ALIVE_SECONDS):
                 return await self._place(api).accepts()
@@ -144,7 +144,7 @@ class Channels:
             return False
 
     async def close(self) -> None:
-        """Close every channel, and cut what is under way."""
+        """Close every channel, and cut the calls in flight."""
         places, self._places = self._places, {}
         for place in places.values():
             await place.close()
@@ -171,7 +171,7 @@ class Channels:
 
 
 class Replies:
-    """The answers of one RPC, as they come. `began` says that the first is there: from then on a failure is a broken answer."""
+    """The replies of one RPC, as they arrive. Once `began` is set, by the first one, a timeout is a broken answer."""
 
     def __init__(
         self,
@@ -189,11 +189,11 @@ class Replies:
         self._ends = deadlines.loop.time() + settings.total_timeout
         self.began = False
         self.over = False
-        """Whether the worker has said its last."""
+        """Whether the worker has ended the stream."""
         self.broken: AnswerBroken | None = None
 
     async def next(self) -> Any:
-        """Return the next message, `None` at the end; raise `RpcFailed`, or a `WorkerError` for what no status tells."""
+        """Return the next message, `None` at the end; raise `RpcFailed`, or a `WorkerError` for a failure without a status."""
         settings, left = self._settings, self._ends - self._deadlines.loop.time()
         silent = settings.idle_timeout if self.began else settings.first_byte_timeout
         try:
@@ -222,5 +222,5 @@ class Replies:
 
 
 def _hide(message: Any, said: Mapping[str, str], failed: RpcFailed) -> None:
-    """Keep what was asked, and what was said beside it, out of what is told of a failure."""
+    """Keep the request and its metadata out of a failure's message."""
     failed.hide(message.SerializeToString(), said.values())

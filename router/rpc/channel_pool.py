@@ -1,9 +1,10 @@
-"""Pool of gRPC channels: one to each place, opened anew when it broke, the SSRF guard asked before.
+"""Pool of gRPC channels: one to each address, reopened when it broke, and only if the SSRF guard permits it.
 
-A name is looked up once for a channel, which leads to the address that was looked at: grpc itself resolves nothing, follows no
-proxy of the environment, retries nothing and reads no configuration from DNS.
+A name is resolved once for a channel, which connects to the address that the guard checked: grpc itself resolves nothing,
+follows no proxy of the environment, retries nothing and reads no configuration from DNS.
 
-grpc is made silent before it is loaded, unless `GRPC_VERBOSITY` is set: its core writes past our log, with callers' addresses.
+grpc is silenced before it is loaded, unless `GRPC_VERBOSITY` is set: its core bypasses the node's log, and writes callers'
+addresses.
 """
 
 import asyncio
@@ -29,17 +30,17 @@ __all__ = ["grpc"]
 
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""The largest message, both ways: a larger answer is a failed worker, a larger request is refused with 413."""
+"""The largest message in both directions: a larger answer is the worker's failure, a larger request is refused with 413."""
 
 _T = TypeVar("_T")
-_NOTICE = 0.1  # seconds in which a channel learns that the other end hung up
-_GRACE = 1.0  # seconds by which a worker's own clock for a call runs longer than ours
+_NOTICE = 0.1  # seconds within which a channel notices that the other end hung up
+_GRACE = 1.0  # seconds by which a call's deadline at the worker exceeds the node's timeout
 _READY = grpc.ChannelConnectivity.READY
 _FAILED = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
 
 
 class ChannelPlace:
-    """Where a worker listens, and the channel that leads there now."""
+    """The address where a worker listens, and the current channel to it."""
 
     def __init__(self, host: str, port: int, settings: RouterSettings, premises: Premises) -> None:
         self._host = host
@@ -51,11 +52,11 @@ class ChannelPlace:
 
     @property
     def used(self) -> bool:
-        """Whether anybody needs it now."""
+        """Whether any call uses the channel, or waits for it."""
         return self._opening.locked() or (self._line is not None and self._line.users > 0)
 
     async def greets(self) -> bool:
-        """Say whether a connection of its own can be made now."""
+        """Return whether a separate connection can be set up now."""
         try:
             line = await self._opened()
         except WorkerError:
@@ -64,7 +65,7 @@ class ChannelPlace:
         return True
 
     async def accepts(self) -> bool:
-        """Say whether somebody listens: the kernel answers for a process that is busy, and for none that is gone."""
+        """Return whether a process listens: the kernel accepts a connection for a busy process, but not for one that is gone."""
         try:
             async with asyncio.timeout(self._timeout):
                 for address in await addresses_of(self._host, self._port):
@@ -77,7 +78,7 @@ class ChannelPlace:
         return False
 
     async def line(self) -> "Line":
-        """Return a channel that stands; raise `WorkerUnreachable` or `WorkerTimeout`."""
+        """Return a connected channel; raise `WorkerUnreachable` or `WorkerTimeout`."""
         if self._line is not None and self._line.stands:
             return self._line
         async with self._opening:
@@ -116,7 +117,7 @@ class ChannelPlace:
 
 
 class Line:
-    """One channel to one address; `retired` says that it is closed once nobody uses it."""
+    """One channel to one address; `retired` says that it is closed once no call uses it."""
 
     def __init__(self, address: str, port: int, timeout: float) -> None:
         shown = f"[{address}]" if ":" in address else address
@@ -129,11 +130,11 @@ class Line:
 
     @property
     def stands(self) -> bool:
-        """Whether it is connected, and was never seen to break."""
+        """Whether the channel is connected, and was never seen to break."""
         return not self.retired and self.channel.get_state() is _READY
 
     def call(self, method: Method, message: Any, said: Mapping[str, str], seconds: float) -> Any:
-        """Begin an RPC; raise `WorkerRejected` when its message is too large."""
+        """Begin an RPC; raise `WorkerRejected` if its message is too large."""
         if message.ByteSize() > MAX_MESSAGE_BYTES:
             raise too_large()
         make = self.channel.unary_stream if method.streams else self.channel.unary_unary
@@ -172,9 +173,9 @@ class Line:
         return failed
 
     async def _hung_up(self) -> bool:
-        """Say whether the connection ended under a call, which grpc tells by the same status as a server's own word.
+        """Return whether the connection ended during a call: grpc reports this by a status that servers may send as well.
 
-        The channel may notice only now that it is gone; then it is retired.
+        The channel may notice only now that its connection is gone; then it is retired.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(_NOTICE):
@@ -183,17 +184,17 @@ class Line:
         return self.channel.get_state() is grpc.ChannelConnectivity.IDLE
 
     async def close_if_unused(self) -> None:
-        """Cut what is retired once its last call is over."""
+        """Close the channel if it is retired and has no calls."""
         if self.retired and not self.users:
             await self.close()
 
     async def close(self) -> None:
-        """Cut it, with all of its calls."""
+        """Close the channel, and cut its calls."""
         await self.channel.close()
 
 
 def _closed() -> BaseException:
-    """Return what a cancelled call means: its caller left, or the channel was closed under it."""
+    """Return the error for a cancelled call: its task was cancelled, or the channel was closed during the call."""
     task = asyncio.current_task()
     if task is None or task.cancelling():
         return asyncio.CancelledError()
@@ -201,7 +202,7 @@ def _closed() -> BaseException:
 
 
 async def _connected(address: str, port: int, timeout: float) -> Line | None:
-    """Return a channel that stands, `None` where nobody answers."""
+    """Return a connected channel, `None` if there is no answer."""
     line = Line(address, port, timeout)
     try:
         while (state := line.channel.get_state(try_to_connect=True)) is not _READY:
@@ -218,21 +219,21 @@ def _options(timeout: float) -> list[tuple[str, int]]:
     return [
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-        # Whatever the environment says of proxies: a worker stands where it was registered.
+        # Ignore proxies of the environment: a worker is at the address where it was registered.
         ("grpc.enable_http_proxy", 0),
         ("grpc.service_config_disable_resolution", 1),
         ("grpc.enable_retries", 0),
         ("grpc.use_local_subchannel_pool", 1),
-        # One that idles is kept: whoever connects anew may meet another process.
+        # An idle channel is kept: a new connection may reach another process.
         ("grpc.client_idle_timeout_ms", 2**31 - 1),
-        # The time for one attempt to connect, whatever its name; ours passes first.
+        # Despite its name this is also the timeout of one attempt to connect; the node's own expires first.
         ("grpc.min_reconnect_backoff_ms", int(timeout * 1000) + 1000),
     ]
 
 
 def _reader(told: Any) -> Any:
     def read(data: bytes) -> Any:
-        # What is raised here would be told as an internal error of the server's, with a trace in the log.
+        # An exception here would be reported as the server's internal error, with a traceback in the log.
         try:
             return told.FromString(data)
         except DecodeError:

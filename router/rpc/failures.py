@@ -1,7 +1,7 @@
-"""Failures of RPCs as errors of an attempt: statuses of gRPC in, errors of the router out.
+"""Failures of RPCs as errors of an attempt: gRPC statuses in, errors of the router out.
 
-What a worker says of its failure is told with it, on one line and cut short, for nothing else tells its cause; but neither what
-it was asked nor what was said to be let in, which exceptions may quote.
+An error contains the worker's own message, on one line and truncated, because nothing else tells the cause. It contains neither
+the request nor credentials, which exceptions may quote.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,14 +20,14 @@ from router.errors import (
 from router.openai.text_writer import refused
 
 MAX_WORDS = 300
-"""Characters of a worker's own words that are shown, or written into the log."""
+"""The most characters of a worker's own message that are shown or logged."""
 
 PUSHBACK = "grpc-retry-pushback-ms"
-"""Metadata in which a server says for how long it wants to be left alone."""
+"""Metadata by which a server requests a pause before the next attempt, in milliseconds."""
 
 _LONGEST_RETRY = 3600.0
 _QUOTE = 24
-"""Characters of a request that may stand in a worker's words: its own names and numbers are shorter."""
+"""Characters of a passage that counts as quoted from the request: the worker's own names and numbers are shorter."""
 
 _SEARCHED = 1024 * 1024
 _SECRET = 6
@@ -36,10 +36,10 @@ _OURS = "CLIENT:"
 
 
 class RpcFailed(Exception):
-    """An RPC ended with a status other than OK; `code` is its name, `words` what the server says of it, on one line.
+    """An RPC ended with a status other than OK; `code` is its name, `words` the server's message on one line.
 
-    `deadline` are the seconds that it was told to take at most, and `trailing` the metadata that came with the status.
-    `hung_up` says that no server gave it, but that the connection ended.
+    `deadline` is the RPC's time limit in seconds, and `trailing` the metadata that came with the status. `hung_up` says that the
+    status came from a lost connection, not from a server.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RpcFailed(Exception):
         self._trailing = trailing
 
     def as_error(self, method: str) -> WorkerError:
-        """Say what it means for an attempt at an RPC of that name."""
+        """Return the error that the failure is for an attempt at the RPC of that name."""
         if self.hung_up:
             return WorkerDied("the worker closed the connection before it answered")
         if self.code == "UNIMPLEMENTED":
@@ -69,7 +69,7 @@ class RpcFailed(Exception):
         return means(self) if means else WorkerFailed(self.told(f"the worker failed: {self.code}"))
 
     def hide(self, asked: bytes, secrets: Iterable[str]) -> None:
-        """Take values that are secret out of its words, and all of them where they quote what was asked."""
+        """Remove secret values from the server's message, or all of it if it quotes the request."""
         for secret in {part for value in secrets for part in value.split()}:
             if len(secret) >= _SECRET:
                 self.words = self.words.replace(secret, "…")
@@ -77,12 +77,12 @@ class RpcFailed(Exception):
             self.words = "its message quotes the request"
 
     def told(self, what: str) -> str:
-        """Say what happened, and what the worker says of it."""
+        """Return a description of the failure, followed by the worker's message."""
         return f"{what}: {self.words}" if self.words else what
 
     @property
     def pushback(self) -> float:
-        """For how long the worker asks to be left alone, 0 where it does not."""
+        """Seconds for which the worker requests a pause, 0 if it does not."""
         said = self._trailing.get(PUSHBACK, "")
         return min(int(said) / 1000, _LONGEST_RETRY) if _is_number(said) else 0.0
 
@@ -125,16 +125,16 @@ _MEANINGS: Mapping[str, Callable[[RpcFailed], WorkerError]] = {
     "PERMISSION_DENIED": _not_let_in,
     "NOT_FOUND": _unknown,
 }
-"""What each status means; any other is a failure of the worker's own."""
+"""The error for each status; any other status is a failure of the worker's own."""
 
 
 def too_large() -> WorkerRejected:
-    """Return the refusal of a request that does not fit into a message."""
+    """Return the refusal of a request that is too large for a message."""
     return WorkerRejected(413, refused("the request is too large for the worker", "messages").body)
 
 
 def cleaned(words: str) -> str:
-    """Return a worker's words on one line, without what is not printable, and cut short."""
+    """Return a worker's message on one line, without unprintable characters, and truncated."""
     printable = "".join(c if c.isprintable() else " " for c in words[: 4 * MAX_WORDS])
     return " ".join(printable.split())[:MAX_WORDS]
 

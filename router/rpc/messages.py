@@ -2,7 +2,7 @@
 
 There is no generated code, which would only run with the version of protobuf that it was generated for.
 
-Framing of gRPC messages in an answer over HTTP: one alone as it is; of a stream, each as one event.
+An answer over HTTP carries a single message unchanged, and each message of a stream as one event.
 """
 
 from base64 import b64decode, b64encode
@@ -30,12 +30,12 @@ CONTENT_TYPE = "application/x-protobuf"
 
 
 def event(message: bytes) -> bytes:
-    """Return one message of a stream."""
+    """Return one message of a stream as an event."""
     return b'data: {"message":"%b"}\n\n' % b64encode(message)
 
 
 def spent(took: Usage) -> bytes:
-    """Return the last event of a stream: what it took, in OpenAI's words, by which it is counted on its way."""
+    """Return the last event of a stream: its usage in OpenAI's form, by which nodes on its way count it."""
     told: dict[str, object] = {
         "prompt_tokens": took.prompt,
         "completion_tokens": took.completion,
@@ -46,7 +46,7 @@ def spent(took: Usage) -> bytes:
 
 
 def read(data: bytes) -> bytes | Usage:
-    """Return the message of an event, or what the stream took; raise `WorkerFailed` for neither."""
+    """Return the message of an event, or the stream's usage; raise `WorkerFailed` for anything else."""
     try:
         said = orjson.loads(data)
         match said:
@@ -61,16 +61,16 @@ def read(data: bytes) -> bytes | Usage:
 
 PROTOS = Path(__file__).parent / "protos"
 COMPILED = PROTOS / "descriptors.binpb"
-"""What `scripts/protos.py` makes of the `.proto` files."""
+"""The `.proto` files as compiled by `scripts/protos.py`."""
 
 LOCALAI = "backend.Backend"
 REMOTELLM = "llm_rpc.api.RemoteLLM"
-"""The services there are, by their full names."""
+"""The known services, by their full names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One RPC: `asked` and `told` are the classes of its messages, `streams` says that many of the latter may come."""
+    """One RPC: `asked` and `told` are its request and reply classes, `streams` says that it may have many replies."""
 
     name: str
     path: str
@@ -92,7 +92,7 @@ def message_class(name: str) -> Any:
 
 
 def parsed(kind: Any, body: bytes) -> Any:
-    """Return a message of a class without what that does not know; raise `WorkerFailed` for none."""
+    """Return the parsed message without unknown fields; raise `WorkerFailed` if it is invalid."""
     try:
         message = kind.FromString(body)
     except DecodeError as error:
@@ -102,7 +102,7 @@ def parsed(kind: Any, body: bytes) -> Any:
 
 
 def parsed_of_caller(kind: Any, body: bytes) -> Any:
-    """Return a message that a caller sent; raise `WorkerRejected` for none: no worker is to blame for it."""
+    """Return the parsed message of a caller; raise `WorkerRejected` if it is invalid, for which no worker is to blame."""
     try:
         return parsed(kind, body)
     except WorkerFailed as error:
@@ -111,7 +111,7 @@ def parsed_of_caller(kind: Any, body: bytes) -> Any:
 
 @cache
 def _pool() -> DescriptorPool:
-    # A pool of our own: in the one that all share, another package's file of the same name would be in the way.
+    # A separate pool: in the default one, another package's file of the same name would conflict.
     pool = DescriptorPool()
     for file in FileDescriptorSet.FromString(COMPILED.read_bytes()).file:
         pool.Add(file)

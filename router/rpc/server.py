@@ -1,4 +1,4 @@
-"""Server of RPCs for handlers by the names of their methods, with bounds on size and number."""
+"""Server for RPCs, with a handler for each method name, and bounds on message size and concurrent calls."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -10,19 +10,19 @@ from router.rpc.failures import PUSHBACK
 from router.rpc.messages import methods_of
 
 MAX_HEAD_BYTES = 16 * 1024
-"""Metadata of one call; more is refused by the library."""
+"""The most bytes of one call's metadata; the library refuses more."""
 
 _CLOSE_WITHIN = 1.0
 
 Answers = Callable[[Any, Any], Awaitable[Any]]
-"""Answers an RPC in one message, from its message and its context."""
+"""Handler that answers an RPC with one message, given its message and its context."""
 
 Streams = Callable[[Any, Any], AsyncIterator[Any]]
-"""Answers one message after the other."""
+"""Handler that answers an RPC with a stream of messages."""
 
 
 class RpcRefused(Exception):
-    """An RPC is not answered; `code` names gRPC's status. `pushback` are the seconds after which to ask again, 0 for any time."""
+    """An RPC is refused; `code` names gRPC's status. `pushback` is the pause before a retry in seconds, 0 for none requested."""
 
     def __init__(self, code: str, words: str, *, pushback: float = 0.0) -> None:
         super().__init__(words)
@@ -32,21 +32,21 @@ class RpcRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much a server takes in: bytes of one message, and calls at one time, beyond which it says RESOURCE_EXHAUSTED."""
+    """Bounds of a server: bytes of one message, and concurrent calls, beyond which it answers RESOURCE_EXHAUSTED."""
 
     message_bytes: int = MAX_MESSAGE_BYTES
     calls: int = 1024
 
 
 class CannotListen(OSError):
-    """Somebody else listens there, or nobody may."""
+    """Another program listens at the address, or this user may not."""
 
 
 Refuse = Callable[[Exception], RpcRefused]
 
 
 def no_refusal(error: Exception) -> RpcRefused:
-    """Leave an error as it is: the library tells the caller its text, which suits stubs only."""
+    """Raise the error unchanged: the library sends its text to the caller, which suits only stubs."""
     raise error
 
 
@@ -58,9 +58,9 @@ async def serving(
     bounds: Bounds | None = None,
     refuse: Refuse = no_refusal,
 ) -> AsyncIterator[int]:
-    """Serve a service at `HOST:PORT`, and return the port; methods without a handler are UNIMPLEMENTED.
+    """Serve a service at `HOST:PORT`, and yield the port; methods without a handler are UNIMPLEMENTED.
 
-    `refuse` says what a caller sees of an error that is no `RpcRefused`.
+    `refuse` turns an error that is no `RpcRefused` into what the caller sees.
     """
     bounds = bounds or Bounds()
     server = grpc.aio.server(options=_options(bounds), maximum_concurrent_rpcs=bounds.calls)
@@ -100,7 +100,7 @@ def _handlers(
 
 
 def metadata_of(call: Any) -> dict[str, str]:
-    """Return what the caller said beside its message, without what is binary."""
+    """Return the metadata of a call, without binary values."""
     return {k: v for k, v in call.invocation_metadata() or () if isinstance(v, str)}
 
 
@@ -140,6 +140,6 @@ def _options(bounds: Bounds) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", bounds.message_bytes),
         ("grpc.max_metadata_size", MAX_HEAD_BYTES),
         ("grpc.absolute_max_metadata_size", MAX_HEAD_BYTES),
-        # Else a second server could listen at the same place, and take half of the calls.
+        # Otherwise a second server could listen at the same address, and take half of the calls.
         ("grpc.so_reuseport", 0),
     ]

@@ -1,6 +1,6 @@
-"""Calls of services that are no models, such as batches and vector stores: their methods and paths in two protocols.
+"""Calls of services other than models, such as batches and vector stores: their methods and paths in two protocols.
 
-A node asks a service for nothing that is not in this table, whoever asks the node.
+A node sends a service no call that is not in this table, whatever its caller asks for.
 """
 
 import re
@@ -25,10 +25,10 @@ _PURPOSES: Mapping[str, Kind] = {"batch": Kind.BATCH, "fine-tune": Kind.FINE_TUN
 
 @dataclass(frozen=True)
 class ServiceCall:
-    """One path of a protocol; each `*` in it is an id. Without a method, its specification names none: GET and POST.
+    """One path of a protocol; each `*` in it is an id. An empty method means that the specification has none: GET and POST.
 
-    `kinds` are what its service may be for: several where only an id, or the purpose of a file, tells. `named_by` is the field
-    of the body that may name the service. `begins` says that ids in the answer can be asked for later.
+    `kinds` are the kinds of service that the call may be for: several if only an id, or the purpose of a file, decides.
+    `named_by` is the field of the body that may name the service. `begins` says that ids in the answer can be requested later.
     """
 
     protocol: str
@@ -40,17 +40,17 @@ class ServiceCall:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods that it is asked with."""
+        """The HTTP methods of the call."""
         return (self.method,) if self.method else ("GET", "POST")
 
     @property
     def at_home(self) -> bool:
-        """Whether it goes on with what only one provider has, though others may share the rest: parts of an upload."""
+        """Whether the call continues what only one provider has, even if providers share the rest: parts of an upload."""
         return self.path.startswith("/v1/uploads/")
 
     @cached_property
     def shape(self) -> re.Pattern[str]:
-        """What its path looks like; each group is an id."""
+        """The pattern of the call's path; each group is an id."""
         return re.compile(re.escape(self.path).replace(r"\*", "([^/?]{1,1024})"))
 
 
@@ -136,16 +136,16 @@ PROBES: Mapping[str, Mapping[Kind, tuple[str, str]]] = {
         Kind.MEMORY: ("GET", "/agents/execute"),
     },
 }
-"""What to ask a server, to see whether it has a service: of OpenAI's a list, or its own description, which names `/score`; of
-Llama Stack's what lacks something it needs."""
+"""Requests that show whether a server has a service. An OpenAI server is asked for a list, or for its own description, which
+names `/score`; a Llama Stack server gets a request with required fields missing."""
 
 
 def find(method: str, path: str) -> tuple[ServiceCall, list[str]] | None:
-    """Return which call this is, and the ids in its path, `None` for what is none; `path` is as sent, without its query."""
+    """Return the call and the ids in its path, `None` if there is no such call; `path` is as sent, without its query."""
     for call in CALLS:
         if method in call.methods and (found := call.shape.fullmatch(path)):
             ids = [unquote(text) for text in found.groups()]
-            # What a server would take for a way to another path.
+            # A server would resolve these to another path.
             return None if {".", ".."}.intersection(ids) else (call, ids)
     return None
 
@@ -157,25 +157,25 @@ def path_of(call: ServiceCall, ids: list[str]) -> str:
 
 
 def kinds_of(call: ServiceCall, purpose: object) -> tuple[Kind, ...]:
-    """Return what the service of a call may be for, with the purpose of a file where that is told."""
+    """Return the kinds of service that a call may be for, given the purpose of a file if there is one."""
     if len(call.kinds) == 1 or not isinstance(purpose, str):
         return call.kinds
     return (_PURPOSES.get(purpose, Kind.VECTORS),)
 
 
 def is_place(target: Target) -> bool:
-    """Say whether this is the content of a file, which a service of Llama Stack's may name as the place of what it made."""
+    """Return whether this is the content of a file, which a Llama Stack service may give as the location of its results."""
     found = find(target.method, target.path.partition("?")[0])
     return found is not None and found[0].path == "/v1/files/*/content"
 
 
 def written(target: Target) -> str:
-    """Return a target as the header that tells it to another node."""
+    """Return a target as the value of the header that carries it to another node."""
     return f"{target.method} {target.path}"
 
 
 def read(said: str, kind: Kind) -> Target:
-    """Read that header; raise `BadRequest` for what is no call of such a service."""
+    """Read that header; raise `BadRequest` if it is no call of a service of this kind."""
     method, _, path = said.partition(" ")
     found = find(method, path.partition("?")[0]) if len(path) <= MAX_PATH_CHARACTERS else None
     if found is None or kind not in found[0].kinds or not _SENT.fullmatch(path):
@@ -184,5 +184,5 @@ def read(said: str, kind: Kind) -> Target:
 
 
 def target_of(call: ServiceCall, method: str, path: str) -> Target:
-    """Return what is asked by a call; `path` has its ids and its query."""
+    """Return the target of a call; `path` contains its ids and its query."""
     return Target(call.protocol, method, path, call.named_by)

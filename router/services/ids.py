@@ -1,6 +1,6 @@
-"""Ids of what a service keeps: jobs, files, stores. To callers each ends with its home, so that any node knows whom to ask.
+"""Ids of a service's objects: jobs, files, stores. Callers see each with its home, so that any node knows where to ask.
 
-An id is `ID@NODE.TAG`: the service's own, the node, and a tag that tells the services of that node from each other.
+An id is `ID@NODE.TAG`: the service's own id, the node, and a tag that tells the services of that node apart.
 """
 
 import hashlib
@@ -13,20 +13,20 @@ import orjson
 from registry.records import PeerId, Service
 
 MAX_HOMED_BYTES = 16 * 1024 * 1024
-"""The longest answer whose ids are given a home; a longer one passes as it is."""
+"""The longest answer whose ids are given a home; a longer one passes unchanged."""
 
 FIELDS = frozenset({
     "id", "job_id", "batch_id", "file_id", "file_ids", "input_file_id", "output_file_id", "error_file_id", "training_file",
     "validation_file", "result_files", "vector_store_id", "upload_id", "part_ids", "first_id", "last_id", "after", "before",
     "bankIds", "fine_tuning_job_id",
 })  # fmt: skip
-"""Fields that hold an id or several, in both protocols."""
+"""Fields that contain one id or several, in both protocols."""
 
 PLACES = frozenset({
     "prompt_file_path", "prompt_with_response_path", "input_file_path", "success_file_path", "error_file_path", "data",
     "validation_data", "checkpoints", "error_path", "logs",
 })  # fmt: skip
-"""Fields of Llama Stack that hold a place of a file, or several; one that is at a node holds its id."""
+"""Fields of Llama Stack that contain the location of a file, or several; the location of a file at a node contains its id."""
 
 _FILE = re.compile(r"^((?:https?://[^/?#]{1,300})?/v1/files/)([^/?#]{1,1024})(?=/content$)")
 _HOMED = re.compile(r"(.{1,512})@(12D3KooW[1-9A-HJ-NP-Za-km-z]{44})\.([0-9a-f]{8})", re.DOTALL)
@@ -40,18 +40,18 @@ class ServiceHome(NamedTuple):
 
 
 def home_of(node: PeerId, service: Service) -> ServiceHome:
-    """Return the home of what a service keeps."""
+    """Return the home of a service's objects."""
     named = f"{service.project}\0{service.model}\0{service.cid}"
     return ServiceHome(node, hashlib.sha256(named.encode()).hexdigest()[:8])
 
 
 def is_kept_by(home: ServiceHome, node: PeerId, service: Service) -> bool:
-    """Say whether a service has what is kept at a home: those of one project, name and cid keep the same, at any node."""
+    """Return whether a service has a home's objects: services of one project, name and cid share theirs, at any node."""
     return home.tag == home_of(node, service).tag and (bool(service.cid) or home.node == node)
 
 
 def homed(body: bytes, home: ServiceHome) -> bytes:
-    """Return a JSON answer with this home at each id, in the answer itself and in what it lists."""
+    """Return a JSON answer with this home added to each id, in the answer itself and in the objects that it lists."""
     try:
         said = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -60,7 +60,7 @@ def homed(body: bytes, home: ServiceHome) -> bytes:
         return body
 
     def name(id_: str) -> str:
-        # A URI is known everywhere.
+        # A URI is valid on every node.
         return f"{id_}@{home.node}.{home.tag}" if id_ and "://" not in id_ else id_
 
     listed = said.get("data")
@@ -74,7 +74,7 @@ def homed(body: bytes, home: ServiceHome) -> bytes:
 
 
 class Stripper:
-    """Takes the homes from the ids of one request; each of `homes` must keep what the others do."""
+    """Remover of the homes from the ids of one request. All of `homes` must have the same objects."""
 
     def __init__(self) -> None:
         self.homes: frozenset[ServiceHome] = frozenset()
@@ -88,7 +88,7 @@ class Stripper:
         return found[1]
 
     def fields(self, given: dict[str, object]) -> dict[str, object]:
-        """Return the fields of a body that hold ids with a home, without it; a place of a file may be its id."""
+        """Return the changed fields of a body, with the homes removed; the location of a file may be just its id."""
         return _changed(given, self.id, lambda place: self.id(_in_place(place, self.id)))
 
 

@@ -1,7 +1,7 @@
-"""Words of Llama Stack 0.0.1 for services, as values: what they are in OpenAI's, and back.
+"""Conversion of Llama Stack 0.0.1's values for services to OpenAI's, and back.
 
-Where its specification is silent: a file of `raw_bytes` is its text, or that in base64; a `uri` is one of the service's own
-files, `/v1/files/ID/content`; a job that was cancelled or has expired is `failed`, and its `metadata` says which.
+Where its specification is silent, these rules hold: a file of `raw_bytes` is its text, or that in base64; a `uri` is one of the
+service's own files, `/v1/files/ID/content`; a job that was cancelled or has expired is `failed`, and its `metadata` says which.
 """
 
 import base64
@@ -37,7 +37,7 @@ _SCORERS = frozenset({"", "score", "classify", "rerank"})
 
 
 def text(fields: Fields, name: str) -> str:
-    """Return a field that has to be text; raise `BadRequest`."""
+    """Return a field that must be a text and not empty; raise `BadRequest`."""
     value = fields.get(name)
     if not isinstance(value, str) or not value:
         raise BadRequest(f"`{name}` is required", param=name)
@@ -53,7 +53,7 @@ def path(asked: Fields, name: str) -> Fields:
 
 
 def file_of(source: Fields) -> str:
-    """Return the id of the file that a `Path` means, empty where it holds the bytes; raise `WorkerUnable` for other places."""
+    """Return the id of the file that a `Path` names, empty if it contains the bytes; raise `WorkerUnable` for other locations."""
     if source["type"] == "raw_bytes":
         return ""
     if source["type"] == "uri" and (found := _FILE.fullmatch(str(source["value"]))):
@@ -64,7 +64,7 @@ def file_of(source: Fields) -> str:
 
 
 def raw_bytes(source: Fields, name: str) -> bytes:
-    """Return the bytes that stand in a `Path`; raise `BadRequest`."""
+    """Return the bytes that a `Path` contains; raise `BadRequest`."""
     value = str(source["value"])
     if value.lstrip()[:1] in ("[", "{"):
         return value.encode(errors="replace")
@@ -75,7 +75,7 @@ def raw_bytes(source: Fields, name: str) -> bytes:
 
 
 def batch_lines(lines: bytes, asked: Fields) -> bytes:
-    """Return lines of messages as the lines of OpenAI's batch; one that cannot be read stays, and is its own error there."""
+    """Return lines of messages as lines of OpenAI's batch. One that cannot be read stays, and becomes an error of the batch."""
     options = asked.get("options")
     given = options if isinstance(options, dict) else {}
     if unknown := [name for name in given if name not in _OPTIONS]:
@@ -116,7 +116,7 @@ def _message(message: object) -> object:
 
 
 def upload(content: bytes, purpose: str = "batch", name: str = "lines.jsonl") -> tuple[str, bytes]:
-    """Return the content type and the body of a form that brings a file."""
+    """Return the content type and the body of a form that uploads a file."""
     head = (
         f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\n{purpose}\r\n--{_BOUNDARY}\r\n'
         f'Content-Disposition: form-data; name="file"; filename="{name}"\r\n'
@@ -140,7 +140,7 @@ def batch_job(said: Fields) -> dict[str, object]:
 
 
 def tuning_request(asked: Fields) -> dict[str, object]:
-    """Return a `Config` as OpenAI's request of a fine-tuning job; raise `WorkerUnable` for what it has no word for."""
+    """Return a `Config` as OpenAI's request for a fine-tuning job; raise `WorkerUnable` for what that lacks."""
     job: dict[str, object] = {"model": text(asked, "model")}
     for field, theirs in (("data", "training_file"), ("validation_data", "validation_file")):
         if asked.get(field) is not None:
@@ -196,7 +196,7 @@ def _logs(events: list[object]) -> Iterator[dict[str, object]]:
 
 
 def scored(asked: Fields) -> tuple[str, str]:
-    """Return prompt and response of a pair to score; raise `WorkerUnable` for a function that the worker does not choose."""
+    """Return the prompt and the response to score; raise `WorkerUnable` for a scoring function that the worker does not have."""
     match asked.get("scoring_function"):
         case {"name": str(name)} if name not in _SCORERS:
             raise WorkerUnable(
@@ -220,7 +220,7 @@ def conversation(asked: Fields) -> tuple[str, str]:
 
 
 def score(said: Fields) -> dict[str, object]:
-    """Return a score of vLLM's, or the probability of the last class of its or infinity's, as the answer of `/reward_scoring`."""
+    """Return vLLM's score, or the last class's probability from vLLM or infinity, as the answer of `/reward_scoring`."""
     match said.get("data"):
         case [{"score": int() | float() as found}, *_]:
             value = float(found)
@@ -235,7 +235,7 @@ def score(said: Fields) -> dict[str, object]:
 
 
 def _last_of(classes: Sequence[object]) -> float | None:
-    """Return the score of the last class, where these have no names of their own; they come in any order."""
+    """Return the score of the last class, `None` if classes have names of their own. They come in any order."""
     scores: dict[int, float] = {}
     for one in classes:
         match one:
@@ -249,7 +249,7 @@ def _last_of(classes: Sequence[object]) -> float | None:
 
 
 def store_request(asked: Fields) -> dict[str, object]:
-    """Return what is said of a vector store in OpenAI's words."""
+    """Return the description of a vector store as OpenAI's request."""
     made: dict[str, object] = {}
     if asked.get("name"):
         made["name"] = text(asked, "name")
@@ -266,12 +266,12 @@ def store(said: Fields) -> dict[str, object]:
 
 
 def store_job(store_id: str, id_: str, state: str) -> dict[str, object]:
-    """Return a job that changes what a store holds. Its schema has no state, so `content` says it."""
+    """Return a job that changes a store's content. Its schema has no state, so `content` contains it."""
     return {"id": f"{store_id}:{id_}", "content": state}
 
 
 def of_job(asked: Fields) -> tuple[str, str]:
-    """Return the store and the change that such a job's id names; raise `BadRequest`."""
+    """Return the store and the change that such a job's id names; raise `BadRequest` for another id."""
     store_id, mark, id_ = text(asked, "id" if "id" in asked else "job_id").partition(":")
     if not (store_id and mark and id_):
         raise BadRequest("`id` is not a job of a vector store", param="id")
@@ -279,7 +279,7 @@ def of_job(asked: Fields) -> tuple[str, str]:
 
 
 def tuning_config(asked: Fields) -> dict[str, object]:
-    """Return OpenAI's request of a fine-tuning job as a `Config`; raise `WorkerUnable`."""
+    """Return OpenAI's request for a fine-tuning job as a `Config`; raise `WorkerUnable`."""
     data = text(asked, "training_file")
     if "://" not in data:
         raise WorkerUnable("Llama Stack has no files: use a URI", param="training_file")
@@ -298,7 +298,7 @@ def tuning_config(asked: Fields) -> dict[str, object]:
 
 
 def openai_job(said: Fields, asked: Fields) -> dict[str, object]:
-    """Return a `FineTuningJob` as OpenAI's; what was asked fills what it does not say."""
+    """Return a `FineTuningJob` as OpenAI's; the request fills in what it does not contain."""
     config = said.get("input_config")
     given = config if isinstance(config, dict) else {}
     checkpoints = said.get("checkpoints")
@@ -330,7 +330,7 @@ def text_of(said: Fields, name: str) -> str:
 
 
 def _id_of(place: object) -> object:
-    """Return the id of a file of the service's own, any other place as it is."""
+    """Return the id of one of the service's own files, any other location unchanged."""
     found = _FILE.fullmatch(place) if isinstance(place, str) else None
     return found[1] if found else place
 

@@ -1,7 +1,7 @@
-"""Translator between the two protocols of services: which of the other's calls say the same, and what their answers mean.
+"""Translator between the two protocols of services: the other protocol's equivalent calls, and the meaning of their answers.
 
-A translation is a generator without I/O: it yields what to ask the worker, is sent each answer, and returns what its caller
-hears. What the other protocol has no word for is a `WorkerUnable` that names it.
+A translation is a generator without I/O: it yields each request for the worker, is sent each answer, and returns the answer for
+its caller. What the other protocol cannot express is a `WorkerUnable` that names it.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -21,7 +21,7 @@ JSON, LINES = "application/json", "application/x-ndjson"
 
 @dataclass(frozen=True, slots=True)
 class ServiceAsk:
-    """One question to the worker: `path` with its query, and what it holds. `optional` says that it may have no such path."""
+    """One request to the worker; `path` includes its query. `optional` says that the worker may have no such path."""
 
     method: str
     path: str
@@ -32,7 +32,7 @@ class ServiceAsk:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAnswer:
-    """What the caller hears."""
+    """The answer for the caller."""
 
     body: bytes
     content_type: str = JSON
@@ -40,12 +40,12 @@ class ServiceAnswer:
 
 Fields = Mapping[str, object]
 Answered = bytes | None
-"""The body of an answer, `None` where an optional path was none."""
+"""The body of an answer, `None` if the worker has no such optional path."""
 Translation = Generator[ServiceAsk, Answered, ServiceAnswer]
 
 
 def begin(target: Target, body: bytes) -> Translation:
-    """Return the translation of a call into the other protocol; raise `WorkerUnable` where it has no word for it."""
+    """Return the translation of a call into the other protocol; raise `WorkerUnable` if that has no such call."""
     path, _, query = target.path.partition("?")
     found = find(target.method, path)
     asked = dict(parse_qsl(query, keep_blank_values=True))
@@ -60,13 +60,13 @@ def begin(target: Target, body: bytes) -> Translation:
     return table[name](fields)
 
 
-# Llama Stack's words at a worker of OpenAI's.
+# Llama Stack's calls at a worker of OpenAI's protocol.
 
 
 def _batch_submit(asked: Fields) -> Translation:
     source = words.path(asked, "prompt_file_path")
     if source["type"] == "filepath":
-        # Only a provider that has these words too can read a file of its machine.
+        # Only a provider that has this call itself can read a file of its machine.
         body = orjson.dumps(asked)
         own = yield ServiceAsk("POST", "/batch_inference/jobs/submit", body, optional=True)
         if own is not None:
@@ -181,14 +181,14 @@ def _delete_submit(asked: Fields) -> Translation:
 
 
 def _delete_status(asked: Fields) -> Translation:
-    """What is deleted is so at once, and cannot be cancelled."""
+    """Translate the status of a deletion, and its cancellation: it is done at once, and cannot be cancelled."""
     store, file = words.of_job(asked)
     path = f"/v1/vector_stores/{_id(store)}/files/{_id(file)}"
     there = yield ServiceAsk("GET", path, optional=True)
     return _said(words.store_job(store, file, "completed" if there is None else "failed"))
 
 
-# OpenAI's words at a worker of Llama Stack's.
+# OpenAI's calls at a worker of Llama Stack's protocol.
 
 
 def _job_create(asked: Fields) -> Translation:

@@ -1,6 +1,6 @@
-"""Mapping of a request to a protocol that has no word for some of it: said, done by the node, dropped and named, or refused.
+"""Mapping of a request to a protocol that lacks some of it: a field is translated, done by the node, dropped or refused.
 
-A dialect brings the words; what every one of them owes its callers stands here.
+Dropped fields are named. A dialect defines the translation; the rules that hold for all dialects are here.
 """
 
 from collections.abc import Callable, Mapping, Set
@@ -22,11 +22,11 @@ _SAMPLING = tuple(sorted(field.name for field in fields(Sampling)))
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a worker is asked: one body or several, at a path or by the name of a call.
+    """The translated request: one body or several, with a path or the name of a call.
 
-    `dropped` are the parameters that its protocol has no word for; `streamed` says that it shall stream. `unstreamed` is the
-    body that asks for the same in one piece, where a worker of this protocol may refuse to stream. `heard` are parameters for
-    which OpenAI's form has no word.
+    `dropped` are the parameters that the worker's protocol lacks; `streamed` says that the worker is to stream. `unstreamed` is
+    the body that asks for the same in one piece, if workers of this protocol may refuse to stream. `heard` are parameters that
+    OpenAI's form lacks.
     """
 
     path: str
@@ -39,10 +39,10 @@ class Orders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wording:
-    """How requests for text are said in one protocol, which people call `name`.
+    """The translation of requests for text to one protocol, which people call `name`.
 
-    `orders` says what is asked; what is refused before, it never sees: other `kinds`, tools and schemas of JSON unless the
-    protocol has `tools` and `schemas`, and fields that shape the answer unless they are among `shaping`, those that it has.
+    `orders` translates a request. Refused before it are other `kinds`, tools and JSON schemas unless the protocol has `tools`
+    and `schemas`, and fields that shape the answer unless they are among `shaping`, those that the protocol has.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Wording:
     shaping: frozenset[str] = frozenset()
 
     def read(self, request: Request, worker: Worker) -> tuple[TextRequest, Orders]:
-        """Read a request and say it in the worker's words; raise `WorkerUnable`, or `WorkerRejected` for a wrong value."""
+        """Read a request and translate it for the worker; raise `WorkerUnable`, or `WorkerRejected` for a wrong value."""
         if request.kind not in self.kinds:
             raise unserved(self.name, request.kind)
         asked = checked(canonical.read, request)
@@ -65,7 +65,7 @@ class Wording:
         return asked, self.orders(asked, worker)
 
     def lacks(self, param: str) -> WorkerUnable:
-        """Return the refusal of a parameter, without which the answer would be of another kind."""
+        """Return the refusal of a parameter without which the answer would be of another kind."""
         return WorkerUnable(f"{self.name} does not support `{param}`", param=param)
 
 
@@ -78,19 +78,19 @@ def checked(read: Callable[[Request], _T], request: Request) -> _T:
 
 
 def refuse(name: str, asked: Leaving, shaping: Set[str]) -> None:
-    """Raise `WorkerUnable` where a field was not read without which the answer would be of another kind."""
+    """Raise `WorkerUnable` if a field of `shaping` was not read: without it the answer would be of another kind."""
     for other in sorted(asked.others):
         if other in shaping:
             raise WorkerUnable(f"{name} does not support `{other}`", param=other)
 
 
 def unserved(name: str, kind: Kind) -> WorkerUnable:
-    """Return the refusal of a kind of request that a protocol has not."""
+    """Return the refusal of a kind of request that a protocol lacks."""
     return WorkerUnable(f"a {name} worker does not serve /v1/{kind}", param="model")
 
 
 def unheard(asked: TextRequest, *heard: str) -> tuple[str, ...]:
-    """Return what is dropped of a request whose worker knows these fields of `Sampling` only."""
+    """Return the parameters that are dropped from a request whose worker knows only these fields of `Sampling`."""
     given = asked.sampling
     said = (name for name in _SAMPLING if name not in heard and getattr(given, name) is not None)
     return (*said, *dropped(asked))

@@ -1,6 +1,6 @@
-"""Chat templates for workers that take one text and have none of their own, or none that works.
+"""Chat templates for workers that take one text and have no template of their own, or none that works.
 
-What a message says can forge no other message: the marks of its template are taken out of it. Where a template has no marks
+A message cannot forge another one: the template's marks are removed from its text. With a template that has no marks
 (`plain`), a text may look like the next message, as in any transcript.
 """
 
@@ -15,21 +15,21 @@ Message = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A chat as one text, which the answer continues; it ends where one of `stops` would come."""
+    """A chat as one text, which the answer continues; the answer ends before any of `stops`."""
 
     prompt: str
     stops: tuple[str, ...]
 
 
 def rendered(template: Template, messages: Sequence[Message]) -> Rendered:
-    """Write a chat as one text; raise `BadRequest` for what is no text. Without a template that is ours it is ChatML."""
+    """Return a chat as one text; raise `BadRequest` for anything except text. A template that is not known here means ChatML."""
     write, marks, stops = _TEMPLATES.get(template, _TEMPLATES["chatml"])
     said = [(_clean(str(m.get("role")), marks), _clean(text_of(m), marks)) for m in messages]
     return Rendered(write(said), stops)
 
 
 def text_of(message: Message) -> str:
-    """Return what a message says; raise `BadRequest` when that is more than text."""
+    """Return the text of a message; raise `BadRequest` if it contains more than text."""
     match message.get("content"):
         case str(text):
             return text
@@ -47,7 +47,7 @@ def _text_of_part(part: object) -> str:
 
 def _clean(text: str, marks: Sequence[str]) -> str:
     for mark in marks:
-        # A blank in its place: what stood around it must not become another one.
+        # A blank takes its place, so that the text around it does not join to another mark.
         text = text.replace(mark, " ")
     return text
 
@@ -61,7 +61,7 @@ def _chatml(said: Written) -> str:
 
 
 def _llama3(said: Written) -> str:
-    # Without the mark of the beginning, which tokenizers put there themselves.
+    # The mark of the beginning is missing: tokenizers add it themselves.
     turns = (
         f"<|start_header_id|>{role}<|end_header_id|>\n\n{text.strip()}<|eot_id|>"
         for role, text in said
@@ -89,4 +89,4 @@ _TEMPLATES: Mapping[str, tuple[Callable[[Written], str], tuple[str, ...], tuple[
     ),
     "plain": (_plain, (), ("\nUser:",)),
 }
-"""How each is written, its marks, and where an answer ends."""
+"""By template, the function that writes a chat, the marks, and the stop strings."""

@@ -1,10 +1,9 @@
-"""Text that a worker tells in another protocol: cut at stop strings, and its tokens estimated if nobody tells.
+"""Text of a worker of another protocol, cut at stop strings, with its tokens estimated if they are not reported.
 
-A dialect reads the worker's words into `Said`, piece by piece or at once; here they become the events of an answer.
+A dialect reads the worker's output into `Said`, piece by piece or at once; here it becomes the events of an answer.
 
-Stop strings: for workers that hand the stop string over, or ignore it.
-
-What may be the beginning of one is held back until the next text shows whether it is.
+Texts are cut because some workers return the stop string, or ignore it. Text that may be the beginning of a stop string is held
+back until the next text shows whether it is.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,7 @@ from router.select.fitness import USUAL_BYTES
 
 
 class Stops:
-    """Cuts one text, piece by piece, before the first stop string. `hit` is that one, `""` where there was none."""
+    """Filter that cuts one text, piece by piece, before the first stop string. `hit` is that string, `""` without one."""
 
     __slots__ = ("_held", "_stops", "hit")
 
@@ -33,7 +32,7 @@ class Stops:
         self.hit = ""
 
     def take(self, text: str) -> str:
-        """Take in the next piece and return what is surely part of the text; nothing after a stop string."""
+        """Take in the next piece and return what is certainly part of the text; nothing after a stop string."""
         if self.hit:
             return ""
         looked = self._held + text
@@ -46,7 +45,7 @@ class Stops:
         return looked[: len(looked) - keep]
 
     def rest(self) -> str:
-        """Return what was held back, when the text has ended by itself."""
+        """Return what was held back, once the text has ended by itself."""
         held, self._held = self._held, ""
         return held
 
@@ -62,7 +61,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a worker says at one time of one choice; `over` says that it has no more to say of it."""
+    """One piece of a worker's output for one choice; `over` says that it is the last."""
 
     text: str = ""
     reason: Reason | None = None
@@ -73,7 +72,7 @@ class Said:
 
 
 class Told(Generic[T]):
-    """One choice of a stream, event by event; `ended` says that it is complete, and nothing more is worth reading."""
+    """One choice of a stream, event by event; `ended` says that it is complete and no more need be read."""
 
     __slots__ = (
         "_asked",
@@ -92,7 +91,7 @@ class Told(Generic[T]):
     def __init__(
         self, asked: TextRequest, read: Callable[[TextRequest, T], Said], choice: int = 0
     ) -> None:
-        """`read` says what one event of the worker's says, and raises a `WorkerError` for a failure and for nonsense."""
+        """Start a choice. `read` reads one of the worker's events, and raises a `WorkerError` for a failure or an invalid one."""
         self._asked = asked
         self._read = read
         self._choice = choice
@@ -106,7 +105,7 @@ class Told(Generic[T]):
         self.ended = False
 
     def take(self, data: T) -> list[Event]:
-        """Take in what one event says; raise what the reading of it does."""
+        """Take in one event and return what it means; raise what `read` raises."""
         said = self._read(self._asked, data)
         self._spent = said.usage or self._spent
         self._bytes += len(said.text.encode())
@@ -120,7 +119,7 @@ class Told(Generic[T]):
         return events + self._end(self._reason or "stop") if said.over else events
 
     def finish(self) -> list[Event]:
-        """Take in that the stream is over; return nothing when it never said why."""
+        """Take in the end of the stream; return nothing if it never gave a finish reason."""
         return self._end(self._reason) if self._reason and not self.ended else []
 
     def _end(self, reason: Reason) -> list[Event]:
@@ -144,7 +143,7 @@ class Told(Generic[T]):
 
 
 def in_one_piece(asked: TextRequest, choice: int, said: Said) -> list[Event]:
-    """Return the events of a choice that came whole."""
+    """Return the events of a choice that came in one piece."""
     stops = Stops(asked.stop)
     before = echo(asked, choice)
     text = stops.take(said.text) + stops.rest()
@@ -160,22 +159,22 @@ def in_one_piece(asked: TextRequest, choice: int, said: Said) -> list[Event]:
 
 
 def echo(asked: TextRequest, choice: int) -> str:
-    """Return what stands before the text of a choice, because its caller wants the prompt repeated."""
+    """Return the prompt if the caller wants it repeated before the text of a choice, else nothing."""
     return asked.prompts[choice // asked.n] if asked.echo else ""
 
 
 def estimated(asked: TextRequest, choice: int, text: str) -> Usage:
-    """Estimate what a choice took."""
+    """Estimate the usage of a choice."""
     return Usage(read_by(asked, choice), tokens_of(len(text.encode())), estimated=True)
 
 
 def tokens_of(size: int) -> int:
-    """Estimate how many tokens so many bytes of a text are."""
+    """Estimate the tokens of `size` bytes of text."""
     return -(-size // USUAL_BYTES)
 
 
 def read_by(asked: TextRequest, choice: int) -> int:
-    """Estimate how many tokens of one choice were read: whoever counts them needs the model's tokenizer."""
+    """Estimate the tokens of one choice's prompt: to count them takes the model's tokenizer."""
     if asked.kind is not Kind.CHAT:
         return tokens_of(len(asked.prompts[choice // asked.n].encode()))
     return tokens_of(len(orjson.dumps(asked.messages)))

@@ -1,7 +1,7 @@
-"""Equal protocols of a caller and a worker: then nothing need be translated.
+"""Requests in their caller's own protocol, which need no translation for a worker that speaks the same one.
 
-A face gives its caller's own words along, beside OpenAI's body: who speaks them passes them on as they are, everybody else
-reads that body. To another node both go, one after the other, if its record says that it takes them.
+A face passes its caller's own message along with OpenAI's body. A dialect of the same protocol forwards the message unchanged;
+every other one reads that body. Another node gets both, one after the other, if its record says that it takes them.
 """
 
 import re
@@ -22,13 +22,13 @@ SPOKEN: Mapping[str, Ability] = {
     LOCALAI: Ability.LOCALAI,
     REMOTELLM: Ability.REMOTELLM,
 }
-"""The protocols whose words are passed on, by dialect, and the bit by which a record says so."""
+"""The protocols whose messages are passed on, by dialect, and the bit that a record has for each."""
 
 HEADERS = (
     "x-compute-characters", "x-compute-time", "x-compute-type", "x-generated-tokens", "x-inference-time", "x-prompt-tokens",
     "x-queue-time", "x-time-per-token", "x-total-time", "x-validation-time",
 )  # fmt: skip
-"""Headers of an answer that are such words too: TGI's."""
+"""Headers of an answer that are passed on with it: TGI's."""
 
 _JSON = frozenset({TGI, LLAMA_STACK})
 _SAID = re.compile(
@@ -38,9 +38,9 @@ _SAID = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Verbatim:
-    """A request in its caller's own words: `protocol` is the dialect, `call` the path or the RPC, `body` its bytes.
+    """A request in its caller's own protocol: `protocol` is the dialect, `call` the path or the RPC, `body` its bytes.
 
-    `needs` names a parameter for which there is no word in OpenAI's form: only who speaks the protocol can answer then.
+    `needs` names a parameter that OpenAI's form lacks: only workers of this protocol can answer then.
     """
 
     protocol: str
@@ -50,24 +50,24 @@ class Verbatim:
 
 
 def bit(dialect: str) -> int:
-    """Return the bit of a record for workers of a dialect, 0 for those that are asked in OpenAI's words."""
+    """Return the bit of a record for workers of a dialect, 0 for dialects whose callers' messages are not passed on."""
     return int(SPOKEN.get(dialect, 0))
 
 
 def takes(said: Verbatim, service: Service) -> bool:
-    """Say whether the node of a replica passes these words on to it."""
+    """Return whether the node of a replica passes this message on to it."""
     return bool(service.abilities & bit(said.protocol))
 
 
 def written(said: Verbatim) -> str:
-    """Say in a header what follows OpenAI's body."""
+    """Return the header that describes the message behind OpenAI's body."""
     return f"{said.protocol} {said.call} {len(said.body)} {said.needs}".rstrip()
 
 
 def split(header: str, body: bytes) -> tuple[bytes, Verbatim | None]:
-    """Take a body apart as its header says, which another node wrote; raise `BadRequest`.
+    """Split a body from another node into OpenAI's body and the message that the header describes; raise `BadRequest`.
 
-    What is of no protocol that is known here is left out: OpenAI's body says the same.
+    A message of an unknown protocol is left out: OpenAI's body says the same.
     """
     said = _SAID.fullmatch(header)
     size = int(said[3]) if said else 0

@@ -1,8 +1,8 @@
-"""LocalAI's backends, over gRPC: each is a process that runs one model, and says little of how it fares.
+"""Dialect for LocalAI's backends, over gRPC: each is a process that runs one model and reports little about its state.
 
-Texts come as bytes that may end within a character, with counts of tokens from some backends only, and with the stop string;
-chats are made one text by the backend's template where it has one that works, else by ours. Many answer one call after the
-other, their health included.
+Texts arrive as bytes that may end within a character, with token counts from some backends only, and include the stop string.
+A chat becomes one text by the backend's template if it has one that works, else by the node's. Many backends answer one call
+at a time, health checks included.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -46,11 +46,11 @@ ENDPOINTS: Mapping[str, str] = {
     "Rerank": "reranking; `top_n` is always sent",
     "GetMetrics": "speed and tokens of the last response appear in the node's metrics; the prompt in it is ignored",
 }
-"""What becomes of each RPC of a backend."""
+"""How each RPC of a backend is handled."""
 
 
 class LocalAIGrpc:
-    """Speaks to LocalAI backends of this machine."""
+    """Client of the LocalAI backends of this machine."""
 
     def __init__(self, links: Links) -> None:
         self._backend = Backend(links)
@@ -60,13 +60,13 @@ class LocalAIGrpc:
 
     @asynccontextmanager
     async def answer(self, request: Request, candidate: Candidate) -> AsyncIterator[Answer]:
-        """Send the request and enter once the first byte is there; raise a `WorkerError` until then."""
+        """Send the request; entering waits for the first byte and raises a `WorkerError` until then."""
         worker = candidate.worker
         if worker is None:
             raise WorkerFailed("this dialect supports only workers on this machine")
         name = candidate.service.model
         if self._passed(request, worker, request_mapping.STATUS):
-            # Neither a model nor a turn is needed for that.
+            # The status needs neither a model nor a turn.
             yield await self._own.status(worker)
             return
         async with self._backend.under_way(worker, request) as errand:
@@ -85,7 +85,7 @@ class LocalAIGrpc:
         return await open_.enter_async_context(self._texts.answer(request, name, errand))
 
     def _passed(self, request: Request, worker: Worker, *calls: str) -> Verbatim | None:
-        """Return the caller's own words where they can be passed on: chats only to a backend whose template works."""
+        """Return the caller's own message if it can be passed on: a chat only to a backend whose template works."""
         said = request.verbatim
         if said is None or said.protocol != worker.dialect or said.call not in calls:
             return None
@@ -93,15 +93,15 @@ class LocalAIGrpc:
         return said if works else None
 
     async def alive(self, worker: Worker) -> bool:
-        """Ask for its health; many answer that only between two texts."""
+        """Ask for a backend's health; many answer that only between two texts."""
         return await self._backend.alive(worker)
 
     async def slots(self, worker: Worker) -> int:  # noqa: ARG002
-        """Say nothing: no call of a backend tells it."""
+        """Return 0: no call of a backend tells it."""
         return 0
 
     async def describe(self, worker: Worker) -> Described | None:
-        """Say what it was told to load, once it is ready: no call of a backend tells more that routing needs."""
+        """Describe the model that a ready backend was told to load: no call of a backend tells more that routing needs."""
         if fault := await self._backend.locked(worker):
             return Described("LocalAI backend", fault=fault)
         if not await self.alive(worker) or not await self._backend.ready(worker):
@@ -109,19 +109,19 @@ class LocalAIGrpc:
         return Described("LocalAI backend", (Offered(worker.own_model, context_of(worker)),))
 
     async def figures(self, worker: Worker) -> Told | None:
-        """Ask how it did with its last answer."""
+        """Ask for the speed and tokens of a backend's last answer."""
         return await self._backend.figures(worker)
 
     async def recognise(self, worker: Worker) -> Sighting:
-        """Know it by its health."""
+        """Recognise a backend by its health."""
         return await self._backend.recognise(worker)
 
 
 def check(worker: Worker) -> None:
-    """Raise `WorkerFailed` where the options to load with are none of a backend's."""
+    """Raise `WorkerFailed` if a worker's load options are not valid for a backend."""
     options(worker)
 
 
 def create(links: Links) -> LocalAIGrpc:
-    """Make the dialect."""
+    """Create the dialect."""
     return LocalAIGrpc(links)

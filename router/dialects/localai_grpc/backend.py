@@ -1,4 +1,4 @@
-"""Connection to a backend, and what is known of it: its channel, its load options, and which calls of ours it works on."""
+"""Connection to a backend, with what is known of it: its channel, its load options, and the node's calls in flight there."""
 
 import asyncio
 from collections import Counter
@@ -28,7 +28,7 @@ _UNINITIALIZED, _BUSY, _READY = 0, 1, 2
 
 
 class Backend:
-    """The backends of this machine, as one process of the node knows them."""
+    """The backends of this machine, as known to one process of the node."""
 
     def __init__(self, links: Links) -> None:
         self.settings = links.settings
@@ -41,9 +41,10 @@ class Backend:
 
     @asynccontextmanager
     async def under_way(self, worker: Worker, request: Request) -> AsyncIterator["Errand"]:
-        """Have the model loaded where that is ours to see to, and give the way to it; raise a `WorkerError`.
+        """Have the model loaded if the worker has load options, and yield the request's errand; raise a `WorkerError`.
 
-        It is noted that a backend has a request of ours, and, if it is left before its end, that it may work on.
+        The backend counts as having a request in flight. If the request is left before its end, the backend is noted as perhaps
+        still working on it.
         """
         said = metadata_to(worker, request)
         with self._counted(worker.api):
@@ -69,15 +70,15 @@ class Backend:
         return api in self._under_way or self._loading.busy(api)
 
     async def _free(self, errand: "Errand") -> None:
-        """Return once a backend says that it is well, which many do only when they have nothing else to do."""
+        """Return once a backend answers a health check, which many do only when they are idle."""
         health = METHODS["Health"]
         try:
             await self.channels.ask(errand.worker.api, health, health.asked(), errand.said)
         except (RpcFailed, WorkerError):
-            return  # nobody works there
+            return  # no backend works there
 
     async def alive(self, worker: Worker) -> bool:
-        """Ask for its health; of one that is at work for us, which may be silent, only that it greets a new connection."""
+        """Ask for a backend's health; one with calls in flight may be silent, so it only has to greet a new connection."""
         if self._at_work(worker.api):
             return await self.channels.greets(worker.api)
         health = METHODS["Health"]
@@ -91,7 +92,7 @@ class Backend:
         return told is not None
 
     async def status(self, worker: Worker) -> Any:
-        """Return what it says of its state and its memory; raise `WorkerUnable` where it says nothing within a moment."""
+        """Return a backend's report of its state and memory; raise `WorkerUnable` if there is none within `ALIVE_SECONDS`."""
         method = METHODS["Status"]
         try:
             said = worker_headers.read(worker)
@@ -105,7 +106,7 @@ class Backend:
         return told
 
     async def locked(self, worker: Worker) -> str:
-        """Say how it refuses to let this node in, nothing where it does not."""
+        """Return how a backend refuses to admit this node, empty if it does not."""
         health = METHODS["Health"]
         try:
             await self.channels.glance(
@@ -119,7 +120,7 @@ class Backend:
         return ""
 
     async def ready(self, worker: Worker) -> bool:
-        """Say whether it has a model, or is told to load one. Many backends say nothing of that, and count as ready."""
+        """Return whether a backend has a model, or is to load one. Many backends do not report it, and count as ready."""
         status = METHODS["Status"]
         try:
             said = worker_headers.read(worker)
@@ -131,7 +132,7 @@ class Backend:
         return told.state == _UNINITIALIZED and bool(worker.load)
 
     async def figures(self, worker: Worker) -> Told | None:
-        """Ask how fast it wrote its last answer. One that is at work for us would say so only after it."""
+        """Ask how fast a backend wrote its last answer. One with calls in flight would answer only after them."""
         if self._at_work(worker.api):
             return {}
         metrics = METHODS["GetMetrics"]
@@ -153,7 +154,7 @@ class Backend:
         )
 
     async def recognise(self, worker: Worker) -> Sighting:
-        """Know it by its health, or by its silence while it is at work for us."""
+        """Recognise a backend by its health, or by its silence while it has calls of this node in flight."""
         asked, health = "Health of backend.Backend", METHODS["Health"]
         try:
             said = worker_headers.read(worker)
@@ -173,7 +174,7 @@ class Backend:
 
 
 class Errand:
-    """One request on its way to a backend, with what is `said` beside its calls; `left` tells that one was not waited for."""
+    """One request to a backend; `said` is the metadata of its calls, and `left` tells that a call was abandoned."""
 
     def __init__(self, channels: Channels, loading: Loading, hold: Hold) -> None:
         self._channels = channels
@@ -185,7 +186,7 @@ class Errand:
         self.left = False
 
     async def ask(self, method: Method, message: Any) -> Any:
-        """Put one RPC, and return its one answer; raise `RpcFailed`, or a `WorkerError` for what no status tells."""
+        """Make one RPC, and return its one answer; raise `RpcFailed`, or a `WorkerError` for a failure without a status."""
         try:
             told = await self._channels.ask(self.worker.api, method, message, self.said)
         except WorkerTimeout as error:
@@ -203,7 +204,7 @@ class Errand:
 
     @asynccontextmanager
     async def stream(self, method: Method, message: Any) -> AsyncIterator[Replies]:
-        """Put an RPC whose answers come one by one; leaving early cancels it, which not every backend minds."""
+        """Make an RPC whose replies are streamed; leaving early cancels it, which not every backend heeds."""
         async with self._channels.stream(self.worker.api, method, message, self.said) as replies:
             try:
                 yield replies
@@ -212,5 +213,5 @@ class Errand:
                 self._heard = self._heard or replies.began
 
     async def mended(self, failed: RpcFailed) -> bool:
-        """Say whether a failure is worth asking again: the backend, which answered nothing of this yet, loaded its model anew."""
+        """Return whether to ask again after a failure: the backend has answered nothing yet and has reloaded its model."""
         return not self._heard and await self._loading.mended(self._hold, failed)

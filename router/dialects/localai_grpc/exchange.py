@@ -1,4 +1,4 @@
-"""Exchange with a LocalAI backend: what all requests have in common that it answers with one message or several."""
+"""Exchange with a LocalAI backend: what all requests that are answered by whole messages have in common."""
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """One request on its way to a backend.
+    """One request to a backend.
 
-    `model` is the name that callers know, `own_model` the backend's own. `ask` puts an RPC by its name, with the fields of its
-    message, and returns what is told; it raises a `WorkerError`. `fetch` returns the image whose address stands in a field,
-    see `router.http.fetch`. `voices` is the directory of the operator's voice files, if there is one.
+    `model` is the name that callers know, `own_model` the backend's own. `ask` makes an RPC by its name, with the fields of its
+    message, and returns the reply; it raises a `WorkerError`. `fetch` returns the image whose URL a field contains, see
+    `router.http.fetch`. `voices` is the directory of the operator's voice files, if there is one.
     """
 
     request: Request
@@ -45,7 +45,7 @@ def answer_of(
     unheard: Sequence[str] = (),
     heard: Sequence[str] = (),
 ) -> Answer:
-    """Return an answer in one piece; `unheard` are the parameters that had no effect, `heard` those that few workers hear."""
+    """Return an answer in one piece; `unheard` are parameters that had no effect, `heard` ones that few workers support."""
     answer = Answer(200, content_type, body, NOTHING, Route.LOCAL, len(body))
     answer.usage = usage
     named = {DROPPED: unheard, HEARD: heard}
@@ -54,18 +54,18 @@ def answer_of(
 
 
 def unheard(asked: Leaving, **said: object) -> list[str]:
-    """Name what has no effect: of `said`, that which the caller said, and all that was not read."""
+    """Return the parameters without effect: those of `said` that the caller set, and all fields that were not read."""
     return [*sorted(name for name, value in said.items() if value), *dropped(asked)]
 
 
 def estimated(*texts: str) -> Usage:
-    """Estimate the tokens of texts, which the backend does not tell."""
+    """Estimate the tokens of texts, which the backend does not report."""
     size = sum(len(text.encode(errors="replace")) for text in texts)
     return Usage(-(-size // USUAL_BYTES), 0, estimated=True)
 
 
 def finite(numbers: Sequence[float]) -> list[float]:
-    """Return numbers that a backend told; raise `WorkerFailed` where one is none."""
+    """Return a backend's numbers; raise `WorkerFailed` if one is not finite."""
     if not all(map(isfinite, numbers)):
         raise WorkerFailed("the worker returned an invalid number")
     return list(numbers)

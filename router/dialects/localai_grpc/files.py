@@ -1,9 +1,9 @@
-"""Files that a node and its backend hand to each other: in a folder of one request, which is gone with it.
+"""Files that a node and its backend exchange, in a folder that is removed with its request.
 
-What a node left that was killed, the next one removes: a folder in use is locked, and its lock goes with its process.
+Folders that a killed node left are removed by the next one: a folder in use is locked, and the lock ends with its process.
 
 A backend reads and writes paths, so it must see the same files: it runs on this machine, as the node's own user or as root. No
-path and no part of one comes from a caller, and what a backend wrote is read only if it is a plain file of a sensible size.
+path and no part of one comes from a caller, and a backend's file is read only if it is a plain file of a sensible size.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from pathlib import Path
 from router.errors import WorkerFailed
 
 MAX_MADE_BYTES = 64 * 1024 * 1024
-"""The largest file that a backend may make, and all that it makes for one request together."""
+"""The most bytes that a backend may write in one file, and in all files for one request."""
 
 _PREFIX = "modelvine-files-"
 _NO_FILE = "no file can be passed to the worker"
 
 
 class Folder:
-    """A folder that only this node's user may look into."""
+    """A folder that only this node's user can read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -37,7 +37,7 @@ class Folder:
         return str(self._path / name)
 
     async def put(self, name: str, content: bytes) -> str:
-        """Write a file for the backend, and return its path; raise `WorkerFailed` where there is no room for it."""
+        """Write a file for the backend, and return its path; raise `WorkerFailed` if it cannot be written."""
         path = self._path / name
         try:
             await asyncio.to_thread(_write, path, content)
@@ -46,7 +46,7 @@ class Folder:
         return str(path)
 
     async def take(self, name: str) -> bytes:
-        """Return what the backend made, and remove it; raise `WorkerFailed` where that is no file, empty or too large."""
+        """Return a file that the backend made, and remove it; raise `WorkerFailed` if it is no plain file, empty or too large."""
         content = await asyncio.to_thread(_read, self._path / name, self._left)
         self._left -= len(content)
         return content
@@ -54,25 +54,25 @@ class Folder:
 
 @asynccontextmanager
 async def folder() -> AsyncIterator[Folder]:
-    """Make a folder, and remove it with all that is in it, whatever happens; raise `WorkerFailed` where none can be made."""
+    """Make a folder, and finally remove it with its contents; raise `WorkerFailed` if none can be made."""
     try:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX))
         held = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise WorkerFailed(f"{_NO_FILE}: {error.strerror}") from error
     try:
-        # Where there are no locks, nothing is swept either.
+        # On a file system without locks, `sweep` removes nothing either.
         with suppress(OSError):
             fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
         yield Folder(path)
     finally:
         os.close(held)
-        # At once, not in a thread: whoever is cancelled may wait for nothing more.
+        # Removed here, not in a thread: a cancelled task must not wait for anything more.
         shutil.rmtree(path, ignore_errors=True)
 
 
 def sweep() -> None:
-    """Remove the folders of this user's processes that are no more."""
+    """Remove the folders that this user's ended processes left."""
     for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
             found = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -101,7 +101,7 @@ def _write(path: Path, content: bytes) -> None:
 
 def _read(path: Path, at_most: int) -> bytes:
     try:
-        # Neither a link to another file nor a pipe, which would be waited for.
+        # Neither follow a link to another file nor block on a pipe.
         found = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise WorkerFailed("the worker reported a file that does not exist") from error

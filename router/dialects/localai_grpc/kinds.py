@@ -1,4 +1,4 @@
-"""Kinds of request beside texts that a LocalAI backend serves, each with its call."""
+"""Kinds of request other than texts that a LocalAI backend serves, each with its call."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -28,11 +28,11 @@ SERVED: Mapping[Kind, Callable[[Asking], Coroutine[Any, Any, Answer]]] = {
     Kind.SOUND: media.make_sound,
     **dict.fromkeys(STORES, serve_store),
 }
-"""What answers each kind."""
+"""By kind, the function that answers it."""
 
 
 class Others:
-    """Asks for everything but texts."""
+    """Client that asks for everything except texts."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -40,7 +40,7 @@ class Others:
         sweep()
 
     async def answer(self, request: Request, model: str, errand: Errand) -> Answer:
-        """Return the whole answer; raise a `WorkerError`. However many calls it takes, all of them share the time."""
+        """Return the whole answer; raise a `WorkerError`. All calls that it takes share one timeout."""
         settings, own_model = self._backend.settings, errand.worker.own_model
         seconds, ask = settings.total_timeout, partial(self._ask, errand)
         fetch, voices = self._fetching.image, settings.voice_files

@@ -1,7 +1,7 @@
-"""Lock file of a backend, by which the processes of one user agree on the model that it holds: a node may have several.
+"""Lock file of a backend, by which the processes of one user, such as a node's, agree on the model that it has loaded.
 
-Whoever has a request there holds it shared, whoever loads a model alone. What stands in it is the last load, and nothing while
-one is under way. Where there can be no such file, each process goes by what it knows itself.
+A process with a request at the backend holds a shared lock, a process that loads a model an exclusive one. The file contains
+the last load, and no model while a load is under way. Where no such file is possible, each process relies on what it knows.
 """
 
 import fcntl
@@ -16,12 +16,12 @@ from uuid import uuid4
 import orjson
 
 MAX_BYTES = 64 * 1024
-"""What is read of the file: load options are shorter."""
+"""The most bytes that are read of the file: load options are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockRecord:
-    """A load: the model and its options, empty where that is not known, and the time when it was done. `id` tells loads apart."""
+    """A load: the model and its options, empty if unknown, and the time when it was done. `id` tells loads apart."""
 
     id: str = ""
     model: str = ""
@@ -38,21 +38,21 @@ class Shared:
         self._file = -1
 
     def enter(self, *, makes: bool = True) -> bool:
-        """Hold it with others, until it is left; say whether that can be. Who loads nothing makes no file."""
+        """Take the shared lock until `leave`; return false if another process loads. With `makes` false no file is created."""
         return self._lock(fcntl.LOCK_SH, os.O_CREAT if makes else 0)
 
     def take(self) -> bool:
-        """Hold it alone, until it is left; say whether that can be."""
+        """Take the exclusive lock until `leave`; return false if another process holds it."""
         return self._lock(fcntl.LOCK_EX, os.O_CREAT)
 
     def leave(self) -> None:
-        """Hold it no more."""
+        """Release the lock."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def read(self) -> LockRecord:
-        """Return the last load; only for who holds it."""
+        """Return the last load. The caller must hold the lock."""
         if self._file < 0:
             return LockRecord()
         with suppress(OSError, orjson.JSONDecodeError):
@@ -62,7 +62,7 @@ class Shared:
         return LockRecord()
 
     def write(self, model: str = "", load: str = "", at: float = 0.0) -> str:
-        """Say what is loaded, or that it is not known, and return the id of that."""
+        """Record what is loaded, or by default that it is unknown, and return the record's id."""
         said = {"id": uuid4().hex, "model": model, "load": load, "at": at}
         with suppress(OSError):
             if self._file >= 0:

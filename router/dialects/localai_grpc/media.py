@@ -1,6 +1,6 @@
-"""Images from a LocalAI backend: one after the other; whatever is an image is a file to it.
+"""Images, speech, sounds and transcripts from a LocalAI backend, which takes and returns images and sounds as files.
 
-Speech, sounds and transcripts from a LocalAI backend: sounds are files to it.
+Images are made one after the other.
 """
 
 import time
@@ -25,7 +25,7 @@ _MADE = "made.wav"
 
 
 async def speak(asking: Asking) -> Answer:
-    """Have a text spoken."""
+    """Convert a text to speech."""
     asked = checked(speech.read, asking.request)
     refuse(NAME, asked, speech.SHAPING)
     said = {
@@ -40,7 +40,7 @@ async def speak(asking: Asking) -> Answer:
 
 
 async def make_sound(asking: Asking) -> Answer:
-    """Have a sound made of a description."""
+    """Generate a sound from a description."""
     asked = checked(speech.read_sound, asking.request)
     refuse(NAME, asked, speech.SHAPING)
     optional = {
@@ -63,7 +63,7 @@ async def make_sound(asking: Asking) -> Answer:
 
 
 async def write_down(asking: Asking) -> Answer:
-    """Have a recording written down, or translated."""
+    """Transcribe or translate a recording."""
     asked = checked(transcription.read, asking.request)
     refuse(NAME, asked, transcription.SHAPING)
     if asked.words:
@@ -71,7 +71,7 @@ async def write_down(asking: Asking) -> Answer:
         raise WorkerUnable(f"{NAME} reports times of segments, not of words", param=name)
     async with folder() as shared:
         path = await shared.put(f"heard{type_of(asked.audio).ending}", asked.audio)
-        # Where the recording is, that is called its destination.
+        # The field `dst` is the path of the recording.
         said = {"dst": path, "language": asked.language, "translate": asked.translate}
         told = await asking.ask("AudioTranscription", said)
     unit = unit_of(max((one.end for one in told.segments), default=0))
@@ -81,15 +81,15 @@ async def write_down(asking: Asking) -> Answer:
     ]
     text = told.text or "".join(one.text for one in segments)
     content_type, body = write_transcript(asked, text.strip(), segments)
-    # A temperature of 0 is the usual one.
+    # A temperature of 0 is the default.
     missing = unheard(asked, prompt=asked.prompt, temperature=asked.temperature)
     return answer_of(body, content_type, unheard=missing)
 
 
 def voice_of(name: str, directory: str) -> str:
-    """Return a voice as a backend is told it: a name, or the path of a file under an operator's directory.
+    """Return a voice for a backend: a name, or the path of a file under the operator's directory.
 
-    Raise `WorkerUnable` for any other path: backends open a file of that name where there is one, and what they say then differs.
+    Raise `WorkerUnable` for any other path: a backend opens a file of that name, and its answer shows whether there is one.
     """
     named = name not in (".", "..") and not set(name) & set("/\\\0")
     if directory and "\0" not in name:
@@ -106,10 +106,11 @@ def voice_of(name: str, directory: str) -> str:
 
 
 def unit_of(end: int) -> float:
-    """Return the seconds that one counts for, in the times of a recording that ends then.
+    """Return the unit, in seconds, of the times of a recording that ends at `end`.
 
-    The protocol names no unit. LocalAI's own backend counts nanoseconds, others milliseconds or seconds; nobody sends less than a
-    tenth of a second to be written down, nor a day, and whoever counts seconds is not asked for a quarter of an hour.
+    The protocol names no unit. LocalAI's own backend counts nanoseconds, others milliseconds or seconds. Recordings are assumed
+    to be longer than a tenth of a second and shorter than a day, and shorter than a quarter of an hour with a backend that
+    counts seconds.
     """
     if end >= 100_000_000:
         return 1e-9
@@ -130,29 +131,29 @@ async def _sound_made(
         await asking.ask(call, {**said, "dst": shared.place(_MADE)})
         made = await shared.take(_MADE)
     found = type_of(made).media
-    # Some backends write what they like, which is the caller's who said nothing of it.
+    # Some backends choose the format themselves, which is accepted if the caller named none.
     if not found.startswith("audio/") or (wanted and found != "audio/wav"):
         raise WorkerFailed("the worker's sound does not have the requested format")
     return answer_of(made, found, unheard=missing, heard=heard)
 
 
 USUAL_SIDE = 512
-"""Pixels of each side of an image whose caller does not say: LocalAI's own."""
+"""Pixels of each side of an image if the caller does not set them: LocalAI's own default."""
 
 USUAL_STEPS = 15
-"""Steps in which an image is made whose caller does not say."""
+"""Steps in which an image is made if the caller does not set them."""
 
 MOST_SEED = 2**31 - 1
 
 MAX_PARAMETERS = 1_024
-"""Characters of the names of a pipeline's parameters."""
+"""The most characters of `enable_parameters`, the names of a pipeline's parameters."""
 
 OWN = frozenset({"mode", "clip_skip", "enable_parameters"})
-"""Words that only this protocol has."""
+"""Fields that only this protocol has."""
 
 
 async def generate(asking: Asking) -> Answer:
-    """Have images made of a description."""
+    """Generate images from a description."""
     asked = checked(image.read, asking.request)
     refuse(NAME, asked, SHAPING)
     async with folder() as shared:
@@ -160,7 +161,7 @@ async def generate(asking: Asking) -> Answer:
 
 
 async def edit(asking: Asking) -> Answer:
-    """Have images made of a description and of another image."""
+    """Generate images from a description and another image."""
     asked = checked(image.read_edit, asking.request)
     refuse(NAME, asked.image, SHAPING)
     source = await _source(asking, asked)
@@ -183,7 +184,7 @@ async def _source(asking: Asking, asked: Edit) -> bytes:
 
 
 def own_words(others: Mapping[str, object]) -> Mapping[str, object]:
-    """Return what is said in words of LocalAI's own, by the names of its fields; raise `BadRequest`."""
+    """Return the parameters of LocalAI's own, by the names of its fields; raise `BadRequest`."""
     said = {
         "mode": whole(others, "mode", 0, 2**31 - 1),
         "CLIPSkip": whole(others, "clip_skip", 0, 2**31 - 1),
@@ -202,7 +203,7 @@ async def _image_made(asking: Asking, asked: Image, shared: Folder, *, source: s
             "width": asked.width or USUAL_SIDE,
             "height": asked.height or USUAL_SIDE,
             "step": asked.step or USUAL_STEPS,
-            # From the same seed each would be the same image, and zero is no seed.
+            # With the same seed all images would be the same, and a seed of 0 is none.
             "seed": (first + number - 1) % MOST_SEED + 1,
             "positive_prompt": asked.prompt,
             "negative_prompt": asked.negative,
@@ -217,7 +218,7 @@ async def _image_made(asking: Asking, asked: Image, shared: Folder, *, source: s
         images.append(made)
     body = write_images(images, created=int(time.time()), base64=asked.base64)
     heard = sorted(OWN & set(asked.others))
-    # A greater seed is another one there.
+    # A greater seed is changed to one that the backend takes.
     changed = (asked.seed or 0) > MOST_SEED
     missing = [name for name in unheard(asked, seed=changed) if name not in heard]
     return answer_of(body, unheard=missing, heard=heard)

@@ -1,7 +1,7 @@
-"""Loads of models at LocalAI backends, where their operator said with which options: one process holds one model.
+"""Loading of models at LocalAI backends whose operator set load options: one process has one model.
 
-A backend is told to load before it is first asked, after it was connected to anew, when it has loaded another model since, and
-once more for each connection when it fails: what it says then is the text of any exception, and many have no word for health.
+A backend is told to load before its first request, after a new connection, after it has loaded another model, and once more for
+each connection if it fails: a failure's text is that of any exception, and many backends do not report their health.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from router.workers import Option, Worker
 log = logging.getLogger("modelvine.router")
 
 MAX_BACKENDS = 4_096
-"""Backends that are remembered; beyond that those are forgotten which nobody uses, which costs each one more load."""
+"""Backends that are remembered; beyond that the unused ones are forgotten, which costs each one more load."""
 
 _METHODS = methods_of(LOCALAI)
 _LOAD = _METHODS["LoadModel"]
-# Of the caller, of the worker's load or of its protocol: no model that is loaded changes them.
+# Failures due to the caller, the worker's load or its protocol: loading a model does not mend them.
 _NOT_MENDED = frozenset(
     {
         "CANCELLED",
@@ -42,25 +42,25 @@ _NOT_MENDED = frozenset(
     }
 )
 _BUSY, _READY = 1, 2
-_ROUNDS = 4  # loads of others between ours and our request, beyond which it is not waited for
+_ROUNDS = 4  # times that another model is found loaded before a request gives up
 _POLL = 0.05
 _FLASH = "FlashAttention"
 _OFF = frozenset({"off", "false", "no", "0", "disabled", "none"})
 
 _Load = tuple[str, str]
-"""What is loaded: the worker's own name for the model, and its options."""
+"""A loaded model: the worker's own name for it, and its options."""
 
 _Outcome = WorkerError | None
 
 
 @dataclass(slots=True)
 class _Process:
-    """One backend: what was loaded there last, over which connection, and how many requests of ours are there now.
+    """One backend: what was loaded there last, over which connection, and how many of this process's requests are there now.
 
-    `record` is the id of that load in the file that we share with other processes, `since` when the connection was made.
+    `record` is the id of that load in the lock file shared with other processes, `since` when the connection was made.
 
-    `tried` are the loads that were repeated after a failure and did not help. `loads` counts all of them. `turn` is held by
-    whoever waits for the others to leave, and those who come later queue for it.
+    `tried` are the loads that were repeated after a failure and did not help. `loads` counts all successful loads. `turn` is
+    held by the request that waits for the running ones to finish; later requests queue for it.
     """
 
     shared: Shared
@@ -77,7 +77,7 @@ class _Process:
 
     @property
     def used(self) -> bool:
-        """Whether anybody is there, or on the way."""
+        """Whether a request is there or waits, or a load is under way."""
         return self.users > 0 or self.loading or self.turn.locked()
 
 
@@ -94,13 +94,13 @@ class Hold:
         self._inside = False
 
     def enter(self) -> None:
-        """Take part."""
+        """Count the request as one that uses the model."""
         self._process.users += 1
         self._process.left.clear()
         self._inside, self.loads = True, self._process.loads
 
     def leave(self) -> None:
-        """Leave; whoever waits for that goes on."""
+        """Stop counting the request. The last one to leave wakes the waiting request and releases the lock."""
         self._process.users -= self._inside
         self._inside = False
         if not self._process.users:
@@ -110,7 +110,7 @@ class Hold:
 
 
 class Loading:
-    """Which model each backend has loaded, as far as this process knows."""
+    """The models that the backends have loaded, as far as this process knows."""
 
     def __init__(
         self,
@@ -118,22 +118,22 @@ class Loading:
         spawn: Callable[[Coroutine[Any, Any, _Outcome]], "asyncio.Task[_Outcome]"],
         settings: RouterSettings,
     ) -> None:
-        """Let `spawn` run a load until it ends or the node does: whoever asked for it may leave before."""
+        """Take `spawn`, which runs a load until it or the node ends: the request that started it may be cancelled before."""
         self._channels = channels
         self._spawn = spawn
         self._settings = settings
         self._processes: dict[str, _Process] = {}
 
     def busy(self, api: str) -> bool:
-        """Say whether a backend is loading a model for us."""
+        """Return whether a backend is loading a model for this process."""
         process = self._processes.get(api)
         return process is not None and process.loading
 
     @asynccontextmanager
     async def held(self, worker: Worker, said: Mapping[str, str]) -> AsyncIterator[Hold]:
-        """Have a worker's model loaded, and see that it stays while this is open; raise a `WorkerError`.
+        """Have a worker's model loaded, and keep it loaded while this context is open; raise a `WorkerError`.
 
-        A request for another model at the same backend waits for those that run there, and then has its own loaded.
+        A request for another model at the same backend waits until the running ones have finished, then has its own loaded.
         """
         process = self._process(worker.api)
         hold = Hold(process, worker, said)
@@ -146,19 +146,19 @@ class Loading:
         finally:
             hold.leave()
         if hold.mended:
-            # It helped, so it may be tried again: only loads that do not help are not repeated.
+            # The reload helped, so it may be tried again: only loads that do not help are not repeated.
             process.tried.discard(hold.wanted)
 
     async def mended(self, hold: Hold, failed: RpcFailed) -> bool:
-        """Say whether a request that failed is worth asking again, for its model was loaded anew; raise a `WorkerError`.
+        """Return whether a failed request should be sent again because its model was reloaded; raise a `WorkerError`.
 
-        Nobody's text is believed to say that nothing is loaded: each connection has one load more for each model.
+        An error's text is no evidence that no model is loaded: each connection gets one more load for each model.
         """
         process, worker = self._process(hold.worker.api), hold.worker
         if not worker.load or failed.code in _NOT_MENDED or hold.mended:
             return False
         if failed.code == "UNAVAILABLE" and not await self._stands(process, hold):
-            # Who hung up may have died of what it was asked.
+            # A backend that hung up may have died of the request.
             return False
         if not await self._may_help(process, hold):
             return False
@@ -186,7 +186,7 @@ class Loading:
 
     @asynccontextmanager
     async def _turn(self, process: _Process) -> AsyncIterator[None]:
-        """Be the only one who looks at what is loaded, in the order in which all came; raise `WorkerLoading` or `WorkerBusy`."""
+        """Hold the turn to check what is loaded; requests get it in order of arrival. Raise `WorkerLoading` or `WorkerBusy`."""
         try:
             async with asyncio.timeout(self._settings.queue_timeout):
                 await process.turn.acquire()
@@ -198,7 +198,7 @@ class Loading:
             process.turn.release()
 
     async def _fit(self, process: _Process, hold: Hold) -> None:
-        """Have the model loaded that a request wants, and let it in."""
+        """Have the model that a request wants loaded, and let the request in."""
         if process.loading:
             raise WorkerLoading
         try:
@@ -218,7 +218,7 @@ class Loading:
         raise _taken()
 
     async def _look(self, process: _Process, hold: Hold) -> None:
-        """See what is loaded: a new connection may lead to a new process, and other processes of ours may have loads, too."""
+        """Find out what is loaded: a new connection may lead to a new backend process, and other local processes load too."""
         connection = await self._channels.connection(hold.worker.api)
         if connection is not process.connection:
             process.connection, process.loaded, process.since = connection, None, time.time()
@@ -234,7 +234,7 @@ class Loading:
             process.record = told.id
 
     async def _taken_alone(self, process: _Process, hold: Hold) -> bool:
-        """Say whether no other process of ours is there; where one is at work with the model that is wanted, that is loaded."""
+        """Take the exclusive lock and return true; return false if another process already uses the wanted model there."""
         until = time.monotonic() + self._settings.queue_timeout
         while not process.shared.take():
             if process.shared.enter():
@@ -249,7 +249,7 @@ class Loading:
         return True
 
     async def _alone(self, process: _Process) -> None:
-        """Wait until nobody is there; raise `WorkerBusy`."""
+        """Wait until no request of this process is there; raise `WorkerBusy`."""
         try:
             async with asyncio.timeout(self._settings.queue_timeout):
                 while process.users:
@@ -260,7 +260,7 @@ class Loading:
     async def _load(self, process: _Process, hold: Hold) -> None:
         message = options(hold.worker)
         process.loading, process.loaded, process.record = True, None, process.shared.write()
-        # Whoever asked first may leave, or be too late: the model goes on being loaded for the others.
+        # The first request may be cancelled or time out: the load goes on for the others.
         failed = await asyncio.shield(self._spawn(self._loads(process, hold, message)))
         if failed is not None:
             raise failed
@@ -290,14 +290,14 @@ class Loading:
         return RpcFailed("OK", told.message).as_error("LoadModel")
 
     async def _stands(self, process: _Process, hold: Hold) -> bool:
-        """Whether the connection is the one over which a request failed."""
+        """Return whether the connection is still the one over which a request failed."""
         try:
             return await self._channels.connection(hold.worker.api) is process.connection
         except WorkerError:
             return False
 
     async def _may_help(self, process: _Process, hold: Hold) -> bool:
-        """Say whether to load again, or to wait for who does; a backend that is gone or has its model need not."""
+        """Return whether to load again, or to wait for a load under way; not for a backend that is gone or has its model."""
         if process.loads != hold.loads or process.loaded is None:
             return True
         if hold.wanted in process.tried:
@@ -321,14 +321,14 @@ def _taken() -> WorkerBusy:
 
 
 def _fits(loaded: _Load | None, hold: Hold) -> bool:
-    """Whether what is loaded is what is wanted; who says no options takes its model as it is."""
+    """Return whether the loaded model is the wanted one; a worker without load options accepts its model as it is."""
     if hold.worker.load:
         return loaded == hold.wanted
     return loaded is None or loaded[0] == hold.wanted[0]
 
 
 def options(worker: Worker) -> Any:
-    """Return a worker's options as `ModelOptions`, named as there or in lower case; raise `WorkerFailed` for any other."""
+    """Return a worker's options as `ModelOptions`, ignoring case, `_` and `-` in names; raise `WorkerFailed` for any other."""
     message = _LOAD.asked()
     fields = {_plain(name): name for name in _LOAD.asked.DESCRIPTOR.fields_by_name}
     for given, value in worker.load_options.items():
@@ -345,7 +345,7 @@ def options(worker: Worker) -> Any:
 
 
 def context_of(worker: Worker) -> int:
-    """Return how many tokens the model is loaded to read and write, 0 where that is left to the backend."""
+    """Return the context size with which the model is loaded, 0 if that is left to the backend."""
     said = (v for name, v in worker.load_options.items() if _plain(name) == "contextsize")
     return count_of(next(said, 0))
 
@@ -364,7 +364,7 @@ def _set(message: Any, name: str, value: Option) -> None:
 
 
 def _set_both(message: Any, value: Option) -> None:
-    """Say it as a truth value and as a text: newer servers read the latter, and each passes over what it does not know."""
+    """Set the option as a bool and as a string: newer servers read the latter, and each ignores what it does not know."""
     text = value if isinstance(value, str) else "on" if value else "off"
     message.FlashAttention = text.lower() not in _OFF
     number = message.DESCRIPTOR.fields_by_name[_FLASH].number

@@ -1,4 +1,4 @@
-"""Parser of a LocalAI backend's replies, as what they say of a text."""
+"""Parser for a LocalAI backend's replies: text, usage and finish reason."""
 
 import codecs
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from router.openai.usage import Usage
 from router.translate.text import Said, read_by, tokens_of
 
 COUNTABLE = 1_000_000
-"""Characters of the longest text of which a backend is asked how many tokens it has."""
+"""Characters of the longest text whose tokens a backend is asked to count."""
 
 
 class ReplyTexts:
     """The replies for one choice, in their order.
 
-    A reply may hold nothing, or end in the middle of a character. Why a text ended is never told: one that has as many tokens as
-    it might was cut off, by the backend's count, else by what was `counted_later`, else by an estimate.
+    A reply may be empty, or end in the middle of a character. The finish reason is never reported: a text with as many tokens as
+    its limit counts as cut off. Its tokens are the backend's count, or else `counted_later`, or else an estimate.
     """
 
     def __init__(self, asked: TextRequest, choice: int, body: Mapping[str, object]) -> None:
@@ -37,12 +37,12 @@ class ReplyTexts:
 
     @property
     def counted(self) -> bool:
-        """Whether anything was told of tokens."""
+        """Whether any reply reported tokens."""
         return self._tokens.count > 0
 
     @property
     def text(self) -> str:
-        """The text, stop strings included, as long as nothing was told of its tokens, and a little beyond `COUNTABLE`."""
+        """The text, stop strings included, kept only while no reply reports tokens, and only to little beyond `COUNTABLE`."""
         return "".join(self._texts)
 
     def read(self, _: TextRequest, reply: Any | None) -> Said:
@@ -60,12 +60,12 @@ class ReplyTexts:
         return Said(text, usage=self._usage())
 
     def _usage(self) -> Usage | None:
-        """Return what is known so far; a backend that counts nothing says 0."""
+        """Return the usage so far, `None` from a backend that reports no counts."""
         if not self.counted:
             return None
         if self._prompt:
             return Usage(self._prompt, self._tokens.count)
-        # Reading all that was asked costs too much to be done for each reply.
+        # An estimate reads the whole request, which costs too much to be done for each reply.
         self._guess = self._guess or read_by(self._asked, self._choice)
         return Usage(self._guess, self._tokens.count, estimated=True)
 
@@ -77,12 +77,12 @@ class ReplyTexts:
 
 
 def reason(limit: object, written: int) -> Reason:
-    """Say why a text of so many tokens ended that might have `limit`, 0 for as many as it likes."""
+    """Return the finish reason of a text of `written` tokens; a `limit` of 0 is none."""
     return "length" if isinstance(limit, int) and 0 < limit <= written else "stop"
 
 
 def whole(asked: TextRequest, choice: int, body: Mapping[str, object], reply: Any) -> Said:
-    """Read the one reply for a choice; raise `WorkerFailed` where it must be JSON and is not."""
+    """Read the one reply for a choice; raise `WorkerFailed` if it must be JSON and is not."""
     replies = ReplyTexts(asked, choice, body)
     said, end = replies.read(asked, reply), replies.read(asked, None)
     text = said.text + end.text
@@ -95,12 +95,12 @@ def _check_json(text: str) -> None:
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        # Backends that know no grammar pass it over without a word.
+        # Backends without grammars ignore one silently.
         raise WorkerFailed("the worker's answer is not the requested JSON") from error
 
 
 class ReplyTokens:
-    """How many tokens were written, told so far by some backends and of each reply by others."""
+    """Count of written tokens: some backends report the sum so far, others the tokens of each reply."""
 
     def __init__(self) -> None:
         self._told = 0
@@ -109,7 +109,7 @@ class ReplyTokens:
         self._rising = True
 
     def heard(self, tokens: int) -> None:
-        """Take in what one reply tells."""
+        """Take in the count of one reply."""
         if tokens <= 0:
             return
         self._rising = self._rising and tokens >= self._last
@@ -117,7 +117,7 @@ class ReplyTokens:
 
     @property
     def count(self) -> int:
-        """How many there were so far, 0 where nothing is told."""
-        # Sums so far never fall, and are never less than the number of times they were told.
+        """The tokens written so far, 0 if none are reported."""
+        # Running sums never fall, and are never less than the number of reports.
         sums = self._rising and self._last >= self._told
         return self._last if sums else self._sum

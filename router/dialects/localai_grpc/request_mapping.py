@@ -1,13 +1,13 @@
-"""Mapping of a request to LocalAI's words: in fields of `PredictOptions`, by their names there.
+"""Mapping of a request to the fields of LocalAI's `PredictOptions`.
 
-What is not said there is 0, which to some backends is no default but a value: so every field that shapes a text is said.
+A field that is not set is 0, which some backends take as a value and not as a default: so every field that shapes a text is
+set.
 
-Parameters of llama.cpp's server that a backend has as well: none is OpenAI's; LocalAI's own clients know them.
+Some parameters of llama.cpp's server exist in a backend too. None of them is OpenAI's; LocalAI's own clients use them.
 
-Grammar made of a JSON schema. GBNF, for the part of JSON Schema that it can hold to.
-
-What a grammar cannot hold to is refused by name: a text that only seems to keep a schema is worse than none. Objects have
-all of their properties, in the order of the schema, and no other: such a text keeps a schema that asks for less too.
+A JSON schema becomes a grammar in GBNF, for the part of JSON Schema that a grammar can enforce. The rest is refused by name: a
+text that only seems to match a schema is worse than none. Objects have all their properties, in the order of the schema, and
+no others: such a text also matches a schema that requires less.
 """
 
 import re
@@ -27,7 +27,7 @@ from router.translate.templates import rendered, text_of
 from router.workers import Template, Worker
 
 MAX_GRAMMAR = 256 * 1024
-"""Characters of a grammar."""
+"""The most characters of a grammar."""
 
 _MOST = 2**31 - 1
 
@@ -42,11 +42,11 @@ _READ: Mapping[str, tuple[str, Callable[[Mapping[str, object], str], object]]] =
 }
 
 LLAMA_CPP_NAMES = frozenset(_READ)
-"""Fields that are read here."""
+"""The fields of llama.cpp's server that are read here."""
 
 
 def llama_cpp_words(others: Mapping[str, object]) -> dict[str, object]:
-    """Say in fields of `PredictOptions` what a request says in those words; raise `WorkerRejected` for a wrong value."""
+    """Translate llama.cpp's parameters to fields of `PredictOptions`; raise `WorkerRejected` for a wrong value."""
     try:
         return {
             field: read(others, name) for name, (field, read) in _READ.items() if name in others
@@ -56,7 +56,7 @@ def llama_cpp_words(others: Mapping[str, object]) -> dict[str, object]:
 
 
 MAX_RULES = 500
-"""Rules of one grammar: each object, list and choice takes one."""
+"""The most rules of one grammar: each object, list and choice takes one."""
 
 MAX_DEPTH = 32
 
@@ -72,15 +72,15 @@ boolean ::= ( "true" | "false" ) ws
 null ::= "null" ws
 ws ::= [ \t\n]?
 """
-"""What every grammar has: JSON itself (RFC 8259), with little white space, of which some models never tire."""
+"""The rules of every grammar: JSON itself (RFC 8259), with little white space, since some models never stop writing it."""
 
 _BASIC = {"string", "integer", "number", "boolean", "null"}
-# They say nothing about what may stand there.
+# Keywords that do not restrict a value.
 _WORDS = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "strict"}
 
 
 def grammar_of(schema: Mapping[str, object]) -> str:
-    """Write a schema as a grammar, `{}` as any object; raise `WorkerUnable` for what it cannot hold to."""
+    """Return a schema as a grammar, `{}` as any object; raise `WorkerUnable` for what a grammar cannot enforce."""
     if not schema:
         return f"root ::= object\n{_JSON}"
     rules = _Rules()
@@ -93,7 +93,7 @@ class _Rules:
         self.lines: list[str] = []
 
     def of(self, schema: object, depth: int) -> str:
-        """Return the name of a rule for a schema, or what stands in its place."""
+        """Return the name of the rule for a schema."""
         if schema is True or schema == {}:
             return "value"
         if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
@@ -167,14 +167,14 @@ def _cannot(what: str) -> WorkerUnable:
 PREDICT, STREAM, STATUS = "Predict", "PredictStream", "Status"
 
 COMPLETION_TOKENS = 16
-"""What a completion without a limit may take, OpenAI's own default; a chat's limit is then the worker's own."""
+"""Token limit of a completion without one, OpenAI's own default; a chat without one has the worker's own limit."""
 
 MOST_SEED = 2**31 - 1
 MAX_IMAGES = 64
 MAX_BIASES = 1_024
-"""Tokens whose odds one request may change."""
+"""The most tokens whose probability one request may change."""
 
-# LocalAI's own defaults. One as a penalty changes nothing, and the last 64 tokens are those that count as repeated.
+# LocalAI's own defaults. A penalty of 1 changes nothing, and the last 64 tokens are those that count as repeated.
 TOP_P, TOP_K, TEMPERATURE, REPEAT = 0.95, 40, 0.9, 64
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/=]+")
@@ -183,7 +183,7 @@ _IMAGE = re.compile(r"data:image/[a-z0-9.+-]{1,32};base64,([A-Za-z0-9+/=]+)")
 
 
 def orders(asked: TextRequest, _: Worker) -> Orders:
-    """Say a request in the worker's words; raise `WorkerUnable` where that would change what is answered."""
+    """Translate a request to LocalAI; raise `WorkerUnable` if that would change the answer."""
     others = dict(asked.others)
     said: dict[str, object] = _sampling(asked)
     if (bias := _bias(others.pop("logit_bias", None))) is not None:
@@ -196,9 +196,9 @@ def orders(asked: TextRequest, _: Worker) -> Orders:
         said["Grammar"] = grammar_of(asked.schema)
     bodies = _chats(asked) if asked.kind is Kind.CHAT else _completions(asked)
     unheard: tuple[str, ...] = ("min_p",) if asked.sampling.min_p is not None else ()
-    # A greater seed is cut to 31 bits: it is the same each time, and not the caller's.
+    # A greater seed is cut to 31 bits: it is the same each time, but not the caller's.
     unheard += ("seed",) if (asked.sampling.seed or 0) > MOST_SEED else ()
-    # A text that must be JSON is looked at before it goes on: backends that know no grammar say nothing of it.
+    # A text that must be JSON is checked before it is passed on: backends without grammars ignore one silently.
     streamed = asked.stream and asked.schema is None
     return Orders(
         STREAM if streamed else PREDICT,
@@ -209,14 +209,14 @@ def orders(asked: TextRequest, _: Worker) -> Orders:
 
 
 def templated(body: Mapping[str, object]) -> bool:
-    """Whether the worker is to make one text of a chat by its own template."""
+    """Return whether the worker is to render the chat by its own template."""
     return body.get("UseTokenizerTemplate") is True
 
 
 def rendered_here(
     asked: TextRequest, body: Mapping[str, object], template: Template
 ) -> tuple[TextRequest, Mapping[str, object]]:
-    """Return a chat as one text, and what is asked then: it ends where another message would begin."""
+    """Return the request and the body of a chat rendered as one text, which stops where another message would begin."""
     chat = rendered(template, [_message(message) for message in asked.messages])
     stops = (*asked.stop, *chat.stops)
     rest = {k: v for k, v in body.items() if k not in ("UseTokenizerTemplate", "Messages")}
@@ -247,7 +247,7 @@ def _or(given: float | None, usual: float) -> float:
 
 
 def _seeded(asked: TextRequest, choice: int) -> dict[str, object]:
-    """Return the seed of one choice: from the same one each would be the same text. Without one it is drawn when asked."""
+    """Return the seed of one choice: with the same seed all would be the same text. Without one, each call draws its own."""
     seed = asked.sampling.seed
     return {} if seed is None else {"Seed": (seed + choice) & MOST_SEED}
 
@@ -265,19 +265,19 @@ def _chats(asked: TextRequest) -> list[dict[str, object]]:
         seen |= {name: files} if files else {}
     messages = [_message(message) for message in asked.messages]
     said = seen | {"UseTokenizerTemplate": True, "Messages": messages}
-    # What is long is shared between the choices, of which there may be many.
+    # The long parts are shared between the choices, of which there may be many.
     return [said] * asked.choices
 
 
 def _message(message: Mapping[str, object]) -> dict[str, object]:
     role = message.get("role")
-    # Templates do not know OpenAI's newer word for it.
+    # Templates do not know `developer`, OpenAI's newer name for the system role.
     said = "system" if role == "developer" else role
     return {"role": said, "content": text_of(_texts_only(message))}
 
 
 def _texts_only(message: Mapping[str, object]) -> Mapping[str, object]:
-    """Return a message without images, sounds and films, which are said apart."""
+    """Return a message without images, audio and videos, which have fields of their own."""
     if message.get("tool_calls") or message.get("function_call"):
         raise WorkerUnable("LocalAI does not support tool calls in messages", param="messages")
     content = message.get("content")
@@ -317,7 +317,7 @@ def _image(part: Mapping[str, object]) -> str:
             raise WorkerUnable("an image must have a `url`", param="messages")
     found = _IMAGE.fullmatch(url)
     if found is None:
-        # To fetch it for a stranger would be to ask for him from inside.
+        # A URL is not fetched: that would let a stranger send requests from inside the network.
         raise WorkerUnable(
             "LocalAI accepts images only as `data:` URLs in base64", param="messages"
         )
@@ -329,11 +329,11 @@ _FILES: Mapping[str, tuple[str, Callable[[Mapping[str, object]], str]]] = {
     "input_audio": ("Audios", _sound),
     "video_url": ("Videos", _film),
 }
-"""Parts of messages that are files, the field in which they are said, and how they are read."""
+"""By type, the parts of messages that are files: their field in `PredictOptions`, and the function that reads them."""
 
 
 def _bias(given: object) -> str | None:
-    """Return what changes the odds of tokens, as the JSON text in which it is said."""
+    """Return `logit_bias` as JSON text, `None` if there is none."""
     if not given:
         return None
     if not isinstance(given, dict) or len(given) > MAX_BIASES:

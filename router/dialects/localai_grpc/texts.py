@@ -1,6 +1,6 @@
 """Texts from a LocalAI backend, in OpenAI's form.
 
-Token counts of texts of which a backend told none: it is asked to cut the text, where it can.
+Where a backend reports no token counts, it is asked to tokenize the text, if it can.
 """
 
 import secrets
@@ -29,14 +29,14 @@ from router.translate.text import Told, in_one_piece, read_by
 from router.workers import Worker
 
 AGAIN = 600.0
-"""Seconds after which a backend that could not count is asked once more."""
+"""Seconds after which a backend that could not count tokens is asked once more."""
 
 
 _TOKENIZE = METHODS["TokenizeString"]
 
 
 class Counting:
-    """Asks backends to count, but not those that have shown that they cannot."""
+    """Client that has backends count tokens, except those that were found unable to."""
 
     def __init__(self, channels: Channels) -> None:
         self._channels = channels
@@ -45,7 +45,7 @@ class Counting:
     async def spent(
         self, errand: Errand, asked: TextRequest, choice: int, text: str
     ) -> Usage | None:
-        """Return what one choice took, `None` where nobody can tell. What a template made of a chat is estimated."""
+        """Return the usage of one choice, `None` if it cannot be counted. A chat's prompt, made by a template, is estimated."""
         written = await self._tokens(errand, text)
         if written is None:
             return None
@@ -87,17 +87,17 @@ TEMPLATE_AGAIN = 600.0
 """Seconds after which a backend whose own template failed is asked to use it once more."""
 
 MAX_WORKERS = 4_096
-"""Backends whose template is remembered to fail; beyond that all are forgotten, which costs one failed call each."""
+"""Backends that are remembered as failing; beyond that all are forgotten, which costs one failed call for each."""
 
 _T = TypeVar("_T")
 Body = Mapping[str, object]
 Ask = Callable[[TextRequest, Body], Awaitable[_T]]
-"""Puts one call, and raises `RpcFailed` where asking in another way may do."""
+"""Function that makes one call. It raises `RpcFailed` for a failure that another way of asking may avoid."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asking:
-    """One request on its way."""
+    """One request in progress."""
 
     errand: Errand
     asked: TextRequest
@@ -106,7 +106,7 @@ class _Asking:
 
 
 class Texts:
-    """Asks for texts."""
+    """Client that asks for texts."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -116,7 +116,7 @@ class Texts:
 
     @asynccontextmanager
     async def answer(self, request: Request, model: str, errand: Errand) -> AsyncIterator[Answer]:
-        """Send the request and enter once the first byte is there; raise a `WorkerError` until then."""
+        """Send the request; entering waits for the first byte and raises a `WorkerError` until then."""
         asked, orders = WORDS.read(request, errand.worker)
         prefix = "chatcmpl" if request.kind is Kind.CHAT else "cmpl"
         form = TextForm(f"{prefix}-{request.id}", int(time.time()), model, request.kind)
@@ -173,7 +173,7 @@ class Texts:
             await stream.close()
 
     async def _begun(self, stream: "_Stream") -> bytes:
-        # Replies may come for ever, and say nothing.
+        # Replies may come for ever without any text.
         seconds = self._settings.first_byte_timeout
         try:
             async with self._backend.deadlines.within(seconds):
@@ -182,7 +182,7 @@ class Texts:
             raise WorkerTimeout("first byte", seconds) from error
 
     async def _reliably(self, asking: _Asking, number: int, ask: Ask[_T]) -> _T:
-        """Ask for one choice; by our template where the worker's failed, and all over where its model was loaded anew."""
+        """Ask for one choice: with the node's template if the worker's failed, and again if its model was reloaded."""
         errand = asking.errand
         said = asking.asked, asking.orders.bodies[number]
         own = request_mapping.templated(said[1]) and self.template_works(errand.worker)
@@ -205,7 +205,7 @@ class Texts:
                 return told
 
     def template_works(self, worker: Worker) -> bool:
-        """Say whether a backend is to make one text of a chat by its own template."""
+        """Return whether a backend is to render chats by its own template."""
         if worker.template not in ("", "worker"):
             return False
         since = self._failing.get(worker.api)
@@ -218,7 +218,7 @@ class Texts:
 
 
 class _Stream:
-    """A stream of one choice after the other; `broken` is how it broke off, if it did."""
+    """A stream of one choice after the other; `broken` is the error if it broke off."""
 
     def __init__(
         self,
@@ -238,11 +238,11 @@ class _Stream:
         self.broken: AnswerBroken | None = None
 
     async def begin(self) -> bytes:
-        """Begin the next choice, and return its first words; raise a `WorkerError`."""
+        """Begin the next choice, and return its first events; raise a `WorkerError`."""
         return await self._reliably(self._number, self._ask)
 
     async def rest(self) -> AsyncGenerator[bytes, None]:
-        """Say what comes after the first words; raise `AnswerBroken`."""
+        """Yield what follows the first events; raise `AnswerBroken`."""
         try:
             while True:
                 while not self._told.ended:
@@ -262,11 +262,11 @@ class _Stream:
         yield self._asking.form.event(self._spent) + DONE
 
     async def close(self) -> None:
-        """Leave the choice that is being told; its worker sees its caller go."""
+        """Cancel the current choice's call at the worker."""
         await self._open.aclose()
 
     async def _ask(self, asked: TextRequest, body: Body) -> bytes:
-        """Put one call, and return what it says first; a failure until then may be mended."""
+        """Make one call, and return its first events; a failure until then may be mended."""
         await self._open.aclose()
         self._open = AsyncExitStack()
         stream = self._asking.errand.stream(METHODS[request_mapping.STREAM], _message(body))
@@ -285,14 +285,14 @@ class _Stream:
         events = self._told.take(reply)
         spent = _sum(events)
         if self._told.ended and reply is not None:
-            # It ended here, at a stop string.
+            # The text was ended at a stop string, found by the node.
             spent = await self._count() or spent
         self._spent += spent
         form = self._asking.form
         return b"".join(form.event(event) for event in events if not isinstance(event, Usage))
 
     async def _count(self) -> Usage | None:
-        """Have the text counted, where nothing was told of its tokens."""
+        """Have the text's tokens counted if the replies report none."""
         if self._heard.counted:
             return None
         asked, errand = self._asking.asked, self._asking.errand
@@ -304,7 +304,7 @@ def _sum(events: Iterable[Event]) -> Usage:
 
 
 def _message(body: Body) -> Any:
-    # Without a seed it would be 0, and each answer the same.
+    # Without a seed it would be 0, and all answers would be the same.
     return METHODS[request_mapping.PREDICT].asked(
         **{"Seed": secrets.randbelow(request_mapping.MOST_SEED), **body}
     )

@@ -1,7 +1,4 @@
-"""Embeddings, tokens and rankings from a LocalAI backend.
-
-Vector stores of a LocalAI backend.
-"""
+"""Embeddings, tokens, rankings and vector stores of a LocalAI backend."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -38,7 +35,7 @@ _OTHER_LENGTH = re.compile(r"\blength \d+\b.*\bexisting\b")
 
 
 async def serve_store(asking: Asking) -> Answer:
-    """Have something kept, forgotten, returned or found."""
+    """Set, delete, get or find entries of a store."""
     match checked(store.read, asking.request):
         case Set(keys, values):
             said = [{"Bytes": bytes_of(value)} for value in values]
@@ -58,9 +55,9 @@ async def serve_store(asking: Asking) -> Answer:
 
 
 def wrong_length(failed: RpcFailed) -> WorkerRejected | None:
-    """Return the refusal of keys that are longer or shorter than those in the store, `None` where it failed otherwise.
+    """Return the refusal of keys whose length differs from those in the store, `None` for any other failure.
 
-    LocalAI's own store tells that as it tells its failures; taken for one, it would close the store to everybody.
+    LocalAI's own store reports this like a failure; if it were taken for one, no caller would be sent to the store any more.
     """
     if failed.code == "UNKNOWN" and _OTHER_LENGTH.search(failed.words):
         return refused("the keys differ in length from those in the store", "keys")
@@ -83,7 +80,7 @@ def _columns(told: Any) -> tuple[list[list[float]], list[bytes]]:
 
 
 async def embed(asking: Asking) -> Answer:
-    """Have texts turned into vectors, one after the other: a backend takes one at a time."""
+    """Compute the vectors of texts, one after the other: a backend takes one at a time."""
     asked = checked(embedding.read, asking.request)
     found: list[list[float]] = []
     heeded = False
@@ -105,7 +102,7 @@ async def embed(asking: Asking) -> Answer:
 
 
 async def rank(asking: Asking) -> Answer:
-    """Have documents put in order."""
+    """Rank documents."""
     asked = checked(rerank.read, asking.request)
     count = len(asked.documents)
     wanted = min(asked.top_n or count, count)
@@ -115,7 +112,7 @@ async def rank(asking: Asking) -> Answer:
     if len(set(places)) != len(places) or not set(places) <= set(range(count)):
         raise WorkerFailed("the worker ranked unknown documents")
     scores = finite([one.relevance_score for one in told.results])
-    # Some count the question alone as the prompt.
+    # Some backends count only the query as the prompt.
     read = max(told.usage.prompt_tokens, told.usage.total_tokens)
     spent = Usage(read, 0) if read > 0 else estimated(asked.query, *asked.documents)
     body = write_ranking(
@@ -130,7 +127,7 @@ async def rank(asking: Asking) -> Answer:
 
 
 async def cut(asking: Asking) -> Answer:
-    """Have a text cut into tokens."""
+    """Tokenize a text."""
     asked = checked(tokenize.read, asking.request)
     refuse(NAME, asked, tokenize.SHAPING)
     told = await asking.ask("TokenizeString", {"Prompt": asked.text})
@@ -139,11 +136,11 @@ async def cut(asking: Asking) -> Answer:
 
 
 async def _check_heeded(asking: Asking, vector: Sequence[float]) -> None:
-    """Raise `WorkerUnable` where a vector of tokens is that of nothing: most backends read texts only, and say nothing of it."""
+    """Raise `WorkerUnable` if a vector of tokens equals that of nothing: most backends read only texts, and ignore tokens."""
     try:
         nothing = (await asking.ask("Embedding", {})).embeddings
     except WorkerError:
-        return  # it minds, so it read the tokens
+        return  # the backend refuses empty input, so it read the tokens
     if len(nothing) == len(vector) and all(map(_alike, nothing, vector)):
         raise WorkerUnable("the worker accepts texts, not token ids", param="input")
 

@@ -1,6 +1,6 @@
-"""Requests of callers who speak LocalAI's protocol too: they are passed on, and so are the replies.
+"""Requests of callers that speak LocalAI's protocol too: they are passed on, and so are the replies.
 
-What only the operator of a backend may say is taken out: files of that machine, its processors and memory, and what it logs.
+Fields that only the operator of a backend may set are removed: files of that machine, its processors and memory, its logging.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -29,15 +29,15 @@ OPERATORS = (
     "Batch", "Debug", "DebugMode", "F16KV", "MLock", "MMap", "MainGPU", "NDraft", "PromptCacheAll", "PromptCachePath",
     "PromptCacheRO", "RopeFreqBase", "RopeFreqScale", "TensorSplit", "Threads",
 )  # fmt: skip
-"""Fields that are the operator's to say, when the model is loaded."""
+"""Fields that the operator sets when the model is loaded."""
 
 
 class Untold(Exception):
-    """Nothing was told, and asking in our words may do: the backend's template failed."""
+    """Nothing was answered because the backend's template failed: the node's own translation may succeed."""
 
 
 def allowed(body: bytes) -> Any:
-    """Return the message of a caller without what is the operator's to say; raise `WorkerRejected` for none."""
+    """Return a caller's message without the operator's fields; raise `WorkerRejected` if it is invalid."""
     message = parsed_of_caller(METHODS[request_mapping.PREDICT].asked, body)
     for name in OPERATORS:
         message.ClearField(name)
@@ -45,19 +45,19 @@ def allowed(body: bytes) -> Any:
 
 
 class Own:
-    """Asks for texts in the caller's own words."""
+    """Client that asks for texts with the caller's own message."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
     @asynccontextmanager
     async def answer(self, said: Verbatim, errand: Errand) -> AsyncIterator[Answer]:
-        """Send the request and enter once the first reply is there; raise a `WorkerError` or `Untold` until then."""
+        """Send the request; entering waits for the first reply and raises a `WorkerError` or `Untold` until then."""
         async with AsyncExitStack() as open_:
             yield await self._reliably(said, allowed(said.body), errand, open_)
 
     async def status(self, worker: Worker) -> Answer:
-        """Return what a backend says of itself; raise `WorkerUnable`."""
+        """Return a backend's report of its status; raise `WorkerUnable`."""
         body = (await self._backend.status(worker)).SerializeToString()
         answer = Answer(200, messages.CONTENT_TYPE, body, NOTHING, Route.LOCAL, len(body))
         answer.verbatim = LOCALAI
@@ -103,7 +103,7 @@ class Own:
                 answer.broken = told.broken
 
     async def _first(self, told: "_Told") -> bytes:
-        """Return what comes first: replies may come for ever, and say nothing."""
+        """Return the first events within `first_byte_timeout`: replies may come for ever without any text."""
         seconds = self._backend.settings.first_byte_timeout
         try:
             async with self._backend.deadlines.within(seconds):
@@ -113,7 +113,7 @@ class Own:
 
 
 class _Told:
-    """The replies of a stream; `broken` is how it broke off after the first, if it did."""
+    """The replies of a stream; `broken` is the error if it broke off after the first one."""
 
     def __init__(self, replies: Replies, took: "_Took") -> None:
         self._replies = replies
@@ -122,9 +122,9 @@ class _Told:
         self.broken: AnswerBroken | None = None
 
     async def first(self) -> bytes:
-        """Return all until a reply has something in it, or until the end of an empty text.
+        """Return the replies up to the first one with text, or up to the end of an empty text.
 
-        Raise `RpcFailed`, or `WorkerFailed` where nothing is said for long.
+        Raise `RpcFailed`, or `WorkerFailed` if there is no text within `SILENT_BYTES`.
         """
         said = b""
         while (reply := await self._next()) is not None:
@@ -136,7 +136,7 @@ class _Told:
         return said + messages.spent(self._took.usage)
 
     async def rest(self) -> AsyncGenerator[bytes, None]:
-        """Hand on what comes, as it comes; raise `AnswerBroken`."""
+        """Yield the further replies as they arrive; raise `AnswerBroken`."""
         if self._over:
             return
         try:
@@ -159,7 +159,7 @@ class _Told:
 
 
 class _Took:
-    """What a text took, as far as its replies tell; else it is estimated."""
+    """The usage of a text as far as its replies report it; the rest is estimated."""
 
     def __init__(self, message: Any) -> None:
         self._message = message
@@ -174,7 +174,7 @@ class _Took:
 
     @property
     def usage(self) -> Usage:
-        """What it took so far."""
+        """The usage so far."""
         if self._tokens.count and self._prompt:
             return Usage(self._prompt, self._tokens.count)
         asked = [self._message.Prompt, *(one.content for one in self._message.Messages)]

@@ -1,7 +1,7 @@
-"""The OpenAI protocol over HTTP, as llama.cpp, vLLM, Ollama and the workers of `/api/v0` speak it.
+"""Dialect for the OpenAI protocol over HTTP, as spoken by llama.cpp, vLLM, Ollama and the workers of `/api/v0`.
 
-Bytes pass through as they come. What is looked at: the model's name, which is the registered one on our side and may be
-another on the worker's, how many tokens it says that it took, and whether a status of 200 hides a failure.
+Bytes pass through as they arrive. Three things are examined: the model's name, since the worker's may differ from the
+registered one; the usage that the worker reports; and whether a status of 200 hides a failure.
 """
 
 import asyncio
@@ -61,13 +61,13 @@ from router.worker_metrics import Figure, Told, in_text
 from router.workers import Worker
 
 MAX_PROPERTIES_BYTES = 1024 * 1024
-"""The longest properties that are read; a chat template of some kilobytes is most of them."""
+"""The most bytes that are read of a server's properties; most of them are a chat template of some kilobytes."""
 
 MAX_LIST_BYTES = 1024 * 1024
-"""The longest list of models that is read."""
+"""The most bytes that are read of a list of models."""
 
 MAX_METRICS_BYTES = 1024 * 1024
-"""The longest metrics that are read; vLLM's are some hundred kilobytes."""
+"""The most bytes that are read of metrics; vLLM's are some hundred kilobytes."""
 
 _FIGURES: Mapping[str, Figure] = {
     "llamacpp:requests_deferred": Figure.QUEUED,
@@ -77,15 +77,15 @@ _FIGURES: Mapping[str, Figure] = {
     "sglang:num_queue_reqs": Figure.QUEUED,
     "sglang:num_running_reqs": Figure.RUNNING,
 }
-"""By the names that servers have for them."""
+"""Figures by the names that servers have for them."""
 
 _NOT_THERE = (404, 405, 501)
 _SHUT = frozenset({401, 403, 503})
 _LACKING = frozenset({400, 422})
 _SILENT = frozenset({Kind.STORE_SET, Kind.STORE_DELETE})
-"""What LocalAI answers with nothing."""
+"""Kinds of request that LocalAI answers with an empty body."""
 
-# What servers say in a 503 that names no time: Ollama, llama.cpp, and most of what stands before them.
+# Texts of a 503 without `Retry-After`, as Ollama, llama.cpp and most proxies write them.
 _BUSY = re.compile(
     rb"server busy|overloaded|no slots? (?:is |are )?available|queue is full", re.IGNORECASE
 )
@@ -99,11 +99,11 @@ ENDPOINTS: Mapping[str, str] = {
     "POST /api/v0/ai/project/register": "not called",
     "POST /api/v0/ai/project/unregister": "not called",
 }
-"""What becomes of each endpoint of the interface standard for models."""
+"""How each endpoint of the interface standard for models is handled."""
 
 
 class OpenAIHttp:
-    """Speaks to this machine's workers."""
+    """Client of this machine's workers."""
 
     def __init__(self, links: Links) -> None:
         self._links = links
@@ -114,17 +114,17 @@ class OpenAIHttp:
         self._by_chat = ByChat(links)
 
     def prepare(self, request: Request, candidate: Candidate) -> Call | None:
-        """Return what to send for a chat in one piece, or an embedding; `None` for what is not small."""
+        """Return what to send for a small unstreamed chat or an embedding; `None` for any other request."""
         return prepared(self._places, request, candidate)
 
     def resume(
         self, request: Request, candidate: Candidate, reply: Reply
     ) -> AbstractAsyncContextManager[Answer]:
-        """Enter with the answer to what `prepare` returned, which was sent already."""
+        """Enter with the reply to what `prepare` returned, which was sent already."""
         return self.answer(request, candidate, reply=reply)
 
     def whole(self, candidate: Candidate, reply: Reply) -> Answer | None:
-        """Return the JSON that a worker answers with success, in one piece and under its name here."""
+        """Return a worker's successful JSON answer, with the model's registered name, if it has arrived in one piece."""
         return whole_answer(candidate, reply)
 
     def answer(
@@ -134,9 +134,9 @@ class OpenAIHttp:
         made: "Made | None" = None,
         reply: Reply | None = None,
     ) -> AbstractAsyncContextManager[Answer]:
-        """Send the request and enter once the first byte is there; raise a `WorkerError` until then.
+        """Send the request; entering waits for the first byte and raises a `WorkerError` until then.
 
-        `made` is its body as the worker gets it, where that has been made, and `reply` what comes back where it was sent.
+        `made` is the body for the worker if it was made already, and `reply` the reply if the request was sent already.
         """
         worker, name = candidate.worker, candidate.service.model
         if worker is None or request.target:
@@ -188,12 +188,12 @@ class OpenAIHttp:
         return await read_plain(exchange, Route.LOCAL)
 
     async def alive(self, worker: Worker) -> bool:
-        """Ask for the list of models; whatever the status, a worker that answers lives."""
+        """Ask for the list of models; a worker that answers with any status lives."""
         models, _ = beside(worker.api)
         return (await glance(self._places, worker, models, at_most=0)).answered
 
     async def slots(self, worker: Worker) -> int:
-        """Ask for llama.cpp's properties: it works at so many requests, and lets others wait without a word."""
+        """Ask for llama.cpp's properties: it works on that many requests at once, and silently queues the rest."""
         _, properties = beside(worker.api)
         found = await glance(self._places, worker, properties, at_most=MAX_PROPERTIES_BYTES)
         return description_parser.with_properties(Described(), _said_by(found)).slots
@@ -205,7 +205,7 @@ class OpenAIHttp:
             glance(self._places, worker, models, at_most=MAX_LIST_BYTES),
             glance(self._places, worker, properties, at_most=MAX_PROPERTIES_BYTES),
         )
-        # 503: it is still loading its model, and says more once it has.
+        # 503: the worker is still loading its model, and tells more once it has.
         if not listed.answered or listed.status == 503:
             return None
         return description_parser.with_properties(
@@ -213,7 +213,7 @@ class OpenAIHttp:
         )
 
     async def figures(self, worker: Worker) -> Told | None:
-        """Read its metrics, where it has such as we know."""
+        """Read a worker's metrics, if it has any of the known ones."""
         url = metrics_of(worker.api)
         found = await glance(self._places, worker, url, at_most=MAX_METRICS_BYTES)
         if found.status == 200:
@@ -221,7 +221,7 @@ class OpenAIHttp:
         return None if found.answered and found.status != 503 else {}
 
     async def recognise(self, worker: Worker) -> Sighting:
-        """Know it by its list of models, or where that fails by its having chats."""
+        """Recognise a server by its list of models, or else by its endpoint for chats."""
         models, _ = beside(worker.api)
         asked, heard = f"GET {models.path}", await glance(self._places, worker, models)
         if heard.status != 200 or not description_parser.is_list(parsed(heard.body)):
@@ -233,14 +233,14 @@ class OpenAIHttp:
         count = len(said.models)
         who = f", {said.software}" if said.software else ""
         came = f"200, {count} model{'s'[: count != 1]}{who}"
-        # A node of ours lists its services among its models.
+        # A modelvine node lists its services among its models.
         if said.software != "modelvine" and (more := await services_of(self._links, worker)):
             came += f", and {shown(more)}"
             said = replace(said, models=(*said.models, *more))
         return Sighting(asked, came, said)
 
     async def _chats(self, worker: Worker) -> str:
-        """Say how it is known that a server has chats: it describes them, or lacks something of an empty one."""
+        """Return the evidence that a server has chats: its OpenAPI description, or an error about an empty request's fields."""
         chats = endpoint(worker.api, Kind.CHAT)
         described = chats.with_path("/openapi.json")
         found = await glance(self._places, worker, described)
@@ -257,7 +257,7 @@ def _said_by(found: Heard) -> object:
 
 
 def create(links: Links) -> OpenAIHttp:
-    """Make the dialect."""
+    """Create the dialect."""
     return OpenAIHttp(links)
 
 
@@ -265,7 +265,7 @@ def create(links: Links) -> OpenAIHttp:
 async def _served(
     first: AbstractAsyncContextManager[Answer], second: AbstractAsyncContextManager[Answer]
 ) -> AsyncIterator[Answer]:
-    """Enter the first, or the second where the worker does not serve the first."""
+    """Enter the first answer, or the second if the worker does not serve the first."""
     async with AsyncExitStack() as open_:
         try:
             answer = await open_.enter_async_context(first)
@@ -275,7 +275,7 @@ async def _served(
 
 
 def _rank(answer: Answer, wanted: Rerank, id_: str, name: str) -> None:
-    """Say a ranking that is here in one piece in the form that all have."""
+    """Convert a ranking that has arrived in one piece to the common form."""
     if answer.status == 200 and "json" in answer.content_type:
         answer.first = ranking.told(answer.first, wanted, id_=id_, name=name)
         answer.length = len(answer.first)
@@ -287,14 +287,14 @@ def _not_there(kind: Kind) -> WorkerError:
             return NoCompletions()
         case Kind.CHAT:
             return WorkerFailed("the worker has no such path")
-    # It serves its model all the same, in other ways.
+    # The worker still serves its model, through other endpoints.
     return WorkerUnable(f"the worker does not serve /v1/{kind}", param="model")
 
 
 async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
     if exchange.status == 404:
         body = await exchange.at_most(MAX_REFUSAL_BYTES)
-        # A path that nobody serves is spoken of by web servers; a model that nobody serves, by model servers.
+        # A 404 about a missing path comes from a web server; one about a missing model, from a model server.
         if b"model" in body.lower() and body.lstrip().startswith(b"{"):
             return WorkerStale("the worker does not serve this model")
     if exchange.status in _NOT_THERE:

@@ -1,7 +1,7 @@
-"""Completions by workers that only chat, as the interface standard's do: each prompt is a message of a user's.
+"""Completions by workers that support only chats, as the interface standard's do: each prompt becomes a user's message.
 
-A worker is known for one by its answer to the first completion, which is that it has no such path, or by its address where
-that is an endpoint with a path of its own.
+Such a worker is known by its answer to the first completion, that it has no such path, or by an address that is one endpoint
+with a path of its own.
 """
 
 import time
@@ -31,7 +31,7 @@ from router.translate.text import Said, in_one_piece
 from router.workers import Worker
 
 COMPLETION_TOKENS = 16
-"""What a completion without a limit may take: OpenAI's own default."""
+"""Token limit of a completion without one: OpenAI's own default."""
 
 _SUFFIX = "suffix"
 _UNSAID = frozenset({"best_of", "logprobs"})
@@ -45,14 +45,14 @@ class NoCompletions(WorkerUnable):
 
 
 class ByChat(Translating):
-    """Asks workers for completions by a chat, where they have nothing else."""
+    """Client that asks for completions as chats, where workers have nothing else."""
 
     def __init__(self, links: Links) -> None:
         super().__init__(links, WORDS)
         self._complete = Takers()
 
     def url(self, worker: Worker, path: str) -> URL:  # noqa: ARG002
-        """Return where the worker chats."""
+        """Return the worker's endpoint for chats."""
         return endpoint(worker.api, Kind.CHAT)
 
     @asynccontextmanager
@@ -63,7 +63,7 @@ class ByChat(Translating):
         candidate: Candidate,
         worker: Worker,
     ) -> AsyncIterator[Answer]:
-        """Enter the answer to a completion as it was asked; to a chat, where the worker has no completions."""
+        """Enter the answer to a completion as it was asked; to a chat, if the worker has no completions."""
         alone = endpoint(worker.api, Kind.COMPLETION) == endpoint(worker.api, Kind.CHAT)
         async with AsyncExitStack() as open_:
             if not alone and self._complete.takes(worker.api, time.monotonic()):
@@ -77,13 +77,13 @@ class ByChat(Translating):
             try:
                 answer = await open_.enter_async_context(self.answer(request, candidate))
             except NoSuchPath as error:
-                # It serves its model in other ways than these two.
+                # The worker serves its model through other endpoints than these two.
                 raise NoCompletions from error
             yield answer
 
 
 def _orders(asked: TextRequest, worker: Worker) -> Orders:
-    """Say each prompt as a chat; raise `WorkerUnable` where that would change what is answered."""
+    """Translate each prompt to a chat; raise `WorkerUnable` if that would change the answer."""
     if asked.stream and asked.choices > 1:
         many = "n" if asked.n > 1 else "prompt"
         raise WorkerUnable(
@@ -100,7 +100,7 @@ def _orders(asked: TextRequest, worker: Worker) -> Orders:
         schema = {"name": "answer", "schema": asked.schema}
         named: dict[str, object] = {"type": "json_schema", "json_schema": schema}
         said["response_format"] = named if asked.schema else {"type": "json_object"}
-    # What the worker does not know of the rest it passes over, as it would where it completes.
+    # The worker ignores any other field that it does not know, as it would in a completion.
     said |= {name: value for name, value in asked.others.items() if name not in _UNSAID}
     bodies = tuple(
         said | _turn(asked.prompts[choice // asked.n]) | _seeded(asked, choice)
@@ -115,7 +115,7 @@ def _turn(prompt: str) -> dict[str, object]:
 
 
 def _seeded(asked: TextRequest, choice: int) -> dict[str, object]:
-    """Return the seed of one choice: from the same one each would be the same text."""
+    """Return the seed of one choice: with the same seed all choices would be the same text."""
     seed = asked.sampling.seed
     return {} if seed is None else {"seed": seed + choice}
 
@@ -132,7 +132,7 @@ def _whole(asked: TextRequest, choice: int, body: bytes, _: Callable[[str], str]
 
 
 def _said(heard: Iterable[Heard]) -> Said:
-    """Put together what was heard of one choice; raise `WorkerFailed` for a failure."""
+    """Combine the events of one choice; raise `WorkerFailed` for a failure."""
     text: list[str] = []
     tokens: list[Token] = []
     ended: Reason | None = None

@@ -1,4 +1,4 @@
-"""Parser of what workers say of themselves. Each server adds words of its own to `/v1/models`; llama.cpp, `/props`."""
+"""Parser for workers' descriptions of themselves: `/v1/models`, with each server's own fields, and llama.cpp's `/props`."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +17,7 @@ from router.worker_description import (
     text_of,
 )
 
-# Who owns a model of theirs, in the words of each server.
+# Servers by the value of `owned_by` that they give their models.
 _OWNERS: Mapping[str, str] = {
     "library": "Ollama",
     "llamacpp": "llama.cpp",
@@ -31,18 +31,18 @@ _CONTEXTS = ("max_model_len", "context_length", "context_window", "max_context_l
 
 
 def is_list(said: object) -> bool:
-    """Whether this is a list of models at all."""
+    """Return whether this is a list of models at all."""
     rows = _object(said).get("data")
     return isinstance(rows, list) and all(_name(_object(row)) is not None for row in rows)
 
 
 def describes(said: object, path: str) -> bool:
-    """Whether a server's own description (OpenAPI) has a path, to which something is posted."""
+    """Return whether a server's own description (OpenAPI) has a POST operation at `path`."""
     return "post" in _object(_object(_object(said).get("paths")).get(path))
 
 
 def listed(said: object) -> Described:
-    """Read what `/v1/models` says; nothing of what has another shape."""
+    """Read an answer of `/v1/models`; one of another shape yields nothing."""
     rows, project = _object(said).get("data"), _object(said).get("project")
     found = [_object(row) for row in rows] if isinstance(rows, list) else []
     models = models_of(_offered(row, project) for row in found)
@@ -50,7 +50,7 @@ def listed(said: object) -> Described:
 
 
 def with_properties(described: Described, said: object) -> Described:
-    """Add what llama.cpp's `/props` says of the one model that it runs: its slots, and how many tokens each of them has."""
+    """Add what llama.cpp's `/props` tells of the one model that it runs: its slots, the context of each slot, its abilities."""
     properties = _object(said)
     slots = count_of(properties.get("total_slots"), MOST_SLOTS)
     if not slots or len(described.models) > 1:
@@ -67,7 +67,7 @@ def with_properties(described: Described, said: object) -> Described:
 
 
 def _name(row: Mapping[str, object]) -> str | None:
-    """Return what a model is called: by OpenAI's word, or by the interface standard's, which says where as well."""
+    """Return a model's name: OpenAI's `id`, or the interface standard's `model`, which comes with a `url`."""
     match row:
         case {"id": str(name)} | {"model": str(name), "url": str()}:
             return name
@@ -81,9 +81,9 @@ def _offered(row: Mapping[str, object], project: object) -> Offered:
     offered = Offered(_name(row) or "", context, abilities)
     standard, ours = "id" not in row, _is_ours(row)
     if not standard and not ours:
-        # Others may mean something else by the same words.
+        # Other servers may mean something else by the same fields.
         return offered
-    # A node of ours is asked for all its models at one place.
+    # A modelvine node serves all its models at one address.
     api = text_of(row.get("url"), _MOST_CHARACTERS) if standard else ""
     number, whose = row.get("type"), text_of(row.get("project", project), MAX_NAME_BYTES)
     return replace(offered, type=_type(number, api), api=api, project=whose)

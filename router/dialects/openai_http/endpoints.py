@@ -1,4 +1,4 @@
-"""Endpoints of a worker of the OpenAI protocol, and the words that it knows for each."""
+"""Endpoints of a worker of the OpenAI protocol, and the field names that it knows for each."""
 
 import re
 from dataclasses import replace
@@ -17,7 +17,7 @@ from router.workers import Worker
 _DIALECT = "openai_http"
 
 _BESIDE_V1 = STORES | {Kind.TOKENIZE}
-"""What servers have beside `/v1`, not in it: llama.cpp and vLLM count tokens there, LocalAI has its stores there."""
+"""Kinds that servers have beside `/v1`, not below it: llama.cpp and vLLM count tokens there, LocalAI has its stores there."""
 
 _VERSION = re.compile(r"/v\d+$")
 _LONGEST_FIRST = sorted((kind.value for kind in Kind), key=len, reverse=True)
@@ -25,9 +25,9 @@ _LONGEST_FIRST = sorted((kind.value for kind in Kind), key=len, reverse=True)
 
 @lru_cache(maxsize=4096)
 def endpoint(api: str, kind: Kind) -> URL:
-    """Return where a kind of request goes, whether `api` is a base, a base with `/v1`, or one of its endpoints.
+    """Return the URL for a kind of request, whether `api` is a base, a base with `/v1`, or one of its endpoints.
 
-    An address with any other path is taken for the endpoint itself, see `is_own_path`.
+    An address with any other path is taken to be the endpoint itself, see `is_own_path`.
     """
     url = URL(api)
     path = url.path.rstrip("/")
@@ -45,13 +45,13 @@ def endpoint(api: str, kind: Kind) -> URL:
 
 @lru_cache(maxsize=4096)
 def is_own_path(api: str) -> bool:
-    """Say whether an address is one endpoint alone: neither a base, nor one of OpenAI's paths with others beside it."""
+    """Return whether an address is a single endpoint: neither a base, nor one of OpenAI's paths with others beside it."""
     path = URL(api).path.rstrip("/")
     return bool(path) and not _named(path) and not _VERSION.search(path)
 
 
 def type_at(api: str) -> ModelType | None:
-    """Return the type of a model that is asked for at an address, `None` where it does not tell, or is none."""
+    """Return the type of the model at an address; `None` if the address does not tell, or is invalid."""
     try:
         named = _named(URL(api).path.rstrip("/"))
     except ValueError:
@@ -60,7 +60,7 @@ def type_at(api: str) -> ModelType | None:
 
 
 def by_path(worker: Worker) -> Worker:
-    """Mark a worker whose address is one endpoint: it serves the kinds of its type alone."""
+    """Mark a worker whose address is a single endpoint: it serves only the kinds of its type."""
     service = worker.service
     alone = worker.dialect == _DIALECT and is_own_path(worker.api)
     abilities = service.abilities & ~Ability.OWN_PATH | (Ability.OWN_PATH if alone else 0)
@@ -75,7 +75,7 @@ def _named(path: str) -> str:
 
 @lru_cache(maxsize=4096)
 def elsewhere(api: str, kind: Kind) -> URL | None:
-    """Return where else a kind of request may be served, if at all: LocalAI's server and nodes of ours count tokens in `/v1`."""
+    """Return where else a kind may be served, if anywhere: LocalAI's server and modelvine nodes count tokens below `/v1`."""
     if kind is not Kind.TOKENIZE or endpoint(api, kind) == URL(api):
         return None
     chat = endpoint(api, Kind.CHAT)
@@ -85,7 +85,7 @@ def elsewhere(api: str, kind: Kind) -> URL | None:
 
 @lru_cache(maxsize=4096)
 def beside(api: str) -> tuple[URL, URL]:
-    """Return where the list of models is, and llama.cpp's properties."""
+    """Return the URLs of the list of models and of llama.cpp's properties."""
     asked = endpoint(api, Kind.CHAT)
     base, chat, _ = asked.path.rpartition(f"/{Kind.CHAT.value}")
     version = base if chat else "/v1"
@@ -98,7 +98,7 @@ def beside(api: str) -> tuple[URL, URL]:
 
 @lru_cache(maxsize=4096)
 def metrics_of(api: str) -> URL:
-    """Return where servers have their metrics for Prometheus."""
+    """Return the URL of a server's metrics for Prometheus."""
     _, properties = beside(api)
     return properties.with_path(
         f"{properties.path.removesuffix('/props')}/metrics", keep_query=True
@@ -106,10 +106,10 @@ def metrics_of(api: str) -> URL:
 
 
 def understood(request: Request) -> bytes:
-    """Return the body as it came; what servers have several words for is said in each: texts to be cut, and schemas.
+    """Return the body as it came, with texts to tokenize and schemas repeated under each name that servers have for them.
 
-    vLLM calls a text to be cut `prompt`, llama.cpp `content`: asked for another, that cuts nothing and calls it success. The
-    schema of a completion is llama.cpp's `json_schema`: asked for a `response_format`, it writes whatever it likes.
+    vLLM calls a text to tokenize `prompt`, llama.cpp `content`: given any other field, llama.cpp tokenizes nothing and reports
+    success. The schema of a completion is llama.cpp's `json_schema`: it ignores `response_format` there.
     """
     if "json" not in request.content_type:
         return request.body

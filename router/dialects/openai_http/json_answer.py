@@ -1,6 +1,6 @@
-"""JSON answer of a worker, in one piece: whether it is a failure that calls itself success, and what tokens it tells.
+"""JSON answer of a worker, in one piece: whether it is a failure with a success status, and the usage that it reports.
 
-Beyond `LOOKED_AT_BYTES` it is not looked at: it passes through under whatever name the worker gives its model.
+An answer longer than `LOOKED_AT_BYTES` is not examined: it passes through with the worker's own name for the model.
 """
 
 import json
@@ -19,14 +19,14 @@ from router.openai.usage import Usage
 from router.select.candidates import Candidate
 
 LOOKED_AT_BYTES = 4 * 1024 * 1024
-"""The longest JSON answer that is held back to be looked at; failures and renamed answers are far shorter."""
+"""The longest JSON answer that is held back to be examined; failures and renamed answers are far shorter."""
 
 _QUOTES = 64
 _TELLING = (b'"code"', b'"error"', b'"model"')
 
 
 def whole_answer(candidate: Candidate, reply: Reply) -> Answer | None:
-    """Return the JSON that a worker answers with success, in one piece and under its name here; `None` for all else."""
+    """Return a worker's successful JSON answer, in one piece and with the model's registered name; `None` for all else."""
     facts = facts_of(reply.headers)
     body = plain_json(reply, facts)
     if body is None:
@@ -43,7 +43,7 @@ def whole_answer(candidate: Candidate, reply: Reply) -> Answer | None:
 
 
 async def json_answer(exchange: Exchange, name: str) -> Answer:
-    """Make an answer of JSON in one piece; raise `WorkerFailed` when it is a failure that calls itself success."""
+    """Return the answer of JSON in one piece; raise `WorkerFailed` if it is a failure with a success status."""
     if exchange.length is not None and exchange.length > LOOKED_AT_BYTES:
         return exchange.answer(await exchange.some(), Route.LOCAL, length=exchange.length)
     body = await exchange.at_most(LOOKED_AT_BYTES)
@@ -60,7 +60,7 @@ async def json_answer(exchange: Exchange, name: str) -> Answer:
 
 
 def told_in(body: bytes, name: str) -> tuple[bytes, Usage | None]:
-    """Return JSON under the name of its model here, and the usage that it tells; raise what `success` does."""
+    """Return the JSON with the model's registered name, and the usage that it reports; raise what `success` raises."""
     said = success(body)
     named = said.get("model")
     if named != name and isinstance(named, str):
@@ -69,7 +69,7 @@ def told_in(body: bytes, name: str) -> tuple[bytes, Usage | None]:
 
 
 def success(body: bytes) -> Mapping[str, object]:
-    """Return what an answer says; raise `WorkerFailed` when it is a failure that calls itself success."""
+    """Return the parsed answer, empty if it is no object; raise `WorkerFailed` if it is a failure with a success status."""
     said = parsed(body)
     if said is None:
         raise WorkerFailed("the worker's answer is not valid JSON")
@@ -87,13 +87,13 @@ def success(body: bytes) -> Mapping[str, object]:
 
 
 def _plain(body: bytes, name: str) -> bool:
-    """Whether a long answer needs no parsing: nothing in it can be a failure, and no name in it is another's."""
+    """Return whether a long answer needs no parsing: nothing in it can be a failure, and any `model` is the given name."""
     if body[:1] not in (b"{", b"["):
         return False
     written = orjson.dumps(name)
     ours = (b'"model":' + written, b'"model": ' + written)
     at = -1
-    # From quote to quote, of which an image has a handful: looking for each key by itself would cost five times as much.
+    # Go from quote to quote, of which an image has a handful: a search for each key by itself would cost five times as much.
     for _ in range(_QUOTES):
         at = body.find(b'"', at + 1)
         if at < 0:
@@ -106,7 +106,7 @@ def _plain(body: bytes, name: str) -> bool:
 
 
 def parsed(body: bytes) -> object:
-    """Return what JSON says, `None` where it is none. Workers write what orjson refuses: NaN, halves of surrogates."""
+    """Return the parsed JSON, or `None` if it is invalid. Workers write what orjson refuses: NaN, lone surrogates."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:

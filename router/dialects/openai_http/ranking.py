@@ -1,6 +1,6 @@
-"""Rankings as Jina and Cohere tell them: an answer in any of the usual shapes in, their form out.
+"""Rankings in the form of Jina and Cohere, made from an answer in any of the usual shapes.
 
-What a worker says besides stays. A request that holds more than texts (images, for one) is the worker's own business, and so is
+Other fields of a worker's answer stay. A request that contains more than texts (images, for one) passes unchanged, and so does
 an answer that is no ranking.
 """
 
@@ -22,7 +22,7 @@ _SCORES = ("relevance_score", "score")
 
 
 def asked(request: Request) -> Rerank | None:
-    """Return which texts are to be put in order, `None` where it is not texts alone, or the worker shall find fault with it."""
+    """Return the texts to be ranked; `None` if there are not only texts, or the request is left to the worker to refuse."""
     try:
         return rerank.read(request)
     except BadRequest:
@@ -30,7 +30,7 @@ def asked(request: Request) -> Rerank | None:
 
 
 def body_of(body: bytes, wanted: Rerank) -> bytes:
-    """Return a body whose documents are texts: some workers know no objects."""
+    """Return a body whose documents are strings: some workers accept no objects."""
     fields = object_of(body)
     if fields.get("documents") == list(wanted.documents):
         return body
@@ -38,7 +38,7 @@ def body_of(body: bytes, wanted: Rerank) -> bytes:
 
 
 def told(body: bytes, wanted: Rerank, *, id_: str, name: str) -> bytes:
-    """Return an answer in the form of all; raise `WorkerFailed` for a failure that calls itself success."""
+    """Return an answer in the common form; raise `WorkerFailed` for a failure with a success status."""
     success(body)
     said = parsed(body)
     rest: Mapping[str, Any] = said if isinstance(said, dict) else {}

@@ -1,4 +1,4 @@
-"""Request as a worker of the OpenAI protocol gets it."""
+"""Mapping of a request to what a worker of the OpenAI protocol gets."""
 
 from functools import lru_cache
 
@@ -16,30 +16,30 @@ from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.workers import Worker
 
-# A completion may have to be asked for as a chat.
+# Completions are missing: one may have to be asked for as a chat.
 _AT_ONCE = frozenset({Kind.CHAT, Kind.EMBEDDING})
 
 Made = tuple[bytes, Rerank | None]
-"""A body as a worker gets it, and which texts are to be put in order."""
+"""A body for a worker, and the texts to be ranked, if any."""
 
 
 Goal = tuple[Origin, bytes]
-"""Where requests go, and how each begins."""
+"""Where requests go, and the start of each request's head."""
 
 
 @lru_cache(maxsize=4096)
 def goes_to(api: str, kind: Kind) -> Goal:
-    """Return where requests of a kind go, of a worker registered with this URL."""
+    """Return where requests of a kind go for a worker registered with this URL."""
     return goal_at(endpoint(api, kind))
 
 
 def goal_at(url: URL) -> Goal:
-    """Return a URL as requests go there."""
+    """Return the goal for a URL."""
     return origin_of(url), start_of(url)
 
 
 def made_for(worker: Worker, request: Request) -> Made:
-    """Return what a worker gets of a request."""
+    """Return the body of a request for a worker."""
     body = understood(request)
     if not request.plain:
         body = for_worker(body, request.content_type)
@@ -52,7 +52,7 @@ def made_for(worker: Worker, request: Request) -> Made:
 
 
 def prepared(places: Places, request: Request, candidate: Candidate) -> Call | None:
-    """Return what to send for a chat in one piece, or an embedding; `None` for what is not small."""
+    """Return what to send for a small unstreamed chat or an embedding; `None` for any other request."""
     worker, body = candidate.worker, request.body
     if request.stream or request.verbatim or request.kind not in _AT_ONCE:
         return None

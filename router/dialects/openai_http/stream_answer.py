@@ -1,4 +1,4 @@
-"""Stream of a worker of the OpenAI protocol, under the name by which we know its model, with the usage that it is asked for."""
+"""Stream of a worker of the OpenAI protocol, with the model's registered name and the usage that the node asks for."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -19,7 +19,7 @@ from router.openai.usage import Takers, asking
 
 
 class TellingUsage:
-    """A stream that ends with its usage; a worker that refuses the question is asked once more without it."""
+    """A stream that ends with its usage; a worker that refuses the usage option is asked once more without it."""
 
     __slots__ = ("_api", "_ask", "_asked", "_body", "_takers")
 
@@ -55,7 +55,7 @@ class TellingUsage:
         if question is not None:
             self._takers.took(self._api)
             answer.hides_usage = True
-        # A stream takes long, and nobody asks again.
+        # A stream lasts long, and the request is not sent again.
         del self._ask, self._body
         return answer
 
@@ -69,19 +69,19 @@ class TellingUsage:
 
 
 _LOOKED_AT_ONCE = 16 * 1024
-"""Bytes of a stream that are looked at before others get their turn: of tiny events, that takes a hundredth of a second."""
+"""Bytes of a stream that are processed before other tasks get their turn: with tiny events that takes 10 ms."""
 
 _LOOKED_AT_FIRST = 1024
-"""Bytes that are looked at in turn until the stream says something: what comes with that need not be cut into events."""
+"""Bytes that are split at a time until the first event with data: what arrives behind that need not be split into events."""
 
 _LAST = b"[DONE]"
 
 
 async def stream_answer(exchange: Exchange, name: str, max_event_bytes: int) -> Answer:
-    """Make an answer of a stream that has said something; raise `WorkerFailed` when that is a failure."""
+    """Return the answer once the stream has an event with data; raise `WorkerFailed` if that is a failure."""
     chunk = await exchange.some()
     end = chunk.find(b"\n\n") + 2
-    # Nearly all begin with a short event under our name, and need not be cut.
+    # Nearly all streams begin with a short event that has the registered name, and need not be split.
     if 2 < end <= _LOOKED_AT_FIRST and b"\r" not in (begins := chunk[:end]):
         first = data_of(begins)
         if first and (first == _LAST or success(first).get("model") == name):
@@ -101,15 +101,15 @@ async def stream_answer(exchange: Exchange, name: str, max_event_bytes: int) -> 
 
 @value_class
 class _Begun:
-    """How a stream begins: events that say nothing, then those of one look, with what the first of them says."""
+    """The start of a stream: silent events without data, then the events of the first piece with data, whose first is `first`."""
 
     came: bytes
-    """All that has come, as it came."""
+    """All bytes that have arrived, unchanged."""
     silent: bytes
     events: list[Event]
     first: bytes
     left: bytes
-    """What has come and was not looked at."""
+    """Bytes that have arrived and were not split."""
 
 
 async def _begin(exchange: Exchange, splitter: Splitter, chunk: bytes) -> _Begun:

@@ -1,7 +1,7 @@
-"""RemoteLLM (`llm_rpc.api.RemoteLLM`): three RPCs, of which none streams, none has words for sampling, and none is for health.
+"""Dialect for RemoteLLM (`llm_rpc.api.RemoteLLM`): three RPCs, without streaming, sampling parameters or a health check.
 
-Its key is the worker's header `x-api-key`, which goes into each message. A key that the worker does not know shows in answers
-without texts. Streams are one piece of text, told at the end.
+The key is the worker's header `x-api-key`, which is put into each message. The server answers an unknown key without texts.
+A stream is one piece of text, sent at the end.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ from router.worker_description import Described, Offered, models_of
 from router.workers import Worker
 
 KEY = "x-api-key"
-"""The worker's header whose value is the key in each message."""
+"""The worker's header whose value is put into each message as the key."""
 
 __all__ = ["ENDPOINTS", "WORDS", "RemoteLlmGrpc", "create"]
 
@@ -49,7 +49,7 @@ ENDPOINTS: Mapping[str, str] = {
     ),
     "GenerationalGuts": "`/v1/tokenize`; unchanged at `/v1/x/guts`",
 }
-"""What becomes of each RPC."""
+"""How each RPC is handled."""
 
 _METHODS = methods_of(REMOTELLM)
 _GUTS = "GenerationalGuts"
@@ -58,11 +58,11 @@ _NO_KEY = f"GetLlmType failed, perhaps because of a wrong key: its key is the he
 _NOT_THE_KEY = frozenset({"DEADLINE_EXCEEDED", "UNAVAILABLE", "UNIMPLEMENTED"})
 
 MAX_WORKERS = 4_096
-"""Workers of which it is remembered how many alternatives they give; beyond that all are forgotten, which costs a call each."""
+"""Workers whose number of alternatives is remembered; beyond that all are forgotten, which costs one call for each."""
 
 
 class RemoteLlmGrpc:
-    """Speaks to a RemoteLLM server of this machine."""
+    """Client of the RemoteLLM servers of this machine."""
 
     def __init__(self, links: Links) -> None:
         self._channels = Channels(links.settings, links.premises, links.deadlines)
@@ -72,7 +72,7 @@ class RemoteLlmGrpc:
 
     @asynccontextmanager
     async def answer(self, request: Request, candidate: Candidate) -> AsyncIterator[Answer]:
-        """Send the request and enter once the answer is there; raise a `WorkerError` until then."""
+        """Send the request; entering waits for the answer and raises a `WorkerError` until then."""
         worker = candidate.worker
         if worker is None:
             raise WorkerFailed("this dialect supports only workers on this machine")
@@ -90,9 +90,10 @@ class RemoteLlmGrpc:
                 yield await self._text(request, worker, candidate.service.model)
 
     async def alive(self, worker: Worker) -> bool:
-        """Ask for its type: whatever it says, it lives; a call that is cut off by the clock finds nobody.
+        """Ask for the model's type: with any answer the worker lives, with none within the time it does not.
 
-        The original has one thread for everything. While it writes for us it can only be seen to take a connection.
+        The original server has one thread for everything. While it works on a request of this node, the only sign of life is
+        that it accepts a connection.
         """
         if worker.api in self._under_way:
             return await self._channels.accepts(worker.api)
@@ -104,11 +105,11 @@ class RemoteLlmGrpc:
             return failed.code not in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
     async def slots(self, worker: Worker) -> int:  # noqa: ARG002
-        """Say nothing: the protocol has no word for it."""
+        """Return 0: the protocol has no such request."""
         return 0
 
     async def describe(self, worker: Worker) -> Described | None:
-        """Ask for its type, which is its model's name; it fails for a key that the server does not know."""
+        """Ask for the type, which is the model's name; the call fails for a key that the server does not know."""
         try:
             name = await self._type(worker)
         except WorkerFailed:
@@ -124,7 +125,7 @@ class RemoteLlmGrpc:
         )
 
     async def recognise(self, worker: Worker) -> Sighting:
-        """Know it by its type."""
+        """Recognise a server by its answer to `GetLlmType`."""
         asked = "GetLlmType of llm_rpc.api.RemoteLLM"
         try:
             name = await self._type(worker)
@@ -140,7 +141,7 @@ class RemoteLlmGrpc:
         )
 
     async def _type(self, worker: Worker) -> str | None:
-        """Return what it says that it is, `None` for no answer in time; raise `WorkerFailed` or `RpcFailed`."""
+        """Return the type that a worker reports, `None` for no answer in time; raise `WorkerFailed` or `RpcFailed`."""
         method = _METHODS["GetLlmType"]
         said = dict(worker_headers.read(worker))
         asked = method.asked(api_key=said.pop(KEY, ""))
@@ -152,7 +153,7 @@ class RemoteLlmGrpc:
         return None if told is None else str(told.llm_type)
 
     async def _verbatim(self, request: Request, said: Verbatim, worker: Worker) -> Answer:
-        """Pass on one prompt of a caller who speaks the protocol too; all that is changed is the key."""
+        """Pass on a request of a caller that speaks the same protocol; only the key is replaced."""
         message = parsed_of_caller(_METHODS[GENERATE].asked, said.body)
         reply = await self._send(worker, request, GENERATE, message)
         if len(reply.generations) != len(message.prompts):
@@ -165,7 +166,7 @@ class RemoteLlmGrpc:
     async def _text(self, request: Request, worker: Worker, name: str) -> Answer:
         asked, orders = WORDS.read(request, worker)
         found = await self._gathered(worker, request, orders.bodies[0], asked.n)
-        # The worker ignores them, and those of a chat's template are not among the caller's.
+        # The worker ignores stop strings, and those of a chat's template are not among the caller's.
         asked = replace(asked, stop=stops_of(orders))
         answer = at_once(asked, form_of(request, name), mapping.texts(asked, found))
         if orders.dropped:
@@ -176,7 +177,7 @@ class RemoteLlmGrpc:
     async def _gathered(
         self, worker: Worker, request: Request, body: Mapping[str, object], n: int
     ) -> list[list[Said]]:
-        """Return at least `n` texts for each prompt: its alternatives, and those to it once more."""
+        """Return at least `n` texts for each prompt; a prompt with too few alternatives is sent again."""
         prompts = [*_prompts(body)]
         found: list[list[Said]] = [[] for _ in prompts]
         least = self._alternatives.get(worker.api, n)
@@ -233,11 +234,11 @@ class RemoteLlmGrpc:
             raise failed.as_error(name) from failed
         finally:
             self._under_way[worker.api] -= 1
-            self._under_way += Counter()  # keeps those that are left
+            self._under_way += Counter()  # drops the zero counts
 
 
 def create(links: Links) -> RemoteLlmGrpc:
-    """Make the dialect."""
+    """Create the dialect."""
     return RemoteLlmGrpc(links)
 
 

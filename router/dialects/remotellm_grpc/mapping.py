@@ -1,7 +1,7 @@
-"""Mapping of requests to RemoteLLM's messages, and parser of its answers.
+"""Mapping of requests to RemoteLLM's messages, and parser for its answers.
 
-A text has prompts and stop strings; everything else is the worker's own constant. Answers are texts, with a JSON object beside
-each that may say more. The request for a model's inner state is RemoteLLM's alone.
+A request for text has prompts and stop strings; everything else is fixed by the worker. An answer is texts, each with a JSON
+object that may tell more. Only RemoteLLM has a request for a model's inner state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,13 +24,13 @@ from router.translate.text import Said, in_one_piece, tokens_of
 from router.workers import Template, Worker
 
 MAX_TEXT_CHARACTERS = 1_000_000
-"""The longest text whose tokens are looked at."""
+"""The longest text, in characters, whose inner state can be requested."""
 
 MAX_NUMBERS = 16_384
-"""The most numbers of one embedding."""
+"""The most numbers of one embedding that can be requested."""
 
 MAX_NEXT = 1_000
-"""The most tokens that may come next."""
+"""The most candidates for the next token that can be requested."""
 
 READ = frozenset({"model", "models", "stream", "prompt", "fft_embeddings", "embedding_truncation", "top_k"})  # fmt: skip
 """Fields that are read here."""
@@ -38,7 +38,11 @@ READ = frozenset({"model", "models", "stream", "prompt", "fft_embeddings", "embe
 
 @dataclass(frozen=True, slots=True)
 class Guts:
-    """A text; `fft` has the high frequencies of its embeddings, of which `numbers` are told. `next` tokens may come after it."""
+    """A request for a model's inner state.
+
+    `fft` asks for the high frequencies of the embeddings, `numbers` limits the numbers of each embedding, and `next` is the
+    number of candidates for the next token.
+    """
 
     text: str
     fft: bool
@@ -66,10 +70,10 @@ GENERATE = "Generate"
 
 
 def orders(asked: TextRequest, worker: Worker) -> Orders:
-    """Say a request for text: all prompts are one batch, in which one is asked as often as `n` needs."""
+    """Translate a request for text: all prompts go into one batch."""
     prompts, stops = asked.prompts, asked.stop
     if asked.kind is Kind.CHAT:
-        # A protocol of texts alone: its models are more often older than templates.
+        # The protocol has only texts: most of its models are older than chat templates.
         own = "plain" if worker.template in ("", "worker") else worker.template
         chat = _rendered(own, asked)
         prompts, stops = (chat.prompt,), (*stops, *chat.stops)
@@ -78,7 +82,7 @@ def orders(asked: TextRequest, worker: Worker) -> Orders:
 
 
 def stops_of(said: Orders) -> tuple[str, ...]:
-    """Return the strings at which a text ends: the caller's, and those of a chat's template."""
+    """Return the stop strings of a text: the caller's and those of a chat's template."""
     stops = said.bodies[0]["stop"]
     return stops if isinstance(stops, tuple) else ()
 
@@ -97,7 +101,7 @@ _REASONS: Mapping[object, Reason] = {"length": "length", "content_filter": "cont
 
 
 def alternatives(told: Any) -> list[Said]:
-    """Return the texts for a prompt; what they took is told with the first of them, or else estimated."""
+    """Return the texts for a prompt; the first one reports the usage of all, or else it is estimated."""
     if not told.generations:
         raise WorkerFailed("the worker returned no text for a prompt")
     first, *more = (_said(one.text, _info(one.generation_info)) for one in told.generations)
@@ -105,7 +109,7 @@ def alternatives(told: Any) -> list[Said]:
 
 
 def texts(asked: TextRequest, found: Sequence[Sequence[Said]]) -> list[Event]:
-    """Return the events of all choices, of which each prompt has `n`."""
+    """Return the events of all choices, `n` for each prompt."""
     chosen = [said for alternatives in found for said in alternatives[: asked.n]]
     return [event for n, said in enumerate(chosen) for event in in_one_piece(asked, n, said)]
 
@@ -116,19 +120,19 @@ def _said(text: str, info: Mapping[str, object]) -> Said:
 
 
 def _share(first: Said, said: Said) -> Usage:
-    """Return what another text for a prompt took, which was read once."""
+    """Return the usage of a further text for a prompt, which was counted with the first."""
     if first.usage is not None:
         return Usage(0, 0)
     return Usage(0, tokens_of(len(said.text.encode())), estimated=True)
 
 
 def no_text() -> WorkerFailed:
-    """Return the failure of a worker that says nothing at all: so it answers a key that it does not know."""
+    """Return the failure of a worker that returned no texts: it answers an unknown key like that."""
     return WorkerFailed("the worker returned no text: it may need another key")
 
 
 def spent(message: Any, reply: Any) -> Usage:
-    """Return what the texts took, as far as anything tells; the alternatives to a prompt are told of with the first."""
+    """Return the texts' usage, estimated if the worker does not report it; a prompt's first text reports it for all of them."""
     first = [one.generations[0] for one in reply.generations if one.generations]
     known = [usage for one in first if (usage := _usage(_info(one.generation_info)))]
     if first and len(known) == len(first):
@@ -139,7 +143,7 @@ def spent(message: Any, reply: Any) -> Usage:
 
 
 def tokens(reply: Any) -> list[TokenGuts]:
-    """Return the tokens of a text, with what the model makes of each."""
+    """Return the tokens of a text, with each token's embeddings and hidden state."""
     return [
         TokenGuts(
             one.token,
@@ -153,12 +157,12 @@ def tokens(reply: Any) -> list[TokenGuts]:
 
 
 def following(reply: Any) -> list[Next]:
-    """Return the tokens that may come next."""
+    """Return the candidates for the next token."""
     return [Next(one.token, one.id, one.logit) for one in reply.generations]
 
 
 def _info(text: str) -> Mapping[str, object]:
-    """Read what stands beside a text: the worker may write there what it likes."""
+    """Read the JSON object beside a text; anything else that the worker writes there is ignored."""
     try:
         info = orjson.loads(text or b"{}")
     except orjson.JSONDecodeError:

@@ -1,7 +1,8 @@
-"""Hugging Face's Text Generation Inference: completions over its native interface, chats over its own `/v1`.
+"""Dialect for Hugging Face's Text Generation Inference: completions over its native interface, chats over its own `/v1`.
 
-The native stream has no `[DONE]`, and tells errors as events after a status of 200. TGI hands stop strings over, knows one
-choice for each request, and greets values that change nothing (`top_p` 1, no tokens) with 422; all that is mended here.
+The native stream has no `[DONE]`, and reports errors as events after a status of 200. TGI returns stop strings with the text,
+has one choice for each request, and refuses values that change nothing (`top_p` 1, no tokens) with 422. The dialect corrects
+all of this.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ from router.workers import Worker
 
 MAX_PROPERTIES_BYTES = 64 * 1024
 MAX_METRICS_BYTES = 512 * 1024
-"""The longest metrics that are read; a server's own are some tens of kilobytes."""
+"""The most bytes that are read of metrics; a server's own are some tens of kilobytes."""
 
 MAX_NAME = 256
 _FIGURES: Mapping[str, Figure] = {
@@ -34,12 +35,12 @@ _FIGURES: Mapping[str, Figure] = {
     "tgi_batch_current_size": Figure.RUNNING,
 }
 _LIMITS = ("max_total_tokens", "max_best_of")
-"""What no other server tells that has an `/info` with a model: those of embeddings generate no tokens."""
+"""Fields of `/info` that only TGI has: other servers with a model in `/info` compute embeddings and generate no tokens."""
 
 _TOLD_ON = (
     "max_best_of", "max_client_batch_size", "max_stop_sequences", "validation_workers",
 )  # fmt: skip
-"""Limits that clients of TGI are told as they are."""
+"""Limits that are reported to clients of TGI unchanged."""
 
 ENDPOINTS: Mapping[str, str] = {
     "POST /": "not used: same as `/generate` and `/generate_stream`",
@@ -52,7 +53,7 @@ ENDPOINTS: Mapping[str, str] = {
     "GET /info": "`max_concurrent_requests` limits concurrent requests, `max_total_tokens` is the context",
     "GET /metrics": "`tgi_queue_size` and `tgi_batch_current_size` appear in the node's metrics",
 }
-"""What becomes of each endpoint of TGI."""
+"""How each endpoint of TGI is handled."""
 
 WORDS = Words(
     name="TGI",
@@ -78,23 +79,23 @@ WORDS = Words(
 
 
 class TgiHttp(Translating):
-    """Speaks to a TGI server of this machine."""
+    """Client of the TGI servers of this machine."""
 
     def __init__(self, links: Links) -> None:
         super().__init__(links, WORDS)
 
     async def alive(self, worker: Worker) -> bool:
-        """Ask for its health; only 503 says that the model behind it is down, and busy is no such word."""
+        """Ask for the server's health; only 503 means that the model behind it is down, a status for being busy does not."""
         found = await glance(self._places, worker, self.url(worker, "health"), at_most=0)
         return found.answered and found.status != 503
 
     async def slots(self, worker: Worker) -> int:
-        """Ask how many requests it takes before it refuses more."""
+        """Ask how many concurrent requests the server takes before it refuses more."""
         described = await self.describe(worker)
         return described.slots if described else 0
 
     async def describe(self, worker: Worker) -> Described | None:
-        """Ask for what it tells of itself."""
+        """Ask for `/info`."""
         url = self.url(worker, "info")
         found = await glance(self._places, worker, url, at_most=MAX_PROPERTIES_BYTES)
         if not found.answered or found.status == 503:
@@ -102,7 +103,7 @@ class TgiHttp(Translating):
         return told(_properties(found)) if found.status == 200 else Described()
 
     async def figures(self, worker: Worker) -> Told | None:
-        """Read its metrics."""
+        """Read a server's metrics."""
         url = self.url(worker, "metrics")
         found = await glance(self._places, worker, url, at_most=MAX_METRICS_BYTES)
         if found.status == 200:
@@ -110,7 +111,7 @@ class TgiHttp(Translating):
         return None if found.answered and found.status != 503 else {}
 
     async def recognise(self, worker: Worker) -> Sighting:
-        """Know it by what it tells of itself: a model and TGI's own limits."""
+        """Recognise a server by its `/info`: a model and TGI's own limits."""
         url = self.url(worker, "info")
         asked, heard = f"GET {url.path}", await glance(self._places, worker, url)
         if heard.status != 200:
@@ -123,7 +124,7 @@ class TgiHttp(Translating):
 
 
 def create(links: Links) -> TgiHttp:
-    """Make the dialect."""
+    """Create the dialect."""
     return TgiHttp(links)
 
 
@@ -133,10 +134,10 @@ def _properties(found: Heard) -> Mapping[str, object]:
 
 
 def told(said: Mapping[str, object]) -> Described:
-    """Read what `/info` says."""
+    """Read an answer of `/info`."""
     version = text_of(said.get("version"))
     context = count_of(said.get("max_total_tokens"))
-    # The older name of what may be read; the answer has what is left.
+    # `max_input_length` is the older name. The answer gets what the input leaves of the context.
     read = first_count(said, "max_input_tokens", "max_input_length")
     return Described(
         software=f"TGI {version}".strip(),

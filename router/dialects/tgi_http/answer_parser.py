@@ -1,8 +1,8 @@
-"""Parser of TGI's answers: its answers and stream events, as events of one kind; its failures, as errors of an attempt.
+"""Parser for TGI's answers and stream events, as events of one kind, and for its failures, as errors of an attempt.
 
-Tokens of a text, by TGI: as it would before it reads it, with the tokens that frame a text.
+It also translates tokenizing: TGI tokenizes a text as it does before generating, with the tokens that frame a text.
 
-Observer of TGI's own answers where they are passed on as they are: failures, the end of a text, what it took.
+Where TGI's own answers are passed on unchanged, it observes failures, the end of a text and its usage.
 """
 
 import re
@@ -43,7 +43,7 @@ _MOST_TOKEN = 2**32 - 1
 
 
 def tokens_asked(request: Request) -> Orders:
-    """Say what is asked; raise `WorkerUnable`, or `WorkerRejected` for a wrong value."""
+    """Translate a request for tokens; raise `WorkerUnable`, or `WorkerRejected` for a wrong value."""
     wanted = checked(tokenize.read, request)
     refuse("TGI", wanted, SHAPING - _TEXTS)
     unheard = ["add_special_tokens"] if wanted.special is False else []
@@ -52,7 +52,7 @@ def tokens_asked(request: Request) -> Orders:
 
 
 def tokens_told(request: Request, body: bytes) -> bytes:
-    """Return OpenAI's JSON of what TGI answers; raise `WorkerFailed` for nonsense."""
+    """Return TGI's tokens as OpenAI's JSON; raise `WorkerFailed` for an invalid answer."""
     try:
         said = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -75,14 +75,14 @@ def _token_and_place(token: object) -> tuple[int, str]:
     raise WorkerFailed("the worker's answer contains an invalid token")
 
 
-# The last event has the whole text, or details with the reason, or both; till then they are null.
+# The last event has the whole text, or details with the reason, or both; until then they are null.
 _OVER = re.compile(
     rb'"(?:(?:generated_text|finish_reason)"[ \t\r\n]{0,16}:[ \t\r\n]{0,16}"|error_type")'
 )
 
 
 def _addressed(body: bytes, _: Worker) -> bytes:
-    # No model is named: a server has one.
+    # The body names no model: a server has only one.
     return body
 
 
@@ -113,7 +113,7 @@ def _success(body: bytes) -> Mapping[str, object]:
 
 
 def _read(tokens_asked: bytes) -> int:
-    """Estimate how many tokens were read."""
+    """Estimate how many tokens the prompt had."""
     inputs = orjson.loads(tokens_asked).get("inputs")
     return -(-len(inputs.encode()) // USUAL_BYTES) if isinstance(inputs, str) else 0
 
@@ -131,7 +131,7 @@ _REASONS: Mapping[str, Reason] = {"length": "length", "tool_calls": "tool_calls"
 
 
 def part(tokens_asked: TextRequest, data: bytes) -> Said:
-    """Read one event of a stream; raise a `WorkerError` when it says a failure, or nonsense."""
+    """Read one event of a stream; raise a `WorkerError` if it is a failure or invalid."""
     if data == b"[DONE]":
         return Said(over=True)
     said = object_of(data)
@@ -139,7 +139,7 @@ def part(tokens_asked: TextRequest, data: bytes) -> Said:
         raise failure(said)
     if "choices" in said:
         text, reason, likely = _of_chunk(said)
-        # It may still tell its usage.
+        # A later event may still report the usage.
         return Said(text, reason, told(said), tokens=_likely(tokens_asked, likely))
     if tokens_asked.kind is Kind.CHAT:
         raise WorkerFailed("an event of the worker's stream has no choice")
@@ -152,7 +152,7 @@ def part(tokens_asked: TextRequest, data: bytes) -> Said:
 def whole(
     tokens_asked: TextRequest, choice: int, body: bytes, header: Callable[[str], str]
 ) -> list[Event]:
-    """Read an answer in one piece, which is one choice."""
+    """Read an answer in one piece, which has one choice."""
     said = object_of(body)
     if "error" in said:
         raise failure(said)
@@ -174,7 +174,7 @@ def whole(
 
 
 def failure(said: Mapping[str, object]) -> WorkerError:
-    """Say what an error of TGI's means for an attempt."""
+    """Return the error of an attempt that corresponds to an error of TGI's."""
     match said.get("error_type"):
         case "overloaded":
             return WorkerBusy("the worker is full")
@@ -194,7 +194,7 @@ def _reason(said: object) -> Reason:
 
 
 def of_token(said: Mapping[str, object]) -> tuple[str, Reason | None]:
-    """Return what shows of one token of a stream, and why the text ends where it does; raise `WorkerFailed`."""
+    """Return the visible text of a stream's token, and the finish reason if the text ends there; raise `WorkerFailed`."""
     match said:
         case {"token": {"text": str(text), **rest}}:
             details = said.get("details")
@@ -206,7 +206,7 @@ def of_token(said: Mapping[str, object]) -> tuple[str, Reason | None]:
 
 
 def _tokens(tokens_asked: TextRequest, given: object, likeliest: object) -> tuple[Token, ...]:
-    """Read the tokens of a text that show in it, each with the likeliest at its place; what is no token is passed over."""
+    """Read the visible tokens of a text, each with the likeliest ones at its position; skip what is no token."""
     if tokens_asked.logprobs is None:
         return ()
     tokens = given if isinstance(given, list) else []
@@ -231,14 +231,14 @@ def _likely(tokens_asked: TextRequest, given: object) -> tuple[Token, ...]:
 
 
 def _of_chunk(said: Mapping[str, object]) -> tuple[str, Reason | None, object]:
-    """Return text, reason and `logprobs` of an event."""
+    """Return the text, finish reason and `logprobs` of an event."""
     match said.get("choices"):
         case [{"delta": dict(delta), **rest}, *_]:
             text, reason = delta.get("content"), rest.get("finish_reason")
             ended = _reason(reason) if reason else None
             return (text if isinstance(text, str) else ""), ended, rest.get("logprobs")
         case [{"text": str(text), **rest}, *_]:
-            # Until its end the reason is an empty text.
+            # The reason is an empty string until the text ends.
             reason = rest.get("finish_reason")
             return text, _reason(reason) if reason else None, None
         case []:
@@ -247,7 +247,11 @@ def _of_chunk(said: Mapping[str, object]) -> tuple[str, Reason | None, object]:
 
 
 def of_details(details: object, prompt_tokens: str, read: Callable[[], int]) -> Usage | None:
-    """Return the usage that the details of a text tell; of the prompt newer servers and a header of old ones do, else `read`."""
+    """Return the usage from the details of a text, `None` without them.
+
+    The prompt's tokens come from the details, or else from the header that older servers send, or else from `read`, as an
+    estimate.
+    """
     match details:
         case {"generated_tokens": int(written), **rest} if 0 <= written <= _MOST_TOKENS:
             pass
@@ -282,7 +286,7 @@ def _chat(tokens_asked: TextRequest, choice: int, said: Mapping[str, object]) ->
 
 
 def _notice(message: Mapping[str, object]) -> str:
-    """Return why the model called none of the tools: TGI offers it one more, by which it says so."""
+    """Return why the model called none of the tools: TGI offers it an additional tool with which it says so."""
     match message.get("tool_calls"):
         case [{"function": {"name": "notify_error", "arguments": {"error": str(why)}}}]:
             return why
@@ -295,7 +299,7 @@ def _calls(tokens_asked: TextRequest, choice: int, given: object) -> tuple[ToolC
     for call in given if isinstance(given, list) else []:
         match call:
             case {"function": {"name": str(name), "arguments": arguments}} if name in names:
-                # All of its calls have the id 0, and their arguments may be an object, or null for none.
+                # All of TGI's calls have the id 0, and their arguments may be an object, or null for none.
                 said = {} if arguments is None else arguments
                 text = said if isinstance(said, str) else orjson.dumps(said).decode()
                 calls.append(ToolCall(f"call_{uuid4().hex}", name, text, choice))

@@ -1,4 +1,4 @@
-"""Mapping of a request to TGI's words: what it has no word for is dropped and named, or refused where that would be a lie."""
+"""Mapping of a request to TGI: what TGI lacks is dropped and named, or refused where dropping it would be misleading."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,42 +12,42 @@ from router.translate.request import Orders
 from router.workers import Worker
 
 CHAT_TOKENS = 1_024
-"""What a chat without a limit may take: TGI would stop after 100, and refuses what does not fit into its context."""
+"""Token limit of a chat without one: TGI would stop after 100, and refuses a limit that does not fit into its context."""
 
 COMPLETION_TOKENS = 16
-"""The same of a completion: OpenAI's own default."""
+"""Token limit of a completion without one: OpenAI's own default."""
 
 MAX_TGI_STOPS = 4
-"""Stop strings that TGI takes; the others are found here."""
+"""Stop strings that TGI accepts; the node itself looks for the rest."""
 
 CHAT, WHOLE, STREAM = "v1/chat/completions", "generate", "generate_stream"
 INFILL = "v1/completions"
-"""The paths that are asked."""
+"""The paths that requests are sent to."""
 
 SUFFIX = "suffix"
-"""What comes after a completion: only TGI's `/v1/completions` knows it."""
+"""The field with the text that follows a completion: only TGI's `/v1/completions` has it."""
 
 OWN = ("logit_bias", "presence_penalty", "tool_prompt")
-"""What TGI's chats know in another sense than OpenAI's, or alone: heard from callers of TGI's own."""
+"""Fields of TGI's chats that mean something else in OpenAI's, or exist only in TGI: taken from callers of TGI's protocol."""
 
 MAX_LIKELIEST = 5
-"""Tokens that TGI tells for one place in a text, as it is set up by default."""
+"""Likeliest tokens that TGI reports for each position, by default."""
 
 MAX_BEST_OF = 2
-"""Texts of which TGI chooses the likeliest, as it is set up by default."""
+"""Texts of which TGI chooses the likeliest, by default."""
 
 REGEX = "guided_regex"
-"""The field in which servers of OpenAI's protocol are told a regular expression that the text must keep."""
+"""The field by which servers of OpenAI's protocol take a regular expression that the text must match."""
 
 TRUNCATE = "truncate_prompt_tokens"
-"""The field in which vLLM is told how many of the prompt's last tokens count."""
+"""The field by which vLLM takes how many of the prompt's last tokens count."""
 
 _MOST_SEED = 2**63 - 1
 _MOST_TOKENS = 2**31 - 1
 
 
 def orders(asked: TextRequest, _: Worker) -> Orders:
-    """Say a request in TGI's words; raise `WorkerUnable` where that would change what is answered."""
+    """Translate a request to TGI; raise `WorkerUnable` if that would change the answer."""
     if asked.stream and asked.choices > 1:
         many = "n" if asked.n > 1 else "prompt"
         raise WorkerUnable("TGI streams one choice for each request", param=many)
@@ -65,7 +65,7 @@ def orders(asked: TextRequest, _: Worker) -> Orders:
 
 
 def beside(orders: Orders, own: Mapping[str, object]) -> Orders:
-    """Say a chat with what its caller says in TGI's own words."""
+    """Add to a chat the fields of TGI's own that its caller set."""
     if orders.path != CHAT:
         return orders
     heard = {name: own[name] for name in OWN if name in own}
@@ -77,7 +77,7 @@ def beside(orders: Orders, own: Mapping[str, object]) -> Orders:
 def _infills(
     asked: TextRequest, sampling: Mapping[str, object], unheard: tuple[str, ...]
 ) -> Orders:
-    """Say a completion between a prompt and what comes after it."""
+    """Translate a completion between a prompt and the text that follows it."""
     suffix = asked.others[SUFFIX]
     if not isinstance(suffix, str):
         raise refused(f"`{SUFFIX}` must be a text", SUFFIX)
@@ -100,7 +100,7 @@ def _infills(
 
 
 def _heard(asked: TextRequest) -> set[str]:
-    """Return the fields that are told beside those which every protocol has."""
+    """Return the fields that are translated beside those which every protocol has."""
     heard = {REGEX} if asked.kind is Kind.CHAT else {REGEX, TRUNCATE}
     if asked.logprobs is not None:
         heard |= {"logprobs", "top_logprobs"}
@@ -110,7 +110,7 @@ def _heard(asked: TextRequest) -> set[str]:
 
 
 def _best_of(asked: TextRequest) -> int:
-    """Return of how many texts the likeliest is wanted; 0 where TGI cannot choose: among several, in a stream, without chance."""
+    """Return `best_of`; 0 where TGI cannot choose: with several choices, in a stream, or without random sampling."""
     sampling = asked.sampling
     chosen = asked.kind is Kind.COMPLETION and asked.choices == 1 and not asked.stream
     drawn = sampling.seed is None and sampling.temperature != 0 and sampling.top_p != 0
@@ -121,7 +121,7 @@ def _best_of(asked: TextRequest) -> int:
 
 
 def _sampling(given: Sampling, *, chat: bool) -> tuple[dict[str, object], tuple[str, ...]]:
-    """Return the parameters in TGI's words, and those that are not heard."""
+    """Return the parameters by TGI's names, and the names of those that have no effect."""
     limit = given.max_tokens or (CHAT_TOKENS if chat else COMPLETION_TOKENS)
     greedy = given.temperature == 0 or given.top_p == 0
     said: dict[str, object] = {"max_tokens" if chat else "max_new_tokens": limit}
@@ -138,17 +138,17 @@ def _sampling(given: Sampling, *, chat: bool) -> tuple[dict[str, object], tuple[
         unheard |= extended
         said |= {"temperature": 0.0} if greedy else {}
     else:
-        # Its own default is greedy, OpenAI's is not.
+        # TGI's default is greedy, OpenAI's is not.
         said |= extended | {"do_sample": not greedy}
     dropped = tuple(sorted(name for name, value in unheard.items() if value is not None))
     return {name: value for name, value in said.items() if value is not None}, dropped
 
 
 def _seeded(asked: TextRequest, choice: int) -> dict[str, object]:
-    """Return the seed of one choice: from the same one each would be the same text."""
+    """Return the seed of one choice: with the same seed all choices would be the same text."""
     if asked.sampling.seed is None:
         return {}
-    # Zero is no seed to TGI, and it has no sign.
+    # TGI's seeds are unsigned, and it takes 0 as no seed.
     return {"seed": (asked.sampling.seed + choice) & _MOST_SEED or _MOST_SEED}
 
 
@@ -173,7 +173,7 @@ def _natives(
 
 
 def _chats(asked: TextRequest, sampling: Mapping[str, object]) -> tuple[Mapping[str, object], ...]:
-    # Any other name would be that of an adapter.
+    # TGI takes any other model name as that of an adapter.
     said: dict[str, object] = {"model": "tgi", "messages": list(map(_message, asked.messages))}
     said |= {"stream": asked.stream, **sampling}
     if asked.stop:
@@ -187,12 +187,12 @@ def _chats(asked: TextRequest, sampling: Mapping[str, object]) -> tuple[Mapping[
         said |= {"stream": False, "tools": list(map(_tool, asked.tools))}
         if asked.tool_choice == "named":
             said["tool_choice"] = {"function": {"name": asked.tool_name}}
-    # What is long is shared between the choices, of which there may be many.
+    # The long parts are shared between the choices, of which there may be many.
     return tuple(said | _seeded(asked, choice) for choice in range(asked.choices))
 
 
 def _grammar(asked: TextRequest) -> dict[str, object] | None:
-    """Return the form that the text must keep; raise `WorkerRejected` where it is none."""
+    """Return the grammar that the text must match, `None` without one; raise `WorkerRejected` for an invalid one."""
     if asked.schema is not None:
         return {"type": "json", "value": asked.schema or {"type": "object"}}
     match asked.others.get(REGEX):
