@@ -1,6 +1,6 @@
 """Bootstrap peers, which a node keeps connected besides those it finds: the configured ones, and those added by callers.
 
-An addition and a removal outlive a restart; a removal also covers a configured address until it is added again.
+Additions and removals survive a restart; a removal also covers a configured address until it is added again.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _KEPT, _REMOVED = b"kept", b"removed"
 
 
 def peer_at(address: str) -> PeerId:
-    """Return the peer id that a multiaddr ends in; raise `ValueError` with a sentence when it will not do."""
+    """Return the peer id that a multiaddr ends in; raise `ValueError` with a readable sentence when it is invalid."""
     if len(address) > MAX_ADDRESS_CHARACTERS:
         raise ValueError(f"a node address has at most {MAX_ADDRESS_CHARACTERS} characters")
     head, found, peer = address.rpartition("/p2p/")
@@ -58,16 +58,16 @@ class Bootstrap:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """What is kept connected now, the configured ones first."""
+        """The addresses that are kept connected now, the configured ones first."""
         every = dict.fromkeys((*self._configured, *self._choices))
         return tuple(a for a in every if self._choices.get(a, _KEPT) == _KEPT)
 
     def changes(self) -> Iterator[Change]:
-        """Yield what a store that was emptied has to be told."""
+        """Yield the changes that restore these choices in a store that was emptied."""
         return (Put(Space.PEERS, address, choice) for address, choice in self._choices.items())
 
     async def restore(self) -> None:
-        """Load what callers chose in earlier runs, and keep it connected; raise `StoreUnavailable`."""
+        """Load the callers' choices of earlier runs, and keep them connected; raise `StoreUnavailable`."""
         self._choices = dict(await self._store.read(Space.PEERS))
         self._keep(self.addresses)
 

@@ -1,6 +1,6 @@
-"""State of the bootstrap addresses: which answer, why others do not, and when that is worth a line of the log.
+"""State of the bootstrap addresses: which ones answer, why the rest do not, and when to log that.
 
-A node whose bootstrap addresses are wrong runs well and is alone; nothing else tells its operator.
+A node whose bootstrap addresses are wrong runs well but alone; nothing else tells its operator.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from registry.records import PeerId
 log = logging.getLogger("modelvine.node")
 
 GRACE = 5.0
-"""Seconds that an address may fail before anybody is warned: nodes that are started together miss each other at first."""
+"""Seconds that an address may fail before a warning: nodes that are started together miss each other at first."""
 
 SILENCE = 8.0
-"""Seconds after which that holds for an address of which it is not even known why; a dial may take longer."""
+"""Seconds before that warning where the reason for the failure is not known yet; a dial may take longer."""
 
 AGAIN = 600.0
-"""Seconds until the same is said again."""
+"""Seconds until the same warning is repeated."""
 
 NEWS = 60.0
-"""Seconds until another reason is told."""
+"""Seconds until a changed reason is logged."""
 
 REASONS_TOLD = 3
 
@@ -49,7 +49,7 @@ def contacts(addresses: Sequence[str], mesh: Mesh) -> tuple[Contact, ...]:
     connected = {connection.peer for connection in mesh.connections()}
     failures = mesh.failures()
     found = [_contact(address, mesh.peer, connected, failures) for address in addresses]
-    # One list for all nodes is a usual thing, and each of them is on it.
+    # Operators often give all nodes the same list, and each node is on it.
     others = [contact for contact in found if peer_in(contact.address) != mesh.peer]
     return tuple(others or found)
 
@@ -65,7 +65,7 @@ def _contact(
 
 
 def summary(found: Sequence[Contact]) -> str:
-    """Say how many addresses answer, and why the others do not; nothing where there are none."""
+    """Return in words how many addresses answer, and why the others do not; empty where there are none."""
     if not found:
         return ""
     silent = [contact for contact in found if not contact.answers]
@@ -76,7 +76,7 @@ def summary(found: Sequence[Contact]) -> str:
 
 
 def shown(found: Sequence[Contact]) -> dict[str, Any]:
-    """Return the state of the addresses as the faces tell it."""
+    """Return the state of the addresses as the faces show it."""
     rows = [{"address": c.address, "answers": c.answers, "why": c.why} for c in found]
     return {"summary": summary(found), "addresses": rows}
 
@@ -90,13 +90,13 @@ class _Wait:
 
 
 class ContactWaits:
-    """Chooses which addresses are spoken of now; time is an argument."""
+    """Chooses which addresses are logged now; time is an argument."""
 
     def __init__(self) -> None:
         self._waits: dict[str, _Wait] = {}
 
     def overdue(self, found: Sequence[Contact], now: float) -> list[Contact]:
-        """Return the addresses to warn of: soon, rarely afterwards, and anew when the reason is another."""
+        """Return the addresses to warn about: soon at first, rarely afterwards, and again when the reason changes."""
         silent = {contact.address: contact for contact in found if not contact.answers}
         self._waits = {address: self._waits.get(address, _Wait(now)) for address in silent}
         due = [contact for contact in silent.values() if self._is_due(contact, now)]
@@ -106,7 +106,7 @@ class ContactWaits:
         return due
 
     def over(self, found: Sequence[Contact]) -> list[Contact]:
-        """Return the addresses that answer again, and of which was warned; `overdue` then forgets them."""
+        """Return the addresses that answer again after a warning; `overdue` then forgets them."""
         warned = {address for address, wait in self._waits.items() if wait.warned}
         return [contact for contact in found if contact.answers and contact.address in warned]
 
@@ -119,7 +119,7 @@ class ContactWaits:
 
 
 async def watch(addresses: Callable[[], Sequence[str]], mesh: Mesh, clock: Clock) -> None:
-    """Warn of bootstrap addresses that do not answer, until cancelled."""
+    """Warn about bootstrap addresses that do not answer, until cancelled."""
     waits = ContactWaits()
     while True:
         found = contacts(addresses(), mesh)

@@ -1,4 +1,4 @@
-"""Followers of nodes that are met, lost and back: the log, the ways to them, what they said of their load and their grants."""
+"""Followers of node changes: the log, the links to nodes, their reported loads, and the grants that they revoke."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ _GONE = frozenset({Presence.LOST, Presence.LEFT})
 
 
 def tell_of(peers: Registry, now: Clock) -> Callable[[Iterable[PeerId]], None]:
-    """Return what takes in that nodes changed: the log names nodes that joined, were lost or left; bursts are counted."""
+    """Return a callback for changed nodes that logs joins, losses and departures; lines beyond a rate are only counted."""
     met: set[PeerId] = set()
     pace, kept_back = RateLimit(rate=_LINES_PER_SECOND, burst=_LINES_AT_ONCE), 0
 
@@ -72,15 +72,16 @@ class OtherNodes(Protocol):
         """The newest record of every node."""
 
     def presence(self, node: PeerId) -> Presence:
-        """Say what a node is to us."""
+        """Return the presence of a node, as seen from here."""
 
 
 def follow_ways(
     links: Links, others: OtherNodes, *, forgive: Callable[[PeerId], None]
 ) -> Callable[[Iterable[PeerId]], None]:
-    """Return what takes in that nodes changed: waits for the lost end, and who is back is tried anew, by `forgive` too.
+    """Return a callback for changed nodes: waits for a lost node end, and a node that is back is tried again.
 
-    Connections to a run of a node that has ended are let go of: after a power cut nothing else says that they lead nowhere.
+    `forgive` is also called with a node that is back. Connections to an earlier run of a node are dropped: after a power
+    cut nothing else says that they lead nowhere.
     """
     away: set[PeerId] = set()
     runs: dict[PeerId, int] = {}
@@ -111,7 +112,7 @@ def follow_ways(
 def follow_loads(
     router: Router, presence: Callable[[PeerId], Presence]
 ) -> Callable[[Iterable[PeerId]], None]:
-    """Return what takes in that nodes changed: what those said that are gone is forgotten."""
+    """Return a callback for changed nodes that forgets the reported load of nodes that are lost or have left."""
 
     def changed(nodes: Iterable[PeerId]) -> None:
         for node in nodes:
@@ -122,7 +123,7 @@ def follow_loads(
 
 
 def follow_revoked(keys: KeyRing, others: OtherNodes) -> Callable[[Iterable[PeerId]], None]:
-    """Return what takes in that nodes changed: the grants that they take back hold no longer."""
+    """Return a callback for changed nodes that invalidates the grants that they have revoked."""
 
     def changed(nodes: Iterable[PeerId]) -> None:
         for node in nodes:
@@ -133,10 +134,10 @@ def follow_revoked(keys: KeyRing, others: OtherNodes) -> Callable[[Iterable[Peer
 
 
 async def tell_revoked(keys: KeyRing, registry: Registry) -> None:
-    """Have other nodes know which grants of ours are revoked, until cancelled."""
+    """Tell other nodes which grants of this node are revoked, until cancelled."""
     seen, ends = None, math.inf
     while True:
-        # Whatever changes, the table is another one.
+        # Every change replaces the table by another object.
         if keys.table is not seen or keys.now() >= ends:
             seen, revoked = keys.table, keys.revocations()
             ends = min((one.expires for one in revoked), default=math.inf)

@@ -1,4 +1,4 @@
-"""Events of nodes, for people who look: who joined, was doubted, lost, drained or left, the last few hundred in memory."""
+"""Events of nodes, for people: which nodes joined, were doubted, lost, drained or left; the last few hundred in memory."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ MOST = 500
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
-    """What became of one node; `at` is Unix time, `was` what it was to us before, empty where it was not known."""
+    """Change of one node's presence; `at` is Unix time, `was` the presence before, empty where it was not known."""
 
     at: float
     node: PeerId
@@ -27,21 +27,21 @@ class NodeEvent:
 
 
 class WatchedPeers(Protocol):
-    """The registry, as far as events go."""
+    """The part of the registry that events need."""
 
     @property
     def catalog(self) -> Catalog:
         """The newest record of every node."""
 
     def presence(self, node: PeerId) -> Presence:
-        """Say what a node is to us."""
+        """Return the presence of a node, as seen from here."""
 
     def pulse(self, node: PeerId) -> Pulse | None:
-        """Return what is known of a node's life, `None` for this node itself."""
+        """Return what is known of a node's liveness, `None` for this node itself."""
 
 
 class NodeEvents:
-    """What became of nodes lately."""
+    """The latest changes of nodes' presence."""
 
     def __init__(self, peers: WatchedPeers, wall: Clock, *, most: int = MOST) -> None:
         """`wall` returns Unix time."""
@@ -53,15 +53,15 @@ class NodeEvents:
         self.count = 0
         """How many there were since the start."""
         self.changes = 0
-        """How often anything changed about any node: whoever shows them looks whether it is another number."""
+        """Number of calls of `changed`; a display compares it to see whether anything is new."""
 
     def changed(self, nodes: Iterable[PeerId]) -> None:
-        """Take in that records or presences changed."""
+        """Note that the records or presences of nodes changed."""
         self.changes += 1
         for node in nodes:
             held = self._peers.catalog.held.get(node)
             if held is None:
-                # Forgotten: that it was lost or left stands here already.
+                # The node is forgotten; that it was lost or left is recorded here already.
                 self._known.pop(node, None)
                 continue
             presence, was = self._peers.presence(node), self._known.get(node)

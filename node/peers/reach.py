@@ -1,6 +1,6 @@
-"""Addresses at which others can reach this node: worked out from where it listens.
+"""Addresses at which other nodes can reach this node, derived from its listeners.
 
-Invitation for others to join a node that knows nobody: said in words, from the addresses at which it can be dialled.
+For a node without peers, they also make an invitation in words for other nodes to join it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,7 +37,7 @@ def host_of(multiaddr: str) -> str:
 
 
 def within_reach(listener: HostPort) -> HostPort:
-    """Say where a listener of ours is reached from this very machine."""
+    """Return where a listener of this node is reached from its own machine."""
     return HostPort(_EVERYWHERE.get(listener.host, listener.host), listener.port)
 
 
@@ -49,7 +49,7 @@ def own_ports(listeners: Iterable[str], mesh: Iterable[str]) -> frozenset[int]:
 
 
 def reach_of(mesh: Iterable[str], *, link: HostPort, certificate: bytes) -> Reach:
-    """Say how to reach us. A link listener on every address is found at the hosts of our mesh addresses."""
+    """Return how to reach this node. A link listener on a wildcard address is reached at the hosts of its mesh addresses."""
     addresses = tuple(dict.fromkeys(mesh))
     hosts = [link.host]
     if link.host in _EVERYWHERE:

@@ -1,7 +1,7 @@
-"""Mesh as the registry sees it: frames to everyone, a question to one peer, a pipe to one peer.
+"""Mesh as the registry sees it: frames to all nodes, a question to one peer, a pipe to one peer.
 
 `memory` joins many nodes in one process, `libp2p` joins machines; one contract suite runs over both.
-Nothing here is reliable: frames may be lost, doubled, reordered. Truth comes from `registry.sync`.
+Nothing here is reliable: frames may be lost, duplicated or reordered. Consistency comes from `registry.sync`.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -15,7 +15,7 @@ MAX_FRAME_BYTES = 256 * 1024
 """The largest frame that is published or accepted; a larger one is an error for its sender."""
 
 MAX_QUESTION_BYTES = 2 * 1024 * 1024
-"""The largest question of `ask`: the names of as many nodes as there may be, with room to spare."""
+"""The largest question of `ask`: the names of the greatest number of nodes, with room to spare."""
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 """The largest answer of `ask`."""
@@ -23,7 +23,7 @@ MAX_ANSWER_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A frame came in. `via` is the peer that handed it to us, not its author."""
+    """A frame came in. `via` is the peer that forwarded it to us, not its author."""
 
     frame: bytes
     via: PeerId
@@ -31,14 +31,14 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The first connection to a peer stands."""
+    """The first connection to a peer is open."""
 
     peer: PeerId
 
 
 @dataclass(frozen=True, slots=True)
 class PeerLeft:
-    """The last connection to a peer is gone."""
+    """The last connection to a peer has ended."""
 
     peer: PeerId
 
@@ -50,7 +50,7 @@ class Restarted:
 
 @dataclass(frozen=True, slots=True)
 class Offended:
-    """A peer sent by gossip what no honest peer sends."""
+    """A peer sent what no honest peer sends."""
 
     peer: PeerId
 
@@ -59,7 +59,7 @@ MeshEvent = Arrived | Joined | PeerLeft | Restarted | Offended
 
 
 class Verdict(StrEnum):
-    """What to do with a frame that a neighbour hands over."""
+    """What to do with a frame that a neighbour forwards."""
 
     TAKE = "take"
     """Take it in, and pass it on."""
@@ -70,14 +70,14 @@ class Verdict(StrEnum):
 
 
 class Direction(StrEnum):
-    """Who opened a connection."""
+    """Which end opened a connection."""
 
     INBOUND = "inbound"
     OUTBOUND = "outbound"
 
 
 class Origin(StrEnum):
-    """How we came by a connection, or by the address that it was dialled at."""
+    """Source of a connection, or of the address at which it was dialled."""
 
     INBOUND = "inbound"
     BOOTSTRAP = "bootstrap"
@@ -91,7 +91,7 @@ class Origin(StrEnum):
 class PeerConnection:
     """One live peer as the mesh knows it; `round_trip` is seconds, 0.0 when it was never measured.
 
-    `wires` are the connections that stand to it: more than one where both ends dialled at one time.
+    `wires` is the number of open connections to it: more than one where both ends dialled at the same time.
     """
 
     peer: PeerId
@@ -117,14 +117,14 @@ class Pipe(Protocol):
         """Send all of `chunk`; raise `PeerUnreachable` when the stream was cut."""
 
     async def finish(self) -> None:
-        """Say that nothing more will be written; what was written before still arrives, whatever follows."""
+        """Tell the other end that nothing more will be written; earlier bytes still arrive, whatever follows."""
 
     async def reset(self) -> None:
         """Cut the stream in both directions, at once; harmless when it is closed already."""
 
 
 Answerer = Callable[[PeerId, bytes], Awaitable[bytes]]
-"""Answers a peer's question. What it raises costs that peer its answer and nothing else."""
+"""Answers a peer's question. An exception costs that peer its answer and nothing else."""
 
 PipeHandler = Callable[[Pipe], Awaitable[None]]
 """Serves one incoming pipe until it returns; the mesh resets the pipe afterwards.
@@ -134,11 +134,11 @@ It is not cancelled when the pipe is cut: its reads and writes raise `PeerUnreac
 
 
 Judge = Callable[[PeerId, PeerId, bytes], Verdict]
-"""Judges a frame by the neighbour that hands it over, its publisher, and itself. Called in the mesh's own thread."""
+"""Judges a frame by the neighbour that forwards it, its publisher, and its bytes. Called in the mesh's own thread."""
 
 
 def trust(via: PeerId, author: PeerId, frame: bytes) -> Verdict:  # noqa: ARG001 (a judge's signature)
-    """Judge nothing: for meshes that carry other frames than ours."""
+    """Accept every frame, for meshes that carry other frames than ours."""
     return Verdict.TAKE
 
 
@@ -147,7 +147,7 @@ Knows = Callable[[PeerId], bool]
 
 
 def nobody(peer: PeerId) -> bool:  # noqa: ARG001 (its signature)
-    """Know nobody: for meshes without a registry."""
+    """Know no peer, for meshes without a registry."""
     return False
 
 
@@ -171,13 +171,13 @@ class Mesh(Protocol):
         """Close every connection and return when nothing of the mesh runs any more."""
 
     def events(self) -> AsyncIterator[MeshEvent]:
-        """What happens, in order, for one reader. Bounded: when the reader lags, frames are dropped and counted."""
+        """Return the events in order, for one reader. When the reader lags, frames are dropped and counted."""
 
     async def publish(self, frame: bytes) -> None:
         """Hand a frame to the gossip; it may get lost. Raise `InvalidFrame` when too long, or `MeshDown`."""
 
     async def ask(self, peer: PeerId, question: bytes, *, timeout: float) -> bytes:
-        """Put a question to one peer, at most `timeout` seconds.
+        """Ask one peer a question, and wait at most `timeout` seconds for its answer.
 
         Raise `PeerUnreachable`, `MeshDown`, or `LimitReached` when the question is too long.
         """
@@ -195,37 +195,40 @@ class Mesh(Protocol):
         """Close every connection to a peer; harmless when there is none."""
 
     async def protocols(self, peer: PeerId) -> tuple[str, ...]:
-        """Return what a peer said that it speaks, for our own id what we do; nothing where that is not known now."""
+        """Return the protocols that a peer announced, or our own for our id; empty where they are not known now."""
 
     def pin(self, addresses: tuple[str, ...]) -> None:
         """Replace the bootstrap addresses, which are dialled until they answer; may be called before `start`."""
 
     def failures(self) -> Mapping[str, str]:
-        """Why bootstrap addresses did not answer when they were dialled last; nothing of those whose peer is connected."""
+        """Return why bootstrap addresses did not answer at their latest dial, without those whose peer is connected."""
 
     def keep(self, addresses: tuple[str, ...]) -> None:
         """Replace the addresses that are dialled while there are too few connections."""
 
     def addresses(self) -> tuple[str, ...]:
-        """Our own dialable multiaddrs, each ending in `/p2p/<peer id>`; empty while the mesh is down."""
+        """Return our own dialable multiaddrs, each ending in `/p2p/<peer id>`; empty while the mesh is down."""
 
     def connections(self) -> tuple[PeerConnection, ...]:
-        """The peers that are connected now, one entry each."""
+        """Return the peers that are connected now, one entry each."""
 
     def dropped(self) -> int:
-        """How many frames were dropped because a queue was full, since the start."""
+        """Return how many frames were dropped because a queue was full, since the start."""
 
     def relaying(self) -> Mapping[str, int]:
-        """What this node did for others as a relay since the mesh came up, by name; empty where there are none."""
+        """Return the counters of this node's work as a relay since the mesh came up, by name; empty where there are none."""
 
     def refused(self) -> Mapping[str, int]:
-        """What of others was refused, for a limit or a handshake that failed, since the start: by `registry.effects`' names."""
+        """Return how often something of a peer was refused since the start, for a limit or a failed handshake.
+
+        The keys are names of `registry.effects`.
+        """
 
     def tasks(self) -> int:
-        """How many tasks the mesh's own loop had when this was last asked; 0 while it is down, or has none."""
+        """Return the number of tasks of the mesh's own loop as of the previous call; 0 while it is down, or has none."""
 
     def standing(self) -> int:
-        """On how many idle streams peers may put their next question, when `tasks` was last asked; each is one of those tasks."""
+        """Return the number of idle streams on which peers may ask again, counted with `tasks`; each is one of those tasks."""
 
     def running(self) -> bool:
-        """Whether the mesh is up at this moment."""
+        """Return whether the mesh is up at this moment."""

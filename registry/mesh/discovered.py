@@ -1,7 +1,7 @@
-"""Discovered addresses for which no known node speaks: what a network claims, checked, bounded, and given up on in time.
+"""Discovered addresses for which no known node vouches: claims from a network, checked, bounded, and given up in time.
 
-A claim costs whoever makes it nothing, so it is dialled only while a node has too few connections, and a peer that turns
-out not to be of our mesh is left alone for a while.
+A claim costs its sender nothing, so it is dialled only while a node has too few connections, and a peer that turns out
+not to be of our mesh is not dialled again for a while.
 """
 
 import random
@@ -17,13 +17,13 @@ from registry.records import PeerId
 from registry.signing import public_of
 
 MAX_STRANGERS = 32
-"""Peers kept of each source; of more, as many are drawn at random."""
+"""Peers kept from each source; of more, as many are drawn at random."""
 
 MAX_CLAIMED = 4
-"""Addresses kept of one stranger; the rest is not looked at."""
+"""Addresses kept of one stranger; more are ignored."""
 
 MAX_REFUSED = 512
-"""Peers remembered as of no use; the one that was noted first is forgotten first."""
+"""Peers remembered as useless; the oldest is evicted."""
 
 MAX_ADDRESS_CHARACTERS = 256
 
@@ -37,10 +37,10 @@ _FORM = re.compile(
 
 
 def claim_in(address: str, *, loopback: bool) -> PeerId:
-    """Return the peer that an address claims to lead to, empty where it is nothing to dial.
+    """Return the peer that an address claims to lead to, empty where it must not be dialled.
 
-    Only addresses by number, over TCP: a name would have us ask a name server on a stranger's behalf. Addresses of this
-    very machine (`loopback`) make sense only to a node that is itself reached at no others.
+    Only numeric TCP addresses are accepted: a name would make this node query a name server on a stranger's behalf.
+    Addresses of this very machine (`loopback`) make sense only to a node that is itself reached at no others.
     """
     found = _FORM.fullmatch(address) if len(address) <= MAX_ADDRESS_CHARACTERS else None
     if found is None or not 0 < int(found["port"]) <= 65_535:
@@ -57,7 +57,7 @@ def claim_in(address: str, *, loopback: bool) -> PeerId:
 
 
 def only_loopback(listen: Iterable[str]) -> bool:
-    """Say whether a node that listens on these addresses is reached from its own machine only."""
+    """Return whether a node that listens on these addresses is reached from its own machine only."""
     return all(address.startswith(("/ip4/127.", "/ip6/::1/")) for address in listen)
 
 
@@ -69,7 +69,7 @@ class _Refusal:
 
 @dataclass(slots=True)
 class Strangers:
-    """The strangers that may be dialled; times are seconds on any one clock that the caller keeps to."""
+    """The strangers that may be dialled; times are seconds on one clock of the caller's choice."""
 
     own: PeerId
     loopback: bool
@@ -78,18 +78,18 @@ class Strangers:
     _refusals: dict[PeerId, _Refusal] = field(default_factory=dict)
 
     def claim(self, origin: Origin, addresses: Iterable[str]) -> None:
-        """Replace what one source claims."""
+        """Replace the addresses that one source claims."""
         found: dict[PeerId, tuple[str, ...]] = {}
         for address in dict.fromkeys(addresses):
             peer = claim_in(address, loopback=self.loopback)
             if peer and peer != self.own and len(found.get(peer, ())) < MAX_CLAIMED:
                 found[peer] = (*found.get(peer, ()), address)
-        # Drawn, not the first: else whoever claims the most keeps everybody else out for ever.
+        # Drawn at random: if the first were kept, the peer that claims the most would keep all others out for ever.
         kept = self.rng.sample(sorted(found), min(len(found), MAX_STRANGERS))
         self._claims[origin] = {peer: found[peer] for peer in kept}
 
     def addresses(self, now: float) -> tuple[str, ...]:
-        """Return what may be dialled now."""
+        """Return the addresses that may be dialled now."""
         return tuple(
             address
             for dialable in self._claims.values()
@@ -99,11 +99,11 @@ class Strangers:
         )
 
     def origin(self, peer: PeerId) -> Origin | None:
-        """Say which source claims a peer."""
+        """Return the source that claims a peer, if any."""
         return next((o for o, dialable in self._claims.items() if peer in dialable), None)
 
     def refuse(self, peer: PeerId, now: float) -> None:
-        """Leave a peer alone that did not answer or is not of our mesh, longer each time, at most ten minutes."""
+        """Back off from a peer that did not answer or is not of our mesh, longer each time, at most some ten minutes."""
         refusal = self._refusals.pop(peer, _Refusal())
         if len(self._refusals) >= MAX_REFUSED:
             self._refusals.pop(next(iter(self._refusals)))
@@ -113,5 +113,5 @@ class Strangers:
         )
 
     def accept(self, peer: PeerId) -> None:
-        """Forget what speaks against a peer that proved to be of our mesh."""
+        """Forget the refusals of a peer that proved to be of our mesh."""
         self._refusals.pop(peer, None)

@@ -1,7 +1,7 @@
 """Discovery by multicast DNS, as libp2p does it, on asyncio.
 
-An answer is hostile: it is read by us, bounded, and gives no more than addresses to try. We speak only on the interfaces
-whose addresses we can be reached at, so a node that listens on loopback stays unheard on the network.
+Answers are untrusted: they are parsed here, bounded, and yield no more than addresses to try. A node speaks only on the
+interfaces at whose addresses it can be reached, so a node that listens on loopback is not heard on the network.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ MAX_TEXT_BYTES = 4096
 """The longest text record of another node that is read; a longer one is ignored."""
 
 MAX_QUESTIONS = 8
-"""Questions for a text record under way at one time; further nodes wait until they announce themselves again."""
+"""Queries for a text record in flight at one time; further nodes wait until they announce themselves again."""
 
 AGAIN = 30.0
-"""Seconds between looks at whether our addresses changed or the network came back."""
+"""Seconds between checks whether our addresses changed or the network came back."""
 
 GATHER = 0.2
-"""Seconds in which what is heard is gathered before it is told."""
+"""Seconds for which announcements are gathered before they are reported."""
 
 _QUESTION_MILLISECONDS = 3_000
 _STOP_SECONDS = 3.0
@@ -41,7 +41,7 @@ Found = Callable[[tuple[str, ...]], None]
 def service_of(swarm_key: str | None) -> str:
     """Return the name under which nodes of one mesh meet: libp2p's own, or one that only holders of a swarm key know.
 
-    The mark is one-way and short: it tells two private meshes apart and says nothing of the key.
+    The mark in the name is a short one-way hash: it tells two private meshes apart and reveals nothing of the key.
     """
     if swarm_key is None:
         return "_p2p._udp.local."
@@ -50,14 +50,14 @@ def service_of(swarm_key: str | None) -> str:
 
 
 def text_of(addresses: Iterable[str]) -> bytes:
-    """Return the text record that names these addresses."""
+    """Return the text record that lists these addresses, at most `MAX_CLAIMED` of them."""
     lines = [_KEY + address.encode() for address in addresses]
     fitting = [line for line in lines if len(line) <= 255][:MAX_CLAIMED]
     return b"".join(bytes([len(line)]) + line for line in fitting)
 
 
 def addresses_in(text: bytes) -> tuple[str, ...]:
-    """Return the addresses that a text record names, as they stand; what is malformed is left out."""
+    """Return the addresses that a text record lists, unchecked; what is malformed is left out."""
     return tuple(_addresses(text)) if len(text) <= MAX_TEXT_BYTES else ()
 
 
@@ -79,13 +79,13 @@ def _addresses(text: bytes) -> Iterator[str]:
 
 
 class MulticastDns:
-    """Announces us on the networks that we listen on, and tells of the others there. Lives on one event loop."""
+    """Announces this node on the networks that it listens on, and reports the nodes there. Belongs to one event loop."""
 
     def __init__(self, service: str, *, own: Callable[[], tuple[str, ...]], found: Found) -> None:
         self._service = service
         self._own = own
         self._found = found
-        # A name of chance, as libp2p has it: who we are stands in the text.
+        # A random name, as in libp2p: the peer id is in the text record.
         self._name = f"{secrets.token_hex(16)}.{service}"
         self._seen: dict[str, tuple[str, ...]] = {}
         self._telling: asyncio.TimerHandle | None = None
@@ -118,7 +118,7 @@ class MulticastDns:
             await (await zeroconf.async_register_service(self._announcement(own, hosts)))
             browser = AsyncServiceBrowser(zeroconf.zeroconf, self._service, handlers=[self._heard])
             log.info("looking for nodes by multicast on %s", ", ".join(hosts))
-            # Polled: the library tells nobody when a machine gets another address.
+            # Polled: the library does not report when a machine gets another address.
             while self._own() == own:  # noqa: ASYNC110
                 await asyncio.sleep(AGAIN)
         finally:
@@ -159,7 +159,7 @@ class MulticastDns:
                 self._tell()
             return
         info = AsyncServiceInfo(service_type, name)
-        # Whether a port and an address came along says nothing: libp2p needs the text alone.
+        # A port and an address are irrelevant: libp2p needs the text alone.
         info.load_from_cache(zeroconf)
         if info.text:
             self._note(info)
@@ -175,13 +175,13 @@ class MulticastDns:
         if not addresses or self._seen.get(info.name) == addresses:
             return
         if len(self._seen) >= MAX_STRANGERS and info.name not in self._seen:
-            # Any may have to go: were it the newcomer, whoever floods first would keep everybody else out.
+            # A random one is evicted: if newcomers were refused, the first to flood would keep all others out.
             del self._seen[secrets.choice(list(self._seen))]
         self._seen[info.name] = addresses
         self._tell()
 
     def _tell(self) -> None:
-        # A flood of announcements makes one call of ours, not as many.
+        # A flood of announcements causes one call, not one for each.
         if self._telling is None:
             self._telling = asyncio.get_running_loop().call_later(GATHER, self._tell_now)
 

@@ -1,9 +1,8 @@
-"""Byte queue before a slow reader: in order, bounded; the writer waits when the bound is reached.
+"""Bounded queues in order for one reader: an inbox for the events of a mesh, and a byte queue for a pipe.
 
-Inbox of the registry: the events of one mesh, in order, for one reader, bounded.
-
-Frames are dropped and counted when the reader lags: gossip may be lost. Who joined and who parted is
-kept longer; when even that overflows, all of it gives way to `Restarted`, which asks for a fresh look.
+The writer of a full byte queue waits. A full inbox drops and counts frames, because gossip may be lost. It keeps
+joins and departures longer; when even these overflow, all events are replaced with `Restarted`, which makes the
+reader announce and compare again.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ class Inbox:
         if isinstance(event, Arrived | Offended) and len(self._waiting) >= self._limit:
             self.dropped += 1
             return
-        # Connections that flap while nobody reads must not grow the queue without end either.
+        # Connections that flap while the reader lags must not grow the queue without bound either.
         if len(self._waiting) >= 2 * self._limit:
             self.dropped += sum(isinstance(waiting, Arrived) for waiting in self._waiting)
             self._waiting.clear()
@@ -40,7 +39,7 @@ class Inbox:
         self._stirred.set()
 
     def close(self) -> None:
-        """Let the reader come to its end after what waits."""
+        """Let the reader end after the events that wait."""
         self._closed = True
         self._stirred.set()
 
@@ -49,7 +48,7 @@ class Inbox:
         while True:
             while self._waiting:
                 yield self._waiting.popleft()
-                # One frame may take 15 ms; others have their turn before the next.
+                # One frame may take 15 ms; other tasks have their turn before the next.
                 await asyncio.sleep(0)
             if self._closed:
                 return
@@ -75,7 +74,7 @@ class ByteQueue:
 
     @property
     def closed(self) -> bool:
-        """Whether no more bytes will be taken."""
+        """Whether no more bytes are accepted."""
         return self._ended or self._cut
 
     async def read(self) -> bytes:
@@ -98,7 +97,7 @@ class ByteQueue:
         self.feed(chunk)
 
     def feed(self, chunk: bytes) -> None:
-        """Append a chunk now, for a writer that keeps to the limit by other means."""
+        """Append a chunk at once, for a writer that respects the limit by other means."""
         if self._cut or self._ended:
             raise PeerUnreachable("the pipe was cut or finished")
         if chunk:
@@ -112,7 +111,7 @@ class ByteQueue:
         self._stir()
 
     def cut(self) -> None:
-        """Refuse more bytes; what waits is lost unless the writer had ended."""
+        """Refuse more bytes; waiting ones are lost unless the writer had ended."""
         self._cut = True
         if not self._ended:
             self._chunks.clear()

@@ -1,4 +1,4 @@
-"""Headers of an HTTP answer, and what they say of its body."""
+"""Headers of an HTTP answer, and what they say about its body."""
 
 from collections.abc import Mapping
 
@@ -10,12 +10,12 @@ _NOTHING: Mapping[str, str] = {}
 
 
 class AnswerHeaders(dict[str, str]):
-    """Headers of an answer, by lower-case name. Not changed once they are there, since `facts` is what was read in them."""
+    """Headers of an answer, by lower-case name. They do not change once complete: `facts` caches what was read from them."""
 
     facts: "HeadFacts | None" = None
 
     def with_told(self, told: Mapping[str, str]) -> "AnswerHeaders":
-        """Return these and others, which change none of the facts."""
+        """Return a copy with other headers added, which change none of the facts."""
         headers = AnswerHeaders(self)
         headers.update(told)
         headers.facts = facts_of(self)
@@ -24,7 +24,7 @@ class AnswerHeaders(dict[str, str]):
 
 @value_class
 class HeadFacts:
-    """What headers say of an answer's body: its type, whether it is JSON as it stands, and what callers may see of them."""
+    """What headers say about an answer's body: its type, whether it is plain JSON, and which of them callers may see."""
 
     content_type: str
     json: bool
@@ -32,7 +32,7 @@ class HeadFacts:
 
 
 def facts_of(headers: AnswerHeaders) -> HeadFacts:
-    """Return what the headers of an answer say of its body; read once where the same come again."""
+    """Return what the headers of an answer say about its body; the same headers are read only once."""
     facts = headers.facts
     if facts is None:
         content_type = headers.get("content-type", "application/octet-stream")
@@ -45,4 +45,4 @@ def facts_of(headers: AnswerHeaders) -> HeadFacts:
 
 
 NO_HEADERS = AnswerHeaders()
-"""Those of an answer that has none yet, or whose own nobody will look at any more."""
+"""Headers of an answer that has none yet, or whose own are no longer needed."""

@@ -1,8 +1,8 @@
-"""Connection of HTTP/1.1, and one exchange over it: its other end is `node.connections`.
+"""Client connection of HTTP/1.1, and one exchange over it; the server's counterpart is `node.connections`.
 
-One request at a time; then the connection may serve the next. An answer's bytes wait in a bounded buffer: while it is full the
-socket is not read, so a slow caller slows its worker. Nothing is unpacked, followed or remembered, and what comes when nobody
-asked for it is nobody's answer.
+A connection carries one request at a time. An answer's bytes wait in a bounded buffer: while it is full the socket is not read,
+so a slow caller slows its worker (backpressure). Bodies are not decompressed, redirects not followed, cookies not kept, and
+bytes that answer no request close the connection.
 """
 
 import asyncio
@@ -21,17 +21,17 @@ from router.http.write_batch import WriteBatch
 HEAD_BYTES = 64 * 1024
 """Bytes of an answer that may come without a byte of its body among them: headers, chunk extensions, trailers."""
 
-_INWARD = memoryview(bytearray(256 * 1024))  # of all connections of event loops in one thread
+_INWARD = memoryview(bytearray(256 * 1024))  # for all connections of event loops in one thread
 _LITTLE = _INWARD[:FULL_BYTES]
 
-_PIECE_BYTES = 256 * 1024  # of a request's body, handed to the transport at once
+_PIECE_BYTES = 256 * 1024  # of a request's body, written to the transport at a time
 _NO_BODY = frozenset({204, 304})
 _FAILED = 500
 _HEAD_END = b"\r\n\r\n"
 
 
 class Home(Protocol):
-    """Where a connection lives between requests."""
+    """Owner of a connection between requests."""
 
     def free(self, connection: "Connection") -> None:
         """Take back a connection on which the next request may be sent."""
@@ -42,7 +42,7 @@ class Home(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The newest head of a whole answer, and what was read in it."""
+    """The newest head of a whole answer, and what was parsed from it."""
 
     head: RepeatedHead
     status: int
@@ -50,17 +50,17 @@ class _Seen:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One connection. `home` is told once each time when it is free for the next request, or will never be."""
+    """One connection. `home` is told each time it is free for the next request, and once when it is closed."""
 
     __deletable__ = ("_parser",)  # mypyc asks
 
     def __init__(self, home: "Home") -> None:
         self.loop = asyncio.get_running_loop()
-        """Asked for once: each answer of `get_running_loop` costs a system call before Python 3.12."""
+        """Cached: each call of `get_running_loop` costs a system call before Python 3.12."""
         self.prompt = False
-        """Whether news is told last of all that is done with what its socket had."""
+        """Whether the reader is woken only after all bytes read from the socket have been processed."""
         self.streamed = False
-        """Whether its last answer came in chunks, of a length that nobody knew before."""
+        """Whether the last answer came in chunks, without a length known in advance."""
         self._home = home
         self._transport: asyncio.Transport | None = None
         self._parser = HttpResponseParser(self)
@@ -81,12 +81,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def open(self) -> bool:
-        """Whether it stands."""
+        """Whether the connection is open."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
     def quiet(self) -> bool:
-        """Whether it stands and nothing has come, an end neither: nobody would read what is written, or answer that alone."""
+        """Whether it is open with nothing to read, not even an end: else a request might not be read, or not answered alone."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return False
@@ -97,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         return not self._unread.poll(0)
 
     async def ask(self, head: bytes, body: bytes) -> Reply:
-        """Send a request and return the answer once its head is there; raise `HttpError`. Cut when given up."""
+        """Send a request and return the answer once its head is there; raise `HttpError`. Failure or cancellation cuts it."""
         small = len(body) <= _PIECE_BYTES
         try:
             reply = self.begin(head, body if small else b"")
@@ -105,15 +105,15 @@ class Connection(asyncio.BufferedProtocol):
                 await self._send(body, reply)
             await reply.head()
         except BaseException:
-            # Whoever works on it shall notice that nobody waits any more.
+            # The worker shall notice that the request is given up.
             self.abort()
             raise
         return reply
 
     def begin(self, head: bytes, body: bytes, batch: WriteBatch | None = None) -> Reply:
-        """Send a request whose body is small, and return what its answer will be; raise `HttpError`.
+        """Send a request with a small body, and return its reply, of which nothing has come yet; raise `HttpError`.
 
-        Over a socket it is sent with `batch`, where there is one; a shared connection sends all of one turn anyway.
+        Over a socket it is written with `batch`, if given; a shared connection writes all requests of a turn together anyway.
         """
         transport = self._transport
         if transport is None:
@@ -127,18 +127,18 @@ class Connection(asyncio.BufferedProtocol):
         return reply
 
     def flush(self) -> None:
-        """Send a request that waits for the end of a turn, unless it was given up."""
+        """Write the request that waited for the end of the turn, unless it was given up."""
         unsent, self._unsent = self._unsent, b""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(unsent)
 
     def abort(self) -> None:
-        """Cut the connection at once: closing politely waits until the other side has read what we wrote."""
+        """Cut the connection at once: a graceful close waits until the other side has read what was written."""
         if self._transport is not None:
             self._transport.abort()
 
     def widen(self, *, much: bool) -> None:
-        """Read much of the socket at once, or as much as usual."""
+        """Read the socket in large pieces, or in pieces of the usual size."""
         self._inward = _INWARD if much else _LITTLE
 
     def resume(self) -> None:
@@ -165,37 +165,37 @@ class Connection(asyncio.BufferedProtocol):
                 await self._writable
         self._writing = False
 
-    # What the transport calls.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)
         self.prompt = transport.get_extra_info("socket") is not None
 
     def pause_writing(self) -> None:
-        """The transport holds enough."""
+        """Make the writer wait: the transport's buffer is full."""
         if self._writable is None:
             self._writable = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        """The transport takes more."""
+        """Let the writer go on: the transport takes more."""
         writable, self._writable = self._writable, None
         if writable is not None and not writable.done():
             writable.set_result(None)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Return where the next bytes go: one place for all, since they are taken out before anything else is read."""
+        """Return the buffer for the next bytes: all connections share it, since it is emptied before anything else is read."""
         return self._inward
 
     def buffer_updated(self, count: int) -> None:
-        """Take in bytes of a socket."""
+        """Take in bytes from a socket."""
         self.data_received(_INWARD[:count])
 
     def data_received(self, data: bytes | memoryview) -> None:
         """Take in bytes."""
         reply = self._reply
         if reply is None:
-            # Nobody asked for anything.
+            # The bytes answer no request.
             self.abort()
             return
         if self._between and reply.passes(data):
@@ -209,11 +209,11 @@ class Connection(asyncio.BufferedProtocol):
         except (HttpParserError, HttpParserUpgrade):
             self._break(NotHttp("the response is not HTTP"))
         else:
-            # What the parser does not tell: the beginning of the next chunk's size may have come.
+            # The parser does not tell whether the beginning of the next chunk's size has come.
             self._between = self._between and data[-2:] == b"\r\n"
             if self._barren > HEAD_BYTES:
                 self._break(NotHttp("the response headers are too long"))
-        # Nobody acts on what came before all of it is taken in, and the connection is free where it may be.
+        # All bytes are taken in, and the connection is released if it may be, before any reader acts on them.
         if self._reply is reply:
             reply.news()
             if reply.held >= FULL_BYTES and not self._paused:
@@ -222,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end(data, reply, begins=begins)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is gone."""
+        """End the current reply, if any, and tell `home`."""
         self._transport = None
         self.resume_writing()
         reply, self._reply = self._reply, None
@@ -233,20 +233,20 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 untouched = not (self._barren or reply.status)
                 reply.fail(HungUp("the other side closed the connection", untouched=untouched))
-        # It refers to us: together they would stay until the garbage collector comes.
+        # The parser refers to the connection: both would stay until the garbage collector runs.
         del self._parser
         self._home.lost(self)
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take in a header; of two with one name the last counts."""
         self._headers[name.decode("latin-1").lower()] = value.decode("utf-8", "replace")
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
+        """Take in the complete head."""
         status, reply, headers = self._parser.get_status_code(), self._reply, self._headers
-        # What comes later under these names are trailers, which change nothing.
+        # Headers that come later are trailers, which change nothing.
         self._headers = AnswerHeaders()
         if 100 <= status < 200 or reply is None or reply.status:
             return
@@ -265,11 +265,11 @@ class Connection(asyncio.BufferedProtocol):
         reply.status = status
 
     def on_chunk_header(self) -> None:
-        """A chunk begins."""
+        """Note that a chunk begins."""
         self._between = False
 
     def on_chunk_complete(self) -> None:
-        """A chunk is here."""
+        """Note that a chunk is complete."""
         self._between = True
 
     def on_body(self, piece: bytes) -> None:
@@ -284,19 +284,19 @@ class Connection(asyncio.BufferedProtocol):
             self._break(NotHttp("an informational response has a body"))
 
     def on_message_complete(self) -> None:
-        """The answer is complete, unless it was only the notice of one."""
+        """Finish the answer, unless it was only an informational response."""
         reply = self._reply
         if reply is not None and reply.status:
             reply.finish()
-            # uvicorn hangs up after an exception, once it has logged it: that may take seconds, in which a request would be lost.
+            # uvicorn closes after an exception, once it has logged it: that may take seconds, in which a request would be lost.
             self._release(stays=reply.status != _FAILED and self._parser.should_keep_alive())
 
     def _release(self, *, stays: bool) -> None:
-        """Leave this connection, whose answer is complete, to whoever asks next if it stays open."""
+        """Free this connection, whose answer is complete, for the next request if it stays open."""
         self._reply, transport = None, self._transport
         if transport is None:
             return
-        # Whoever answers before it has the whole request may take the rest of it for the next one.
+        # A server that answers before it has read the whole request may take the rest of it for the next one.
         sent = not (self._writing or self._unsent or transport.get_write_buffer_size())
         if self._paused:
             self.resume()
@@ -306,12 +306,12 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
 
     def on_message_begin(self) -> None:
-        """Whoever begins an answer that nobody asked for is not asked again."""
+        """Cut the connection if an answer begins without a request."""
         if self._reply is None:
             self.abort()
 
     def _takes_repeated(self, data: bytes | memoryview, reply: Reply, seen: _Seen) -> bool:
-        """Take in a whole answer whose head was read before on this connection, and say whether it was one."""
+        """Take in a whole answer whose head was parsed before on this connection, and return whether it was one."""
         whole, headers = bytes(data), seen.headers
         found = seen.head.found_in(whole)
         if found is None and (other := without_told(whole)) is not None:
@@ -320,14 +320,14 @@ class Connection(asyncio.BufferedProtocol):
         if found is None or found[0] + found[1] != len(whole):
             return False
         self._tries, self.streamed = TRIES, False
-        # Of their length and their request id nobody reads what stands there.
+        # The length and request id in `headers` are those of the earlier answer; no reader uses them.
         reply.came_whole(seen.status, headers, whole[found[0] :])
         self._release(stays=True)
         reply.wake()
         return True
 
     def _remember(self, data: bytes | memoryview, reply: Reply) -> None:
-        """Remember the head of a whole answer that came in one read, unless this connection has ended with it."""
+        """Remember the head of a whole answer that came in one read, unless the connection ended with it."""
         if reply.length is None or reply.status == _FAILED or not self.open:
             return
         whole = bytes(data)
@@ -338,7 +338,7 @@ class Connection(asyncio.BufferedProtocol):
             self._seen = _seen_in(whole[:at], reply)
 
     def _end(self, data: bytes | memoryview, reply: Reply, *, begins: bool) -> None:
-        """Forget what the parser told of an answer that is complete, but for its head perhaps, and let its reader look."""
+        """Reset the parse state after a complete answer, whose head may be remembered, and wake its reader."""
         if begins and self._tries:
             self._remember(data, reply)
         self._barren, self._until_close, self._between = 0, False, False
@@ -355,8 +355,8 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _unread_of(transport: asyncio.Transport) -> select.poll:
-    """Return what tells whether a transport's socket has something that was not read, or an end."""
-    # TLS says things of its own, tickets for example: there only the end counts.
+    """Return a poll object that tells whether a transport's socket has unread bytes, or an end."""
+    # TLS sends records of its own, such as session tickets: there only the end counts.
     secured = transport.get_extra_info("sslcontext") is not None
     unread = select.poll()
     wire = transport.get_extra_info("socket")
@@ -365,11 +365,11 @@ def _unread_of(transport: asyncio.Transport) -> select.poll:
 
 
 def _seen_in(head: bytes, reply: Reply) -> _Seen | None:
-    """Return a head and what was read in it, but for what a node tells of its worker, which differs each time."""
+    """Return a head and its headers, without those in which a node tells of its worker, which differ each time."""
     headers = reply.headers
     if (other := without_told(head)) is not None:
         head, told = other
         headers = AnswerHeaders({n: v for n, v in headers.items() if n not in told})
-    # Of two with one name the last counts.
+    # A head with a second pair of these lines is not remembered: of two headers with one name the last counts.
     pattern = None if tells(head) else remembered(head)
     return None if pattern is None else _Seen(pattern, reply.status, headers)

@@ -1,7 +1,7 @@
-"""Cut-through of a stream: whole events that nobody looks into go from the worker's connection straight to the caller's.
+"""Cut-through of a stream: whole events that need no inspection go from the worker's connection straight to the caller's.
 
-Nearly all that streams are made of is such: one chunk of HTTP/1.1 that holds whole events. Anything else, any doubt, takes the
-ordinary path, untouched.
+Streams consist almost entirely of such events: one chunk of HTTP/1.1 that holds whole events. Anything else, and anything in
+doubt, takes the ordinary path, untouched.
 """
 
 import asyncio
@@ -11,43 +11,43 @@ from collections.abc import Callable
 from router.openai.sse import WholeEvents
 
 SHOWN_TOGETHER = 4
-"""Chunks that those who record see together, at most."""
+"""Maximum number of chunks that observers see together."""
 
-# Nothing before the digits, and no extensions after them (RFC 9112 7.1): as servers write it. 16 to 4,095 bytes.
+# As servers write it: nothing before the digits, no extensions after them (RFC 9112 7.1). 16 to 4,095 bytes.
 _SIZE = re.compile(rb"([1-9a-fA-F][0-9a-fA-F]{1,2})\r\n")
 _END = b"\n\n\r\n"
 
 _SIZES: dict[int, bytes] = {}
-"""The size lines, as servers write them, of chunks whose lines have been read, by the length of all. They are few."""
+"""Size lines, as servers write them, of chunks that have been read, by the length of the whole chunk. They are few."""
 
 
 class CutThrough:
     """Cut-through of one stream, from its first chunk after `resume` to `pause`.
 
-    What parts of the ordinary path want of the stream, they add here, before it begins.
+    Parts of the ordinary path add here what they need of the stream, before it begins.
     """
 
     __slots__ = ("_passed", "_transport", "each", "held", "open", "seen", "sent", "signs")
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:
         self.signs: list[bytes] = []
-        """Events with one of them are the ordinary path's to read."""
+        """Byte strings; events that contain one of them take the ordinary path."""
         self.each: Callable[[], object] | None = None
         """Called for each chunk that passes."""
         self.seen: list[Callable[[list[bytes]], object]] = []
-        """Called with a few that passed, in a list that is never changed."""
+        """Called with the events of a few chunks that passed, in a list that is never changed."""
         self.held: list[WholeEvents] = []
-        """What keeps the beginnings of events."""
+        """Buffers of the ordinary path that keep the beginnings of events."""
         self.open = False
-        """Whether it passes on what comes; else it has nothing to show."""
+        """Whether chunks are passed on; if not, none is left to show."""
         self.sent = 0
         """Bytes of the stream that have passed."""
         self._passed: list[bytes] = []
-        """What passed and was not shown."""
+        """Events that passed and were not shown yet."""
         self._transport = transport
 
     def pause(self) -> None:
-        """Leave what comes to the ordinary path, which has seen all that passed."""
+        """Leave what comes to the ordinary path, and show it what has passed."""
         self.open = False
         if self._passed:
             self._show()
@@ -60,7 +60,7 @@ class CutThrough:
         self.open = True
 
     def take(self, data: bytes) -> bool:
-        """Pass on a whole chunk, and return whether `data` was one; it begins where a chunk may begin."""
+        """Pass on `data` if it is one whole chunk, and return whether it was; it begins where a chunk may begin."""
         if not self.open or not data.endswith(_END):
             return False
         size = _SIZES.get(len(data))
@@ -70,7 +70,7 @@ class CutThrough:
                 return False
         events = data[len(size) : -2]
         for sign in self.signs:
-            # As `in` looks for a number first, it takes twice as long.
+            # `in` takes twice as long as `find`, as it tries a number first.
             if events.find(sign) >= 0:
                 return False
         transport = self._transport
@@ -92,7 +92,7 @@ class CutThrough:
 
 
 def _size_of(data: bytes) -> bytes:
-    """Return the size line of one whole chunk, nothing where `data` is another thing."""
+    """Return the size line of one whole chunk, empty if `data` is anything else."""
     line = _SIZE.match(data)
     if line is None or int(line[1], 16) != len(data) - line.end() - 2:
         return b""

@@ -1,4 +1,4 @@
-"""Deadlines of waits for first bytes, by timers that are shared."""
+"""Deadlines of waits for first bytes, with shared timers."""
 
 import asyncio
 import math
@@ -9,7 +9,7 @@ from router.http.timers import SHORT, Timers
 
 
 class GivenUp(TimeoutError):
-    """The wait was ended before its time: there is nothing to wait for any more."""
+    """The wait was ended early: there is nothing to wait for any more."""
 
 
 class Deadlines:
@@ -24,20 +24,20 @@ class Deadlines:
         return self.timers.loop
 
     def within(self, seconds: float) -> AbstractAsyncContextManager[object]:
-        """Cancel the body when it takes longer, and raise `TimeoutError` in its place."""
+        """Cancel the body of the context when it takes longer, and raise `TimeoutError` instead."""
         if seconds < SHORT or math.isinf(seconds):
             return asyncio.timeout(None if math.isinf(seconds) else seconds)
         return _Deadline(self.timers, seconds)
 
     def give_up(self) -> None:
-        """End every wait now, with `GivenUp`; short ones, which have a timer of their own, end by themselves."""
+        """End every wait now with `GivenUp`, except short ones with a timer of their own, which end by themselves."""
         for timed in self.timers.waiting():
             if isinstance(timed, _Deadline):
                 timed.pass_(GivenUp)
 
 
 class _Deadline:
-    """One body's deadline, with the manners of `asyncio.timeout`."""
+    """Deadline of one body, which behaves like `asyncio.timeout`."""
 
     __slots__ = ("_cancelling", "_passed", "_seconds", "_slot", "_task", "_timers")
 
@@ -64,17 +64,17 @@ class _Deadline:
         _trace: TracebackType | None,
     ) -> None:
         self._timers.stop(self, self._slot)
-        # Somebody else may have cancelled the task as well; then that is what happened.
+        # The task may have been cancelled from elsewhere as well; then that cancellation counts.
         ours = self._passed is not None and self._task.uncancel() <= self._cancelling
         if ours and kind is not None and issubclass(kind, asyncio.CancelledError):
             raise (self._passed or TimeoutError) from error
 
     def fire(self) -> None:
-        """The time is over."""
+        """End the body with `TimeoutError`."""
         self.pass_(TimeoutError)
 
     def pass_(self, outcome: type[TimeoutError]) -> None:
-        """End the body with `outcome`, unless that was done."""
+        """End the body with `outcome`, unless it was ended already."""
         if self._passed is None:
             self._passed = outcome
             self._task.cancel()

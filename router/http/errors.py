@@ -1,8 +1,8 @@
-"""What goes wrong with an exchange over HTTP."""
+"""Errors of an exchange over HTTP."""
 
 
 class HttpError(ConnectionError):
-    """What went wrong with an exchange."""
+    """An exchange failed."""
 
 
 class CannotConnect(HttpError):
@@ -10,7 +10,7 @@ class CannotConnect(HttpError):
 
 
 class NotAdmitted(CannotConnect):
-    """Connections may not be made there; the message says why."""
+    """Connections to that address are not allowed; the message says why."""
 
 
 class ConnectTimeout(HttpError):
@@ -18,7 +18,7 @@ class ConnectTimeout(HttpError):
 
 
 class HungUp(HttpError):
-    """The other side closed too soon; `untouched` says that not a byte of an answer had come."""
+    """The other side closed too soon; `untouched` says that no byte of an answer had come."""
 
     def __init__(self, message: str, *, untouched: bool) -> None:
         super().__init__(message)
@@ -26,4 +26,4 @@ class HungUp(HttpError):
 
 
 class NotHttp(HttpError):
-    """What came is no HTTP answer, or one beyond the limits."""
+    """The answer is not HTTP, or exceeds the limits."""

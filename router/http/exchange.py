@@ -1,7 +1,8 @@
 """Exchange with an HTTP worker: what every dialect over HTTP has in common.
 
-Four budgets: connecting and the first byte, before which everything is a failed attempt; then silence between two
-bytes and the whole answer, after which the answer is broken. While the caller is slow, nobody counts as silent.
+There are four time limits: for connecting and for the first byte, before which every error is a failed attempt; then for the
+silence between two bytes and for the whole answer, after which the answer is broken. Silence does not count while the caller
+is slow.
 """
 
 import math
@@ -35,10 +36,10 @@ from router.openai.sse import Splitter
 from router.settings import RouterSettings
 
 SMALL_BYTES = 64 * 1024
-"""Up to here an answer of known length is handed over in one piece."""
+"""Size up to which an answer of known length is handed over in one piece."""
 
 MAX_REFUSAL_BYTES = 64 * 1024
-"""What is read of a refusal, and shown of it."""
+"""Bytes of a refusal that are read and shown."""
 
 REFUSALS = frozenset({400, 413, 415, 422})
 """Statuses that find fault with the request itself: every worker would say the same."""
@@ -46,12 +47,12 @@ REFUSALS = frozenset({400, 413, 415, 422})
 _LONGEST_RETRY = 3600.0
 
 LOOP_DETECTED = 508
-"""What a node says to a request that has passed it before (RFC 5842 7.2)."""
+"""Status with which a node refuses a request that has passed it before (RFC 5842 7.2)."""
 
 
 @value_class
 class Call:
-    """One request as it goes out."""
+    """One outgoing request."""
 
     place: PooledPlace
     head: bytes
@@ -59,7 +60,7 @@ class Call:
 
 
 class Exchange:
-    """An answer whose headers are there."""
+    """An answer whose headers have come."""
 
     def __init__(
         self,
@@ -84,11 +85,11 @@ class Exchange:
         self.length = reply.length
 
     def header(self, name: str) -> str:
-        """Return a header of the answer by its lower-case name, empty when it has none."""
+        """Return a header of the answer by its lower-case name, empty if it has none."""
         return self._reply.headers.get(name, "")
 
     async def some(self) -> bytes:
-        """Return the next bytes as soon as there are any, `b""` at the end; for use before the first byte goes on."""
+        """Return the next bytes as soon as there are any, `b""` at the end; for use before the first byte is passed on."""
         return self._reply.here() or await self._reply.some()
 
     async def at_most(self, limit: int) -> bytes:
@@ -101,7 +102,7 @@ class Exchange:
         return self._reply.ended
 
     def answer(self, first: bytes, route: Route, *, length: int | None = None) -> Answer:
-        """Make an answer of the first bytes and what is still to come; `length` is its total where known."""
+        """Make an answer of the first bytes and the rest; `length` is its total where known. Raise `WorkerFailed`."""
         if not first:
             raise WorkerFailed("the worker's answer is empty")
         if length is not None and length > self._settings.max_answer_bytes:
@@ -112,28 +113,28 @@ class Exchange:
         return Answer(self.status, self.content_type, first, rest, route, length, self._shown)
 
     def begun(self) -> None:
-        """Forget the headers: an answer that begins was made of them."""
+        """Drop the headers: the answer has been made of them."""
         self._reply.headers = NO_HEADERS
 
     def rest(self, taken: int) -> "Rest":
-        """Return what is still to come; `taken` bytes have gone on before."""
+        """Return the rest of the answer; `taken` bytes have been passed on before."""
         left = math.inf if self.streamed else self._settings.max_answer_bytes - taken
-        # Whoever rewrites an answer asks a second time.
+        # A dialect that rewrites the answer calls this a second time.
         if self._slot is None:
             due = self._ends - self._loop.time()
             self._slot = self._timers.start(self, min(due, self._settings.idle_timeout))
         return Rest(self, self._reply, left)
 
     def waits(self) -> None:
-        """Count from now on how long nothing comes."""
+        """Start to measure silence."""
         self._waiting = self._loop.time()
 
     def heard(self) -> None:
-        """Something came: while it is passed on, nobody is silent."""
+        """Stop measuring silence: something came, and is being passed on."""
         self._waiting = math.inf
 
     def broke_off(self) -> AnswerBroken:
-        """Say why nothing more comes."""
+        """Return the error that says why nothing more comes."""
         return self.broke(self._overdue or "the worker broke off")
 
     def broke(self, message: str) -> AnswerBroken:
@@ -142,13 +143,13 @@ class Exchange:
         return self.broken
 
     def close(self) -> None:
-        """Let go of the connection: back to the pool when the answer is complete, cut otherwise."""
+        """Release the connection: to the pool if the answer is complete, cut otherwise."""
         if self._slot is not None:
             self._timers.stop(self, self._slot)
         self._reply.close()
 
     def fire(self) -> None:
-        """Look whether it is silent, now and then: to set a timer anew for every chunk would cost more."""
+        """Check the time limits now and then, since restarting a timer for every chunk would cost more."""
         now = self._loop.time()
         silent = self._settings.idle_timeout
         due = min(self._ends, min(self._waiting, now) + silent)
@@ -163,7 +164,7 @@ class Exchange:
 
 
 class Rest(Flow):
-    """What is still to come of an answer, as it comes."""
+    """The rest of an answer, as it comes."""
 
     __slots__ = ("_exchange", "_left", "_reply")
 
@@ -183,7 +184,7 @@ class Rest(Flow):
         return self._taken(chunk)
 
     def here(self) -> tuple[bytes, bool]:
-        """Return what has come, nothing where nothing has, and whether it is over; wait for more. Raise `AnswerBroken`."""
+        """Return what has come, which may be nothing, and whether it is over; start to wait for more. Raise `AnswerBroken`."""
         reply = self._reply
         chunk = reply.here()
         self._left -= len(chunk)
@@ -200,11 +201,11 @@ class Rest(Flow):
         return self._reply.prompt
 
     def inspect(self, cut_through: CutThrough) -> None:
-        """Add what is wanted of what passes by."""
+        """Measure silence anew from each chunk that passes."""
         cut_through.each = self._exchange.waits
 
     def listen(self, listener: Listener | None, cut_through: CutThrough | None = None) -> None:
-        """Have news told, or no more; without a listener nobody waits. What `cut_through` takes is no news."""
+        """Set or remove the listener for news; without one silence does not count. What `cut_through` takes is no news."""
         self._reply.listener, self._reply.cut_through = listener, cut_through
         if listener is None:
             self._exchange.heard()
@@ -223,7 +224,7 @@ class Rest(Flow):
 
 
 class Sending:
-    """A request that is sent, entered once: with the answer that `read` makes of what comes, within the budgets.
+    """Context of one request, entered once: its value is the answer that `read` makes of what comes, within the time limits.
 
     Entering raises a `WorkerError`. Leaving before the end cuts the connection, so that the worker sees its caller go.
     """
@@ -239,7 +240,7 @@ class Sending:
         read: Callable[[Exchange], Awaitable[Answer]],
         reply: Reply | None = None,
     ) -> None:
-        """Take the reply where the request was sent already."""
+        """Prepare the request, or take over its `reply` if it was sent already."""
         self._call = call
         self._reply = reply
         self._settings = settings
@@ -268,7 +269,7 @@ class Sending:
                 raise _failure(error, settings) from error
             raise
         self._answer = answer
-        # A stream takes long, and nobody wants its question and its head any more.
+        # A stream takes long, and its request is no longer needed.
         del self._call, self._read
         self._exchange.begun()
         return answer
@@ -289,7 +290,7 @@ class Sending:
 
 
 def plain_json(reply: Reply, facts: HeadFacts) -> bytes | None:
-    """Return JSON that came with success, in one small piece that is not packed; `None` for everything else."""
+    """Return JSON that came with success, in one small piece that is not compressed; `None` for everything else."""
     if not (facts.json and 200 <= reply.status <= 299):
         return None
     body = reply.peek()
@@ -297,7 +298,7 @@ def plain_json(reply: Reply, facts: HeadFacts) -> bytes | None:
 
 
 async def read_plain(exchange: Exchange, route: Route) -> Answer:
-    """Make an answer of bytes that nobody has to look at."""
+    """Make an answer of bytes that need no inspection."""
     if exchange.length is None or exchange.length > SMALL_BYTES:
         return exchange.answer(await exchange.some(), route, length=exchange.length)
     first = await exchange.at_most(SMALL_BYTES)
@@ -305,11 +306,11 @@ async def read_plain(exchange: Exchange, route: Route) -> Answer:
 
 
 async def refusal(exchange: Exchange) -> WorkerError:
-    """Say what a status beyond 299 means, as far as all dialects over HTTP agree."""
+    """Return the error that a status beyond 299 means, as far as all dialects over HTTP agree."""
     status = exchange.status
     if status in REFUSALS:
         return WorkerRejected(status, await objection(exchange))
-    # 529 is Anthropic's word for overloaded, which others have taken up.
+    # 529 is Anthropic's status for overloaded, which other servers have adopted.
     if status in (408, 425, 429, 529):
         return busy(exchange)
     if status == LOOP_DETECTED:
@@ -320,7 +321,7 @@ async def refusal(exchange: Exchange) -> WorkerError:
 
 
 async def objection(exchange: Exchange) -> bytes:
-    """Return the body that says what is wrong with a request: TGI may write it as the event of a stream."""
+    """Return the body that says what is wrong with a request; TGI may write it as the event of a stream."""
     body = (await exchange.at_most(MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES]
     if not exchange.streamed:
         return body
@@ -330,7 +331,7 @@ async def objection(exchange: Exchange) -> bytes:
 
 
 def busy(exchange: Exchange) -> WorkerBusy:
-    """Say that the worker is full, for as long as its `Retry-After` says where that makes sense."""
+    """Return the error for a full worker, with its `Retry-After` if that is valid."""
     seconds = retry_after(exchange.header("retry-after"), time.time())
     if seconds is None:
         return WorkerBusy("the worker is full")
@@ -338,7 +339,7 @@ def busy(exchange: Exchange) -> WorkerBusy:
 
 
 def retry_after(said: str, now: float) -> float | None:
-    """Read seconds or a date (RFC 9110 10.2.3); `None` for what is neither. `now` is the wall clock's time."""
+    """Return the seconds to wait from a number or a date (RFC 9110 10.2.3), `None` if it is neither; `now` is wall-clock time."""
     try:
         seconds = float(said)
     except ValueError:

@@ -1,7 +1,7 @@
 """Fetch of an image whose address stands in a request: only from the public web, and only where the operator allows it.
 
-Whoever may ask a model could else have this machine ask its neighbours: so the very address that is connected to must be public,
-at a port of the web, no redirect is followed, and nothing of the request goes along.
+Otherwise a caller of a model could make this machine send requests to its neighbours. So the very address that is connected to
+must be public, at a port of the web, no redirect is followed, and nothing of the request goes along.
 """
 
 import asyncio
@@ -21,22 +21,22 @@ MAX_FETCHED_BYTES = 20 * 1024 * 1024
 """The largest image that is fetched."""
 
 FETCH_SECONDS = 20.0
-"""How long an image may take."""
+"""Seconds that fetching an image may take."""
 
 _PORTS = frozenset({80, 443})
-# They hold IPv4 addresses, which may be anybody's: NAT64's, and 6to4's.
+# NAT64 and 6to4 addresses, which contain IPv4 addresses of any kind.
 _WRAPPED = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"), IPv6Network("2002::/16"))
 
 
 def objection(address: str, port: int) -> str:
-    """Say why nothing is fetched from an IP address and port, nothing when it may be."""
+    """Return why images are not fetched from an IP address and port, empty if they may be."""
     if port not in _PORTS:
         return "images are fetched only from ports 80 and 443"
     return "" if is_public(address) else "images are fetched only from the public internet"
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP literal is one of the public web, whatever it is wrapped in."""
+    """Return whether an IP literal is public; an IPv4-mapped one counts as its IPv4 address, NAT64 and 6to4 do not count."""
     try:
         found = ip_address(address)
     except ValueError:
@@ -50,14 +50,14 @@ def is_public(address: str) -> bool:
 
 
 class Fetching:
-    """Fetches images, one connection for each."""
+    """Fetcher of images, with one connection for each."""
 
     def __init__(self, settings: RouterSettings, objection: Objection = objection) -> None:
         self._settings = settings
         self._objection = objection
 
     async def image(self, address: str, param: str) -> bytes:
-        """Return an image; raise `WorkerUnable` where none is fetched, `WorkerRejected` for what is none or cannot be had."""
+        """Return an image; raise `WorkerUnable` if fetching is off, `WorkerRejected` if it fails or the content is no image."""
         if not self._settings.fetch_images:
             words = "images are not fetched here (router.fetch_images): send the image itself, as a file or a data URI"
             raise WorkerUnable(words, param=param)
@@ -67,7 +67,7 @@ class Fetching:
         except TimeoutError as error:
             raise _unfetched(param, f"it took longer than {FETCH_SECONDS:g} s") from error
         except (HttpError, OSError) as error:
-            # Why exactly would tell callers what stands where.
+            # The exact reason would tell callers which servers exist where.
             raise _unfetched(param, "its server does not return it") from error
         if len(content) > MAX_FETCHED_BYTES:
             raise _unfetched(param, f"it has more than {MAX_FETCHED_BYTES:,} bytes")

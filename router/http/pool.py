@@ -1,10 +1,10 @@
 """Pool of HTTP connections to workers and peers.
 
-A connection that was closed while it lay in the pool is passed over before anything is written to it. llama.cpp closes one after
-each stream, unannounced: it rests until that would have been seen. What was written is never written again, since whoever read it
-may have died of it, but for what merely asks (RFC 9110 9.2.2). A request that is given up cuts its connection at once, so that
-whoever works on it notices. Each address is looked at when it is connected to, whatever its name led to before; no redirect is
-followed.
+A connection that was closed while idle is skipped before anything is written to it. llama.cpp closes its connection after each
+stream, unannounced: so connections rest after a stream until that would have been seen. A request that was written is never
+written again, since the worker that read it may have died of it, except for a GET without any answer, which is idempotent (RFC
+9110 9.2.2). A request that is given up cuts its connection at once, so that the worker notices. Each address is checked when it
+is connected to, whatever its name resolved to before; no redirect is followed.
 """
 
 import asyncio
@@ -27,26 +27,27 @@ from router.settings import RouterSettings
 from router.ssrf_guard import Premises
 
 WORKERS_IDLE_SECONDS = 2.0
-"""Less than the five after which most servers of models hang up, by more than a busy machine is late to see an answer's end.
+"""Idle timeout of connections to workers, below the five seconds after which most model servers close them.
 
-What is written just then is lost, and not written again.
+The difference is more than a busy machine is late to see an answer's end. A request that is written while the server closes is
+lost, and not written again.
 """
 
 WORKERS_REST_SECONDS = 0.5
-"""How long a connection is left alone after a stream, while its worker is not known to keep it open."""
+"""Seconds for which a connection is left alone after a stream, while its worker is not known to keep it open."""
 
 _IDLE_SECONDS = 15.0
 _PLACES = 4096
 _REPEATABLE = b"GET "
 
 Dial = Callable[[Callable[[], Connection]], Awaitable[Connection]]
-"""Opens a connection whose protocol the given function makes; raises `OSError`."""
+"""Function that opens a connection whose protocol the given function makes; raises `OSError`."""
 
 _Made = TypeVar("_Made", bound=asyncio.BaseProtocol)
 
 
 class RawDial(Protocol):
-    """Opens a connection of whatever protocol."""
+    """Function that opens a connection of any protocol."""
 
     async def __call__(self, make: Callable[[], _Made], /) -> _Made:
         """Return the protocol; raise `OSError`."""
@@ -56,11 +57,11 @@ Origin = tuple[str, str, int]
 """Scheme, host and port of a URL."""
 
 Objection = Callable[[str, int], str]
-"""Says why nothing may be connected to at an IP address and port, nothing when it may."""
+"""Function that returns why an IP address and port may not be connected to, empty if they may."""
 
 
 class PooledPlace:
-    """The connections to one place: kept while they are used, at most `connections_per_worker` of them."""
+    """Pool of at most `connections_per_worker` connections to one place, which are kept while they are used."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class PooledPlace:
         idle: float = _IDLE_SECONDS,
         rest: float = 0.0,
     ) -> None:
-        """Connections are kept for `idle` seconds; after a stream they rest for `rest`, until one was seen to outlast that."""
+        """Keep idle connections for `idle` seconds; after a stream they rest for `rest`, until one was seen to outlast that."""
         self._dial = dial
         self._keep = idle
         self._rest = rest
@@ -79,14 +80,14 @@ class PooledPlace:
         self._connect_timeout = settings.connect_timeout
         self._known: dict[Connection, None] = {}
         self._idle: dict[Connection, float] = {}
-        """Connections for the next requests, with when each was freed, the newest last."""
+        """Connections for the next requests, with the time when each was freed, the newest last."""
         self._resting: dict[Connection, float] = {}
-        """Those that are left alone first, the oldest first."""
+        """Connections that rest after a stream, the oldest first."""
         self._dialling = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._sweep: asyncio.TimerHandle | None = None
         self.batch = WriteBatch()
-        """Requests that begin at once are sent with it."""
+        """Batch in which requests that begin at once are written."""
         self.closed = self._retired = False
 
     @property
@@ -101,23 +102,23 @@ class PooledPlace:
 
     async def ask(self, head: bytes, body: bytes) -> Reply:
         """Send a request; return the answer once its head is there, or raise `HttpError`."""
-        # Most often one lies here, and there is nothing to wait for.
+        # Usually a connection is idle, and there is nothing to wait for.
         connection = self.idle() or await self._kept()
         if connection is not None:
             try:
                 return await connection.ask(head, body)
             except CannotConnect:
-                pass  # refused: nobody has read it
+                pass  # refused: the request was not read
             except HungUp as error:
                 if not (error.untouched and head.startswith(_REPEATABLE)):
                     raise
         return await (await self._opened()).ask(head, body)
 
     def idle(self) -> Connection | None:
-        """Take a connection on which a request may be sent at once."""
+        """Take a connection on which a request may be sent at once, `None` if there is none."""
         if self._resting:
             self._end_rest()
-        # The one that was used last has the best chance to stand still.
+        # The most recently used connection is the most likely to be still open.
         while self._idle:
             connection, since = self._idle.popitem()
             quiet = connection.quiet
@@ -131,11 +132,11 @@ class PooledPlace:
         return None
 
     async def warm(self) -> None:
-        """Open a connection for the next request, so that there is proof of one; raise `HttpError`."""
+        """Open a connection for the next request, to prove that it is possible; raise `HttpError`."""
         self.free(await self._opened())
 
     def close(self) -> None:
-        """Cut every connection, and let nobody wait for one."""
+        """Cut every connection, and end all waits for one."""
         self.closed = self._retired = True
         if self._sweep is not None:
             self._sweep.cancel()
@@ -147,18 +148,18 @@ class PooledPlace:
             self._next()
 
     def retire(self) -> None:
-        """Keep no connection any more: cut the idle ones, and each other one after its request."""
+        """Keep no connection any more: cut the idle ones now, and each other one after its request."""
         self._retired = True
         self.let_go()
 
     def let_go(self) -> None:
-        """Cut the idle connections: nobody is at their other end any more."""
+        """Cut the idle connections, whose other end is gone."""
         for connection in (*self._idle, *self._resting):
             connection.abort()
         self._idle.clear()
         self._resting.clear()
 
-    # What connections tell.
+    # Called by connections.
 
     def free(self, connection: Connection) -> None:
         """Keep a connection for the next request."""
@@ -180,10 +181,10 @@ class PooledPlace:
                 self._distrust()
         self._next()
 
-    # How.
+    # Internals.
 
     async def _kept(self) -> Connection | None:
-        """Return an idle connection, or nothing when a new one may be opened; wait while neither is so."""
+        """Return an idle connection, or `None` if a new one may be opened; wait while there is neither."""
         while True:
             if (connection := self.idle()) is not None:
                 return connection
@@ -222,7 +223,7 @@ class PooledPlace:
         return connection
 
     def _end_rest(self) -> None:
-        """Take back those that have rested for long enough."""
+        """Make connections that have rested for long enough available again."""
         resting = self._resting
         while resting:
             connection = next(iter(resting))
@@ -232,7 +233,7 @@ class PooledPlace:
             self._idle[connection] = resting.pop(connection)
 
     def _distrust(self) -> None:
-        """A connection was closed after a stream: the others have to rest."""
+        """Let connections rest after streams from now on, since one was closed after a stream."""
         if self._kept_open and self._rest:
             self._kept_open = False
             for connection in [c for c in self._idle if c.streamed]:
@@ -257,7 +258,7 @@ class PooledPlace:
 
 
 def _reason_of(error: OSError) -> str:
-    """Say in the system's words, which name no address, why there is no connection."""
+    """Return why there is no connection, in the system's words, which name no address."""
     if isinstance(error, socket.gaierror):
         return "its name does not resolve"
     if isinstance(error, ssl.SSLError):
@@ -266,7 +267,7 @@ def _reason_of(error: OSError) -> str:
 
 
 class Places:
-    """The places that this machine's workers listen at."""
+    """Connection pools for the places at which this machine's workers listen."""
 
     def __init__(self, settings: RouterSettings, premises: Premises) -> None:
         self._settings = settings
@@ -307,9 +308,9 @@ def tcp(
     name: str | None = None,
     objection: Objection = lambda address, port: "",  # noqa: ARG005
 ) -> RawDial:
-    """Return how to connect over TCP, with a context over TLS, as `name` if that is not the host's.
+    """Return a function that connects over TCP, with a context over TLS, whose server name is `name` or else the host.
 
-    A host's addresses are tried in turn, none but those to which there is no objection: a name may lead anywhere by now.
+    The host's addresses are tried in turn, but none to which there is an objection: a name may resolve to anything by now.
     """
     shown = (host if name is None else name) if context else None
 
@@ -334,7 +335,7 @@ def tcp(
 
 
 async def addresses_of(host: str, port: int) -> list[str]:
-    """Return the IP addresses that a host has now; raise `OSError`."""
+    """Return the IP addresses that a host resolves to now; raise `OSError`."""
     if (address := _literal(host)) is not None:
         return [address]
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -350,18 +351,18 @@ def _literal(host: str) -> str | None:
 
 
 def origin_of(url: URL) -> Origin:
-    """Return where a URL leads to."""
+    """Return the scheme, host and port of a URL."""
     return url.scheme, url.host or "", url.port or 80
 
 
 @lru_cache(maxsize=4096)
 def start_of(url: URL, method: str = "POST") -> bytes:
-    """Return how a request for a URL begins that is asked for again and again."""
+    """Return the beginning of a request for a URL, cached for URLs that are requested again and again."""
     return written_start(url, method)
 
 
 def written_start(url: URL, method: str) -> bytes:
-    """Return how a request for a URL begins: its first line, its host, and that no packing is wanted."""
+    """Return the beginning of a request for a URL: its first line, its host, and that no compression is wanted."""
     default = {"http": 80, "https": 443}.get(url.scheme)
     host = url.host_subcomponent or ""
     authority = host if url.port == default else f"{host}:{url.port}"
@@ -373,5 +374,5 @@ def written_start(url: URL, method: str) -> bytes:
 
 @lru_cache(maxsize=1)
 def public_context() -> ssl.SSLContext:
-    """Return the context for servers whose certificates the public authorities vouch for."""
+    """Return the TLS context for servers with certificates of public authorities."""
     return ssl.create_default_context()

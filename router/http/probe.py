@@ -1,4 +1,4 @@
-"""Probe of an HTTP server: its answer to something small, or why there is none."""
+"""Probe of an HTTP server: its answer to a small request, or why there is none."""
 
 import asyncio
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from router.http.pool import Places, start_of
 from router.workers import Worker
 
 MAX_HEARD_BYTES = 1024 * 1024
-"""What is read of an answer; a longer one is no answer that could be read."""
+"""Bytes of an answer that are read; a longer answer is unreadable."""
 
 _KEY = "it requires a key: --header 'authorization: Bearer @/path/to/key'"
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """An HTTP answer, or why there is none: then `status` is 0."""
+    """An HTTP answer, or with `status` 0 the reason why there is none."""
 
     status: int = 0
     body: bytes = b""
@@ -30,12 +30,12 @@ class Heard:
 
     @property
     def answered(self) -> bool:
-        """Whether it was an answer, whatever it says."""
+        """Whether there was an answer, whatever it says."""
         return self.status != 0
 
     @property
     def json(self) -> object:
-        """What a JSON body says, `None` for any other."""
+        """The value of a JSON body, `None` for any other."""
         try:
             return orjson.loads(self.body)
         except orjson.JSONDecodeError:
@@ -43,7 +43,7 @@ class Heard:
 
     @property
     def came(self) -> str:
-        """Say it in a word or two, with what there is to do about it."""
+        """The result in a word or two, with what there is to do about it."""
         match self.status:
             case 0:
                 return self.why
@@ -63,7 +63,7 @@ async def glance(
     body: bytes = b"",
     at_most: int = MAX_HEARD_BYTES,
 ) -> Heard:
-    """Ask something small within `ALIVE_SECONDS`, with the headers of its operator; `at_most` 0 reads no body."""
+    """Send a small request to a worker within `ALIVE_SECONDS`, with its operator's headers; `at_most` 0 reads no body."""
     reply = None
     try:
         headers = dict(worker_headers.read(worker))

@@ -1,4 +1,4 @@
-"""Reply of an HTTP server, as it comes on a connection: read to its end by one reader, or let go."""
+"""Reply of an HTTP server, as it comes on a connection: read to its end by one reader, or closed."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,10 +9,10 @@ from router.http.cut_through import CutThrough
 from router.http.errors import CannotConnect, HttpError
 
 FULL_BYTES = 64 * 1024
-"""Bytes of a body that wait for their reader before the socket is left unread, until all of them are taken."""
+"""High-water mark: bytes of a body waiting for their reader at which the socket is paused until all of them are taken."""
 
 _PIECE_COST = 64
-"""What a piece of a body counts for beyond its bytes: of tiny ones, that is what they take in memory."""
+"""Bytes that a piece of a body counts in addition to its own, which is what tiny pieces take in memory."""
 
 
 class Source(Protocol):
@@ -21,37 +21,37 @@ class Source(Protocol):
     loop: asyncio.AbstractEventLoop
 
     prompt: bool
-    """Whether news is told last of all that is done with what a socket had."""
+    """Whether the reader is woken only after all bytes read from a socket have been processed."""
 
     def resume(self) -> None:
         """Read the socket again."""
 
     def widen(self, *, much: bool) -> None:
-        """Read much of the socket at once, or as much as usual."""
+        """Read the socket in large pieces, or in pieces of the usual size."""
 
     def abort(self) -> None:
         """Cut the connection."""
 
 
 class Reply:
-    """An answer, once its head is there. Read it with `some` to its end, or `close` it; both let go of the connection."""
+    """An answer, once its head is there. Read it with `some` to its end, or `close` it; both release the connection."""
 
-    # Defaults that stand in the class: most answers come whole, and never have another value for most of these.
+    # These defaults are class attributes: most answers come whole, and never change most of them.
     status = 0
     length: int | None = None
     complete = False
     done = False
-    """Whether all of it came; whether nothing more will."""
+    """`complete`: whether all of it has come; `done`: whether nothing more will come."""
     full = False
-    """Whether the socket is left unread until what is here was taken."""
+    """Whether the socket is paused until the waiting bytes are taken."""
     listener: Callable[[], None] | None = None
-    """Called whenever there is news, instead of a reader who waits."""
+    """Called whenever there is news, instead of waking a waiting reader."""
     cut_through: CutThrough | None = None
-    """What takes chunks before they are read as ordinary ones are."""
+    """Takes chunks before they are read in the ordinary way."""
     held = 0
-    """How many bytes of the body wait for their reader, about."""
+    """Approximate number of the body's bytes that wait for their reader."""
     enough = 0
-    """How many are worth telling it, for now."""
+    """Number of them from which on the reader is woken."""
     _waiter: asyncio.Future[None] | None = None
     _error: HttpError | None = None
 
@@ -69,7 +69,7 @@ class Reply:
         return self.complete and not self._pieces
 
     async def some(self) -> bytes:
-        """Return the next bytes as soon as there are any, `b""` at the end; raise `HttpError` when it breaks off."""
+        """Return the next bytes as soon as there are any, `b""` at the end; raise `HttpError` if the answer breaks off."""
         while not (piece := self.here()):
             if self.complete:
                 return b""
@@ -86,14 +86,14 @@ class Reply:
             self._connection.resume()
 
     def here(self) -> bytes:
-        """Return the bytes that are here, nothing where none are."""
+        """Return the bytes that have come, empty if there are none."""
         if not self._pieces:
             return b""
         pieces, self._pieces, self.held = self._pieces, [], 0
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def at_most(self, limit: int) -> bytes:
-        """Return the rest, or more than `limit` bytes of it, read in big pieces; raise `HttpError` when it breaks off."""
+        """Return the rest, or more than `limit` bytes of it, read in large pieces; raise `HttpError` if the answer breaks off."""
         pieces: list[bytes] = []
         size = 0
         if self._connection is not None:
@@ -111,7 +111,7 @@ class Reply:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def peek(self) -> bytes | None:
-        """Return the body where all of it is here, and leave it to be read."""
+        """Return the body without consuming it, `None` unless all of it has come."""
         if not self.complete:
             return None
         pieces = self._pieces
@@ -121,29 +121,29 @@ class Reply:
 
     @property
     def failed(self) -> bool:
-        """Whether nothing more will come though it is not complete."""
+        """Whether nothing more will come although the answer is incomplete."""
         return self._error is not None
 
     @property
     def refused(self) -> bool:
-        """Whether it failed before anybody read the request."""
+        """Whether it failed before the request was read."""
         return isinstance(self._error, CannotConnect)
 
     def close(self) -> None:
-        """Let go of the connection: cut it, unless the answer is complete."""
+        """Release the connection: cut it, unless the answer is complete."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort()
 
     async def sent(self) -> None:
-        """Wait until status and headers are there; raise `HttpError`. Cut the connection when given up."""
+        """Wait until status and headers are there; raise `HttpError`. Cut the connection on failure or cancellation."""
         try:
             await self.head()
         except BaseException:
             self.close()
             raise
 
-    # The connection's side.
+    # Called by the connection.
 
     async def head(self) -> None:
         """Wait until status and headers are there; raise `HttpError`."""
@@ -153,18 +153,18 @@ class Reply:
             raise self._error
 
     def passes(self, data: bytes | memoryview) -> bool:
-        """Say whether bytes that begin where a chunk does are cut through."""
+        """Return whether bytes that begin where a chunk begins were cut through."""
         if self.cut_through is None:
             return False
         return self.cut_through.take(data if isinstance(data, bytes) else data.tobytes())
 
     def take(self, piece: bytes) -> None:
-        """Take in bytes of the body; `news` is yet to be told."""
+        """Take in bytes of the body; `news` has to be called after that."""
         self._pieces.append(piece)
         self.held += len(piece) + _PIECE_COST
 
     def came_whole(self, status: int, headers: AnswerHeaders, body: bytes) -> None:
-        """The answer is complete at once, see `finish`."""
+        """Take in an answer that came whole, see `finish`."""
         self.status, self.headers = status, headers
         self.length = self.held = len(body)
         if body:
@@ -173,7 +173,7 @@ class Reply:
         self._connection = None
 
     def news(self) -> None:
-        """Let the reader look, where what has come is enough for it."""
+        """Wake the reader if enough has come for it."""
         if self.complete or (self.status and self.held >= self.enough):
             if self.listener is not None:
                 self.listener()
@@ -181,17 +181,17 @@ class Reply:
                 self.wake()
 
     def finish(self) -> None:
-        """The answer is complete, and the connection somebody else's; the reader is yet to be told."""
+        """Mark the answer as complete, and let go of the connection; the reader has still to be woken."""
         self.complete = self.done = True
         self._connection = None
 
     def fail(self, error: HttpError) -> None:
-        """Nothing more will come."""
+        """End the answer with an error, and wake the reader."""
         self._error, self.done, self._connection = error, True, None
         self.wake()
 
     def wake(self) -> None:
-        """Let the reader look."""
+        """Wake the reader."""
         if self.listener is not None:
             self.listener()
         elif self._waiter is not None and not self._waiter.done():

@@ -1,4 +1,4 @@
-"""Call of a service over HTTP: a method and a path go to it as they came, and its answer comes back with its own status."""
+"""Call of a service over HTTP: method and path are passed on as they came, and its answer comes back with its own status."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
@@ -24,16 +24,16 @@ from router.worker_description import Offered
 from router.workers import Worker
 
 MAX_TRANSLATED_BYTES = 64 * 1024 * 1024
-"""The longest answer of a worker that is said in other words."""
+"""Maximum size of a worker's answer that is translated."""
 
 NOT_FOUND = 404
 
 SERVICES_NAME = "services"
-"""By which those of one worker are registered."""
+"""Name under which the services of a worker are registered."""
 
 _NO_PATH = frozenset({405, 501})
 _ABOUT_US = frozenset({401, 403, 408, 425, 429})
-"""What finds fault with this node or the moment, not with what was asked."""
+"""Statuses that find fault with this node or the moment, not with the request."""
 
 _NO_SPACE = 507
 """The service's own disk is full (RFC 4918 11.5), which its caller can do something about."""
@@ -44,7 +44,7 @@ _ENDS = sorted({"/v1", "/inference", *(call.path for call in CALLS)}, key=len, r
 
 @lru_cache(maxsize=1024)
 def base_of(api: str) -> tuple[str, str]:
-    """Return where the paths of a service begin, and the query of its address, whether that is a base or one of the paths."""
+    """Return the base of a service's paths, and the query of its address, whether that is the base or one of the paths."""
     url = URL(api)
     base = url.raw_path.rstrip("/")
     end = next((end for end in _ENDS if base.endswith(end)), "")
@@ -52,14 +52,14 @@ def base_of(api: str) -> tuple[str, str]:
 
 
 def url_of(api: str, path: str) -> URL:
-    """Return where a path of a service is; `path` is as it is sent, with its query."""
+    """Return the URL of a service's path; `path` is as it is sent, with its query."""
     base, query = base_of(api)
     more = f"{'&' if '?' in path else '?'}{query}" if query else ""
     return URL(f"{base}{path}{more}", encoded=True)
 
 
 async def services_of(links: Links, worker: Worker) -> tuple[Offered, ...]:
-    """Return the services that a worker has beside its models, by asking for a list, or for nothing, in each.
+    """Return the services that a worker has beside its models, found by the probe of each kind.
 
     All have one name, and so one home: what one of them keeps, such as a file, another may use.
     """
@@ -80,7 +80,7 @@ async def services_of(links: Links, worker: Worker) -> tuple[Offered, ...]:
 
 
 def shown(services: Sequence[Offered]) -> str:
-    """Say which services these are."""
+    """Return what services these are, for people."""
     return " and ".join(one.type.shown for one in services if one.type is not None)
 
 
@@ -94,7 +94,7 @@ def _has(said: Heard) -> bool:
 
 
 def is_answer(status: int) -> bool:
-    """Say whether a status is the service's own answer for its caller: that something is unknown to it is one."""
+    """Return whether a status is the service's own answer for its caller, such as that something is unknown to it."""
     return (
         200 <= status <= 299
         or status == _NO_SPACE
@@ -129,12 +129,12 @@ def call_service(
 async def _translated(
     links: Links, request: Request, target: Target, worker: Worker
 ) -> AsyncIterator[Answer]:
-    """Ask in the worker's own protocol, as often as that takes; where it finds fault, its own answer is the caller's."""
+    """Make as many requests in the worker's own protocol as needed; if one fails, its answer goes to the caller."""
     steps = translation.begin(target, _addressed(request.body, target, worker))
     answer: bytes | None = None
     while True:
         try:
-            # The first step is sent nothing, as a generator wants it.
+            # The first value sent is `None`, as a generator requires.
             ask = steps.send(answer)
         except StopIteration as over:
             said: ServiceAnswer = over.value
@@ -176,7 +176,7 @@ async def _asked(links: Links, request: Request, ask: ServiceAsk, worker: Worker
 
 
 async def read_service(exchange: Exchange, route: Route) -> Answer:
-    """Make an answer of whatever comes, nothing too: a service may have done what it was told without a word."""
+    """Make an answer of whatever comes, even an empty body: a service may have done what it was told without a word."""
     if exchange.length == 0 or exchange.ended:
         return _empty(exchange, route)
     if exchange.length is not None:
@@ -190,7 +190,7 @@ def _empty(exchange: Exchange, route: Route) -> Answer:
 
 
 def _addressed(body: bytes, target: Target, worker: Worker) -> bytes:
-    """Return a body that names the service as its worker does."""
+    """Return the body, with the service named as its worker names it."""
     if not (target.named_by and worker.model and body):
         return body
     fields = orjson.loads(body)

@@ -1,7 +1,7 @@
-"""Timers for thousands of waits at one time, which share one timer of the event loop.
+"""Timers for thousands of concurrent waits, which share one timer of the event loop.
 
 A timer of its own for every request costs more than routing it, and for every stream half a kilobyte twice. These fire up to
-twice `GRAIN` seconds late, which nobody notices of waits of seconds; those that are too short for that get a timer of their own.
+twice `GRAIN` seconds late, which does not matter for waits of seconds; shorter waits get a timer of their own.
 """
 
 import asyncio
@@ -10,10 +10,10 @@ from functools import cached_property
 from typing import Protocol
 
 GRAIN = 0.25
-"""Seconds between two looks at what is due."""
+"""Seconds between two checks of what is due."""
 
 SHORT = 8 * GRAIN
-"""Waits below have a timer of their own."""
+"""Seconds below which a wait has a timer of its own."""
 
 _OWN = -1
 
@@ -22,7 +22,7 @@ class Timed(Protocol):
     """Something that waits."""
 
     def fire(self) -> None:
-        """The time is over."""
+        """End the wait: its time is over."""
 
 
 class Timers:
@@ -35,11 +35,11 @@ class Timers:
 
     @cached_property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop. Asked for once: each answer costs a system call before Python 3.12."""
+        """The event loop, cached: each call costs a system call before Python 3.12."""
         return asyncio.get_running_loop()
 
     def start(self, timed: Timed, seconds: float) -> int:
-        """Fire `timed` once in so many seconds, and return what `stop` asks for. One timer at a time for each."""
+        """Fire `timed` once in so many seconds, and return the slot that `stop` needs. Each has one timer at a time."""
         loop = self.loop
         if seconds < SHORT:
             self._own[timed] = loop.call_later(seconds, self._fire, timed)
@@ -51,7 +51,7 @@ class Timers:
         return slot
 
     def stop(self, timed: Timed, slot: int) -> None:
-        """Let it not fire; nothing where it has."""
+        """Cancel the timer of `timed`; do nothing if it has fired."""
         if slot == _OWN:
             own = self._own.pop(timed, None)
             if own is not None:
@@ -83,7 +83,7 @@ class Timers:
     def _fire_all(self, slot: int) -> None:
         waiting = self._due[slot]
         while waiting:
-            # One by one: what one does may stop others.
+            # One by one, since firing one may stop others.
             timed = next(iter(waiting))
             del waiting[timed]
             timed.fire()

@@ -1,6 +1,6 @@
-"""Stream of a worker, told in OpenAI's form as it comes. Also the error that a status means where there is none.
+"""Stream of a worker, translated into OpenAI's form as it comes, and the error that a status means if there is no stream.
 
-Until the stream has said something, everything is a failed attempt; after it, whatever is no end breaks the answer off.
+Until the stream has said something, every failure is a failed attempt; after that, anything but a proper end breaks the answer.
 """
 
 from collections.abc import AsyncGenerator
@@ -25,27 +25,27 @@ _INCOMPLETE = b'"incomplete_generation"'
 
 
 class NoSuchPath(WorkerFailed):
-    """The worker serves nothing where it was asked."""
+    """The worker serves nothing at the requested path."""
 
 
 class TranslatedStream(Protocol):
-    """Reads what a worker's stream says, event by event."""
+    """Reader of a worker's stream, event by event."""
 
     @property
     def ended(self) -> bool:
         """Whether the text is complete, so that nothing more is worth reading."""
 
     def take(self, data: bytes) -> list[Event]:
-        """Take in what one event says; raise a `WorkerError` for a failure and for nonsense."""
+        """Take in one event of the worker; raise a `WorkerError` for a failure and for invalid content."""
 
     def finish(self) -> list[Event]:
-        """Take in that the stream is over; return nothing when its text is not."""
+        """Take in the end of the stream; return no events if its text is incomplete."""
 
 
 async def begin(
     exchange: Exchange, told: TranslatedStream, form: TextForm, max_event_bytes: int
 ) -> Answer:
-    """Make an answer of a stream that has said something; raise a `WorkerError` when that is a failure."""
+    """Make an answer of a stream once it has said something; raise a `WorkerError` if that is a failure."""
     splitter = Splitter(max_event_bytes=max_event_bytes)
     said, _ = await first_said(exchange, splitter)
     form = form.told_by(said[0])
@@ -57,7 +57,7 @@ async def begin(
 
 
 async def first_said(exchange: Exchange, splitter: Splitter) -> tuple[list[bytes], bytes]:
-    """Read until a stream says something: what its first events say, and all that came; raise `WorkerFailed` if it never does."""
+    """Read until a stream says something; return the first events' data and all bytes, or raise `WorkerFailed` if it ends."""
     raw = bytearray()
     said: list[bytes] = []
     try:
@@ -77,7 +77,7 @@ async def first_said(exchange: Exchange, splitter: Splitter) -> tuple[list[bytes
 async def _rest(
     exchange: Exchange, pen: "_Pen", splitter: Splitter, left: list[bytes]
 ) -> AsyncGenerator[bytes, None]:
-    """Say in OpenAI's form what comes after the first event; raise `AnswerBroken`."""
+    """Translate into OpenAI's form what comes after the first event; raise `AnswerBroken`."""
     told = pen.told
     chunks = exchange.rest(0)
     try:
@@ -100,7 +100,7 @@ async def _rest(
 
 
 class _Pen:
-    """Writes what events say."""
+    """Writer of the caller's stream from the worker's events."""
 
     __slots__ = ("_calls", "_form", "told")
 
@@ -110,7 +110,7 @@ class _Pen:
         self._calls = 0
 
     def written(self, said: list[bytes], *, last: bool = False) -> bytes:
-        """Write what some events say; the end of a text is the end of the stream, and so is the `last` of them."""
+        """Write what some events say; the stream ends when the text ends, and after the `last` events."""
         events: list[Event] = []
         for data in said:
             if not self.told.ended:
@@ -127,7 +127,7 @@ class _Pen:
 
 
 async def check(exchange: Exchange) -> None:
-    """Raise what a status beyond 299 means."""
+    """Raise the error that a status beyond 299 means."""
     status = exchange.status
     if 200 <= status <= 299:
         return

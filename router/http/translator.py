@@ -1,6 +1,6 @@
-"""Translator between OpenAI's protocol and a worker's own: the way there and back, for every dialect over HTTP.
+"""Translator between OpenAI's protocol and a worker's own, in both directions, for every dialect over HTTP.
 
-A dialect brings its `Words`: what the worker is asked, and what it says, event by event or in one piece.
+A dialect brings its `Words`: how requests are written, and how answers are read, event by event or in one piece.
 """
 
 import time
@@ -44,7 +44,7 @@ _STREAMED = f"{_EVENTS}, {_JSON};q=0.5"
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """A kind of request that is no text: `asked` says what the worker is asked once, `told` reads what it answers.
+    """A kind of request that is not a text: `asked` writes the worker's single request, `told` reads its answer.
 
     Both raise a `WorkerError`; `told` returns OpenAI's JSON.
     """
@@ -57,11 +57,11 @@ class Once:
 class Words(Wording):
     """A protocol over HTTP with JSON bodies.
 
-    `part` reads one event of a stream; `whole` reads the answer to a body in one piece, whose number and headers it gets.
-    Both raise a `WorkerError` for a failure and for nonsense. `paths` are the protocol's own, by which the base is found in
-    whatever was registered; any answer at the first of them means that the worker lives. `others` are the kinds of request
-    that are no texts. `passing` says what is passed on as it is, of callers who speak the protocol too, and `beside` says
-    what such a caller's own words add to what is translated.
+    `part` reads one event of a stream; `whole` reads an answer in one piece, given the number of its body and its headers.
+    Both raise a `WorkerError` for a failure and for invalid content. `paths` are the protocol's own, by which the base of a
+    registered address is found; any answer at the first of them means that the worker is alive. `others` are the kinds of
+    request that are not texts. `passing` says what is passed on unchanged for callers that speak the protocol too, and
+    `beside` adds such a caller's own fields to the translated request.
     """
 
     paths: tuple[str, ...]
@@ -73,7 +73,7 @@ class Words(Wording):
 
 
 class Translating:
-    """Speaks to workers of this machine in their own words."""
+    """Dialect that translates requests into the protocol of this machine's workers."""
 
     def __init__(self, links: Links, words: Words) -> None:
         self._words = words
@@ -112,16 +112,16 @@ class Translating:
             yield answer
 
     async def alive(self, worker: Worker) -> bool:
-        """Ask for something; whatever the status, a worker that answers lives."""
+        """Return whether the worker answers at its first path, whatever the status."""
         url = self.url(worker, self._words.paths[0])
         return (await glance(self._places, worker, url, at_most=0)).answered
 
     async def slots(self, worker: Worker) -> int:  # noqa: ARG002
-        """Say nothing: in most protocols there is no word for it."""
+        """Return 0, for unknown: most protocols have no field for it."""
         return 0
 
     async def describe(self, worker: Worker) -> Described | None:  # noqa: ARG002
-        """Say nothing: in most protocols there is no word for it."""
+        """Return an empty description: most protocols have no field for it."""
         return Described()
 
     def url(self, worker: Worker, path: str) -> URL:
@@ -129,7 +129,7 @@ class Translating:
         return endpoint(worker.api, path, self._words.paths)
 
     async def _begun(self, asking: "_Asking", open_: AsyncExitStack) -> Answer:
-        """Enter the answer; a worker that refuses to stream is asked once more, for all of it in one piece."""
+        """Enter the answer; a worker that refuses to stream is asked again for the whole answer in one piece."""
         orders, api, now = asking.orders, asking.worker.api, time.monotonic()
         if not orders.streamed:
             return await open_.enter_async_context(self._whole(asking, orders.bodies))
@@ -152,7 +152,7 @@ class Translating:
     async def _verbatim(
         self, request: Request, worker: Worker
     ) -> AbstractAsyncContextManager[Answer] | None:
-        """Pass on the caller's own words, where they are the worker's too."""
+        """Pass on the caller's own request if the worker speaks its protocol; return `None` if it is to be translated."""
         said, passing = request.verbatim, self._words.passing
         if said is None or said.protocol != worker.dialect:
             return None
@@ -197,7 +197,7 @@ class Translating:
             if exchange.streamed:
                 told = Told(asking.asked, self._words.part)
                 return await begin(exchange, told, asking.form, self._settings.max_event_bytes)
-            # Who does not stream says it all at once.
+            # A worker that does not stream sends all of it at once.
             events = await self._read_whole(asking, 0, exchange)
             return at_once(asking.asked, asking.form, events)
 
@@ -243,7 +243,7 @@ class Translating:
 
 @dataclass(slots=True)
 class _Asking:
-    """One request on its way, and the form of its answer as far as it is known."""
+    """One request in flight, and the form of its answer as far as it is known."""
 
     worker: Worker
     request: Request
@@ -265,7 +265,7 @@ def _headers(orders: Orders) -> Mapping[str, str]:
 
 
 def at_once(asked: TextRequest, form: TextForm, events: list[Event]) -> Answer:
-    """Make an answer of all that a worker said, in the form that the caller wants."""
+    """Make an answer of all events of a worker, in the form that the caller wants."""
     if asked.stream:
         return Answer(200, _EVENTS, form.stream(events), NOTHING, Route.LOCAL)
     body, spent = form.whole(events)

@@ -1,7 +1,7 @@
-"""Requests that are passed on in the caller's own words, as they are.
+"""Requests that are passed on in the caller's own words, unchanged.
 
-What must be known of them is little: where the model is named, whether the answer is a failure, when a stream is over, and
-how many tokens it took.
+Little must be known of them: where the model is named, whether the answer is a failure, when a stream is over, and how many
+tokens it took.
 """
 
 import re
@@ -18,7 +18,7 @@ from router.translate.verbatim import HEADERS, Verbatim
 from router.workers import Worker
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
-"""The longest answer in one piece that is read."""
+"""Maximum size of an answer that is read in one piece."""
 
 _LONGEST_END = 64
 
@@ -27,8 +27,8 @@ _LONGEST_END = 64
 class Passing:
     """What is passed on of a protocol over HTTP.
 
-    `calls` are the paths; `addressed` makes the worker's body of the caller's. `whole` reads what an answer in one piece took, of
-    the caller's body, the answer and its headers, and raises a `WorkerError` for a failure. `streamed` is what is known of its
+    `calls` are the paths; `addressed` makes the worker's body from the caller's. `whole` returns the usage of an answer in one
+    piece from the caller's body, the answer and its headers, and raises a `WorkerError` for a failure. `streamed` describes the
     streams, where those are passed on too.
     """
 
@@ -40,10 +40,11 @@ class Passing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streamed:
-    """What is looked at of a stream.
+    """What is inspected of a stream.
 
-    `event` looks at the first event, and raises a `WorkerError` for a failure. `over` finds the end of a text, or of all hope for
-    it, in at most 64 bytes: a stream without it broke off. `tells` says where it tells its tokens, given the caller's body.
+    `event` inspects the first event, and raises a `WorkerError` for a failure. `over` matches the end of a text, or a failure
+    that rules it out, in at most 64 bytes: a stream without it broke off. `tells` returns where the stream tells its tokens,
+    given the caller's body.
     """
 
     event: Callable[[bytes], object]
@@ -54,7 +55,7 @@ class Streamed:
 async def read(
     exchange: Exchange, passing: Passing, said: Verbatim, *, streams: bool, max_event_bytes: int
 ) -> Answer:
-    """Make an answer of what a worker says to a caller's own words; raise a `WorkerError` when that is a failure."""
+    """Make an answer of a worker's reply to a caller's own request; raise a `WorkerError` if that is a failure."""
     await check(exchange)
     if exchange.streamed and not streams:
         raise WorkerFailed("the worker streamed, although no stream was requested")
@@ -76,7 +77,7 @@ async def read(
 
 
 def headers_of(exchange: Exchange) -> dict[str, str]:
-    """Return the headers of an answer that belong to the words of its protocol."""
+    """Return the headers of an answer that belong to its protocol."""
     return {name: said for name in HEADERS if (said := exchange.header(name))}
 
 
@@ -91,7 +92,7 @@ async def _stream(exchange: Exchange, known: Streamed, max_event_bytes: int) -> 
 async def _rest(
     exchange: Exchange, over: re.Pattern[bytes], first: bytes
 ) -> AsyncGenerator[bytes, None]:
-    """Hand on what comes; raise `AnswerBroken` when it ends before its text does."""
+    """Pass on what comes; raise `AnswerBroken` if the stream ends before its text does."""
     ending = Ending(over)
     ending.see(first)
     async for chunk in exchange.rest(len(first)):
@@ -102,7 +103,7 @@ async def _rest(
 
 
 class Ending:
-    """Whether the end of a text was seen in a stream, however its bytes fall."""
+    """Detector of the end of a text in a stream, however its bytes are split."""
 
     __slots__ = ("_over", "_tail", "seen")
 

@@ -1,7 +1,7 @@
-"""Batch of writes: requests and answers that are written at the end of a turn of the event loop, all together.
+"""Batch of writes: requests and answers that are written together at the end of a turn of the event loop.
 
-Each write wakes the process at the other end. One after the other they would find it asleep again each time, which costs the
-system as much as the write does: with 32 callers a request takes a quarter less CPU so.
+Each write wakes the process at the other end. Separate writes would find it asleep again each time, which costs the system as
+much as the write does: with 32 callers a request takes a quarter less CPU in batches.
 """
 
 import asyncio
@@ -12,11 +12,11 @@ class Unsent(Protocol):
     """Something that has bytes to write."""
 
     def flush(self) -> None:
-        """Write them."""
+        """Write the bytes."""
 
 
 class WriteBatch:
-    """Writes that wait for the end of this turn, in the order in which they came. Lives on one event loop."""
+    """Writes that wait for the end of the current turn, in the order in which they came. For one event loop."""
 
     __slots__ = ("_loop", "_unsent")
 
@@ -25,7 +25,7 @@ class WriteBatch:
         self._unsent: list[Unsent] = []
 
     def add(self, unsent: Unsent) -> None:
-        """Flush something at the end."""
+        """Flush `unsent` at the end of the turn."""
         if not self._unsent:
             if self._loop is None:
                 self._loop = asyncio.get_running_loop()
@@ -40,6 +40,6 @@ class WriteBatch:
                 flushed += 1
                 one.flush()
         finally:
-            # One that fails keeps back no other.
+            # A failed flush does not hold back the rest.
             for one in unsent[flushed:]:
                 self.add(one)

@@ -1,6 +1,6 @@
-"""Negotiation of what a TLS connection between two nodes carries: many streams where both offer that by ALPN, else HTTP.
+"""Negotiation of what a TLS connection between two nodes carries: many streams if both offer that by ALPN, else HTTP.
 
-TLS protects the choice (RFC 7301), and a node of the version before just does not offer it.
+TLS protects the choice (RFC 7301), and a node of the previous version does not offer it.
 """
 
 import asyncio
@@ -12,11 +12,11 @@ from router.peers.muxed import Factory, MuxedConnection
 from router.peers.muxed_stream import StreamProtocol
 
 SHARED = "modelvine-yamux/1"
-"""What a node offers that shares connections among requests."""
+"""ALPN protocol that a node offers if it shares connections among requests."""
 
 
 def offer(context: ssl.SSLContext) -> None:
-    """Have connections of this context be shared, where the other side offers it too."""
+    """Let connections of this context be shared, if the other side offers it too."""
     context.set_alpn_protocols([SHARED, "http/1.1"])
 
 
@@ -28,7 +28,7 @@ class Arrival(asyncio.Protocol):
         self.protocol: StreamProtocol | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Choose."""
+        """Choose the protocol that the handshake has selected, and hand the connection over to it."""
         secured = transport.get_extra_info("ssl_object")
         shared = secured is not None and secured.selected_alpn_protocol() == SHARED
         self.protocol = self._shared() if shared else self._alone()

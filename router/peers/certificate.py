@@ -1,6 +1,6 @@
-"""Certificate by which two nodes prove over TLS who they are: the certificate's key is the node's identity key.
+"""Certificate by which two nodes prove their identities over TLS: the certificate's key is the node's identity key.
 
-A node's certificate is a pure function of its key, so the peer id can be worked out of what the other side shows, and
+A node's certificate is a pure function of its key, so the peer id follows from the certificate that the other side shows, and
 nothing needs to be renewed. Both ends trust exactly the certificates they were told of: no authority, no names.
 """
 
@@ -24,7 +24,7 @@ from registry.records import PeerId
 from registry.signing import Identity, peer_of
 
 MAX_CERTIFICATE_BYTES = 2048
-"""Ours have about 340; more is no certificate of a node."""
+"""A node's certificate has about 340 bytes; a longer one is not a node's."""
 
 _EXTENSION_ERRORS = (x509.ExtensionNotFound, x509.DuplicateExtension)
 _NOT_BEFORE = datetime(2020, 1, 1, tzinfo=UTC)
@@ -38,10 +38,10 @@ def certificate_of(identity: Identity) -> bytes:
 
 @lru_cache(maxsize=4096)
 def peer_of_certificate(der: bytes) -> PeerId:
-    """Return the peer that a certificate speaks for; raise `InvalidSignature` for anything but a node's certificate.
+    """Return the peer that a certificate stands for; raise `InvalidSignature` for anything but a node's certificate.
 
-    It must be signed by its own Ed25519 key and must say that it is no authority: OpenSSL would let a trusted
-    authority, or a certificate that leaves the question open, vouch for keys that nobody told us of.
+    It must be signed by its own Ed25519 key and must say that it is no authority: otherwise OpenSSL would let a trusted
+    authority, or a certificate that leaves the question open, vouch for unknown keys.
     """
     if len(der) > MAX_CERTIFICATE_BYTES:
         raise InvalidSignature(f"a certificate has at most {MAX_CERTIFICATE_BYTES} bytes")
@@ -63,10 +63,10 @@ def peer_of_certificate(der: bytes) -> PeerId:
 
 
 def server_context(identity: Identity) -> ssl.SSLContext:
-    """Make the context of our listener: it answers nobody until peers are trusted."""
+    """Make the context of the node's listener: it accepts no peer until peers are trusted."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _prepare(context, identity)
-    # For connections to come, see `_Resuming`: what is resumed is a connection on which a key was proven.
+    # For later connections, see `_Resuming`: only a connection on which a key was proven is resumed.
     context.num_tickets = 1
     return context
 
@@ -74,7 +74,7 @@ def server_context(identity: Identity) -> ssl.SSLContext:
 def client_context(identity: Identity, expected_der: bytes) -> ssl.SSLContext:
     """Make a context that talks to exactly one peer: an impostor fails the handshake, before a request byte is sent.
 
-    Raise `InvalidSignature` when `expected_der` is no certificate of a node.
+    Raise `InvalidSignature` if `expected_der` is not a node's certificate.
     """
     context = _Resuming(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the key is checked, which says more than a name
@@ -84,10 +84,10 @@ def client_context(identity: Identity, expected_der: bytes) -> ssl.SSLContext:
 
 
 class _Resuming(ssl.SSLContext):
-    """Resumes its last session (RFC 8446, 2.2): both ends prove their keys once, and only then that they are still they.
+    """TLS context that resumes its last session (RFC 8446, 2.2): both ends prove their keys only once.
 
-    A signature and a check at each end less. A peer that has forgotten the session, or was started anew, asks for the whole
-    handshake. Sessions are this context's own, so none can be shown to another peer.
+    This saves a signature and a verification at each end. A peer that has forgotten the session, or was restarted, asks for the
+    whole handshake. Sessions belong to this context alone, so none can be shown to another peer.
     """
 
     _last: ssl.SSLObject | None = None
@@ -101,7 +101,7 @@ class _Resuming(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        """Make a connection's TLS, with the newest session that a peer has given a ticket for."""
+        """Make the TLS object of a connection, with the newest session for which the peer has given a ticket."""
         self._learn()
         self._last = super().wrap_bio(
             incoming, outgoing, server_side, server_hostname, session or self._known
@@ -114,17 +114,17 @@ class _Resuming(ssl.SSLContext):
         try:
             given = self._last.session
         except ValueError:
-            # Of a handshake that failed there is a session that cannot be written down.
+            # A failed handshake leaves a session that cannot be serialized.
             return
         if given is not None and given.has_ticket:
             self._known = given
 
 
 def trust(context: ssl.SSLContext, der: bytes) -> PeerId:
-    """Let a peer in from now on, connections in the making included; return who it is.
+    """Admit a peer from now on, connections in the making included; return its id.
 
-    The caller compares the result with the peer it had in mind, or checks before. A context cannot forget a peer:
-    whoever must not be served any more is refused by peer id, request by request.
+    The caller compares the result with the expected peer, or checks before. A context cannot forget a peer: one that must not
+    be served any more is refused by peer id, request by request.
     """
     peer = peer_of_certificate(der)
     context.load_verify_locations(cadata=der)
@@ -135,7 +135,7 @@ def _prepare(context: ssl.SSLContext, identity: Identity) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    # The standard library reads keys from files only; what lies there for a moment is encrypted.
+    # The standard library reads keys only from files; the file that exists for a moment is encrypted.
     password = token_bytes(24).hex().encode()
     private = Ed25519PrivateKey.from_private_bytes(identity.seed)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,16 +1,17 @@
 """Names of this program's own HTTP headers: the contract with callers, between nodes, and between a node's processes.
 
-Each is spelt here and nowhere else; docs/protocol.md takes its tables from here. Nothing is imported, so that commands may.
+Each name is spelt here and nowhere else; docs/protocol.md takes its tables from here. Little is imported, so that commands can
+import this module.
 
-Trace context of a request, as the W3C has it: read as strictly as its specification asks, and never made up.
+Trace context of a request, as the W3C defines it: parsed as strictly as its specification asks, and never invented.
 
 A valid `traceparent` travels on over every hop, an invalid one is dropped with its state. It is unchanged where a node sends no
-traces; where it does, each attempt at a request that is recorded is a span, and travels on as the parent of what it asks for.
+traces; where it does, each attempt at a recorded request is a span, and travels on as the parent of what the attempt asks for.
 W3C Trace Context, level 1: 3.2 `traceparent`, 3.3 `tracestate`.
 
-Nodes that a request has passed, and the check for a loop: a node may be a worker of another's, so it can.
+Nodes that a request has passed, and the check for loops, which can occur since a node may be a worker of another node.
 
-The header is believed of everybody: who makes one up has its own request refused, and nothing else.
+That header is believed from every sender: a forged one only causes the sender's own request to be refused.
 """
 
 import re
@@ -24,11 +25,11 @@ PARENT = "traceparent"
 STATE = "tracestate"
 
 MAX_STATE_CHARACTERS = 512
-"""What must be passed on of a state; a longer one is dropped, as the specification allows."""
+"""Length of a state that must be passed on; a longer one is dropped, as the specification allows."""
 
 MAX_STATE_MEMBERS = 32
 
-# Version, trace id, the caller's span, flags; later versions may say more after that.
+# Version, trace id, the caller's span, flags; later versions may add more.
 _PARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[\x21-\x7e]*)?"
 )
@@ -39,7 +40,7 @@ _MEMBER = re.compile(rf"{_KEY}={_VALUE}")
 
 
 def trace_of(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the trace headers that travel on with a request, by lower-case name; none where its parent is not valid."""
+    """Return the trace headers that travel on with a request, by lower-case name; none if its parent is invalid."""
     parent = headers.get(PARENT)
     if parent is None or not is_parent(parent):
         return {}
@@ -50,14 +51,14 @@ def trace_of(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_parent(text: str) -> bool:
-    """Whether this names a trace and a span in it."""
+    """Return whether a text names a trace and a span in it."""
     found = _PARENT.fullmatch(text) if len(text) <= _LONGEST_PARENT else None
     # Version 00 has nothing after its flags.
     return found is not None and not (text.startswith("00") and found[1])
 
 
 def is_state(text: str) -> bool:
-    """Whether this is a list of what tracing systems noted, each under a key of its own."""
+    """Return whether a text is a list of tracing systems' entries, each under a key of its own."""
     if len(text) > MAX_STATE_CHARACTERS:
         return False
     members = [member for part in text.split(",") if (member := part.strip(" \t"))]
@@ -67,14 +68,14 @@ def is_state(text: str) -> bool:
 
 
 MOST_NODES = 5
-"""Nodes that a request may pass; one that has passed so many is refused as if it had come round."""
+"""Nodes that a request may pass; one that has passed so many is refused as if it had looped."""
 
 _NODE = re.compile(r"[0-9A-Za-z]{1,64}")
 _LONGEST = 1024
 
 
 def via_onward(said: str, own: PeerId) -> str:
-    """Return the header as it leaves this node; raise `Looped`, or `BadRequest` for what names no nodes."""
+    """Return the header as it leaves this node; raise `Looped`, or `BadRequest` if it names no nodes."""
     if not said:
         return own
     nodes = [node.strip(" \t") for node in said.split(",")] if len(said) <= _LONGEST else []
@@ -88,7 +89,7 @@ def via_onward(said: str, own: PeerId) -> str:
 
 
 PREFIX = "x-modelvine-"
-"""How they all begin; no operator can have others sent to workers."""
+"""Beginning of all these names; an operator cannot have headers with it sent to workers."""
 
 PROJECT = "x-modelvine-project"
 CID = "x-modelvine-cid"
@@ -115,10 +116,10 @@ CALLER = "x-modelvine-caller"
 GRANT = "x-modelvine-grant"
 
 BACKGROUND = "background"
-"""The value of `PRIORITY` of what nobody waits for."""
+"""The value of `PRIORITY` for requests that nobody waits for."""
 
 READY = "ready"
-"""The value of `WAIT` by which a request may also wait until a worker is ready, and by which a 503 says that one may be soon."""
+"""The value of `WAIT` with which a request may also wait until a worker is ready, or a 503 says that one may be soon."""
 
 SAID_BY_CALLERS: Mapping[str, str] = MappingProxyType(
     {
@@ -134,7 +135,7 @@ SAID_BY_CALLERS: Mapping[str, str] = MappingProxyType(
         "`router.continue_streams`",
     }
 )
-"""Of requests: what each asks for."""
+"""Headers of requests, and what each asks for."""
 
 TOLD_TO_CALLERS: Mapping[str, str] = MappingProxyType(
     {
@@ -144,7 +145,7 @@ TOLD_TO_CALLERS: Mapping[str, str] = MappingProxyType(
         DROPPED: "parameters without effect, because the worker's protocol does not support them",
     }
 )
-"""Of answers: what each says."""
+"""Headers of answers, and what each says."""
 
 SAID_BY_NODES: Mapping[str, str] = MappingProxyType(
     {
@@ -170,7 +171,7 @@ SAID_BY_NODES: Mapping[str, str] = MappingProxyType(
         "without it",
     }
 )
-"""Of requests from node to node: what each says."""
+"""Headers of requests from node to node, and what each says."""
 
 TOLD_TO_NODES: Mapping[str, str] = MappingProxyType(
     {
@@ -186,4 +187,4 @@ TOLD_TO_NODES: Mapping[str, str] = MappingProxyType(
         WAIT: f"`{READY}`, with a 503: the worker may be back in a moment",
     }
 )
-"""Of answers from node to node: what each says. No caller sees them."""
+"""Headers of answers from node to node, and what each says. No caller sees them."""

@@ -1,7 +1,7 @@
-"""Links to peers: over HTTPS at an address of its own, else over a mesh pipe; always bound to its key.
+"""Links to peers: over HTTPS at a peer's own address, else over a mesh pipe; always bound to the peer's key.
 
 The certificate that a peer's signed record names is the only one that is trusted for it, and its key must be the
-peer's. An address is proven by a handshake before a request goes there; what did not answer is left alone for a while.
+peer's. An address is proven by a handshake before a request goes there; one that did not answer is left alone for a while.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ from router.ssrf_guard import Premises
 __all__ = ["Link", "Links", "serve_pipe"]
 
 MAX_PEERS = 1024
-"""Peers to which connections are kept; the one that was used longest ago makes room."""
+"""Peers to which connections are kept; the least recently used one is evicted."""
 
 MAX_ADDRESSES = 8
-"""Addresses of one peer that are tried, all at once."""
+"""Addresses of one peer that are tried, all concurrently."""
 
 
 class Links:
-    """Every way from this node to others, and the connections to its own workers. Lives on one event loop."""
+    """All ways from this node to other nodes, and the connections to its own workers. For one event loop."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class Links:
         premises: Premises | None = None,
         grant: str = "",
     ) -> None:
-        """Take what a way needs; workers may stand on loopback only unless `premises` says otherwise.
+        """Take what a way needs; workers may listen on loopback only, unless `premises` says otherwise.
 
-        `grant` is what this node shows where others want one.
+        `grant` is shown to nodes that require one.
         """
         self.settings = settings
         self.identity = identity
@@ -67,16 +67,16 @@ class Links:
         self.lingering = Lingering(self.crew)
 
     def introduce(self, grant: str) -> None:
-        """Say with each request who asks, and show a grant where there is one."""
+        """Set the headers by which each request tells this node's id, and its grant if there is one."""
         self.introduction: Mapping[str, str] = {
             HOP: self.identity.peer,
             **({GRANT: grant} if grant else {}),
         }
-        """Headers by which other nodes know who asks."""
+        """Headers by which other nodes know the calling node."""
         self.introduction_lines = header_lines(self.introduction)
 
     def also_close(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Close with the rest what a dialect opens by itself."""
+        """Register a function that closes, with the rest, what a dialect has opened by itself."""
         self._closing.append(close)
 
     async def close(self) -> None:
@@ -90,41 +90,41 @@ class Links:
         await self.crew.dismiss()
 
     def give_up(self, peer: PeerId) -> None:
-        """End every wait for the first byte of a peer's answer: it is lost. Answers that have begun go on."""
+        """End every wait for the first byte of an answer from a peer that is lost. Answers that have begun go on."""
         if (way := self._ways.get(peer)) is not None:
             way.deadlines.give_up()
             way.doubt()
 
     def doubt(self, peer: PeerId) -> None:
-        """An address of a peer that was proven has to be proven anew: its node is not reached from here."""
+        """Have the address of a peer proven anew: its node is not reached from here."""
         if (way := self._ways.get(peer)) is not None:
             way.doubt()
 
     def forgive(self, peer: PeerId) -> None:
-        """A peer that was lost lives: addresses of its that did not answer are waited for once more."""
+        """Let requests wait again for addresses that did not answer, of a peer that was lost and is alive."""
         if (way := self._ways.get(peer)) is not None:
             way.forgive()
 
     def restarted(self, peer: PeerId) -> None:
-        """A peer was started anew: what was connected to its last run leads nowhere, even where nothing said so."""
+        """Drop the connections to the last run of a restarted peer: they lead nowhere, even if no end was seen."""
         if (way := self._ways.get(peer)) is not None:
             way.let_go()
 
     def at_hand(self, peer: PeerId) -> Link | None:
-        """Return the way to a peer whose address is proven and not changed since; `None` where `to` has to see to it."""
+        """Return the link to a peer whose address is proven and unchanged since; `None` if `to` has to find one."""
         way, reach = self._ways.get(peer), self._peers.reach(peer)
         if way is None:
             return None
-        # Mostly it is the very word that the way was learnt from.
+        # Usually it is the same object from which the way was learnt.
         return way.proven() if way.reach is reach or way.reach == reach else None
 
     def to(self, peer: PeerId) -> "Visit":
-        """Return what gives a way to a peer when it is entered."""
+        """Return the context manager that gives a link to a peer."""
         return Visit(self, peer)
 
     async def found(self, peer: PeerId) -> tuple[Way, Link]:
-        """Find a way to a peer, and how it is gone now; raise `WorkerUnreachable`."""
-        # What is at hand is asked for first: `_way` takes in what has changed.
+        """Find the way to a peer, and the link that it takes now; raise `WorkerUnreachable`."""
+        # `at_hand` comes first, since `_way` takes in what has changed.
         link = self.at_hand(peer)
         way = await self._way(peer)
         try:
@@ -134,7 +134,7 @@ class Links:
             raise
 
     def cut_off(self, peer: PeerId) -> bool:
-        """Say whether the direct way to a peer that lives is shut."""
+        """Return whether the direct way to a peer that is alive is shut."""
         return self._peers.cut_off(peer)
 
     async def _way(self, peer: PeerId) -> Way:
@@ -149,7 +149,7 @@ class Links:
             return known
         context = await asyncio.to_thread(self._context, peer, reach.certificate)
         if (other := self._ways.get(peer)) is not None and other is not known:
-            return other  # made by another request, while we were making ours
+            return other  # made by another request in the meantime
         self._drop([peer, *self._vanished()])
         self._drop(list(self._ways)[: max(0, len(self._ways) - MAX_PEERS + 1)])
         way = self._ways[peer] = Way(
@@ -182,7 +182,7 @@ class Links:
                 way.retire()
 
     def _together(self) -> bool:
-        # Another machine's loopback is our own: its claims lead to strangers, unless all of us are on one machine.
+        # Another machine's loopback address is this machine's, so it leads to strangers unless all nodes are on one machine.
         ours = self._peers.reach(self.identity.peer)
         return ours is not None and dialable.among_ourselves(ours)
 
@@ -202,10 +202,10 @@ class Links:
 
 
 class Visit:
-    """A use of the way to a peer: entering raises `WorkerUnreachable` when nothing is known of how to reach it.
+    """Use of the way to a peer: entering raises `WorkerUnreachable` if nothing is known of how to reach it.
 
-    A failure to connect with which it is left makes the next caller look for an address anew. A connection that was cut with the
-    way to a node that lives is no death of its worker.
+    Leaving with a failure to connect makes the next request look for an address anew. If the connection broke because the way to
+    a live node was cut, its worker does not count as dead.
     """
 
     __slots__ = ("_links", "_peer", "_way")
@@ -224,7 +224,7 @@ class Visit:
             self.failed(error)
 
     def failed(self, error: BaseException) -> None:
-        """Learn from what it is left with; raise `WorkerUnreachable` in place of a death that is none."""
+        """Learn from the error with which it is left; raise `WorkerUnreachable` if only the way broke, not the worker."""
         if isinstance(error, (WorkerUnreachable, WorkerTimeout, HttpError)):
             if self._way is not None:
                 self._way.doubt()
@@ -233,7 +233,7 @@ class Visit:
 
 
 def _address(link: str) -> URL | None:
-    """Read a `host:port` that a peer claims; `None` for what no listener has."""
+    """Parse a `host:port` that a peer claims; return `None` for what no listener can have."""
     try:
         url = URL(f"https://{link}")
     except ValueError:

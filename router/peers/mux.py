@@ -1,7 +1,7 @@
-"""Multiplexer of a connection between two nodes: many streams in yamux's frames, each with a credit. Pure: bytes in, events out.
+"""Multiplexer of a connection between two nodes: many streams in yamux frames, each with its credit. No I/O.
 
-Of yamux's specification two things are narrower: only the asking side opens streams, and the first window is `WINDOW`, so
-that hundreds of streams that nobody reads hold little. Time is an argument.
+It is narrower than yamux's specification in two points: only the asking side opens streams, and the first window is `WINDOW`, so
+that hundreds of unread streams hold little. Bytes go in, events come out; time is an argument.
 """
 
 from collections import deque
@@ -25,28 +25,28 @@ from router.peers.mux_frames import (
 )
 
 WINDOW = 64 * 1024
-"""Bytes that a new stream's sender may be ahead of its reader."""
+"""Bytes by which a new stream's sender may be ahead of its reader."""
 
 MAX_WINDOW = 1024 * 1024
-"""Bytes that it may be ahead of a reader who keeps up: what a far node has to send ahead to use its line."""
+"""Bytes by which it may be ahead of a reader that keeps up, as a distant node must be to use its line."""
 
 EXTRA_BYTES = 4 * 1024 * 1024
-"""Bytes by which all windows of one connection may be larger than `WINDOW` together."""
+"""Total bytes by which all windows of one connection together may exceed `WINDOW`."""
 
 QUICK_SECONDS = 0.25
-"""A reader who has read half a window within these is given a window of twice the size."""
+"""A reader that reads half a window within these seconds gets a window of twice the size."""
 
 MAX_STREAMS = 256
-"""Streams of one connection; the next ones are refused, unread."""
+"""Maximum number of streams of one connection; further ones are refused, unread."""
 
 FRAME_BYTES = 16 * 1024
-"""Bytes of one `DATA` frame, after which other streams have their turn."""
+"""Maximum size of one `DATA` frame, after which other streams have their turn."""
 
 MAX_UNSENT_REPLIES = 64 * 1024
-"""Bytes of frames that answer the other side's and that it does not read, beyond which it is cut off."""
+"""Bytes of unsent frames beyond which another reply is a violation: the other side does not read what it requests."""
 
 RESETS, RESETS_PER_SECOND = 2048.0, 512.0
-"""Streams that the asking side may open and cut, at once and for long: each has cost a connection of the HTTP server."""
+"""Token bucket of streams that the asking side may open and reset: each has cost a connection of the HTTP server."""
 
 _MOST_CREDIT = 2**31
 _LAST_STREAM = 2**32 - 1
@@ -55,7 +55,7 @@ _LAST_STREAM = 2**32 - 1
 _DATA, _WINDOW, _PING, _GO_AWAY = map(int, FrameType)
 _SYN, _ACK, _FIN, _RST = map(int, Flag)
 _BRIEF_BYTES, _brief = BRIEF.size, BRIEF.unpack_from
-_tuple = tuple.__new__  # a named one makes itself in Python
+_tuple = tuple.__new__  # a named tuple's own runs in Python
 
 
 @dataclass(slots=True)
@@ -63,32 +63,32 @@ class _Stream:
     """One stream, as one side sees it."""
 
     flags: int = 0
-    """What its next frame says besides: that it is taken."""
+    """Flags of its next frame: `ACK` if this side has accepted it."""
     taken: bool = False
-    """Whether the other side has taken it."""
+    """Whether the other side has accepted it."""
     credit: int = WINDOW
     """Bytes that may still be sent."""
     pending: bytearray = field(default_factory=bytearray)
     """Bytes that wait to be sent."""
     ends: bool = False
-    """Whether nothing more comes after them."""
+    """Whether nothing more follows them."""
     queued: bool = False
     """Whether it waits for its turn to send."""
     turn: int = -1
-    """When it sent something last that did not have to wait, in calls of `data_to_send`."""
+    """When it last sent something without waiting, counted in calls of `data_to_send`."""
     sent_end: bool = False
     got_end: bool = False
     deaf: bool = False
     """Whether its reader is gone."""
     heard: bool = True
-    """Whether somebody reads what comes, and more may: neither ended nor deaf."""
+    """Whether there is a reader, and more may come: neither `got_end` nor `deaf`."""
     window: int = WINDOW
     room: int = WINDOW
     """Bytes that the other side may still send."""
     read: int = 0
-    """Bytes that the reader has taken, and that were not given back as room."""
+    """Bytes that the reader has taken and that were not yet given back as room."""
     since: float = 0.0
-    """When room was given back last."""
+    """When room was last given back."""
 
 
 class Mux:
@@ -103,11 +103,11 @@ class Mux:
         self._turns: deque[int] = deque()
         self._control = bytearray()
         self._ready = bytearray()
-        """Frames of `DATA` that were made when their bytes came: at most one of a stream for each call of `data_to_send`."""
+        """`DATA` frames that were made at once in `send`: at most one of each stream for a call of `data_to_send`."""
         self._turn = 0
         self._partial = b""
         self._inward = 0
-        """The stream whose `DATA` frame is coming, and how many of its bytes are to come."""
+        """The stream whose `DATA` frame is being received; `_left` is how many of its bytes are still to come."""
         self._left = 0
         self._fin = False
         self._extra = EXTRA_BYTES
@@ -118,7 +118,7 @@ class Mux:
 
     @property
     def used_up(self) -> bool:
-        """Whether there is no number for another stream."""
+        """Whether no number is left for another stream."""
         return self._newest >= _LAST_STREAM
 
     @property
@@ -126,24 +126,24 @@ class Mux:
         """Whether something could be sent now."""
         return bool(self._control or self._ready or self._turns)
 
-    # What this side does.
+    # Actions of this side.
 
     def open(self) -> int:
-        """Open a stream."""
+        """Open a stream and return its number."""
         self._newest += 2
         self._streams[self._newest] = _Stream()
         self._say(_WINDOW, _SYN, self._newest)
         return self._newest
 
     def send(self, number: int, data: bytes | bytearray | memoryview) -> int:
-        """Send bytes on a stream as soon as there is credit; return how many of it wait to be sent."""
+        """Send bytes on a stream as soon as there is credit; return how many of its bytes wait to be sent."""
         stream = self._streams.get(number)
         if stream is None or stream.ends:
             return 0
         size, ready, turn = len(data), self._ready, self._turn
         first = stream.turn != turn and not (stream.pending or stream.flags)
         if first and size <= stream.credit and size + len(ready) <= FRAME_BYTES:
-            # As nearly all that is sent: a little, and nothing else of its stream in this turn.
+            # The common case: few bytes, and no others of their stream in this turn.
             stream.turn = turn
             stream.credit -= size
             ready += PLAIN_DATA.pack(number, size)
@@ -159,14 +159,14 @@ class Mux:
         return len(stream.pending) if stream is not None else 0
 
     def end(self, number: int) -> None:
-        """Send nothing more on a stream once what waits is sent."""
+        """Half-close a stream: send nothing more once what waits is sent."""
         stream = self._streams.get(number)
         if stream is not None and not stream.ends:
             stream.ends = True
             self._wait_for_turn(number, stream)
 
     def close(self, number: int) -> None:
-        """End a stream, and read no more of it: it is over when what waits is sent."""
+        """End a stream and read no more of it; it is over when what waits is sent."""
         stream = self._streams.get(number)
         if stream is None:
             return
@@ -176,7 +176,7 @@ class Mux:
         self.end(number)
 
     def cut(self, number: int) -> None:
-        """Want nothing more of a stream, at once. What was written before and has credit still goes, as over a socket."""
+        """Reset a stream at once. What was written before and has credit is still sent, as over a socket."""
         stream = self._streams.get(number)
         if stream is not None:
             self._control += self._ready
@@ -187,7 +187,7 @@ class Mux:
             self._forget(number)
 
     def consumed(self, number: int, count: int, now: float) -> bool:
-        """The reader of a stream has taken bytes: give back as much room, if that is worth a frame; return whether it is."""
+        """Note that a stream's reader has taken bytes; give them back as room if that is worth a frame, and return whether."""
         stream = self._streams.get(number)
         if stream is None or stream.got_end:
             return False
@@ -207,16 +207,16 @@ class Mux:
         return True
 
     def ping(self) -> None:
-        """Have the other side say that it lives."""
+        """Ask the other side to show that it is alive."""
         self._say(_PING, _SYN, 0)
 
     def go_away(self) -> None:
-        """Take no new streams."""
+        """Take no new streams from now on, and tell the other side."""
         self.leaving = True
         self._say(_GO_AWAY, 0, 0)
 
     def data_to_send(self, at_most: int) -> bytes:
-        """Return the frames that can be sent now: those about streams, then bytes of each stream in turn, to about `at_most`."""
+        """Return the frames that can be sent now: control frames, then bytes of each stream in turn, up to about `at_most`."""
         self._turn += 1
         out = self._control + self._ready
         self._control.clear()
@@ -250,10 +250,10 @@ class Mux:
         elif not whole:
             self._wait_for_turn(number, stream)
 
-    # What comes from the other side.
+    # Input from the other side.
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Take in bytes; raise `ProtocolViolation`, with a reason, for what breaks the rules."""
+        """Take in bytes and return their events; raise `ProtocolViolation`, with a reason, if they break the rules."""
         if self._partial:
             data, self._partial = self._partial + data, b""
         events: list[Event] = []
@@ -268,7 +268,7 @@ class Mux:
             stream = None if marked else streams.get(number)
             end = at + value
             if stream is not None and stream.heard and 0 < value <= stream.room and end <= size:
-                # As nearly all frames are: bytes of a stream, here as a whole.
+                # The common case: bytes of a stream, in a frame that has come whole.
                 stream.room -= value
                 events.append(_tuple(Received, (number, data[at:end])))
                 at = end
@@ -321,7 +321,7 @@ class Mux:
         return self._streams.get(number)
 
     def _announced(self, number: int, stream: _Stream | None, size: int, *, ends: bool) -> None:
-        """`DATA` comes. Bytes for a stream that is over are passed over."""
+        """Begin a `DATA` frame; raise `ProtocolViolation`. Bytes for a stream that is over are skipped."""
         self._inward, self._left, self._fin = number, size, ends
         if stream is None:
             if size > MAX_WINDOW:
@@ -334,7 +334,7 @@ class Mux:
             stream.room -= size
 
     def _take(self, data: bytes, at: int, events: list[Event]) -> int:
-        """Take in what has come of a `DATA` frame's bytes, and return where it ends."""
+        """Take in what has come of a `DATA` frame's bytes, and return where that ends."""
         piece = data[at : at + self._left]
         self._left -= len(piece)
         stream = self._streams.get(self._inward)
@@ -375,10 +375,10 @@ class Mux:
             events.append(StreamCut(number, stream.taken))
         self._forget(number)
 
-    # How.
+    # Internals.
 
     def _wait_for_turn(self, number: int, stream: _Stream) -> None:
-        """Let a stream send when it can: bytes, or its end alone."""
+        """Queue a stream if it can send something: bytes, or its end alone."""
         ready = bool(stream.credit) if stream.pending else stream.ends and not stream.sent_end
         if ready and not stream.queued:
             stream.queued = True

@@ -1,7 +1,7 @@
-"""Frames of a shared connection, which are yamux's, and the events that they mean to the other side.
+"""Frames of a shared connection, which are yamux's, and the events that they mean to their receiver.
 
-A frame is a version (u8), a kind (u8), flags (u16), a stream (u32), a number (u32), all big endian; after `DATA` come as many
-bytes as the number says.
+A frame is a version (u8), a kind (u8), flags (u16), a stream (u32), a number (u32), all big endian; a `DATA` frame is followed
+by as many bytes as the number says.
 """
 
 import struct
@@ -12,14 +12,14 @@ FRAME = struct.Struct("!BBHII")
 VERSION = 0
 
 PLAIN_DATA = struct.Struct("!4xII")
-"""A frame of `DATA` without flags."""
+"""Header of a `DATA` frame without flags."""
 
 BRIEF = struct.Struct("!III")
-"""A frame whose version, kind and flags are one number: nothing, where it is a plain one of `DATA`."""
+"""Header of a frame whose version, kind and flags are read as one number: 0 for `DATA` without flags."""
 
 
 class FrameType(IntEnum):
-    """What a frame is about."""
+    """Kind of a frame."""
 
     DATA = 0
     WINDOW = 1
@@ -28,7 +28,7 @@ class FrameType(IntEnum):
 
 
 class Flag(IntFlag):
-    """What a frame says besides."""
+    """Flags of a frame."""
 
     SYN = 1
     ACK = 2
@@ -43,7 +43,7 @@ class Opened(NamedTuple):
 
 
 class Received(NamedTuple):
-    """Bytes of a stream came; `Mux.consumed` says when its reader has taken them."""
+    """Bytes of a stream came; call `Mux.consumed` when its reader has taken them."""
 
     stream: int
     data: bytes
@@ -56,18 +56,18 @@ class Ended(NamedTuple):
 
 
 class StreamCut(NamedTuple):
-    """The other side wants nothing more of a stream; `taken` says whether it had taken the stream at all."""
+    """The other side reset a stream; `taken` says whether it had accepted the stream at all."""
 
     stream: int
     taken: bool
 
 
 class GoneAway(NamedTuple):
-    """The other side takes no new streams; those that it has taken go on."""
+    """The other side takes no new streams; those that it has accepted go on."""
 
 
 class Answered(NamedTuple):
-    """The other side answered a ping: it lives."""
+    """The other side answered a ping: it is alive."""
 
 
 Event = Opened | Received | Ended | StreamCut | GoneAway | Answered

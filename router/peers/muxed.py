@@ -1,6 +1,6 @@
-"""Connection between two nodes that carries many streams: the shell around `router.peers.mux`.
+"""Connection between two nodes that carries many streams: the I/O around `router.peers.mux`.
 
-All frames of one turn of the loop leave in one write. What is dead is noticed, and what nobody uses ends.
+All frames of one turn of the loop leave in one write. A dead connection is noticed and cut, an unused one is closed.
 """
 
 import asyncio
@@ -14,16 +14,16 @@ from router.peers.mux_frames import Answered, Ended, Event, GoneAway, Opened, Re
 from router.peers.muxed_stream import MuxedStream, StreamProtocol
 
 LOOK_SECONDS = 15.0
-"""Seconds without a word after which the other side is asked whether it lives."""
+"""Seconds between two checks, and of silence after which the other side is pinged."""
 
 SILENT_LOOKS = 4
-"""Such questions in a row without a word, after which the connection is cut: a machine that is gone closes nothing."""
+"""Pings in a row without a byte in return, after which the connection is cut: a machine that is gone closes nothing."""
 
 IDLE_LOOKS = 4
-"""Such looks in a row without a stream, after which the asking side ends the connection."""
+"""Checks in a row without a stream, after which the asking side ends the connection."""
 
 ANSWER_SECONDS = 0.5
-"""Seconds within which a connection that is doubted has to answer, or nothing more is opened on it."""
+"""Seconds within which a connection in doubt has to answer a ping, or no more streams are opened on it."""
 
 TURN_BYTES = 256 * 1024
 """Bytes that are sent in one turn of the loop, and that the transport may hold before streams wait."""
@@ -34,10 +34,10 @@ Factory = Callable[[], StreamProtocol]
 
 
 class Owner(Protocol):
-    """Whoever has connections."""
+    """Owner of connections."""
 
     def begun(self, connection: "MuxedConnection") -> None:
-        """Take in a connection that stands."""
+        """Take in a connection that is open."""
 
     def ended(self, connection: "MuxedConnection") -> None:
         """Forget a connection that is gone."""
@@ -47,11 +47,11 @@ class MuxedConnection(asyncio.Protocol):
     """One connection, and its streams."""
 
     def __init__(self, owner: "Owner", *, accept: Factory | None = None) -> None:
-        """With `accept`, which makes the protocol of each stream, this is the side that is asked."""
+        """Start the asked side if there is `accept`, which makes the protocol of each stream, else the asking side."""
         self.loop = asyncio.get_running_loop()
         self.mux = Mux(asking=accept is None)
         self.draining = False
-        """Whether no new requests are sent on it: its streams go on, and it ends with them."""
+        """Whether no new requests are sent on it: its streams go on, and it ends with the last."""
         self._accept = accept
         self._owner = owner
         self._transport: asyncio.Transport | None = None
@@ -69,7 +69,7 @@ class MuxedConnection(asyncio.Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether it stands."""
+        """Whether the connection is open."""
         return self._transport is not None and not self._transport.is_closing()
 
     def stream(self, protocol: StreamProtocol) -> None:
@@ -79,7 +79,7 @@ class MuxedConnection(asyncio.Protocol):
         self.flush_soon()
 
     async def check(self, within: float = ANSWER_SECONDS) -> None:
-        """Open nothing more on it unless the other side says within so many seconds that it lives."""
+        """Ping the other side, and drain unless it answers within so many seconds."""
         answer = self.loop.create_future()
         self._asked.append(answer)
         self.mux.ping()
@@ -91,7 +91,7 @@ class MuxedConnection(asyncio.Protocol):
             self.drain()
 
     def drain(self) -> None:
-        """Open nothing more on it, and end with the last stream."""
+        """Open no more streams, and end with the last one."""
         self.draining = True
         self._end_when_idle()
 
@@ -103,45 +103,45 @@ class MuxedConnection(asyncio.Protocol):
             self.flush_soon()
 
     def abort(self) -> None:
-        """Cut it."""
+        """Cut the connection."""
         if self._transport is not None:
             self._transport.abort()
 
-    # What streams call.
+    # Called by streams.
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return what the transport knows."""
         return default if self._transport is None else self._transport.get_extra_info(name, default)
 
     def flush_soon(self) -> None:
-        """Send what there is at the end of this turn of the loop."""
+        """Send what is ready at the end of this turn of the loop."""
         if self._flush is None and not self._blocked and self._transport is not None:
             self._flush = self.loop.call_soon(self._flushed)
 
     def consumed(self, number: int, count: int) -> None:
-        """A stream's reader has taken bytes."""
+        """Note that a stream's reader has taken bytes."""
         if self.mux.consumed(number, count, self.loop.time()):
             self.flush_soon()
 
     def watch(self, stream: MuxedStream) -> None:
-        """Tell a stream when something was sent."""
+        """Tell a stream from now on when something was sent."""
         self._watched[stream] = None
 
     def unwatch(self, stream: MuxedStream) -> None:
-        """Tell it no more, unless it is closing."""
+        """Stop telling a stream, unless it is closing."""
         if not stream.is_closing():
             self._watched.pop(stream, None)
 
     def forget(self, stream: MuxedStream) -> None:
-        """A stream is over."""
+        """Forget a stream that is over."""
         self._streams.pop(stream.number, None)
         self._watched.pop(stream, None)
         self._end_when_idle()
 
-    # What the transport calls.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Keep the transport, start the checks, and tell the owner."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(TURN_BYTES)
         self._look = self.loop.call_later(LOOK_SECONDS, self._see_to_it)
@@ -157,7 +157,7 @@ class MuxedConnection(asyncio.Protocol):
             self.abort()
             return
         for event in events:
-            # As nearly all are; the others have more to look at.
+            # The common case; the other events need more checks.
             if type(event) is Received:
                 number, piece = event
                 if (stream := self._streams.get(number)) is not None:
@@ -168,16 +168,16 @@ class MuxedConnection(asyncio.Protocol):
             self.flush_soon()
 
     def pause_writing(self) -> None:
-        """The transport holds enough: streams keep what they have."""
+        """Stop sending: the transport's buffer is full, so streams keep what they have."""
         self._blocked = True
 
     def resume_writing(self) -> None:
-        """The transport takes more."""
+        """Send again: the transport takes more."""
         self._blocked = False
         self.flush_soon()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is gone, and every stream with it."""
+        """End every stream, and tell the owner."""
         self._transport = None
         self.draining = True
         for handle in (self._flush, self._look):
@@ -188,7 +188,7 @@ class MuxedConnection(asyncio.Protocol):
             stream.lose(error or ConnectionResetError("the link is closed"))
         self._owner.ended(self)
 
-    # How.
+    # Internals.
 
     def _begin(self, number: int, protocol: StreamProtocol) -> None:
         stream = self._streams[number] = MuxedStream(self, number, protocol)
@@ -201,14 +201,14 @@ class MuxedConnection(asyncio.Protocol):
             case Ended(number) if (stream := self._streams.get(number)) is not None:
                 stream.feed_end()
             case StreamCut(number, taken) if (stream := self._streams.get(number)) is not None:
-                # Nobody has read a byte of what is refused.
+                # No byte of a refused stream was read.
                 stream.lose(ConnectionResetError() if taken else ConnectionRefusedError())
             case GoneAway():
                 self.drain()
             case Answered():
                 self._answered()
             case _:
-                pass  # of a stream that was closed by an event before
+                pass  # of a stream that an earlier event closed
 
     def _answered(self) -> None:
         asked, self._asked = self._asked, []
@@ -234,7 +234,7 @@ class MuxedConnection(asyncio.Protocol):
                 self._transport.write(data)
 
     def _end_when_idle(self) -> None:
-        # The asked side may still have to refuse what is on its way.
+        # The asked side does not close: it may still have to refuse streams that are on their way.
         over = self.draining and self._accept is None and not self._streams
         if over and self._transport is not None:
             self._send()
@@ -242,7 +242,7 @@ class MuxedConnection(asyncio.Protocol):
                 self._transport.close()
 
     def _see_to_it(self) -> None:
-        """End what nobody uses; ask whether the other end lives where nothing comes, and cut what is dead."""
+        """Drain the connection if it is unused, ping the other side if it is silent, and cut the connection if that is dead."""
         self._silent = 0 if self._heard else self._silent + 1
         self._idle = 0 if self._streams else self._idle + 1
         self._heard = False

@@ -1,6 +1,6 @@
-"""Stream of a shared connection as a transport, for a protocol that would else have a connection of its own.
+"""Stream of a shared connection as a transport, for a protocol that would otherwise have a connection of its own.
 
-A reader who stalls holds up this stream alone: what it has not taken is bounded by the window of `router.peers.mux`.
+A stalled reader holds up this stream alone: what it has not taken is bounded by the window of `router.peers.mux`.
 """
 
 import asyncio
@@ -11,31 +11,31 @@ from typing import Any, Protocol, cast
 from router.peers.mux import Mux
 
 _TOLD_BYTES = 4 * 1024
-"""Bytes that a protocol takes before the connection is told: few beside a window, so that no writer waits for them."""
+"""Bytes that a protocol takes before the connection is told: few compared to a window, so that no writer waits for them."""
 
-_HELD_BYTES = 64 * 1024  # before its writer is told to wait; it may say otherwise
+_HELD_BYTES = 64 * 1024  # default high-water mark of a stream's unsent bytes
 
 
 class StreamProtocol(Protocol):
-    """What asyncio's protocols have: one whose bytes a socket puts into a buffer takes them from a stream as they are."""
+    """Methods of asyncio's protocols; a buffered one, which has a buffer for a socket, takes a stream's bytes this way too."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Take the transport."""
 
     def data_received(self, data: bytes) -> None:
         """Take in bytes."""
 
     def eof_received(self) -> bool | None:
-        """Nothing more comes; return whether the stream stays open."""
+        """Take in the other side's end; return whether the stream stays open."""
 
     def pause_writing(self) -> None:
-        """The transport holds enough."""
+        """Stop writing: the transport holds enough."""
 
     def resume_writing(self) -> None:
-        """The transport takes more."""
+        """Write again: the transport takes more."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The stream is over."""
+        """Take in that the stream is over."""
 
 
 class Carrier(Protocol):
@@ -48,23 +48,23 @@ class Carrier(Protocol):
         """Return what the transport knows."""
 
     def flush_soon(self) -> None:
-        """Send what there is at the end of this turn of the loop."""
+        """Send what is ready at the end of this turn of the loop."""
 
     def consumed(self, number: int, count: int) -> None:
-        """A stream's reader has taken bytes."""
+        """Note that a stream's reader has taken bytes."""
 
     def watch(self, stream: "MuxedStream") -> None:
-        """Tell a stream when something was sent."""
+        """Tell a stream from now on when something was sent."""
 
     def unwatch(self, stream: "MuxedStream") -> None:
-        """Tell it no more, unless it is closing."""
+        """Stop telling a stream, unless it is closing."""
 
     def forget(self, stream: "MuxedStream") -> None:
-        """A stream is over."""
+        """Forget a stream that is over."""
 
 
 class MuxedStream(asyncio.Transport):
-    """Transport of one stream, for a protocol that would else have a connection of its own."""
+    """Transport of one stream, for a protocol that would otherwise have a connection of its own."""
 
     def __init__(self, connection: Carrier, number: int, protocol: StreamProtocol) -> None:
         super().__init__()
@@ -77,18 +77,18 @@ class MuxedStream(asyncio.Transport):
         self._paused = False
         self._unread: deque[bytes] = deque()
         self._taken = 0
-        """Bytes that the protocol has taken, and the connection was not told of."""
+        """Bytes that the protocol has taken and the connection was not yet told of."""
         self._ended = False
-        """Whether the other side has ended, and the protocol was not told."""
+        """Whether the other side has ended and the protocol was not yet told."""
 
-    # What the protocol calls.
+    # Called by the protocol.
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return what the connection knows of itself."""
         return self._connection.get_extra_info(name, default)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Have another protocol from now on."""
+        """Use another protocol from now on."""
         self._protocol = cast("StreamProtocol", protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
@@ -96,33 +96,33 @@ class MuxedStream(asyncio.Transport):
         return cast("asyncio.BaseProtocol", self._protocol)
 
     def is_closing(self) -> bool:
-        """Whether nothing more can be written."""
+        """Return whether nothing more can be written."""
         return self._closing
 
     def is_reading(self) -> bool:
-        """Whether bytes are handed over as they come."""
+        """Return whether bytes are handed over as they come."""
         return not (self._paused or self._closing)
 
     def pause_reading(self) -> None:
-        """Keep what comes: so much as the other side has credit for, and no more."""
+        """Keep what comes, which is at most what the other side has credit for."""
         self._paused = True
 
     def resume_reading(self) -> None:
-        """Hand over what was kept, soon."""
+        """Hand over what comes, and soon what was kept."""
         if self._paused:
             self._paused = False
             if self._unread or self._ended:
                 self._connection.loop.call_soon(self._hand_over)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Say how many bytes may wait before the protocol is told to wait, and how few before it may go on."""
+        """Set the high-water mark of unsent bytes, above which the protocol is paused, and the low-water mark to resume it."""
         if high is None:
             high = _HELD_BYTES if low is None else 4 * low
         self._high, self._low = high, high // 4 if low is None else low
         self._fill()
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """Return both."""
+        """Return the low-water and the high-water mark."""
         return self._low, self._high
 
     def get_write_buffer_size(self) -> int:
@@ -130,7 +130,7 @@ class MuxedStream(asyncio.Transport):
         return self._connection.mux.unsent(self.number)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send bytes with this turn's."""
+        """Send bytes at the end of this turn of the loop."""
         if data and not self._closing:
             unsent = self._connection.mux.send(self.number, data)
             self._connection.flush_soon()
@@ -138,20 +138,20 @@ class MuxedStream(asyncio.Transport):
                 self._fill()
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Send several."""
+        """Send several pieces."""
         self.write(b"".join(list_of_data))
 
     def can_write_eof(self) -> bool:
-        """Each way has an end of its own."""
+        """Return true: each direction has an end of its own."""
         return True
 
     def write_eof(self) -> None:
-        """Send nothing more, and read on."""
+        """Half-close: send nothing more, and read on."""
         self._connection.mux.end(self.number)
         self._connection.flush_soon()
 
     def close(self) -> None:
-        """Send what waits and the end, read no more."""
+        """Send what waits and the end, and read no more."""
         if not self._closing:
             self._closing = True
             self._unread.clear()
@@ -166,7 +166,7 @@ class MuxedStream(asyncio.Transport):
             self._connection.flush_soon()
             self.lose(None)
 
-    # What the connection calls.
+    # Called by the connection.
 
     def feed(self, data: bytes) -> None:
         """Take in bytes."""
@@ -179,12 +179,12 @@ class MuxedStream(asyncio.Transport):
             self._tell()
 
     def feed_end(self) -> None:
-        """The other side has ended."""
+        """Take in the other side's end."""
         self._ended = True
         self._hand_over()
 
     def sent(self) -> None:
-        """Something was sent: go on writing if enough was, and end when all was that had to be."""
+        """Note that something was sent: resume the protocol if few bytes are left, and end a closing stream if none are."""
         unsent = self.get_write_buffer_size()
         if self._full and unsent <= self._low:
             self._full = False
@@ -194,14 +194,14 @@ class MuxedStream(asyncio.Transport):
             self.lose(None)
 
     def lose(self, error: Exception | None) -> None:
-        """The stream is over; the protocol is told soon."""
+        """End the stream; the protocol is told soon."""
         if not self._lost:
             self._closing = self._lost = True
             self._unread.clear()
             self._connection.forget(self)
             self._connection.loop.call_soon(self._protocol.connection_lost, error)
 
-    # How.
+    # Internals.
 
     def _fill(self) -> None:
         if not self._full and self.get_write_buffer_size() > self._high:

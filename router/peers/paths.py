@@ -1,4 +1,4 @@
-"""Paths to one peer, and the one that is taken: an address that has proven itself, else a pipe; and the connections kept."""
+"""Paths to one peer, with their connections, and the choice among them: an address that has proven itself, else a pipe."""
 
 import asyncio
 import ssl
@@ -21,7 +21,7 @@ from router.settings import RouterSettings
 _FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 320.0
 _BESIDE_ANOTHER_WAY = 0.5
-_TRIED = 64  # addresses that one peer's records may name before the oldest are waited for again
+_TRIED = 64  # tried addresses of one peer, beyond which earlier ones are waited for again
 _PIPED = URL("https://peer.invalid")  # RFC 2606: a name that never resolves
 
 
@@ -37,7 +37,7 @@ class Link:
     async def ask(
         self, path: str, headers: Mapping[str, str], body: bytes = b"", *, at_most: int
     ) -> tuple[int, bytes]:
-        """Get something short, or post a body for it; return status and answer, or raise `HttpError`."""
+        """Get a short answer, or post a body for one; return status and answer, or raise `HttpError`."""
         start = start_of(self.base.with_path(path), "POST" if body else "GET")
         reply = await self.place.ask(request_head(start, headers, len(body)), body)
         try:
@@ -65,7 +65,7 @@ class Proven:
 
 @dataclass(frozen=True, slots=True)
 class Shut:
-    """No address answered; they are tried again then, for nobody to wait for, and left alone for twice the pause."""
+    """No address answered. From `until` on they are tried again in the background, and then left alone for twice the pause."""
 
     until: float
     pause: float
@@ -76,7 +76,7 @@ Direct = Untried | Proven | Shut
 
 
 class Way:
-    """What is known of the way to one peer, and the connections that stand."""
+    """State of the way to one peer, and its open connections."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Way:
         settings: RouterSettings,
         objection: Objection = lambda address, port: "",  # noqa: ARG005
     ) -> None:
-        """Take what ways need; `objection` is asked of each address that a peer's claims lead to."""
+        """Take what ways need; `objection` is called for each address to which a peer's claims lead."""
         self.reach = reach
         self.deadlines = Deadlines()
         self._context = context
@@ -105,23 +105,23 @@ class Way:
         self._pipes: dict[Route, SharedPlace] = {}
 
     def learn(self, reach: Reach) -> None:
-        """Take in a newer word on the peer's addresses."""
+        """Take in a newer statement of the peer's addresses."""
         self.reach = reach
 
     def forgive(self) -> None:
-        """The peer was lost and lives: its addresses deserve to be waited for once more, if they may be why it is reached."""
+        """Wait once more for the addresses of a peer that was lost and is alive, unless it is reached in another way."""
         if isinstance(self._direct, Shut) and not self._peers.cut_off(self._peer):
             self._direct = Untried()
 
     def doubt(self) -> None:
-        """A request could not connect: an address that was proven has to be proven anew, and pipes have to answer."""
+        """Have a proven address proven anew, and pipes answer a ping, since a request could not connect."""
         if isinstance(self._direct, Proven):
             self._direct = Untried()
         for place in self._pipes.values():
             self._crew.spawn(place.check())
 
     def let_go(self) -> None:
-        """Cut the idle connections: the peer was started anew, and may not have told the end of its last run."""
+        """Cut the idle connections: the peer was restarted, and may not have told the end of its last run."""
         for place in (*self._pipes.values(), *self._places.values()):
             place.let_go()
 
@@ -136,12 +136,12 @@ class Way:
             place.close()
 
     def proven(self) -> Link | None:
-        """Return the way over an address that is proven, if there is one."""
+        """Return the link over a proven address, if there is one."""
         direct = self._direct
         return direct.link if isinstance(direct, Proven) else None
 
     async def link(self, addresses: list[URL]) -> Link:
-        """Choose between the ways. All callers wait for addresses that were never tried, nobody for those that failed."""
+        """Choose between the ways. Requests wait for addresses that were never tried, but not for those that failed."""
         if not addresses:
             return await self._piped()
         if isinstance(self._direct, Proven) and self._direct.link.base not in addresses:
@@ -195,7 +195,7 @@ class Way:
         return None
 
     def _patience(self) -> float:
-        # Who gives addresses at relays says that others cannot dial it: its own are for those beside it.
+        # A peer that names relay addresses cannot be dialled from elsewhere: its own addresses are for nodes beside it.
         relayed = any("/p2p-circuit" in address for address in self.reach.mesh)
         longest = self._settings.connect_timeout
         if relayed or self._peers.cut_off(self._peer):
@@ -221,7 +221,7 @@ class Way:
 
     async def _piped(self) -> Link:
         route = Route.RELAY if await self._peers.relayed(self._peer) else Route.DIRECT
-        # Pipes through a relay are not for requests that can go straight: the relay is let go of once they are closed.
+        # Pipes through a relay are not for requests that can go directly: once they are closed the relay is released.
         for other in [r for r in self._pipes if r is not route]:
             self._pipes.pop(other).retire()
         if route not in self._pipes:

@@ -1,11 +1,11 @@
-"""HTTPS over a mesh pipe: through a socket pair: TLS at one end, a pump to the pipe at the other.
+"""HTTPS over a mesh pipe, by way of a socket pair: TLS at one end, a pump to the pipe at the other.
 
-TLS runs from node to node, so what carries the pipe reads nothing. Buffers are those of the sockets and streams, some
+TLS runs from node to node, so nodes that carry the pipe can read nothing. Buffers are those of the sockets and streams, some
 hundred KiB a direction; a slow reader slows its writer. Closing the connection resets the pipe, and the other way round.
 
-Dialling of a peer that is not connected: at its addresses, soon after that through its relays, then through whoever reaches it.
+Dialling of a peer that is not connected: at its addresses, soon after that through its relays, then through peers that reach it.
 
-What did not answer is left alone, longer each time, and is never waited for again until the peer is heard anew.
+An address that did not answer is left alone, longer each time; no request waits for it again until the peer is heard anew.
 """
 
 import asyncio
@@ -28,48 +28,48 @@ from registry.task_group import BackgroundTasks
 from router.http.pool import RawDial
 
 ADDRESSES_DIALLED = 2
-"""Addresses of each kind that a request waits for; nodes name first what others dial most easily."""
+"""Addresses of each kind that a request waits for; nodes name first those that other nodes dial most easily."""
 
 HEAD_START = 0.4
-"""Seconds that a peer's own addresses get before its relays are asked as well; a dial takes 0.25 at least."""
+"""Seconds that a peer's own addresses get before its relays are tried as well; a dial takes 0.25 at least."""
 
 HELPERS_ASKED = 4
-"""Connected peers that are asked, one after the other, to carry a circuit to one that we do not reach."""
+"""Connected peers that are asked, one after the other, to carry a circuit to a peer that this node does not reach."""
 
 _FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 320.0
 
 
 class Records(Protocol):
-    """Whoever has the records of other nodes, and knows whether they live."""
+    """Source of the records of other nodes, and of their liveness."""
 
     @property
     def catalog(self) -> Catalog:
         """The newest record of every node."""
 
     def pulse(self, node: PeerId) -> Pulse | None:
-        """Return what is known of another node's life."""
+        """Return what is known of another node's liveness."""
 
 
 class Peers(Protocol):
     """Other nodes, and the ways to them over the mesh."""
 
     def reach(self, peer: PeerId) -> Reach | None:
-        """Return how a peer says that it is reached, `None` for a stranger."""
+        """Return how a peer says that it is reached, `None` for an unknown peer."""
 
     async def open_pipe(self, peer: PeerId) -> Pipe:
         """Open a pipe; raise a `RegistryError`."""
 
     async def relayed(self, peer: PeerId) -> bool:
-        """Have a peer connected, and say whether that is through a relay; never raise."""
+        """Have a peer connected, and return whether that is through a relay; never raise."""
 
     def cut_off(self, peer: PeerId) -> bool:
-        """Say whether the direct way to a peer that lives is shut: others prove its life, or carry to it."""
+        """Return whether the direct way to a live peer is shut: other nodes prove it alive, or a relay carries to it."""
 
 
 @dataclass
 class NoMesh:
-    """Peers of a process without a mesh: their records at most are known."""
+    """Peers of a process without a mesh, which knows at most their records."""
 
     reaches: Mapping[PeerId, Reach] = field(default_factory=dict)
 
@@ -78,20 +78,20 @@ class NoMesh:
         return self.reaches.get(peer)
 
     async def open_pipe(self, peer: PeerId) -> Pipe:
-        """Reach nobody."""
+        """Raise `PeerUnreachable`."""
         raise PeerUnreachable(f"this process has no mesh, and no address of {peer}")
 
     async def relayed(self, peer: PeerId) -> bool:  # noqa: ARG002 (Peers)
-        """Need no relay."""
+        """Return false: there is no relay."""
         return False
 
     def cut_off(self, peer: PeerId) -> bool:  # noqa: ARG002 (Peers)
-        """Know of no cut."""
+        """Return false: no cut is known."""
         return False
 
 
 class MeshPeers:
-    """Opens pipes to peers, and connects to those that are not connected. Lives on one event loop."""
+    """Opener of pipes to peers, which connects to those that are not connected. For one event loop."""
 
     def __init__(self, mesh: Mesh, records: Records, *, timeout: float, now: Clock) -> None:
         self._mesh = mesh
@@ -103,7 +103,7 @@ class MeshPeers:
         self._crew = BackgroundTasks()
 
     def reach(self, peer: PeerId) -> Reach | None:
-        """Return how a peer says that it is reached, `None` for a stranger."""
+        """Return how a peer says that it is reached, `None` for an unknown peer."""
         return self._records.catalog.reach_of(peer)
 
     async def open_pipe(self, peer: PeerId) -> Pipe:
@@ -113,7 +113,7 @@ class MeshPeers:
         return await self._mesh.open_pipe(peer, timeout=self._timeout)
 
     async def relayed(self, peer: PeerId) -> bool:
-        """Connect to a peer unless it is connected, and say whether that is through a relay; never raise."""
+        """Connect to a peer unless it is connected, and return whether that is through a relay; never raise."""
         if not self._connected(peer):
             with suppress(MeshError, TimeoutError):
                 async with asyncio.timeout(self._timeout):
@@ -121,13 +121,13 @@ class MeshPeers:
         return self._carried(peer)
 
     def cut_off(self, peer: PeerId) -> bool:
-        """Say whether the direct way to a peer that lives is shut: others prove its life, or carry to it."""
+        """Return whether the direct way to a live peer is shut: other nodes prove it alive, or a relay carries to it."""
         pulse = self._records.pulse(peer)
         unreached = pulse is not None and pulse.contact is Status.UNREACHABLE
         return unreached or self._carried(peer)
 
     def forgive(self, peer: PeerId) -> None:
-        """A peer that was lost lives: its addresses may be waited for again."""
+        """Let requests wait again for the addresses of a peer that was lost and is alive."""
         for address in (*self._direct(peer), *self._relayed(peer)):
             self._silent.forget(address)
 
@@ -136,7 +136,7 @@ class MeshPeers:
         await self._crew.dismiss()
 
     async def _meet(self, peer: PeerId) -> None:
-        # Many requests at once wait for the same dials.
+        # Concurrent requests wait for the same dials.
         meeting = self._meetings.get(peer)
         if meeting is None:
             meeting = self._meetings[peer] = self._crew.spawn(self._dial(peer))
@@ -161,7 +161,7 @@ class MeshPeers:
         pulse = self._records.pulse(peer)
         last = pulse.proved_by if pulse else None
         near = [c for c in self._mesh.connections() if not c.relayed and c.peer != peer]
-        # Who proved its life last is connected to it.
+        # The node that last proved the peer alive is connected to it.
         near.sort(key=lambda c: (c.peer != last, c.round_trip))
         for helper in near[:HELPERS_ASKED]:
             with suppress(MeshError):
@@ -188,7 +188,7 @@ class MeshPeers:
         return True
 
     def _retry_silent(self, addresses: Sequence[str]) -> None:
-        """Try again what failed long enough ago, for nobody to wait for."""
+        """Try again, in the background, addresses that failed long enough ago."""
         now = self._now()
         for address in addresses:
             if self._silent.is_known(address) and self._silent.is_due(address, now):
@@ -220,13 +220,13 @@ _Made = TypeVar("_Made", bound=asyncio.BaseProtocol)
 _CHUNK_BYTES = 64 * 1024
 _CONNECT_SECONDS = 5.0
 _LINGER_SECONDS = 5.0
-"""How long the asking end may take to read the last of an answer before the pipe is cut."""
+"""Seconds that the asking end may take to read the last of an answer before the pipe is cut."""
 
 
 def over_pipes(
     peers: Peers, peer: PeerId, *, context: ssl.SSLContext, crew: BackgroundTasks
 ) -> RawDial:
-    """Return how to connect to a peer over pipes, a pipe for each connection."""
+    """Return a function that connects to a peer over pipes, with a pipe for each connection."""
 
     async def dial(make: Callable[[], _Made], /) -> _Made:
         try:
@@ -242,7 +242,7 @@ def over_pipes(
                 make, sock=ours, ssl=context, server_hostname=""
             )
         except BaseException:
-            # The loop still has the socket, and lets go of it at its end; closed here, its number would be another's.
+            # The loop still has the socket, and releases it at its end. Closed here, its descriptor could be reused before.
             with suppress(OSError):
                 ours.shutdown(socket.SHUT_RDWR)
             raise
@@ -273,7 +273,7 @@ async def couple(
     writer: asyncio.StreamWriter,
     at_local_end: Callable[[], Awaitable[None]],
 ) -> None:
-    """Carry bytes both ways. Whichever direction ends lets the other one end: a closed writer ends its reader."""
+    """Carry bytes both ways. The end of either direction lets the other one end: a closed writer ends its reader."""
     try:
         async with asyncio.TaskGroup() as directions:
             inward = directions.create_task(_inward(pipe, writer))

@@ -1,7 +1,7 @@
 """Question to another node: how busy its replica is, and how much of a conversation it has read.
 
-Asked of a few, before a long request is sent to one of them. Of a conversation hashes are sent; whoever was not told the words
-learns none. The answer is hostile until it is read.
+A few nodes are asked before a long request is sent to one of them. Only hashes of the conversation are sent, so a node that was
+not told its words learns none. The answer is untrusted until it is parsed.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from router.state.prefix_index import Read, ReplicaAnswer
 PATH = "/api/v1/replica"
 
 WITHIN = 0.25
-"""Seconds for which an answer is waited for: what it can save is soon lost."""
+"""Seconds to wait for an answer: a longer wait soon costs more than the answer can save."""
 
 PAUSE = 30.0
-"""Seconds for which a node that did not answer in time is not asked again: every request would wait for it."""
+"""Seconds for which a node that did not answer in time is not asked again, since every request would wait for it."""
 
 MAX_ANSWER_BYTES = 2_048
 
@@ -38,7 +38,7 @@ _OLDEST = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked: which replica, about which kind of request, and the hashes of the conversation's beginnings in order."""
+    """A question: which replica, which kind of request, and the hashes of the conversation's beginnings in order."""
 
     kind: Kind
     project: str
@@ -48,7 +48,7 @@ class Question:
 
 
 def question(said: Mapping[str, object]) -> Question:
-    """Read a question; raise `BadRequest` for what is none. The sizes in it are places: the answerer needs no other."""
+    """Read a question; raise `BadRequest` if it is malformed. Its sizes are positions, as the answering node needs no others."""
     match said:
         case {
             "kind": str(kind),
@@ -85,7 +85,7 @@ def answer_of(told: ReplicaAnswer) -> dict[str, object]:
 
 
 def told_of(body: bytes, said: Prefixes) -> ReplicaAnswer | None:
-    """Read an answer about a conversation; `None` for what is none."""
+    """Read an answer about a conversation; return `None` if it is malformed."""
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -109,7 +109,7 @@ def _is_read(count: int, age: float, said: Prefixes) -> bool:
 
 
 class ReplicaQuestions:
-    """Asks other nodes."""
+    """Client that asks other nodes about their replicas."""
 
     def __init__(self, links: Links, clock: Clock) -> None:
         self._links = links
@@ -117,7 +117,7 @@ class ReplicaQuestions:
         self._silent: dict[PeerId, float] = {}
 
     async def ask(self, request: Request, candidate: Candidate) -> ReplicaAnswer | None:
-        """Return what a candidate's node says; `None` where it does not in time."""
+        """Return what a candidate's node says, `None` if it does not answer in time, or failed to lately."""
         node, service = candidate.key
         if self._silent.get(node, 0.0) > self._now():
             return None

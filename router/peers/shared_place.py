@@ -1,4 +1,4 @@
-"""Place of another node: its HTTP connections are streams that share few TLS connections, where the node offers that."""
+"""Pool of HTTP connections to another node: streams that share few TLS connections, if the node offers that."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from router.peers.muxed import MuxedConnection
 from router.settings import RouterSettings
 
 STREAMS = 128
-"""Streams of one connection, beyond which another is opened: only one of a node's processes serves each."""
+"""Streams of one connection, beyond which another is opened: each is served by only one of a node's processes."""
 
 PIPE_STREAMS = 16
-"""Streams of one connection over a pipe, likewise: a pipe sends one piece after the other, several beside each other."""
+"""The same over a pipe: one pipe sends one piece after the other, several send in parallel."""
 
 
 class StreamConnection(Connection):
-    """A connection of HTTP that is a stream of a shared one, and serves no next request once that drains."""
+    """HTTP connection that is a stream of a shared connection, and serves no further request once that drains."""
 
     def __init__(self, home: Home, shared: MuxedConnection) -> None:
         super().__init__(home)
@@ -32,15 +32,15 @@ class StreamConnection(Connection):
 
     @property
     def quiet(self) -> bool:
-        """Whether the next request may be sent. The shared connection is always read, and what comes unasked ends the stream."""
+        """Whether the next request may be sent. The shared connection is always read; unexpected bytes end the stream."""
         return not self._shared.draining and self.open
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin; what is told of it is told while the shared connection hands out more, so not `prompt`."""
+        """Keep the transport; not `prompt`, as readers are woken while the shared connection still hands out more."""
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The stream is over; of one that was refused nobody has read anything."""
+        """End the reply; the request on a refused stream was not read."""
         if isinstance(error, ConnectionRefusedError) and self._reply is not None:
             self._reply.fail(CannotConnect("the other side accepts no more requests"))
             self._reply = None
@@ -48,7 +48,7 @@ class StreamConnection(Connection):
 
 
 class SharedDial:
-    """Opens HTTP connections to one address: as streams of a connection that stands, or of a new one."""
+    """Dialler of HTTP connections to one address: as streams of an open connection, or of a new one."""
 
     def __init__(self, dial: RawDial, home: Home, streams: int) -> None:
         self._dial = dial
@@ -56,7 +56,7 @@ class SharedDial:
         self._streams = streams
         self._shared: dict[MuxedConnection, None] = {}
         self._alone = False
-        """Whether the node offered nothing to share when it was dialled last."""
+        """Whether the node did not offer sharing when it was last dialled."""
         self._dialling = asyncio.Lock()
         self._closed = False
 
@@ -64,10 +64,10 @@ class SharedDial:
         return len(self._shared)
 
     async def __call__(self, make: Callable[[], Connection]) -> Connection:
-        """Return a connection that is open; raise `OSError`."""
+        """Return an open connection; raise `OSError`."""
         shared = self._roomy()
         if shared is None and not self._alone:
-            # Many requests at once wait for the same handshake.
+            # Concurrent requests wait for the same handshake.
             async with self._dialling:
                 shared = self._roomy()
                 if shared is None and not self._alone:
@@ -75,21 +75,21 @@ class SharedDial:
         return self._stream(shared) if shared is not None else await self._connect(make)
 
     def at_once(self) -> Connection | None:
-        """Return a stream of a connection that stands, if one has room."""
+        """Return a stream of an open connection, if one has room."""
         shared = self._roomy()
         return self._stream(shared) if shared is not None else None
 
     async def check(self) -> None:
-        """Open nothing more on what does not answer soon."""
+        """Open no more streams on connections that do not answer soon."""
         await asyncio.gather(*(shared.check() for shared in self._shared if not shared.draining))
 
     def renew(self) -> None:
-        """Open nothing more on what stands."""
+        """Open no more streams on the present connections."""
         for shared in tuple(self._shared):
             shared.drain()
 
     def close(self) -> None:
-        """Cut every connection, and each that was being made."""
+        """Cut every connection, and each that is being made."""
         self._closed = True
         for shared in tuple(self._shared):
             shared.abort()
@@ -129,7 +129,7 @@ class SharedDial:
 
 
 class SharedPlace(PooledPlace):
-    """The connections to one address of a node, or to its pipes."""
+    """Pool of the connections to one address of a node, or to its pipes."""
 
     def __init__(self, dial: RawDial, settings: RouterSettings, *, streams: int = STREAMS) -> None:
         self._shared = SharedDial(dial, self, streams)
@@ -141,7 +141,7 @@ class SharedPlace(PooledPlace):
         return super().unused and not len(self._shared)
 
     def idle(self) -> Connection | None:
-        """Take a connection on which a request may be sent at once: to open a stream takes no wait."""
+        """Take a connection on which a request may be sent at once: opening a stream needs no wait."""
         connection = super().idle()
         if connection is None and self.has_room and (opened := self._shared.at_once()):
             connection = opened
@@ -149,27 +149,27 @@ class SharedPlace(PooledPlace):
         return connection
 
     async def warm(self) -> None:
-        """Have a connection for the next requests, with an answer just now that proves it; raise `HttpError`."""
+        """Have a connection for the next requests, proven by an answer just now; raise `HttpError`."""
         await self.check()
         await super().warm()
 
     async def check(self) -> None:
-        """Send no new requests on what does not answer soon; those that are under way go on."""
+        """Send no new requests on connections that do not answer soon; requests in flight go on."""
         await self._shared.check()
 
     def let_go(self) -> None:
-        """Cut the idle connections, and send no new requests on what stands: nobody is at its other end any more."""
+        """Cut the idle connections, and send no new requests on the open ones, whose other end is gone."""
         super().let_go()
         self._shared.renew()
 
     def free(self, connection: Connection) -> None:
-        """Keep a connection for the next request, unless what it shares drains."""
+        """Keep a connection for the next request, unless its shared connection drains."""
         if isinstance(connection, StreamConnection) and connection.draining:
             connection.abort()
         else:
             super().free(connection)
 
     def close(self) -> None:
-        """Cut everything."""
+        """Cut every connection."""
         super().close()
         self._shared.close()

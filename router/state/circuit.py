@@ -1,12 +1,10 @@
-"""Circuit breakers of addresses: a circuit for each, moved by what requests met there; time is an argument.
+"""Circuit breakers of addresses, moved by the results of requests, and `Retry-After` of workers. No I/O, time is an argument.
 
-Failures in a row open a circuit: then nobody is sent there for a while, and one request at a time tries again, ever more
-rarely. What a caller did wrong, and a worker that is full, say nothing bad about health.
+Consecutive failures open the circuit of an address: no request is sent there for a while, then one request at a time tries
+again, less and less often. A caller's mistake, or a worker that is full, says nothing bad about health.
 
-Retry-After of workers, and what is left of it. No I/O, time is an argument.
-
-Who says `Retry-After` knows best when it may be of use again; asking sooner costs it what it has too little of. That holds also
-where nobody else serves the model: then the caller is told how long to wait.
+A worker that sends `Retry-After` knows best when it can serve again; asking it sooner costs it capacity that it lacks. That
+holds also where no other worker serves the model: then the caller is told how long to wait.
 """
 
 from dataclasses import dataclass
@@ -15,28 +13,28 @@ from enum import StrEnum
 from registry.clock import Chance
 
 LONGEST = 60.0
-"""Seconds that a worker is left alone at most, whatever it said; then a request finds out whether it still says so."""
+"""Upper bound of the seconds that a worker is left alone, whatever it asked for; then a request asks it again."""
 
 MAX_WAITING_ADDRESSES = 4_096
-"""Workers that are remembered; the one that spoke longest ago makes room, and is asked again sooner than it wished."""
+"""Workers that are remembered; the one that spoke longest ago is evicted, and is asked again sooner than it wished."""
 
 
 class RetryAfter:
-    """What workers said, by address."""
+    """Pauses that workers asked for, by address."""
 
     def __init__(self) -> None:
         self.told_by: dict[str, float] = {}
-        """Until when each address wants to be left alone."""
+        """The time until which each address wants to be left alone."""
 
     def told(self, address: str, seconds: float, now: float) -> None:
-        """Take in that a worker wants to be left alone for so many seconds; its newest word counts."""
+        """Note that a worker wants to be left alone for so many seconds; its newest statement counts."""
         self.told_by.pop(address, None)
         if len(self.told_by) >= MAX_WAITING_ADDRESSES:
             del self.told_by[next(iter(self.told_by))]
         self.told_by[address] = now + min(seconds, LONGEST)
 
     def left(self, address: str, now: float) -> float:
-        """Return for how many seconds a worker is still to be left alone, 0 for one that may be asked."""
+        """Return the seconds for which a worker is still to be left alone, 0 if it may be asked."""
         left = self.told_by.get(address, now) - now
         if left <= 0:
             self.told_by.pop(address, None)
@@ -49,10 +47,10 @@ TRIP = 3
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 8.0
-"""Seconds that an open circuit keeps requests away: doubled by each trial that fails, up to this."""
+"""Seconds for which an open circuit keeps requests away: doubled by each failed trial, up to `LONGEST_PAUSE`."""
 
 MAX_ADDRESSES = 20_000
-"""Circuits remembered; beyond that the one that was used longest ago is forgotten, and counts as closed."""
+"""Circuits that are remembered; beyond that the one added first is evicted, and counts as closed."""
 
 
 class Circuit(StrEnum):
@@ -64,21 +62,21 @@ class Circuit(StrEnum):
 
 
 class Sign(StrEnum):
-    """What a request can show about an address."""
+    """What a request shows about an address."""
 
     BEGUN = "begun"
-    """Its first byte came. An address whose answers begin and then break is no good either, so failures still count."""
+    """The first byte came. Failures still count: an address whose answers begin and then break is no good either."""
     ANSWERED = "answered"
     FAILED = "failed"
     NOTHING = "nothing"
 
 
 TABLE: dict[Circuit, dict[Sign, Circuit]] = {
-    # A failure opens a closed circuit only when it is the last of `TRIP` in a row.
+    # A failure opens a closed circuit only if it is the last of `TRIP` in a row.
     Circuit.CLOSED: {Sign.FAILED: Circuit.OPEN},
-    # Of a request that was under way when it opened.
+    # These come from a request that was in flight when the circuit opened.
     Circuit.OPEN: {Sign.BEGUN: Circuit.CLOSED, Sign.ANSWERED: Circuit.CLOSED},
-    # A caller who left before anything was seen leaves the trial to the next.
+    # If the caller left before anything was seen, the trial is left to the next request.
     Circuit.TRYING: {
         Sign.BEGUN: Circuit.CLOSED,
         Sign.ANSWERED: Circuit.CLOSED,
@@ -86,7 +84,7 @@ TABLE: dict[Circuit, dict[Sign, Circuit]] = {
         Sign.NOTHING: Circuit.OPEN,
     },
 }
-"""What each sign does to a circuit; what is not listed changes nothing."""
+"""Transitions of a circuit by sign; a sign that is not listed changes nothing."""
 
 
 @dataclass(slots=True)
@@ -99,7 +97,7 @@ class _Address:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """An address as people see it: its circuit, seconds until it is tried again, failures in a row."""
+    """Condition of an address, for people: its circuit, seconds until it is tried again, consecutive failures."""
 
     circuit: Circuit
     retry_in: float
@@ -112,16 +110,16 @@ class Health:
     def __init__(self, jitter: Chance) -> None:
         self._jitter = jitter
         self.failing: dict[str, _Address] = {}
-        """Addresses that failed since they last answered; all others are well."""
+        """Addresses that failed since they last answered; all others are healthy."""
 
     def began(self, address: str, now: float) -> None:
-        """A request goes to an address; it is the trial when the circuit's pause is over."""
+        """Note that a request goes to an address; it is the trial if the pause of the open circuit is over."""
         one = self.failing.get(address)
         if one is not None and one.circuit is Circuit.OPEN and now >= one.until:
             one.circuit = Circuit.TRYING
 
     def show(self, address: str, sign: Sign, now: float) -> None:
-        """Take in what a request has shown."""
+        """Take in what a request has shown about an address."""
         one = self.failing.get(address)
         if one is None:
             if sign is not Sign.FAILED:
@@ -132,7 +130,7 @@ class Health:
             if one.circuit is Circuit.CLOSED and one.failures < TRIP:
                 return
         if sign is Sign.ANSWERED:
-            # Nothing is remembered of the well.
+            # Healthy addresses are not remembered.
             del self.failing[address]
             return
         after = TABLE[one.circuit].get(sign, one.circuit)
@@ -142,7 +140,7 @@ class Health:
             one.circuit = after
 
     def admits(self, address: str, now: float) -> bool:
-        """Say whether a request may go to an address: its circuit is closed, or this one may be the trial."""
+        """Return whether a request may go to an address: its circuit is closed, or the request may be the trial."""
         one = self.failing.get(address)
         if one is None or one.circuit is Circuit.CLOSED:
             return True
@@ -158,7 +156,7 @@ class Health:
         failed = sign is Sign.FAILED
         if failed and one.circuit is Circuit.TRYING:
             one.pause = min(2 * one.pause, LONGEST_PAUSE)
-        # Between 0.75 and 1.25 of the pause, so that nodes do not all try at the same moment.
+        # With jitter, 0.75 to 1.25 of the pause, so that nodes do not all try at the same moment.
         one.until = now + (one.pause * (0.75 + 0.5 * self._jitter()) if failed else 0.0)
         one.circuit = Circuit.OPEN
 

@@ -1,8 +1,8 @@
 """Adaptive concurrency limit of workers that were registered without one. No I/O, time is an argument.
 
-It says so itself, or it is learnt from what it refuses: one that turned away the fifth takes four. After a while one more is
-tried, ever more rarely where that is refused again. Slowness is no refusal: a worker that batches well is not throttled, and
-one that never refuses has no bound.
+A worker states its limit itself, or the limit is learnt from its refusals: a worker that refused a fifth request takes four.
+After a while one more is tried, less and less often where that is refused again. Slowness is not a refusal: a worker that
+batches well is not throttled, and one that never refuses has no limit.
 """
 
 from dataclasses import dataclass, replace
@@ -13,10 +13,10 @@ from router.workers import Worker, Workers
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
-"""Seconds until one more is tried: doubled each time that it is refused, halved each time that it is not, within these."""
+"""Bounds of the seconds until one more request is tried: doubled when it is refused, halved when it is not."""
 
 MAX_BOUNDS = 4_096
-"""Workers whose bound is remembered; the one learnt first makes room, and has none until it refuses again."""
+"""Workers whose limit is remembered; the one learnt first is evicted, and has no limit until it refuses again."""
 
 
 @dataclass(slots=True)
@@ -30,24 +30,24 @@ class _Bound:
 
 
 class Limits:
-    """The bounds that were learnt. `changes` rises with every change."""
+    """The learnt limits. `changes` rises with every change."""
 
     def __init__(self) -> None:
         self._bounds: dict[Service, _Bound] = {}
         self.changes = 0
 
     def of(self, service: Service) -> int:
-        """Return how many requests a worker takes at one time, 0 where no bound is known."""
+        """Return how many concurrent requests a worker takes, 0 where no limit is known."""
         bound = self._bounds.get(service)
         return bound.slots if bound else 0
 
     def said(self, service: Service, slots: int, now: float) -> None:
-        """Take in what a worker says of itself."""
+        """Take in the limit that a worker states itself."""
         self._remember(service, _Bound(slots, now, said=True))
 
     def refused(self, service: Service, under_way: int, now: float) -> None:
-        """A worker was full; `under_way` requests were there, the refused one included."""
-        # Refused when it was there alone, it says nothing about how many.
+        """Lower the limit of a worker that was full with `under_way` requests, the refused one included."""
+        # The refusal of a request that was there alone says nothing about the limit.
         if under_way < 2:
             return
         bound = self._bounds.get(service)
@@ -61,7 +61,10 @@ class Limits:
         self.changes += 1
 
     def answered(self, service: Service, under_way: int, now: float) -> bool:
-        """A worker answered; `under_way` requests were there, this one included. Say whether it may have one more now."""
+        """Return whether a worker that answered may have one more request from now on, and raise its limit if so.
+
+        `under_way` requests were there, the answered one included.
+        """
         bound = self._bounds.get(service)
         if bound is None or bound.said or under_way < bound.slots:
             return False
@@ -83,15 +86,15 @@ class Limits:
 
 
 class RegisteredWorkers(Protocol):
-    """Whoever has the workers of this machine as they were registered."""
+    """Owner of this machine's workers as they were registered."""
 
     @property
     def workers(self) -> Workers:
-        """The table as it is now."""
+        """The current table."""
 
 
 class BoundedWorkers:
-    """This machine's workers with the bounds that were learnt, where none was registered."""
+    """This machine's workers, with learnt limits where none was registered."""
 
     def __init__(self, registered: RegisteredWorkers, limits: Limits) -> None:
         self._registered = registered
@@ -100,7 +103,7 @@ class BoundedWorkers:
         self._bounded = Workers()
 
     def __call__(self) -> Workers:
-        """Return the table as it is now; it is made anew only when something changed."""
+        """Return the current table; it is rebuilt only when something changed."""
         registered, changes = self._registered.workers, self._limits.changes
         if not changes:
             return registered
@@ -110,7 +113,7 @@ class BoundedWorkers:
         return self._bounded
 
     def learns(self, worker: Worker) -> bool:
-        """Say whether a worker's capacity is none that somebody registered, so that a bound may be learnt."""
+        """Return whether a worker was registered without a capacity, so that a limit may be learnt."""
         registered = self._registered.workers.by_key.get(worker.key)
         return registered is not None and not registered.capacity
 

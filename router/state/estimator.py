@@ -1,8 +1,8 @@
 """Estimator of one replica's service time, from its answers to one kind of request. No I/O, no clock.
 
-Least squares of relative errors, in which older answers count less; no coefficient is negative. One answer out of all
-proportion changes little. Where the median of the last few is off, all is scaled by it: the machine is another one now.
-For how long a cache holds what was read follows from the gaps between turns of conversations, by likelihood.
+It fits least squares of relative errors, in which older answers count less; no coefficient is negative. A single outlier
+changes little. Where the median error of the last few answers is off, all times are scaled by it: the machine has changed.
+For how long a cache holds what was read is estimated by likelihood from the gaps between turns of conversations.
 """
 
 import math
@@ -19,25 +19,25 @@ from router.state.service_time import (
 )
 
 JUDGED = 5
-"""Answers whose median shows that a machine has become quicker or slower: three in a row are no accident."""
+"""Number of last answers whose median shows that a machine has become quicker or slower: three in a row are no accident."""
 
 PAUSE = 0.01
-"""Seconds between two answers of one worker that are looked at: who answers more often than that costs nothing more."""
+"""Minimum seconds between two evaluated answers of one worker, so that more frequent answers cost nothing more."""
 
-_OUTLIER = 4.0  # an answer counts as at most so many times what was expected
+_OUTLIER = 4.0  # an answer's time counts as at most this factor above or below the expected one
 _MOST_OFF = math.log(_OUTLIER)
 _CHANGE = math.log(1.5)
 _KEPT = 1 - 1 / MEMORY
-_SHARING_KEPT = 1 - 1 / (4 * MEMORY)  # a machine seldom begins to share
+_SHARING_KEPT = 1 - 1 / (4 * MEMORY)  # longer, since a machine seldom begins to share
 _SWEEPS = 3
 _HOLDS_STEP = 0.1
 _SHORTEST_HOLD, _LONGEST_HOLD = 0.5, 86_400.0
-_CLEAR = 1.5  # which of two expectations an answer meets is clear where they are so many times the usual error apart
+_CLEAR = 1.5  # a cache hit and a miss are told apart where their expected times differ by this many usual errors
 _MOST_COUNTED = 1_000_000
 
 
 class Estimator:
-    """What one replica's answers to one kind of request have shown."""
+    """Estimate from one replica's answers to one kind of request."""
 
     __slots__ = (
         "_centre",
@@ -53,7 +53,7 @@ class Estimator:
     )
 
     def __init__(self, *, shares: bool) -> None:
-        """`shares` says what to expect of several requests at one time until answers show it."""
+        """Start without answers; `shares` is whether concurrent requests are assumed to slow each other until answers show it."""
         self.time: ServiceTime | None = None
         self._fit = _Fit()
         self._first = _Fit()
@@ -63,7 +63,7 @@ class Estimator:
         self._lately: deque[float] = deque(maxlen=JUDGED)
         self._centre = 0.0
         self.looked = self.looked_first = -math.inf
-        """When an answer, or a first byte, was looked at last, by whoever looks: what comes within `PAUSE` tells the same."""
+        """When an answer, and a first byte, was last evaluated; set by the caller, which skips what comes within `PAUSE`."""
 
     def take(
         self,
@@ -75,9 +75,10 @@ class Estimator:
         before: Before = NOTHING_BEFORE,
         cached: float | None = None,
     ) -> None:
-        """Take in an answer: how long it took in its slot, and how many requests were there on average, itself included.
+        """Learn from an answer that took `seconds` in its slot.
 
-        `before` is what was read of its request before; `cached` is how many kilobytes the cache held, where the worker tells.
+        `concurrency` is how many requests were there on average, itself included. `before` is what the replica had read of the
+        request before; `cached` is how many kilobytes the cache held, where the worker tells.
         """
         known, crowd, fit = self.time, math.log(concurrency), self._fit
         answers, error = (known.answers, known.error) if known else (0, 0.0)
@@ -95,7 +96,7 @@ class Estimator:
         self._centre += (off - self._centre) / MEMORY
         self._tokens += (tokens - self._tokens) * max(1 / MEMORY, 1 / (answers + 1))
         fit.take(alone, kilobytes, tokens, expected**-2)
-        # What is expected in the usual crowd stays, only that of larger and smaller ones changes.
+        # The expected time at the usual concurrency stays; only those at higher and lower concurrency change.
         longer = self._sharing.take(crowd, off + self._sharing.exponent * crowd)
         if longer != 1:
             fit.scale(longer)
@@ -121,7 +122,7 @@ class Estimator:
         concurrency: float,
         before: Before = NOTHING_BEFORE,
     ) -> None:
-        """Take in how long the first byte of a stream took; it is told with the next whole answer."""
+        """Learn from the seconds to the first byte of a stream; they show in `time` after the next whole answer."""
         kilobytes -= before.held(self._holds)
         alone = max(seconds, SHORTEST) / concurrency**self._sharing.exponent
         if not self._first.known:
@@ -133,7 +134,7 @@ class Estimator:
     def _held(
         self, alone: float, kilobytes: float, tokens: float, before: Before, cached: float | None
     ) -> float:
-        """Return how many kilobytes of a request were in the cache, and learn from it for how long it holds them."""
+        """Return how many kilobytes of a request were in the cache, and learn for how long the cache holds them."""
         if not before.kilobytes:
             return before.shared if cached is None else min(cached, kilobytes)
         if cached is not None:
@@ -149,14 +150,14 @@ class Estimator:
         return before.kilobytes if hit else before.shared
 
     def _hold(self, age: float, *, hit: bool) -> None:
-        """Follow the likelihood of what was seen: half is gone after `holds` seconds."""
+        """Move the half-life of the cache in the direction that makes this hit or miss more likely."""
         halves = max(age, _SHORTEST_HOLD) / self._holds * math.log(2)
         step = min(halves, 1.0) if hit else -halves / math.expm1(halves)
         holds = self._holds * math.exp(_HOLDS_STEP * step)
         self._holds = _within(holds, _SHORTEST_HOLD, _LONGEST_HOLD)
 
     def _change(self, off: float, error: float) -> float:
-        """Return by how much the machine has become slower: 1, until the median of its last answers shows another factor."""
+        """Return the factor by which the machine has become slower: 1, until the median of its last answers shows another."""
         self._lately.append(off)
         if len(self._lately) < JUDGED:
             return 1.0
@@ -179,13 +180,13 @@ def _within(number: float, least: float, most: float) -> float:
 
 
 class _Fit:
-    """Weighted least squares of seconds over 1, kilobytes and tokens: sums of products, and coefficients that follow them."""
+    """Weighted least squares of seconds over 1, kilobytes and tokens: sums of products, and the coefficients fitted to them."""
 
     __slots__ = ("_sums", "fixed", "kilobyte", "token")
 
     def __init__(self) -> None:
         self.fixed = self.kilobyte = self.token = 0.0
-        # Those of the products of 1, kilobytes and tokens with each other, and then with seconds.
+        # Sums of the products of 1, kilobytes and tokens with each other, then of their products with seconds.
         self._sums = (0.0,) * 9
 
     @property
@@ -194,7 +195,7 @@ class _Fit:
         return self._sums[0] > 0
 
     def begin(self, seconds: float, tokens: float) -> None:
-        """Take the first answer: until others tell better, it took long because it is long."""
+        """Take the first answer: until later ones tell better, its tokens, if any, account for all of its time."""
         self.fixed, self.token = (0.0, seconds / tokens) if tokens >= 1 else (seconds, 0.0)
 
     def expected(self, kilobytes: float, tokens: float) -> float:
@@ -202,7 +203,7 @@ class _Fit:
         return max(self.fixed + self.kilobyte * kilobytes + self.token * tokens, SHORTEST)
 
     def scale(self, factor: float) -> None:
-        """All takes so many times as long; what was seen counts as if it had."""
+        """Multiply all times by a factor, and the sums as if past answers had taken that long."""
         self.fixed *= factor
         self.kilobyte *= factor
         self.token *= factor
@@ -212,7 +213,7 @@ class _Fit:
         self._sums = *seen, ns / factor, ks / factor, ts / factor
 
     def take(self, seconds: float, kilobytes: float, tokens: float, weight: float) -> None:
-        """Add an answer, and mend the coefficients one after the other, so that none is negative."""
+        """Add an answer, and update the coefficients one after the other, so that none is negative."""
         k, t, n, nk, nt, kk, kt, tt, ns, ks, ts = kilobytes, tokens, *self._sums
         weight_k, weight_t = weight * k, weight * t
         n = n * _KEPT + weight
@@ -225,10 +226,10 @@ class _Fit:
         ks = ks * _KEPT + weight_k * seconds
         ts = ts * _KEPT + weight_t * seconds
         self._sums = n, nk, nt, kk, kt, tt, ns, ks, ts
-        # What was never there takes no time.
+        # A quantity that never occurred costs no time.
         kilobyte, token, kk = self.kilobyte, self.token if tt else 0.0, kk or math.inf
         for _ in range(_SWEEPS):
-            # Not by `max`, which takes longer than all the sums.
+            # Compared without `max`, which takes longer than all the sums.
             if (fixed := (ns - nk * kilobyte - nt * token) / n) <= 0:
                 fixed = 0.0
             if (kilobyte := (ks - nk * fixed - kt * token) / kk) <= 0:
@@ -239,20 +240,20 @@ class _Fit:
 
 
 class _Sharing:
-    """By which exponent answers take longer beside others: the slope of ln(seconds) over ln(concurrency)."""
+    """Exponent of concurrency by which answers take longer: the slope of ln(seconds) over ln(concurrency)."""
 
     __slots__ = ("_sums", "exponent")
 
     def __init__(self, exponent: float) -> None:
         self.exponent = exponent
-        # How many, ln(concurrency), ln(seconds), the square of the one, and both multiplied. As if a little had been seen
-        # already, from which answers have to lead away.
+        # Count, and sums of ln(concurrency), ln(seconds), ln(concurrency) squared, and the product of both logarithms. The
+        # initial values are a weak prior, from which answers have to lead away.
         self._sums = 0.0, 0.0, 0.0, 1.0, exponent
 
     def take(self, crowd: float, longer: float) -> float:
-        """Take in by how much longer an answer took in a crowd; both are logarithms.
+        """Take in by how much longer an answer took at a concurrency of `crowd`; both are logarithms.
 
-        Return by which factor answers are quicker alone than was thought, so that in the usual crowd they take as long.
+        Return the factor for the times of answers alone with which those at the usual concurrency stay the same.
         """
         count, crowd_sum, longer_sum, square, product = self._sums
         count = count * _SHARING_KEPT + 1

@@ -1,19 +1,19 @@
-"""Requests in flight at each replica, and for how long they have been there. No I/O, time is an argument."""
+"""Requests in flight at each replica, and the time they have spent there. No I/O, time is an argument."""
 
 from collections.abc import Iterator, Mapping
 
 from registry.records import PeerId, Service
 
 MAX_REPLICAS = 4_096
-"""Replicas that are remembered; beyond that those are forgotten at which no request is."""
+"""Replicas that are remembered; beyond that those without requests are forgotten."""
 
 ReplicaKey = tuple[PeerId, Service]
 
 
 class Occupancy:
-    """How many requests a replica has: `count` now, and the sum of the `seconds` that all of them were there.
+    """Requests in flight at a replica: their `count` now, and the sum of the `seconds` that each of them was there.
 
-    `noted` is how many losses `router.state.slow_start` had counted when it took note of the replica.
+    `noted` is how many losses `router.state.slow_start` had counted when it noted the replica.
     """
 
     __slots__ = ("_since", "count", "noted", "seconds")
@@ -23,19 +23,19 @@ class Occupancy:
         self.seconds = self._since = 0.0
 
     def change(self, by: int, now: float) -> None:
-        """So many more are there from now on; `seconds` are those until now, since there was none."""
+        """Add `by` to the count from now on; `seconds` becomes the sum until now since the replica was last idle."""
         count = self.count
         self.seconds = self.seconds + count * (now - self._since) if count else 0.0
         self._since = now
         self.count = count + by
 
     def seconds_until(self, now: float) -> float:
-        """Return the sum until now; its growth over some time, divided by that, is how many were there on average."""
+        """Return the sum until now; its growth over a period, divided by the period, is the average count."""
         return self.seconds + self.count * (now - self._since)
 
 
 class Occupancies(dict[ReplicaKey, Occupancy]):
-    """The occupancy of each replica that was asked. One that is not there yet is made for whoever changes it at once."""
+    """The occupancy of each replica that was asked. A missing one is created; the reader must change it at once."""
 
     def __missing__(self, key: ReplicaKey) -> Occupancy:
         if len(self) >= MAX_REPLICAS:
@@ -46,7 +46,7 @@ class Occupancies(dict[ReplicaKey, Occupancy]):
 
 
 class InFlight(Mapping[ReplicaKey, int]):
-    """How many requests are at each replica: 0 at one that is not listed."""
+    """Number of requests in flight at each replica: 0 at one that is not listed."""
 
     def __init__(self) -> None:
         self.occupancies = Occupancies()
@@ -65,5 +65,5 @@ class InFlight(Mapping[ReplicaKey, int]):
         return sum(1 for _ in self)
 
     def total(self) -> int:
-        """Return how many there are at all replicas together."""
+        """Return the number of requests in flight at all replicas together."""
         return sum(one.count for one in self.occupancies.values())

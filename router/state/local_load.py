@@ -1,6 +1,6 @@
-"""Load of this machine's workers: additions where requests pass anyway; the sums are made when somebody asks.
+"""Load of this machine's workers: counters that passing requests raise, and sums that are made on demand.
 
-Tokens are not counted, that would mean to parse every event: what counts is events of event streams, of which workers send
+Tokens are not counted, since that would mean parsing every event. Events of event streams are counted instead: workers send
 one for each token, or for a few.
 """
 
@@ -12,16 +12,16 @@ from registry.records import Load, Service
 from router.workers import Workers
 
 WINDOW = 4.0
-"""Seconds over which the rate is taken."""
+"""Seconds over which the rate is averaged."""
 
-_GRAIN = 0.2  # seconds between two marks at least, whoever asks how often
+_GRAIN = 0.2  # minimum seconds between two marks, however often the rate is sampled
 _EVENT_END = b"\n\n"
 
 
 class Tally:
-    """What was seen of one worker: the events that it streamed so far, and the seconds to its last first byte.
+    """Counters of one worker: the events that it has streamed so far, and the seconds to its latest first byte.
 
-    `asked` is when somebody who waits for it had the last one.
+    `asked` is when a request that is not a background request last got a slot or a first byte of it.
     """
 
     __slots__ = ("_marks", "asked", "events", "first", "rate")
@@ -34,17 +34,17 @@ class Tally:
         self._marks: deque[tuple[float, int]] = deque()
 
     def streamed(self, chunks: list[bytes]) -> int:
-        """Count the events that end in chunks, at least one in each, whose end may be written in another way; return how many."""
+        """Count the events that end in chunks, at least one in each, as ends may be written differently; return how many."""
         events = 0
         for chunk in chunks:
-            # Nearly always one, that ends with the chunk: to find its end takes half as long as to count.
+            # A chunk is nearly always one event, that ends with it: finding its end takes half as long as counting.
             first = chunk.find(b"\n")
             events += 1 if first >= len(chunk) - 2 else chunk.count(_EVENT_END) or 1
         self.events += events
         return events
 
     def sample(self, now: float) -> None:
-        """Take the rate anew, over the time since the oldest mark of the window; `rate` holds it until the next time."""
+        """Update `rate`, the average since the oldest mark of the window."""
         marks = self._marks
         if marks and now - marks[-1][0] < _GRAIN:
             return
@@ -59,13 +59,13 @@ class Tally:
 
 
 class Meter:
-    """A tally for each worker that was asked; those of workers that are gone are dropped when loads are taken."""
+    """Tallies of the workers that were asked; those of workers that are gone are dropped when loads are taken."""
 
     def __init__(self) -> None:
         self.tallies: defaultdict[Service, Tally] = defaultdict(Tally)
 
     def load(self, service: Service, *, in_flight: int, queued: int, slots: int) -> Load:
-        """Say how busy one worker is."""
+        """Return the load of one worker."""
         tally = self.tallies.get(service)
         if tally is None:
             return Load(in_flight, queued, slots=slots)
@@ -79,7 +79,7 @@ class Meter:
         queued: Mapping[Service, int],
         now: float,
     ) -> dict[Service, Load]:
-        """Say how busy the workers are that have requests, and take their rates anew."""
+        """Return the loads of the workers that have requests, and update their rates."""
         slots = {worker.service: worker.capacity for worker in workers}
         if len(self.tallies) > len(slots):
             for gone in [s for s in self.tallies if s not in slots]:

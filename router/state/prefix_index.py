@@ -1,6 +1,6 @@
 """Prefix index: which replica has read which beginning of a conversation, and how long ago. No I/O, no clock.
 
-What a replica has read its cache may still hold; for how long, its node learns (`router.state.service_time`).
+A replica's cache may still hold what it has read; its node learns for how long (`router.state.service_time`).
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from router.openai.prefixes import Prefixes
 from router.state.service_time import ServiceTime
 
 MAX_PREFIXES = 65_536
-"""Prefixes whose readers are remembered, about 250 bytes each; the one that was read longest ago makes room."""
+"""Prefixes whose readers are remembered, about 250 bytes each; the one that was read longest ago is evicted."""
 
 MAX_READERS = 4
 """Replicas remembered for one prefix: those that read it last."""
@@ -30,7 +30,7 @@ class Read:
 
 @value_class
 class ReplicaAnswer:
-    """What a node answers; `read` is `None` where its replica has read nothing of the conversation."""
+    """Answer of a node about its replica; `read` is `None` where the replica has read nothing of the conversation."""
 
     read: Read | None = None
     load: Load | None = None
@@ -38,17 +38,17 @@ class ReplicaAnswer:
 
 
 NOBODY_READ: tuple[Mapping[_Key, Read], int] = ({}, 0)
-"""What is known of a request that is no conversation."""
+"""The result for a request that is not a conversation."""
 
 
 class PrefixIndex:
-    """Who read which prefix last."""
+    """The replicas that last read each prefix."""
 
     def __init__(self) -> None:
         self._readers: dict[bytes, tuple[tuple[_Key, float], ...]] = {}
 
     def take(self, key: _Key, said: Prefixes, now: float) -> None:
-        """A replica reads a conversation."""
+        """Note that a replica reads a conversation."""
         readers = self._readers
         for prefix in said.chain:
             before = readers.pop(prefix.digest, ())
@@ -58,24 +58,25 @@ class PrefixIndex:
             readers[prefix.digest] = ((key, now), *others[: MAX_READERS - 1])
 
     def hear(self, key: _Key, said: Prefixes, read: Read, now: float) -> None:
-        """A replica's node says how much it has read of a conversation."""
+        """Note how much of a conversation a replica has read, as its node says."""
         known = tuple(prefix for prefix in said.chain if prefix.size <= read.size)
         self.take(key, replace(said, chain=known), now - read.age)
 
     def read_by(
         self, said: Prefixes, now: float, *, of_batch: bool = False
     ) -> tuple[Mapping[_Key, Read], int]:
-        """Return how much each replica has read of a conversation, and how many bytes of it all are thought to have.
+        """Return how much of a conversation each replica has read, and how many bytes of it all replicas presumably have.
 
-        What a service says to all its chats all have read that serve it, though only the last few are remembered. Of a batch,
-        which may hold the words of many services, that is thought only where as many are remembered as can be.
+        All replicas have presumably read the prefixes that a service sends with all its chats, though only the last few readers
+        are remembered. Of a batch, which may hold the prefixes of many services, that is presumed only where the list of
+        readers is full.
         """
         found: dict[_Key, Read] = {}
         everybodys = 0
         for place, prefix in enumerate(said.chain):
             readers = self._readers.get(prefix.digest)
             if readers is None:
-                # Nobody has read more than who has read this.
+                # A replica that has read more has also read this prefix.
                 break
             if place < said.shared and not (of_batch and len(readers) < MAX_READERS):
                 everybodys = prefix.size

@@ -1,8 +1,8 @@
 """Queue of requests for which every slot is taken: a bounded queue for each model, fair between callers. No I/O.
 
-Fair queueing by start tags: each caller's requests are spaced on a virtual clock, the smallest tag goes first, so whoever asks
-for one answer does not stand behind a hundred of somebody else. A full queue gives up the newest place of whoever holds most.
-Background requests come after all others, and lose their places to them.
+Fair queueing by start tags: each caller's requests are spaced on a virtual clock, and the smallest tag goes first, so a caller
+with one request does not wait behind a hundred of another caller. A full queue displaces the newest request of the caller that
+holds most places. Background requests come after all others, and lose their places to them.
 """
 
 from collections import Counter
@@ -12,20 +12,20 @@ from registry.records import Service
 from router.errors import NoCapacity
 
 MAX_CALLERS = 10_000
-"""Callers whose place in the order is remembered."""
+"""Callers whose last tag is remembered."""
 
 MAX_MODELS = 4_096
-"""Models whose usual time is remembered; the one that was used longest ago makes room."""
+"""Models whose usual service time is remembered; the least recently used one is evicted."""
 
 LONGEST_RETRY = 60.0
-"""Seconds that a caller is asked to stay away at most, whatever the queue's length says."""
+"""Upper bound of the seconds that a caller is asked to stay away, however long the queue is."""
 
-_WEIGHT = 0.2  # of the newest service time in the usual one
+_WEIGHT = 0.2  # weight of the newest service time in the usual one
 
 
 @dataclass(eq=False, slots=True)
 class Ticket:
-    """One request that waits. `accepts` are the workers that could answer it; whoever holds it is told through it."""
+    """One waiting request, identified by this object. `accepts` are the workers that could answer it."""
 
     model: str
     caller: str
@@ -36,14 +36,14 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
-    """A place in the queue, and the ticket that lost its own for it, if the queue was full."""
+    """A place in the queue, and the ticket that was displaced for it, if the queue was full."""
 
     ticket: Ticket
     displaced: Ticket | None = None
 
 
 class Queues:
-    """The requests that wait on this node. `places` is the bound for each model."""
+    """The requests that wait on this node. `places` is the maximum for each model."""
 
     def __init__(self, *, places: int) -> None:
         self._places = places
@@ -64,7 +64,7 @@ class Queues:
         slots: int,
         background: bool = False,
     ) -> WaitingRequest:
-        """Take a place; raise `NoCapacity` when there is none that this caller has a better claim to than another."""
+        """Take a place; raise `NoCapacity` if the queue is full and this caller may displace no other request."""
         waiting = self._waiting.get(model, [])
         displaced = None
         if len(waiting) >= self._places:
@@ -79,7 +79,7 @@ class Queues:
         return WaitingRequest(ticket, displaced)
 
     def leave(self, ticket: Ticket) -> None:
-        """Give a place up; harmless when it is gone already."""
+        """Give up a place; do nothing if it is gone already."""
         waiting = self._waiting.get(ticket.model, [])
         if ticket in waiting:
             waiting.remove(ticket)
@@ -87,9 +87,9 @@ class Queues:
                 del self._waiting[ticket.model]
 
     def freed(self, worker: Service, *, background: bool = True) -> Ticket | None:
-        """A slot of a worker is free: return whose turn it is, nobody's if nobody waits for it.
+        """Take the next ticket for a free slot of a worker out of the queue, and return it; `None` if none waits for it.
 
-        `background` says whether it may be a background request's.
+        `background` says whether the slot may go to a background request.
         """
         if not self._waiting:
             return None
@@ -102,22 +102,25 @@ class Queues:
         return turn
 
     def took(self, model: str, seconds: float) -> None:
-        """Learn how long an answer of a model took, from its slot's taking to its freeing."""
+        """Learn how long an answer of a model took, from taking its slot to freeing it."""
         usual = self._usual.pop(model, None)
         if usual is None:
             usual = seconds
             if len(self._usual) >= MAX_MODELS:
                 del self._usual[next(iter(self._usual))]
-        # Used last stands last.
+        # The dictionary is in order of last use.
         self._usual[model] = usual + _WEIGHT * (seconds - usual)
 
     def expected_wait(self, model: str, *, slots: int, background: bool = True) -> float:
-        """Return the seconds after which a place is to be expected for one more, whom `background` ones are ahead of or not."""
+        """Return the expected seconds until one more request gets a slot.
+
+        `background` says whether waiting background requests are ahead of it.
+        """
         ahead = sum(background or not ticket.background for ticket in self._waiting.get(model, ()))
         return self._usual.get(model, 1.0) * (ahead + 1) / max(1, slots)
 
     def refusal(self, model: str, *, slots: int) -> NoCapacity:
-        """Say that a model is full, and after how many seconds a place is to be expected."""
+        """Return the error for a full model, with the seconds after which a slot is to be expected."""
         ahead = len(self._waiting.get(model, ()))
         expected = self.expected_wait(model, slots=slots)
         return NoCapacity(
@@ -126,7 +129,7 @@ class Queues:
         )
 
     def _remember(self, caller: str, tag: float) -> None:
-        # Spoke last stands last: whoever asked longest ago makes room, and counts as new.
+        # In order of last use: the caller that asked longest ago is evicted, and counts as new.
         self._last.pop(caller, None)
         if len(self._last) >= MAX_CALLERS:
             del self._last[next(iter(self._last))]
@@ -139,7 +142,7 @@ def _least_deserving(waiting: list[Ticket], caller: str, *, background: bool) ->
         return None if background else last
     held = Counter(ticket.caller for ticket in waiting)
     hog, most = max(held.items(), key=lambda item: item[1], default=("", 0))
-    # One place of difference is none: they would displace each other for ever.
+    # A difference of one place is not enough: the two callers would displace each other for ever.
     if most <= held[caller] + 1:
         return None
     return next(ticket for ticket in reversed(waiting) if ticket.caller == hog)

@@ -1,10 +1,10 @@
 """Readiness of a model's workers, and for how long it is worth waiting. No I/O, time is an argument.
 
-A model is not ready when nobody was there who could begin to work: everybody lost, connections refused, still loading. A
-process that was restarted is back soon, one that says it is loading lives; what has been away for long is not waited for.
+A model is not ready when no worker could begin to work: all are lost, refuse connections, or are still loading. A restarted
+process is back soon, and one that says it is loading is alive; a worker that has been away for long is not waited for.
 
-Vitals of addresses: which answered last when, and whose silence may be that of a restart. What never answered a probe is not
-waited for, nor what has been away for longer than its restarts take.
+Vitals of addresses: when each answered last, and whose silence may be a restart. An address that never answered a probe is not
+waited for, nor one that has been away for longer than its restarts take.
 """
 
 from dataclasses import dataclass
@@ -25,16 +25,16 @@ from router.errors import (
 )
 
 RESTART = 30.0
-"""Seconds that a restart is thought to take, or twice what an absence took before, if that is more."""
+"""Seconds that a restart is assumed to take, or twice the longest absence so far, if that is more."""
 
 LONGEST_RESTART = 120.0
-"""At most."""
+"""Upper bound of the seconds that a restart is assumed to take."""
 
 FORGOTTEN = 600.0
-"""Seconds after which an absence that nobody looked at since is no longer known, nor a model that nobody asked for since."""
+"""Seconds after which the absence of an address, or of a model, is forgotten unless it was noticed again."""
 
 MAX_ADDRESSES = 20_000
-"""Addresses that are remembered; the one that was heard of longest ago makes room."""
+"""Addresses that are remembered; the one added first is evicted."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class _Life:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What is known of one address: whether it answered last, if it ever did, and for how many seconds it has been silent."""
+    """State of one address: whether it answered last, whether it ever did, and for how many seconds it has been silent."""
 
     known: bool = False
     answers: bool = False
@@ -58,13 +58,13 @@ class Life:
 
 
 class Vitals:
-    """The signs of life of all addresses that were asked or probed."""
+    """Signs of life of all addresses that were asked or probed."""
 
     def __init__(self) -> None:
         self._lives: dict[str, _Life] = {}
 
     def answered(self, address: str, now: float) -> None:
-        """It gave an answer, whichever."""
+        """Note that an address answered, with success or an error."""
         life = self._lives.get(address) or self._remember(address)
         if life.since is not None:
             if life.seen is not None:
@@ -74,19 +74,19 @@ class Vitals:
         life.seen = now
 
     def missed(self, address: str, now: float) -> None:
-        """Nobody was there."""
+        """Note that an address was away."""
         life = self._lives.get(address) or self._remember(address)
         if life.since is None or now - life.last >= FORGOTTEN:
             life.since = now
         life.last = now
 
     def probed(self, address: str, now: float, *, answers: bool) -> None:
-        """It was asked something small, as it is now and then."""
+        """Note the result of a probe, which is sent now and then."""
         (self.answered if answers else self.missed)(address, now)
         self._lives[address].probed = True
 
     def take(self, address: str, error: WorkerError, now: float) -> None:
-        """Take in what a failed attempt shows."""
+        """Take in what the error of an attempt shows about its address."""
         match error:
             case WorkerAway():
                 self.missed(address, now)
@@ -100,18 +100,18 @@ class Vitals:
                 | WorkerUnable()
                 | WorkerStale()
             ):
-                # It may live or not, or was not asked.
+                # The address may be alive or not, or was not asked.
                 pass
             case _:
                 self.answered(address, now)
 
     def recent(self, address: str, now: float, seconds: float) -> bool:
-        """Say whether it answered within so many seconds."""
+        """Return whether an address answered last, and within so many seconds."""
         life = self._lives.get(address)
         return life is not None and life.since is None and now - (life.seen or 0.0) < seconds
 
     def may_return(self, address: str, now: float) -> bool:
-        """Say whether it is worth waiting for: it answers, or did a moment ago, or nothing is known."""
+        """Return whether an address is worth waiting for: it answers, or did a moment ago, or nothing is known of it."""
         life = self._lives.get(address)
         if life is None or life.since is None or now - life.last >= FORGOTTEN:
             return True
@@ -119,7 +119,7 @@ class Vitals:
             return life.hopeful
         if life.seen is None and life.probed:
             return False
-        # Who is probed is known to have been there until then; of others, only when it was first missed.
+        # A probed address is known to have been there when it last answered; of others, only the first miss is known.
         gone = life.seen if life.probed and life.seen is not None else life.since
         return now - gone < life.restart
 
@@ -142,10 +142,10 @@ class Vitals:
 
 
 HOPE = 120.0
-"""Seconds that a model may have been away, without anybody who says that it loads, for which requests still wait."""
+"""Seconds of a model's absence during which requests still wait for it, though no worker says that it is loading."""
 
 MAX_MODELS = 4_096
-"""Models that are remembered; the one that was missed longest ago makes room, and is waited for anew."""
+"""Models that are remembered; the one that was missed longest ago is evicted, and is waited for anew."""
 
 LONGEST_ETA = 3600.0
 
@@ -158,7 +158,7 @@ class _Spell:
 
 
 def not_ready(error: RouterError) -> bool:
-    """Say whether an error means that nobody was there who could begin to work."""
+    """Return whether an error means that no worker could begin to work."""
     match error:
         case NobodyServes() | WorkerAway() | WorkerLoading():
             return True
@@ -169,7 +169,7 @@ def not_ready(error: RouterError) -> bool:
 
 
 def said(body: bytes) -> WorkerLoading | None:
-    """Return what the body of a 503 says, `None` unless that is that the model is being loaded."""
+    """Return the error for the body of a 503, `None` unless it says that the model is being loaded."""
     if b"loading" not in body.lower():
         return None
     try:
@@ -186,24 +186,24 @@ def said(body: bytes) -> WorkerLoading | None:
 
 
 class Readiness:
-    """Which models are not ready, since when, and how long it took the last time."""
+    """The models that are not ready, since when, and how long their last loading took."""
 
     def __init__(self) -> None:
         self._spells: dict[str, _Spell] = {}
         self._took: dict[str, float] = {}
 
     def missed(self, model: str, error: RouterError, now: float) -> None:
-        """Nobody was ready who serves a model."""
+        """Note that no worker of a model was ready."""
         spell = self._spells.pop(model, None)
         if spell is None or now - spell.last >= FORGOTTEN:
             spell = _Spell(now, now)
             _make_room(self._spells)
         spell.last, spell.loading = now, isinstance(error, WorkerLoading)
-        # What was missed last stands last.
+        # The dictionary is in order of the last miss.
         self._spells[model] = spell
 
     def answered(self, model: str, now: float) -> None:
-        """Somebody answers."""
+        """Note that a worker of a model answers."""
         if not self._spells:
             return
         spell = self._spells.pop(model, None)
@@ -213,12 +213,12 @@ class Readiness:
             self._took[model] = now - spell.since
 
     def promising(self, model: str, now: float) -> bool:
-        """Say whether it is worth waiting for a model that was missed."""
+        """Return whether a model that was missed is worth waiting for."""
         spell = self._spells.get(model)
         return spell is None or spell.loading or now - spell.since < HOPE
 
     def eta(self, model: str, now: float) -> float | None:
-        """Return in how many seconds a model that is loading will be ready if it takes as long as the last time."""
+        """Return the seconds until a loading model is ready if it takes as long as the last time, `None` if unknown or over."""
         spell, took = self._spells.get(model), self._took.get(model)
         if spell is None or took is None or now - spell.since >= took:
             return None

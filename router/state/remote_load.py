@@ -1,6 +1,7 @@
 """Load of other nodes as they report it: how old it is, and how much of it is ours.
 
-Hints that may be wrong: they come late, get lost, and each node speaks for itself. They change whom we try first, nothing else.
+Reports are hints that may be wrong: they come late, get lost, and each node speaks for itself. They change which replica is
+tried first, nothing else.
 """
 
 import math
@@ -17,19 +18,19 @@ HALF_LIFE = 10.0
 """Seconds in which a report loses half its weight. In `python -m bench.routing` requests wait longer with 2 s, hardly with 30."""
 
 MAX_NODES = 1_024
-"""Nodes whose reports are held; beyond that the one heard longest ago makes room. In a larger mesh it is outdated by then."""
+"""Nodes whose reports are held; beyond that the one heard longest ago is evicted. In a larger mesh it is outdated by then."""
 
 TOLD_AGAIN = 0.01
-"""Seconds after which one node is told of the load of one worker again."""
+"""Minimum seconds between two reports of one worker's load to one node."""
 
 LEARNT_AGAIN = 0.1
-"""Seconds after which it is told again how long that worker's answers take, which changes little by little."""
+"""The same for the service time of a worker, which changes little by little."""
 
 MAX_TOLD = 4_096
-"""Nodes and workers of which it is remembered when one was told of the other; beyond that all are told again."""
+"""Reports to nodes about workers whose time is remembered; beyond that all are forgotten, and sent again."""
 
 MAX_REPLICAS = 64
-"""Replicas of one node whose reports are held; the one heard longest ago makes room."""
+"""Replicas of one node whose reports are held; the one heard longest ago is evicted."""
 
 _MAX_CHARACTERS = 100
 _WRITTEN = re.compile(
@@ -41,7 +42,7 @@ _WRITTEN = re.compile(
 
 @value_class
 class Report:
-    """What a node said of one replica. `ours` is how many requests we had in flight there when it came, `at` the time."""
+    """Load of one replica as its node said at time `at`. `ours` is how many of our requests were in flight there then."""
 
     load: Load
     ours: int
@@ -50,7 +51,7 @@ class Report:
 
 @value_class
 class Reported:
-    """A report as it looks now: `age` in seconds."""
+    """A report as of now: `age` in seconds."""
 
     load: Load
     ours: int
@@ -58,10 +59,10 @@ class Reported:
 
     @property
     def others(self) -> float:
-        """How many requests of others are thought to be there now.
+        """Estimated number of requests there now that this node did not send.
 
-        Ours were in the count as well, as many as we had there when it came; what is ours now we know better ourselves.
-        Of the rest the less is believed the older it is, half every `HALF_LIFE`: an old report is as good as none.
+        The reported count includes ours, as many as were there when the report came; this node knows better how many are there
+        now. The rest counts less the older it is, half every `HALF_LIFE`, so that an old report is as good as none.
         """
         return max(0, self.load.waiting - self.ours) * math.exp2(-self.age / HALF_LIFE)
 
@@ -71,7 +72,7 @@ Told = TypeVar("Told")
 
 
 class NewestOfNodes(Generic[Key, Told]):
-    """What nodes said of their replicas, the newest of each, by node and by what it is about."""
+    """The newest statements of nodes about their replicas, by node and by subject."""
 
     def __init__(self) -> None:
         self._held: dict[PeerId, dict[Key, Told]] = {}
@@ -86,7 +87,7 @@ class NewestOfNodes(Generic[Key, Told]):
         if of_node.pop(key, None) is None and len(of_node) >= MAX_REPLICAS:
             del of_node[next(iter(of_node))]
         of_node[key] = told
-        # The order of a dictionary is that of insertion, so here the order of hearing.
+        # A dictionary keeps the order of insertion, which here is that of hearing.
         self._held[node] = of_node
 
     def forget(self, node: PeerId) -> None:
@@ -94,7 +95,7 @@ class NewestOfNodes(Generic[Key, Told]):
         self._held.pop(node, None)
 
     def of(self, node: PeerId, key: Key) -> Told | None:
-        """Return what a node said last, `None` where it said nothing."""
+        """Return what a node said last about a subject, `None` where it said nothing."""
         of_node = self._held.get(node)
         return of_node.get(key) if of_node else None
 
@@ -117,13 +118,13 @@ class Reports:
         return None if report is None else Reported(report.load, report.ours, now - report.at)
 
     def of_node(self, node: PeerId, now: float) -> Iterator[tuple[Service, Reported]]:
-        """Go through the newest reports of a node's replicas."""
+        """Iterate over the newest reports of a node's replicas."""
         for service, report in self._heard.of_node(node).items():
             yield service, Reported(report.load, report.ours, now - report.at)
 
 
 class Tellings:
-    """What this node has told other nodes of its workers lately: the same would be told with each of many answers."""
+    """When this node told each other node about its workers, so that not every one of many answers repeats it."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str, str], float] = {}
@@ -131,7 +132,7 @@ class Tellings:
     def is_due(
         self, node: str, worker: str, what: str, now: float, pause: float = TOLD_AGAIN
     ) -> bool:
-        """Say whether a node is to be told something of a worker, by its address, `pause` seconds later; take it as told."""
+        """Return whether a node is to be told something about a worker, `pause` seconds after the last time; note it as told."""
         key = node, worker, what
         last = self._last.get(key)
         if last is not None and now - last < pause:
@@ -152,13 +153,13 @@ def written(load: Load) -> str:
 
 
 def _decimal(figure: float, scale: int) -> str:
-    """Write a figure with as many decimals as `scale` has zeros, in a third of the time that a format takes."""
+    """Write a figure with as many decimals as `scale` has zeros, in a third of the time that formatting takes."""
     number = int(min(figure, MAX_FIGURE) * scale + 0.5)
     return f"{number // scale}.{str(scale + number % scale)[1:]}"
 
 
 def read(text: str) -> Load | None:
-    """Read the value of the header `LOAD`; `None` for what is no load."""
+    """Read the value of the header `LOAD`; return `None` if it is malformed or out of bounds."""
     return _read(text) if len(text) <= _MAX_CHARACTERS else None
 
 

@@ -1,9 +1,9 @@
-"""Service time of a replica: how long an answer takes once it has a slot, and how that is told to other nodes. No I/O, no clock.
+"""Service time of a replica: how long an answer takes once it has a slot, and how other nodes are told. No I/O, no clock.
 
-An answer takes some seconds whatever is asked, more for each kilobyte of the request and for each token of the answer; its first
-byte takes what is asked for alone. Beside others both take longer, by `concurrency ** sharing`, where 0 is a machine with slots
-of their own and 1 one that shares a processor. Kilobytes that its cache holds still it need not read.
-The node of a worker learns this (`router.state.estimator`), and says it in the head of each answer to another node.
+An answer takes a fixed time, plus some for each kilobyte of the request and for each token of the answer; the time to its first
+byte depends on the request alone. Beside other requests both take longer, by `concurrency ** sharing`, where `sharing` is 0 for
+a machine with independent slots and 1 for one whose slots share a processor. Kilobytes in the replica's cache need not be read.
+The node of a worker learns this (`router.state.estimator`), and sends it in the head of each answer to another node.
 """
 
 import math
@@ -14,16 +14,16 @@ from operator import attrgetter
 from registry.values import value_class
 
 MEMORY = 32
-"""Answers after which an older one counts a third."""
+"""Number of newer answers after which an answer counts a third."""
 
 UNKNOWN_SHARING = 0.5
-"""What is thought of a machine without known slots until its answers show how it shares."""
+"""The `sharing` that is assumed of a machine without known slots until its answers show it."""
 
 HOLDS = 300.0
-"""Seconds for which a cache is thought to hold half of what it has read, until answers show it."""
+"""Seconds for which a cache is assumed to hold half of what was read, until answers show it."""
 
 SHORTEST = 1e-4
-"""Seconds; what took less took this."""
+"""Minimum seconds that an answer counts as taking, however quick it was."""
 
 _LARGEST = 1e6
 
@@ -50,12 +50,12 @@ _WRITTEN = re.compile(
 
 @value_class
 class ServiceTime:
-    """How long a replica takes for an answer, in seconds: `fixed`, for each `kilobyte` it reads and for each `token` told.
+    """Seconds that a replica takes for an answer: `fixed`, for each `kilobyte` it reads, and for each `token` it generates.
 
-    The first byte of a stream takes it `first` and `first_kilobyte`, which are 0 until there was a stream. It takes
-    `concurrency ** sharing` times as long beside others. Its answers have `tokens` on average. After `holds` seconds half of what
-    it has read is gone from its cache. `error` is by how much the last expectations were wrong, as the mean of
-    |ln(seconds ÷ expected)|; `answers` is how many it was learnt from.
+    The first byte of a stream takes `first`, and `first_kilobyte` for each kilobyte; both are 0 until there was a stream. Beside
+    other requests all takes `concurrency ** sharing` times as long. Answers have `tokens` on average. After `holds` seconds half
+    of what the replica has read is gone from its cache. `error` is how far the last expectations were off, as the mean of
+    |ln(seconds ÷ expected)|; `answers` is the number of answers it was learnt from.
     """
 
     fixed: float
@@ -70,20 +70,20 @@ class ServiceTime:
     answers: int = 1
 
     def alone(self, *, kilobytes: float, tokens: float) -> float:
-        """Return the seconds that an answer takes with nobody beside it."""
+        """Return the seconds that an answer takes with no other request beside it."""
         seconds = self.fixed + self.kilobyte * kilobytes + self.token * tokens
         return max(seconds, SHORTEST)
 
     def until_first(self, *, kilobytes: float) -> float | None:
-        """Return the seconds until the first byte with nobody beside it, `None` where it never streamed."""
+        """Return the seconds to the first byte with no other request beside it, `None` if the replica never streamed."""
         return (self.first + self.first_kilobyte * kilobytes) or None
 
 
 @value_class
 class Before:
-    """What a replica read of a request before it came: so many `kilobytes`, `age` seconds ago.
+    """What a replica had read of a request before it came: so many `kilobytes`, `age` seconds ago.
 
-    Of those `shared` are everybody's, and read all the time.
+    `shared` kilobytes are common to all conversations, and read all the time.
     """
 
     kilobytes: float = 0.0
@@ -91,7 +91,7 @@ class Before:
     shared: float = 0.0
 
     def held(self, holds: float) -> float:
-        """Return how many kilobytes are thought to be in a cache of which half is gone after so many seconds."""
+        """Return the expected kilobytes in a cache that loses half of its content in `holds` seconds."""
         if not self.kilobytes:
             return self.shared
         return max(self.shared, self.kilobytes * math.exp2(-self.age / holds))
@@ -107,7 +107,7 @@ def written(time: ServiceTime) -> str:
 
 
 def read(text: str) -> ServiceTime | None:
-    """Read the value of the header `SERVICE_TIME`; `None` for what is none."""
+    """Read the value of the header `SERVICE_TIME`; return `None` if it is malformed or out of bounds."""
     return _read(text) if len(text) <= _MAX_CHARACTERS else None
 
 

@@ -1,8 +1,8 @@
 """Slow start of replicas that are new here, or just back. No I/O, time is an argument.
 
-To power of few choices an empty machine is the best of any, so all nodes would flood it while its caches are cold and
-nobody knows how it answers. It begins as TCP does: one request at one time, and one more for each answer, so a quick one is
-warm after a few answers and a slow one has not got many. Each node decides for itself, from when it first asked the replica.
+Power of few choices prefers an idle machine, so all nodes would flood it while its caches are cold and its speed is unknown.
+It starts as TCP does: with one concurrent request, and one more for each answer, so a quick replica is warm after a few answers
+and a slow one has not got many requests. Each node decides for itself, from when it first asked the replica.
 """
 
 import math
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from registry.records import PeerId, Service
 
 ENOUGH = 16
-"""Requests at one time that a replica may have when it counts as warm; from then on nothing holds it back."""
+"""Concurrent requests from which on a replica counts as warm, and is no longer limited."""
 
 RISE = 8.0
-"""Seconds after which one more is allowed without an answer: who thinks for minutes is not kept small for an hour."""
+"""Seconds after which one more is allowed without an answer, so that slow answers do not limit a replica for an hour."""
 
 MAX_NODES = 4_096
-"""Nodes whose replicas are remembered; the one seen first makes room, and would be new again."""
+"""Nodes whose replicas are remembered; the one seen first is evicted, and would be new again."""
 
 MAX_REPLICAS = 256
 """Replicas of one node that are remembered."""
@@ -30,9 +30,9 @@ class _Newcomer:
 
 
 class Warming:
-    """The replicas that were asked from here: `newcomers` are those that are not warm yet.
+    """The replicas that this node has asked: `newcomers` are those that are not warm yet.
 
-    `losses` rises with each replica that is forgotten: whoever was asked since the last one need not be noted again.
+    `losses` rises whenever replicas are forgotten: a replica that was asked since then need not be noted again.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Warming:
         self.losses = 0
 
     def began(self, node: PeerId, service: Service, now: float) -> None:
-        """A request goes to a replica: from its first one on it is new here, and then warm."""
+        """Note that a request goes to a replica; with the first one it becomes a newcomer."""
         of_node = self._seen.get(node)
         if of_node is None:
             if len(self._seen) >= MAX_NODES:
@@ -54,10 +54,10 @@ class Warming:
             self.newcomers[node, service] = _Newcomer(now)
 
     def allowance(self, node: PeerId, service: Service, now: float) -> float:
-        """Return how many of our requests a replica may have at one time."""
+        """Return how many concurrent requests of this node a replica may have."""
         if service not in self._seen.get(node, ()):
             return 1
-        # Where nobody is new that is all there is to look up.
+        # Without newcomers there is nothing more to look up.
         newcomer = self.newcomers.get((node, service)) if self.newcomers else None
         if newcomer is None:
             return math.inf
@@ -68,7 +68,7 @@ class Warming:
         return math.inf
 
     def answered(self, node: PeerId, service: Service) -> None:
-        """A replica gave a whole answer."""
+        """Note that a replica gave a whole answer."""
         newcomer = self.newcomers.get((node, service))
         if newcomer is not None:
             newcomer.answered += 1
@@ -76,13 +76,13 @@ class Warming:
                 del self.newcomers[node, service]
 
     def lost(self, node: PeerId, service: Service) -> None:
-        """A replica failed time and again: it is new when it is back."""
+        """Forget a replica that failed repeatedly: it is new when it is back."""
         self.losses += 1
         self._seen.get(node, {}).pop(service, None)
         self.newcomers.pop((node, service), None)
 
     def forget(self, node: PeerId) -> None:
-        """A node is lost, or has left: all that it serves is new when it is back."""
+        """Forget a node that is lost or has left: all its replicas are new when it is back."""
         self.losses += 1
         for service in self._seen.pop(node, ()):
             self.newcomers.pop((node, service), None)

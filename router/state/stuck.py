@@ -1,37 +1,37 @@
-"""Detection of a stuck worker, as against one that thinks: told from what is usual for it. No I/O, time is an argument.
+"""Detection of a stuck worker, as opposed to a busy one, by its usual times. No I/O, time is an argument.
 
-A worker may compute for minutes before its first byte, and some answer nothing else meanwhile. So silence makes us ask it
-something small, and no answer to that counts only from one that is known to answer while it works, or after far more than its
-usual time.
+A worker may compute for minutes before its first byte, and some answer nothing else meanwhile. So a silent worker is sent a small
+probe, and a missing answer counts only from a worker that is known to answer while it works, or after far more than its usual
+time.
 """
 
 from dataclasses import dataclass
 
 LEARN_AFTER = 0.5
 LEARN_AGAIN = 60.0
-"""Seconds of waiting after which a worker is asked whether it answers while it works, and until it is asked that again."""
+"""Seconds of waiting after which a probe finds out whether a worker answers while it works, and until the next such probe."""
 
 PATIENCE = 2.0
 PATIENCE_FACTOR = 4.0
-"""Seconds without a byte after which somebody who waits makes us ask, and times its usual wait, whichever is longer."""
+"""Seconds without a byte, or times its usual wait if longer, after which a worker with waiting requests is probed."""
 
 SURE = 5.0
 SURE_FACTOR = 10.0
-"""The same, after which a worker that never answered while it worked is taken for stopped all the same."""
+"""The same, after which a worker counts as stopped even if it never answered while it worked."""
 
 ASK_AGAIN = 1.0
 LONGEST_PAUSE = 4.0
-"""Seconds between two questions to one worker, and to one that has stopped: doubled each time, up to this."""
+"""Seconds between two probes of one worker; for a stopped one doubled each time, up to `LONGEST_PAUSE`."""
 
 MAX_WORKERS = 4_096
-"""Addresses that are remembered; beyond that those are forgotten for which nobody waits."""
+"""Addresses that are remembered; beyond that those without waiting requests are forgotten."""
 
-_WEIGHT = 0.2  # of the newest wait in what is usual
+_WEIGHT = 0.2  # weight of the newest wait in the usual one
 
 
 @dataclass(slots=True)
 class AskedWorker:
-    """What is known of one worker. `waiting` requests wait for their first bytes, and keep it from being forgotten."""
+    """State of one worker. `waiting` requests wait for their first bytes, and keep it from being forgotten."""
 
     waiting: int = 0
     stirred: float = 0.0
@@ -43,7 +43,7 @@ class AskedWorker:
     pause: float = ASK_AGAIN
 
     def answered(self, seconds: float, now: float) -> None:
-        """A wait is over, with a first byte after so many seconds."""
+        """Note that a wait ended with a first byte after so many seconds."""
         self.waiting -= 1
         self.usual += _WEIGHT * (seconds - self.usual) if self.usual else seconds
         self.stirred = now
@@ -51,18 +51,18 @@ class AskedWorker:
             self.silent, self.pause = False, ASK_AGAIN
 
     def left(self) -> None:
-        """A wait is over, with no first byte."""
+        """Note that a wait ended without a first byte."""
         self.waiting -= 1
 
 
 class Silence:
-    """What is known of the workers that were asked, by address."""
+    """States of the workers that were asked, by address."""
 
     def __init__(self) -> None:
         self._workers: dict[str, AskedWorker] = {}
 
     def began(self, address: str, now: float) -> AskedWorker:
-        """A request waits for its first byte; return what has to be told how that ends."""
+        """Note that a request waits for its first byte; return the worker's state, which has to be told how that ends."""
         one = self._workers.get(address) or self._remember(address)
         if not one.waiting:
             one.stirred = now
@@ -70,7 +70,7 @@ class Silence:
         return one
 
     def wants_asking(self, address: str, now: float) -> bool:
-        """Say whether it is time to ask a worker something small, and take it as asked."""
+        """Return whether it is time to probe a worker, and note it as probed."""
         one = self._workers.get(address)
         if one is None or one.asking:
             return False
@@ -88,7 +88,7 @@ class Silence:
         return due
 
     def asked(self, address: str, now: float, *, answered: bool) -> None:
-        """Take in what came of asking."""
+        """Note whether a probe was answered."""
         one = self._workers.get(address)
         if one is None:
             return
@@ -104,7 +104,7 @@ class Silence:
             one.silent = known or quiet >= _longer(SURE, SURE_FACTOR, one)
 
     def silent(self, address: str) -> bool:
-        """Say whether a worker has stopped."""
+        """Return whether a worker has stopped."""
         one = self._workers.get(address)
         return one is not None and one.silent
 

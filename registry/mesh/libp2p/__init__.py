@@ -1,4 +1,4 @@
-"""The mesh over libp2p, for nodes on different machines. Only this folder knows libp2p and trio."""
+"""Mesh over libp2p, for nodes on different machines. Only this folder uses libp2p and trio."""
 
 from registry.mesh.libp2p.unused import leave_out
 

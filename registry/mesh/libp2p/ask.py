@@ -1,8 +1,8 @@
-"""Questions and answers over a libp2p stream: length, question; length, answer; and so on, on a stream that stands.
+"""Questions and answers over a kept-alive libp2p stream: length, question, length, answer, and so on.
 
-Lengths are u32, big endian. One question at a time: the asker puts the next when it has the answer, on this stream or
-another. While it waits it keeps its side open: closing it sooner says that nobody waits any more, and ends the work for the
-answer. Opening a stream takes six packets more than a question on one that stands, so streams are kept for the next.
+Lengths are u32, big endian. A stream carries one question at a time: the asker sends its next question after the answer, on
+this stream or another. While it waits, it keeps its side open: closing it sooner says that the answer is no longer wanted,
+and cancels the work on it. Opening a stream takes six packets more than a question on an open one, so streams are kept.
 """
 
 import struct
@@ -26,13 +26,13 @@ from registry.records import PeerId
 ASK = TProtocol("/modelvine/ask/1")
 
 MESSAGE_SECONDS = 30.0
-"""Seconds that a peer may take to put its question across, or to take its answer."""
+"""Seconds that a peer may take to send its question, or to read its answer."""
 
 QUESTIONS = 64
 """Questions answered at one time, all peers together; more are refused."""
 
 STREAMS_PER_PEER = 32
-"""Streams for questions that one peer may have open, at work or idle; more are refused."""
+"""Question streams that one peer may have open, busy or idle; more are refused."""
 
 KEPT_PER_PEER = 2
 """Idle streams that an asker keeps to one peer; more are closed after their answer."""
@@ -41,36 +41,36 @@ STANDING_PER_PEER = 4
 """Idle streams of one peer that an answerer keeps; more are closed after their answer."""
 
 IDLE_SECONDS = 300.0
-"""Seconds after which an asker closes a stream that it had no use for."""
+"""Seconds after which an asker closes an idle stream."""
 
 TIDY_SECONDS = 60.0
-"""Seconds between looks for such streams."""
+"""Seconds between checks for such streams."""
 
 STANDING_SECONDS = 2 * IDLE_SECONDS
-"""Seconds after which an answerer closes a stream on which nothing was asked; the asker should have, long before."""
+"""Seconds after which an answerer closes an idle stream; the asker should have closed it long before."""
 
 _LENGTH = struct.Struct("!I")
 
 
 class QuestionStreams:
-    """Puts questions to peers, over streams that are kept for the next."""
+    """Client that asks peers questions, and keeps its streams for the next ones."""
 
     def __init__(self, host: IHost) -> None:
         self._host = host
         self._idle: dict[PeerId, list[tuple[float, INetStream]]] = {}
 
     async def ask(self, peer: PeerId, question: bytes, timeout: float) -> bytes:
-        """Put a question to a peer; raise `PeerUnreachable` when no answer came in time."""
+        """Ask a peer a question; raise `PeerUnreachable` when no answer comes within `timeout` seconds."""
         with unreachable(f"{peer} gave no answer"), trio.fail_after(timeout):
             if (kept := self._take(peer)) is not None:
-                # The peer may have closed it this very moment; a question may be put twice without harm.
+                # The peer may have closed it at this moment. Asking a question twice does no harm.
                 with suppress(StreamEOF, StreamClosed):
                     return await self._put(peer, kept, question)
             opened = await self._host.new_stream(ID.from_string(peer), [ASK])
             return await self._put(peer, opened, question)
 
     async def tidy_forever(self) -> None:
-        """Close the streams that have had no use for long, and those that their peer has closed."""
+        """Close idle streams, and those that their peer has closed, until cancelled."""
         while True:
             await trio.sleep(TIDY_SECONDS)
             for stream in self._give_up(trio.current_time()):
@@ -110,13 +110,13 @@ class QuestionStreams:
 
 
 class _BeyondLimit(PeerUnreachable):
-    """A peer wants more than one may."""
+    """A peer exceeds its limit, or all peers together exceed theirs."""
 
 
 class Questions:
-    """Answers what peers ask. `answer` is awaited in trio and raises `VisitFailed` for no answer.
+    """Server for peers' questions. `answer` is awaited in trio and raises `VisitFailed` when there is no answer.
 
-    `refused` is called for each stream that is reset because its peer, or all of them together, want too much.
+    `refused` is called for each stream that is reset because its peer, or all peers together, exceed a limit.
     """
 
     def __init__(
@@ -132,11 +132,11 @@ class Questions:
 
     @property
     def standing(self) -> int:
-        """How many streams stand idle until their peer asks again."""
+        """Number of idle streams, kept until their peer asks again."""
         return self._idle.total()
 
     async def handle(self, stream: INetStream) -> None:
-        """Serve one stream; a peer's fault costs it this stream and nothing else."""
+        """Serve one stream; a fault of the peer ends this stream and nothing else."""
         peer = PeerId(str(stream.muxed_conn.peer_id))
         try:
             with (
@@ -183,7 +183,7 @@ class Questions:
         return answers[0]
 
     async def _await_next(self, peer: PeerId, stream: INetStream) -> int | None:
-        """Return the length of the next question; nothing when none comes, or enough streams stand idle."""
+        """Return the length of the next question; `None` when none comes, or enough streams are idle."""
         if self._idle[peer] >= STANDING_PER_PEER:
             return None
         with (
@@ -196,7 +196,10 @@ class Questions:
 
 
 async def read_exactly(stream: INetStream, size: int) -> bytes:
-    """Read `size` bytes; memory follows what arrived, not what was announced."""
+    """Read `size` bytes; raise `PeerUnreachable` when the stream ends sooner.
+
+    Memory grows with the bytes that have arrived, not with the announced size.
+    """
     parts = bytearray()
     while len(parts) < size:
         chunk = await stream.read(min(size - len(parts), 256 * 1024))
@@ -239,7 +242,7 @@ async def _close(stream: INetStream) -> None:
 
 
 def _is_over(stream: INetStream) -> bool:
-    # Also when the connection has gone: yamux closes all its streams then.
+    # Also true once the connection has ended: yamux then closes all its streams.
     wire: Any = stream
     return bool(wire.muxed_stream.recv_closed)
 

@@ -1,4 +1,4 @@
-"""Circuits through a relay. Circuit relay v2 from its two ends: a place is reserved, a circuit dialled, or accepted.
+"""Circuits through a relay: the two ends of circuit relay v2, which reserve at a relay, dial a circuit, or accept one.
 
 A circuit is a connection like any other: noise and yamux run from end to end, and the relay reads none of it.
 """
@@ -29,7 +29,10 @@ _ADDRESSES = 16
 
 
 class _CircuitEnd(RawConnection):
-    """The stream to a relay as a connection. It has no address of its own, by which it is known and not counted."""
+    """Stream to a relay as a raw connection.
+
+    It has no remote address, which marks it as relayed and keeps it from being counted under an IP address.
+    """
 
     def get_remote_address(self) -> tuple[str, int] | None:
         return None
@@ -37,19 +40,19 @@ class _CircuitEnd(RawConnection):
 
 @dataclass(frozen=True, slots=True)
 class ReservationGranted:
-    """A place at a relay: where others find it, and for how many seconds, by the relay's clock."""
+    """Reservation at a relay: the relay's addresses for it, and its lease in seconds, by the relay's clock."""
 
     addresses: tuple[str, ...]
     lease: float
 
 
 class Circuits:
-    """Our ends of circuits. Every method runs in trio."""
+    """This node's ends of circuits. Every method runs in trio."""
 
     def __init__(
         self, host: IHost, swarm_key: str | None, *, knows: Knows = nobody, carry: int = 0
     ) -> None:
-        """Take whom to let in through peers that are no relays of ours: those that `knows`, `carry` at one time."""
+        """Set what is accepted through a peer that is not our relay: `carry` circuits at a time, if both peers are known."""
         self._host = host
         self._swarm_key = swarm_key
         self._knows = knows
@@ -58,7 +61,7 @@ class Circuits:
         self.relays: Collection[PeerId] = ()
 
     async def reserve(self, relay: PeerId) -> ReservationGranted:
-        """Ask a connected peer to hand on to us; raise `PeerUnreachable` when it does not."""
+        """Ask a connected peer for a reservation; raise `PeerUnreachable` when it grants none."""
         with unreachable(f"{relay} is not a relay"), trio.fail_after(MESSAGE_SECONDS):
             stream = await self._host.new_stream(ID.from_string(relay), [HOP])
             try:
@@ -72,7 +75,7 @@ class Circuits:
             return ReservationGranted(addresses, reply.reservation.expire - time.time())
 
     async def dial(self, relay: PeerId, peer: PeerId) -> Any:
-        """Connect to a peer through a relay that is connected; raise `PeerUnreachable`. Not bounded in time."""
+        """Connect to a peer through a connected relay, without a timeout; raise `PeerUnreachable`."""
         with unreachable(f"{peer} is not reached through {relay}"):
             stream = await self._host.new_stream(ID.from_string(relay), [HOP])
             try:
@@ -80,7 +83,7 @@ class Circuits:
                 asked = HopMessage(type=HopMessage.CONNECT, peer=Peer(id=target.to_bytes()))
                 await write_delimited_msg(stream, asked)
                 _require(await read_message(stream, HopMessage))
-                # The library puts the swarm key on inbound connections by itself, on outbound ones only if it dialled them.
+                # The library applies the swarm key to inbound connections, but to outbound ones only if it dialled them.
                 raw: Any = self._end(stream, relay, peer, initiator=True)
                 if self._swarm_key is not None:
                     raw = new_protected_conn(raw, self._swarm_key)
@@ -91,13 +94,13 @@ class Circuits:
                 raise
 
     async def handle(self, stream: INetStream) -> None:
-        """Accept a circuit that a relay of ours brings, or a member for a member, and keep it until it ends."""
+        """Accept a circuit from a relay of ours, or from one known peer for another, and keep it until it ends."""
         relay = PeerId(str(stream.muxed_conn.peer_id))
         try:
             with unreachable("the relay closed the stream"):
                 with trio.fail_after(MESSAGE_SECONDS):
                     asked = await read_message(stream, StopMessage)
-                # Who it is, noise will tell; what the relay says of it is shown to people, and decides on a place at most.
+                # Noise authenticates the asker later. The id that the relay states is displayed, and at most admits a circuit.
                 asker = PeerId(str(ID(asked.peer.id)))
                 if asked.type != StopMessage.CONNECT:
                     await _answer(stream, Status.UNEXPECTED_MESSAGE)

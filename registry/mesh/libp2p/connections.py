@@ -1,6 +1,7 @@
-"""Connection manager: it dials whom the dialler chooses, has strangers prove themselves, notes where each is from.
+"""Connection manager: dials the peers that the dialler chooses, checks strangers, and records each peer's origin.
 
-Check that strangers speak our topic: those that do stay; the others are let go, and left alone if it was us who dialled.
+A stranger must subscribe to our topic. If it does not, it is disconnected, and not dialled again for a while if this node
+dialled it.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -16,20 +17,20 @@ from registry.records import PeerId
 from registry.settings import MeshSettings
 
 STRANGE = frozenset({Origin.MDNS, Origin.RENDEZVOUS})
-"""The sources that nobody answers for."""
+"""Sources for whose addresses no known node vouches."""
 
 PROOF_SECONDS = 10.0
 """Seconds after a dial within which a stranger must have subscribed to our topic."""
 
 CALLER_SECONDS = 30.0
-"""Seconds that who dialled us may stay without subscribing: enough for whatever else it wants to ask."""
+"""Seconds that an inbound peer may stay without subscribing: enough for anything else that it wants to ask."""
 
 _POLL = 0.25
 _RECONSIDER_SECONDS = 15.0
 
 
 class Introductions:
-    """Turns strangers into peers, in the trio thread. `changed` is called when others may be dialled than before."""
+    """Turns strangers into peers, in the trio thread. `changed` is called when the addresses to dial may have changed."""
 
     def __init__(
         self,
@@ -47,16 +48,16 @@ class Introductions:
         self._changed = changed
 
     def claim(self, origin: Origin, addresses: tuple[str, ...]) -> None:
-        """Replace what a source claims."""
+        """Replace the addresses that a source claims."""
         self._strangers.claim(origin, addresses)
         self._changed()
 
     def addresses(self) -> tuple[str, ...]:
-        """Return what may be dialled now."""
+        """Return the addresses that may be dialled now."""
         return self._strangers.addresses(trio.current_time())
 
     def origin(self, peer: PeerId) -> Origin | None:
-        """Say which source claims a peer."""
+        """Return the source that claims a peer, if any."""
         return self._strangers.origin(peer)
 
     def failed(self, peer: PeerId) -> None:
@@ -65,9 +66,9 @@ class Introductions:
         self._changed()
 
     async def prove(self, peer: PeerId) -> None:
-        """Wait until a stranger that was dialled speaks our topic, and let it go when it does not."""
+        """Wait until a dialled stranger subscribes to our topic; disconnect it when it does not in time."""
         with trio.move_on_after(PROOF_SECONDS) as patience:
-            # Polled: the library tells nobody of a subscription.
+            # Polled: the library does not report subscriptions.
             while not self._speaks(peer):  # noqa: ASYNC110
                 await trio.sleep(_POLL)
             self._strangers.accept(peer)
@@ -76,14 +77,14 @@ class Introductions:
             await self._disconnect(peer)
 
     async def reconsider_forever(self) -> None:
-        """Let those be dialled again whose time of being left alone has passed, and close what is of no use."""
+        """Let refused peers be dialled again after their pause, and close useless connections, until cancelled."""
         while True:
             await trio.sleep(_RECONSIDER_SECONDS)
             self._changed()
             await self._part_with_callers()
 
     async def _part_with_callers(self) -> None:
-        """Close connections that others opened and that never spoke our topic: held, they would count as company."""
+        """Close inbound connections whose peer never subscribed to our topic: kept, they would count as peers."""
         now = trio.current_time()
         for caller in self._callers():
             if now - caller.came >= CALLER_SECONDS and not self._speaks(caller.peer):
@@ -91,11 +92,11 @@ class Introductions:
 
 
 PART_SECONDS = 3.0
-"""Seconds that the polite end of a connection may take whose place somebody else has."""
+"""Seconds that the orderly close of an evicted connection may take."""
 
 
 class Eviction:
-    """Callers beyond what the settings allow; in the trio thread. `refused` is called for each that has to go."""
+    """Eviction of inbound peers beyond the configured limits, in the trio thread. `refused` is called for each."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class Eviction:
         self._leaving: set[PeerId] = set()
 
     async def thin_forever(self) -> None:
-        """Send away whoever is in excess, until cancelled."""
+        """Disconnect excess peers until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 for peer in self._in_excess():
@@ -144,15 +145,15 @@ class Eviction:
 
 
 DIAL_TICK = 0.25
-"""Seconds between looks at whom to dial."""
+"""Seconds between checks for peers to dial."""
 
 Origins = dict[PeerId, Origin]
 
 
 class Company:
-    """Everybody that this node dials of its own accord, in the trio thread.
+    """The peers that this node dials of its own accord, in the trio thread.
 
-    `unanswered` is told why the addresses of a bootstrap peer failed.
+    `unanswered` is called with the reasons why the addresses of a bootstrap peer failed.
     """
 
     def __init__(
@@ -189,16 +190,16 @@ class Company:
         self._aim()
 
     def keep(self, addresses: tuple[str, ...]) -> None:
-        """Replace the addresses that records name."""
+        """Replace the addresses that come from records."""
         self._kept = addresses
         self._aim()
 
     def claim(self, origin: Origin, addresses: tuple[str, ...]) -> None:
-        """Replace the addresses of strangers that one source claims to be of our mesh."""
+        """Replace the strangers' addresses that one source claims to be of our mesh."""
         self._strangers.claim(origin, addresses)
 
     async def run(self) -> None:
-        """Dial whoever is due, until cancelled."""
+        """Dial the peers that are due, until cancelled."""
         dialling: set[PeerId] = set()
         connected: set[PeerId] = set()
         relays: Collection[PeerId] = ()
@@ -214,7 +215,7 @@ class Company:
                 for target in self._dialer.due(connected | dialling, now):
                     dialling.add(target.peer)
                     self._nursery.start_soon(self._meet, target, dialling)
-                # As it is before anything changes: who is gone holds no place any more.
+                # Read before anything changes: a relay that is gone is no longer listed.
                 relays = self._dials.relays
                 with trio.move_on_after(DIAL_TICK):
                     await self._watch.changed.wait()
@@ -224,7 +225,7 @@ class Company:
 
     async def _meet(self, target: DialTarget, dialling: set[PeerId]) -> None:
         origin = self._origin_of(target)
-        # Noted before: a connection is told of sooner than its dial returns.
+        # Set before the dial: its connection is reported before the dial returns.
         self._origins[target.peer] = origin
         try:
             address = await self._dials.first_of(target.addresses, self._patience)

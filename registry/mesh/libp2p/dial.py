@@ -1,11 +1,10 @@
-"""Dialler of one address: by TCP, through a relay where it says so, and beside a relayed connection where one stands.
+"""Dialler: plans which peers to dial next, and dials an address directly over TCP or through a relay.
 
-Plan of whom to dial next: anybody while it lacks peers, bootstrap peers first; else those it misses, ever more rarely.
-
-Missed are bootstrap peers, and peers that were connected and got lost: the first across a cut that has healed. Whatever fails
-is tried again after a pause that doubles, up to ten times `redial` for whoever lacks peers, up to `RAREST` for the others.
-Whoever lacks peers dials those that it misses each second for a minute, then ever more rarely as they stay away; so does
-everybody with a relay that held a place for it.
+A direct connection is also dialled beside a relayed one. A node that lacks peers dials any peer, bootstrap peers first; a node
+with enough peers dials only those that it misses, ever more rarely. Missed are bootstrap peers, and peers whose connection was
+lost: they are the first connections across a healed partition. A failed dial is repeated after a pause that doubles, up to ten
+times `redial` for a node that lacks peers, else up to `RAREST`. A node that lacks peers dials its missed peers every second for
+a minute, then ever more rarely as they stay away. Every node does so with a relay where it held a reservation.
 """
 
 import os
@@ -34,28 +33,28 @@ from registry.records import PeerId
 Value = TypeVar("Value")
 
 RAREST = 300.0
-"""Seconds between dials of a missed peer in the end, for a node that has enough others."""
+"""Longest pause in seconds between dials of a missed peer, for a node that has enough peers."""
 
 GIVEN_UP = 1800.0
-"""Seconds after which a lost peer is missed no more; a bootstrap peer always is."""
+"""Seconds after which a lost peer is no longer missed; a bootstrap peer always is."""
 
 URGENT = 1.0
-"""Seconds between dials of a missed peer by whoever lacks peers, at first; `redial` where that is less."""
+"""Seconds between the first dials of a missed peer by a node that lacks peers; `redial` where that is less."""
 
 PATIENCE = 60.0
-"""Later they are this part of the time for which the peer has been away: one that was for 2 min waits 2 s more."""
+"""Divisor of a peer's absence that gives the later pauses: after an absence of 2 min, the next dial waits 2 s."""
 
 SILENT = 2.5
-"""Seconds without any answer of TCP that end a dial: its packets become rare, a new dial's first ones go out at once.
+"""Seconds without any TCP answer that end a dial: its retries become rare, while a new dial sends at once.
 
-Enough for a round trip of a second and a lost packet. A handshake that has begun has all its time.
+Long enough for a round trip of a second and a lost packet. A handshake that has begun keeps the full timeout.
 """
 
 HOST_PAUSE = 1.0
-"""Seconds between two dials to a host at which nobody was met: anybody may sign records that name somebody else's."""
+"""Seconds between two dials to a host where no peer was met: any node may sign a record that names a foreign host."""
 
 MAX_HOSTS = 4_096
-"""Hosts that are remembered, those with somebody and those without; the one that was noted first makes room."""
+"""Hosts that are remembered, of those with a peer and of those dialled without one; the oldest is evicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +68,9 @@ class DialTarget:
 
 @dataclass(slots=True)
 class _Pause:
-    """How long a peer is left alone: since when, stretched by chance, after how many failures, in how long an absence.
+    """Pause before a peer is dialled again: its start, its random jitter, the start of the absence, and the failures.
 
-    And whether we had it, and whether it is a relay where we had a place.
+    `had` says whether the peer was connected, `relay` whether it is a relay that held a reservation for us.
     """
 
     since: float
@@ -82,7 +81,7 @@ class _Pause:
     relay: bool = False
 
     def ends(self, redial: float, longest: float, *, urgent: bool) -> float:
-        # Two nodes that dial each other, or many that lost one, must not stay in step.
+        # Jitter: two nodes that dial each other, or many that lost the same peer, must not stay in step.
         if urgent:
             wait = max(min(redial, URGENT), (self.since - self.away) / PATIENCE)
             return self.since + min(wait, 10 * redial) * (1.0 + self.chance / 4)
@@ -92,7 +91,7 @@ class _Pause:
 
 @dataclass(slots=True)
 class Dialer:
-    """Chooses targets; times are seconds on any one clock that the caller keeps to."""
+    """Planner that chooses dial targets; times are seconds on one clock of the caller's choice."""
 
     own: PeerId
     degree: int
@@ -104,7 +103,7 @@ class Dialer:
     _tried: dict[str, float] = field(default_factory=dict)
 
     def aim(self, bootstrap: Collection[str], kept: Collection[str]) -> None:
-        """Replace the candidates; addresses that name no peer, or ourselves, are left out."""
+        """Replace the candidates; addresses that name no peer, or this node, are left out."""
         found: dict[PeerId, DialTarget] = {}
         for address in dict.fromkeys((*bootstrap, *kept)):
             peer = peer_in(address)
@@ -117,7 +116,7 @@ class Dialer:
         self._pauses = {peer: pause for peer, pause in self._pauses.items() if peer in found}
 
     def due(self, connected: Collection[PeerId], now: float) -> list[DialTarget]:
-        """Choose whom to dial now: as many as lack to `degree`, bootstrap peers first; else whom we miss."""
+        """Return the targets to dial now: enough to reach `degree`, bootstrap peers first; at `degree`, the missed ones."""
         missing = self.degree - len(connected)
         if missing <= 0:
             missed = self.missed(connected)
@@ -128,13 +127,13 @@ class Dialer:
             for peer, target in self._targets.items()
             if peer not in connected and self._is_ready(target, now, lacking=True)
         ]
-        # A random choice: if all took the first, the first would carry the whole mesh.
+        # A random choice: if all nodes took the first, it would carry the whole mesh.
         self.rng.shuffle(ready)
         ready.sort(key=lambda target: not target.bootstrap)
         return [*islice(self._allowed(ready, now), missing)]
 
     def missed(self, connected: Collection[PeerId]) -> list[DialTarget]:
-        """List whom we would dial sooner or later, although we have enough peers."""
+        """Return the targets that are dialled sooner or later although there are enough peers."""
         return [
             target
             for peer, target in self._targets.items()
@@ -142,17 +141,20 @@ class Dialer:
         ]
 
     def failed(self, peer: PeerId, now: float) -> None:
-        """Note a failed dial: the next waits longer."""
+        """Note a failed dial; the next one waits longer."""
         pause = self._pauses.setdefault(peer, _Pause(now, 0.0, now))
         pause.since, pause.chance = now, self.rng.random()
         pause.failures += 1
 
     def lost(self, peer: PeerId, now: float, *, relay: bool = False) -> None:
-        """Note that a connection ended: its peer is dialled again after `redial`. `relay`: it held a place for us."""
+        """Note that a connection ended: its peer is dialled again after `redial`. `relay`: it held a reservation for us."""
         self._pauses[peer] = _Pause(now, self.rng.random(), now, had=True, relay=relay)
 
     def succeeded(self, peer: PeerId, host: str) -> None:
-        """Note that a peer is connected at a host; if it was missed, the others may be there again as well."""
+        """Note that a peer is connected at a host.
+
+        If it was missed, the pauses of other lost peers become short again: they may be back as well.
+        """
         if host:
             _remember(self._met, host, None)
         pause = self._pauses.pop(peer, None)
@@ -170,7 +172,7 @@ class Dialer:
         return pause.ends(self.redial, longest, urgent=urgent) <= now
 
     def _allowed(self, targets: Iterable[DialTarget], now: float) -> Iterator[DialTarget]:
-        """Yield targets with the addresses that may be dialled now, each time in another order; take them as dialled."""
+        """Yield targets with the addresses that may be dialled now, rotated after each failure; count them as dialled."""
         for target in targets:
             if target.bootstrap:
                 yield target
@@ -193,7 +195,7 @@ class Dialer:
         pause = self._pauses.get(target.peer)
         if pause is None or not pause.had or pause.since - pause.away >= GIVEN_UP:
             return False
-        # Through a relay only whoever lacks peers goes: an idle circuit is closed on purpose.
+        # Only a node that lacks peers dials through a relay: an idle circuit is closed on purpose.
         return not all("/p2p-circuit/" in address for address in target.addresses)
 
 
@@ -216,12 +218,12 @@ def peer_in(address: str) -> PeerId:
 
 
 _CIRCUIT = "/p2p-circuit"
-# How the library writes whose key it was that answered.
+# How the library's error text names the peer whose key answered.
 _ANSWERER = re.compile(r"from_pubkey=(12D3KooW\w{40,50})")
 
 
 class NobodyAnswered(PeerUnreachable):
-    """None of a peer's addresses answered: `reasons` says of each why."""
+    """None of a peer's addresses answered: `reasons` says why, by address."""
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
         super().__init__("no address answers")
@@ -236,7 +238,7 @@ class Dials:
         self._watch = watch
         self._circuits = circuits
         self._private = private
-        # Peers whose host took our connection, in the dial that runs or ran last.
+        # Peers whose host accepted our connection in the current or latest dial.
         self._accepted: set[str] = set()
         self._patience: dict[str, tuple[trio.CancelScope, float]] = {}
         network: Any = host.get_network()
@@ -244,7 +246,7 @@ class Dials:
 
     @property
     def relays(self) -> Collection[PeerId]:
-        """Where we hold a place, as it was at the last look."""
+        """Relays that hold a reservation for this node, as of the latest check."""
         return self._circuits.relays
 
     async def dial(self, address: str) -> PeerId:
@@ -263,10 +265,10 @@ class Dials:
             return peer
 
     async def first_of(self, addresses: Sequence[str], timeout: float) -> str:
-        """Dial addresses of one peer one by one, each for `timeout` seconds, and return the one that answered.
+        """Dial the addresses of one peer in turn, each for `timeout` seconds, and return the one that answered.
 
-        Given all, the library dials the first alone. An address by number at which TCP stays `SILENT` is given up sooner.
-        Raise `NobodyAnswered`.
+        Given all of them, the library would dial only the first. A numeric address is given up after `SILENT` seconds
+        without a TCP answer. Raise `NobodyAnswered` when none answers.
         """
         reasons: dict[str, str] = {}
         for address in addresses:
@@ -301,7 +303,7 @@ class Dials:
         return upgrade_and_note
 
     def reason(self, address: str, error: PeerUnreachable) -> str:
-        """Say in a few words why a dial failed, as far as it can be known."""
+        """Return in a few words why a dial failed, as far as that is known."""
         peer = address.rpartition("/p2p/")[2]
         accepted = peer in self._accepted
         self._accepted.discard(peer)
@@ -310,7 +312,7 @@ class Dials:
             if isinstance(cause, PeerIDMismatchesPubkey):
                 return self._another(str(cause))
         if accepted:
-            # With another swarm key, or where one has none, all that is heard is noise or nothing.
+            # If the swarm keys differ, or only one side has one, each side receives garbage or nothing.
             keys = (
                 "the swarm keys differ"
                 if self._private
@@ -324,7 +326,7 @@ class Dials:
             return "timed out"
         if address.startswith("/dns"):
             return "the name does not resolve"
-        # Its words are ours, or the library's for its own people.
+        # The text of a `PeerUnreachable` is ours; the library's texts are meant for its own developers.
         return (
             str(causes[-1])
             if isinstance(causes[-1], PeerUnreachable)
@@ -340,10 +342,10 @@ class Dials:
 
     async def _directly(self, target: ID, peer: PeerId, address: Multiaddr) -> None:
         network: Any = self._host.get_network()
-        # A failed dial blocks its peer for a minute, and old addresses are tried before new ones.
+        # In the library, a failed dial blocks its peer for a minute, and old addresses are tried before new ones.
         network.unblock_peer(target)
         if peer in self._watch.peers() - self._watch.peers(directly=True):
-            # The library dials nobody who is connected already.
+            # `connect` of the library does not dial a peer that is already connected.
             await network.dial_addr(address, target)
         else:
             self._host.get_peerstore().clear_addrs(target)
@@ -359,7 +361,7 @@ class Dials:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Go through an error and what led to it; the library, like trio, hides causes in groups."""
+    """Yield an error and the errors that led to it; the library, like trio, hides causes in groups."""
     yield error
     inner: Sequence[BaseException] = ()
     if isinstance(error, MultiError):

@@ -1,7 +1,7 @@
-"""Law of who gives way when more callers are connected than may be. No I/O.
+"""Eviction policy for inbound peers beyond the connection limits. No I/O.
 
-Whoever came and showed no record goes first: of the fullest network the one that came first. Where all have shown one, a network
-gives way to one that holds less, and else the newcomer does.
+Peers that have shown no record are evicted first: the oldest one of the fullest network. If all have shown one, the newest peer
+of the fullest network is evicted where that network holds more peers than the newcomer's; otherwise the newcomer is evicted.
 """
 
 from collections import Counter
@@ -12,14 +12,14 @@ from ipaddress import ip_address, ip_network
 from registry.records import PeerId
 
 NEW_SECONDS = 3.0
-"""How long a caller has for its record to arrive before it may be sent away for a newcomer."""
+"""Seconds within which a new peer's record has to arrive before it may be evicted for a newcomer."""
 
 _NETWORK_BITS = {4: 24, 6: 48}
 
 
 @dataclass(frozen=True, slots=True)
 class InboundPeer:
-    """A peer that connected to us, by the IP address that it came from and when, in seconds on the caller's clock."""
+    """A peer that connected to us, with its IP address, and its arrival in seconds on the caller's clock."""
 
     peer: PeerId
     address: str
@@ -27,12 +27,12 @@ class InboundPeer:
 
     @property
     def network(self) -> str:
-        """The /24 of an IPv4 address, the /48 of one of IPv6."""
+        """The /24 of an IPv4 address, the /48 of an IPv6 address."""
         return network_of(self.address)
 
 
 def network_of(address: str) -> str:
-    """Return the network that counts as one: a /24, of IPv6 a /48; what is no IP address is one by itself."""
+    """Return the network that counts as one: the /24 of IPv4, the /48 of IPv6, any other text itself."""
     try:
         bits = _NETWORK_BITS[ip_address(address).version]
     except ValueError:
@@ -48,7 +48,7 @@ def excess(
     per_address: int,
     knows: Callable[[PeerId], bool],
 ) -> Iterator[PeerId]:
-    """Yield who has to go, one after the other, until no more than `places` stay, nor than `per_address` of each address."""
+    """Yield the peers to evict, in order, until at most `places` stay in all and `per_address` of each address."""
     staying = sorted(callers, key=lambda caller: caller.came)
     while True:
         held = Counter(caller.address for caller in staying)

@@ -1,12 +1,11 @@
 """Guards against defects of libp2p 0.8.1, each with its reason.
 
-Each guard raises at start when what it patches is gone, so that a new release cannot disarm it silently.
-Broad `except` is the point of this module: libp2p raises what it likes, and any of it ends the whole node.
+Each guard raises at startup when the code that it patches is gone, so that a new release cannot disable it silently.
+Broad `except` clauses are deliberate here: libp2p raises arbitrary exceptions, and any of them ends the whole node.
 
-Limits of incoming connections, whole or still shaking hands: all together, and by address.
-
-A machine can have as many identities as it likes, but not as many addresses. Several nodes may share one, behind NAT or at one
-site, so the bound by address is generous, and as many connections again may be begun in the `RENEWED` seconds after.
+Incoming connections, established or in their handshake, are limited in total and by address. A machine can have any number of
+identities, but not of addresses. Several nodes may share an address, behind NAT or at one site, so the limit by address is
+generous, and as many connections again may be opened in the following `RENEWED` seconds.
 """
 
 import functools
@@ -44,7 +43,7 @@ from registry.records import PeerId
 
 
 class _Message(Protocol):
-    """A protobuf message, whose library is not known here."""
+    """Protobuf message; the protobuf library is not imported here."""
 
     def ParseFromString(self, data: bytes, /) -> object: ...  # noqa: N802 (the library's name)
 
@@ -52,19 +51,19 @@ class _Message(Protocol):
 _M = TypeVar("_M", bound=_Message)
 
 MAX_MESSAGE_BYTES = 64 * 1024
-"""The longest message of a relay, or about dialling back."""
+"""Longest message of the relay and dial-back protocols."""
 
 CONNECTIONS_REFUSED, HANDSHAKES_FAILED = "connections_refused", "handshakes_failed"
 
 SPARE, SPARE_OF_ONE = 32, 8
-"""Connections beyond the bounds, of all and of one address, that may stand until it is chosen who gives way."""
+"""Connections beyond the limits, in total and of one address, that may exist until the peers to evict are chosen."""
 
 RENEWED = 60.0
-"""Seconds in which an address may begin anew as many connections as it may hold."""
+"""Seconds in which an address may open as many new connections as it may hold."""
 
 
 class Callers:
-    """Counts the connections that others opened; time is an argument."""
+    """Counter of inbound connections, by address; time is an argument."""
 
     def __init__(self, *, most: int, per_address: int) -> None:
         self._most = most
@@ -73,7 +72,7 @@ class Callers:
         self._pace = RateLimit(rate=per_address / RENEWED, burst=2 * per_address)
 
     def enter(self, address: str, now: float) -> str:
-        """Count a connection that begins; return why it is refused, empty when it is not."""
+        """Count a new connection; return why it is refused, empty when it is not."""
         if self._open.total() >= self._most:
             return f"{self._most} incoming connections are open"
         if self._open[address] >= self._per_address:
@@ -84,23 +83,23 @@ class Callers:
         return ""
 
     def leave(self, address: str) -> None:
-        """Count a connection that ended."""
+        """Stop counting a connection that ended."""
         self._open[address] -= 1
         if not self._open[address]:
             del self._open[address]
 
 
 STREAMS_PER_SECOND, STREAMS_AT_ONCE = 100.0, 1_000.0
-"""Streams that one peer may open; each costs us a negotiation, whatever is said on it."""
+"""Streams that one peer may open; each costs a negotiation, whatever it carries."""
 
 _log = logging.getLogger("modelvine.mesh")
 
 QUEUE = 1024
-"""Messages that may wait for us or for one peer; libp2p's 32 silently lose a burst."""
+"""Messages that may be queued for this node or for one peer; libp2p's limit of 32 silently drops bursts."""
 
 
 class HardGossipSub(GossipSub):
-    """GossipSub whose lazy gossip reaches pruned peers, the very ones that need it."""
+    """GossipSub whose lazy gossip also reaches pruned peers, which need it most."""
 
     def _get_in_topic_gossipsub_peers_from_minus(
         self,
@@ -109,7 +108,7 @@ class HardGossipSub(GossipSub):
         minus: Any,
         backoff_check: bool = False,  # noqa: FBT001, FBT002 (the library's signature)
     ) -> Any:
-        # Back-off forbids GRAFT for a minute, not IHAVE; the library mixes the two up in its heartbeat.
+        # Backoff forbids GRAFT for a minute, not IHAVE; the library confuses the two in its heartbeat.
         if sys._getframe(1).f_code.co_name == "_handle_topic_heartbeat":  # noqa: SLF001
             backoff_check = False
         return super()._get_in_topic_gossipsub_peers_from_minus(
@@ -129,16 +128,16 @@ def harden() -> None:
     _require(Yamux, "_measure_rtt_loop", "_write_frame")
     _require(YamuxStream, "_auto_tune_and_send_window_update")
     _require(connection_module, "logging")
-    # Its calls go to the root logger, and each gives an unconfigured process a handler on stderr.
+    # This module logs to the root logger, and each call gives an unconfigured process a handler on stderr.
     patched: Any = connection_module
     patched.logging = logging.getLogger("libp2p.network.connection")
     patched = pubsub_module
     patched.SUBSCRIPTION_CHANNEL_SIZE = QUEUE
     patched.RpcQueue = functools.partial(RpcQueue, max_size=QUEUE)
-    # It measures every connection twice a minute, whether or not `ping` does, and at times from a clock's zero.
+    # It measures every connection twice a minute, even where `ping` does, and sometimes from a start time of zero.
     patched = Yamux
     patched._measure_rtt_loop = _nothing  # noqa: SLF001
-    # Whichever class a host is given, the library makes its own.
+    # The library creates its own class, whichever class a host is given.
     patched = muxer_module
     patched.Yamux = GuardedYamux
     original = YamuxStream._auto_tune_and_send_window_update  # noqa: SLF001
@@ -154,20 +153,20 @@ def guard(
     refused: Callable[[str], object],
     offended: Callable[[ID], object],
 ) -> None:
-    """Guard one host, between its making and its running.
+    """Guard one host; call this after it is made and before it runs.
 
-    `refused` is called with an event for each caller that is turned away or does not end its handshake, `offended` for each
-    stream that breaks its protocol's rules.
+    `refused` is called with an event for each inbound connection that is refused or does not finish its handshake,
+    `offended` for each stream that violates its protocol.
     """
     network: Any = host.get_network()
     _require(network, "common_stream_handler", "_inbound_limiter", "upgrade_inbound_raw_conn")
     _require(network, "unblock_peer", "close_peer", "auto_connector", "upgrade_outbound_raw_conn")
     _require(network.auto_connector, "maybe_connect")
     network.set_stream_handler(_guarded(host, network.common_stream_handler, offended))
-    # The library takes a token for every inbound connection and keeps it until the host ends, so a host
-    # goes deaf after `max_connections` callers, however short; that limit is kept where connections register.
+    # The library takes a token for every inbound connection and keeps it until the host ends. A host would accept
+    # nothing more after `max_connections` connections, however short. That limit is enforced where they register.
     network._inbound_limiter = trio.CapacityLimiter(math.inf)  # noqa: SLF001
-    # It dials whoever it has heard of until half of `max_connections` stand, whatever its watermarks say.
+    # It dials every peer that it has heard of until half of `max_connections` are open, whatever its watermarks say.
     network.auto_connector.maybe_connect = _nothing
     shaking = _telling(network.upgrade_inbound_raw_conn, refused)
     upgrade = _ending_with_its_connection(shaking)
@@ -175,14 +174,14 @@ def guard(
 
 
 async def ping(connection: INetConn, timeout: float) -> bool:
-    """Have the other end's yamux answer, and measure the round trip; return whether it did in time.
+    """Send a yamux ping and measure the round trip; return whether the answer came within `timeout` seconds.
 
     libp2p's own ping opens a stream, which takes nine packets more.
     """
     muxed: Any = connection.muxed_conn
     muxed._ping_id += 1  # noqa: SLF001
     muxed._ping_event = answered = trio.Event()  # noqa: SLF001
-    # Before it is sent: the answer may be there before we are back.
+    # Set before sending: the answer may arrive before the write returns.
     muxed._ping_sent_time = trio.current_time()  # noqa: SLF001
     frame = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_PING, FLAG_SYN, 0, muxed._ping_id)  # noqa: SLF001
     with trio.move_on_after(timeout):
@@ -193,7 +192,7 @@ async def ping(connection: INetConn, timeout: float) -> bool:
 
 @contextmanager
 def unreachable(what: str) -> Iterator[None]:
-    """Turn whatever libp2p raises while it deals with one peer into `PeerUnreachable`."""
+    """Turn any exception of libp2p while it deals with one peer into `PeerUnreachable`; let a `MeshError` pass."""
     try:
         yield
     except MeshError:
@@ -204,7 +203,7 @@ def unreachable(what: str) -> Iterator[None]:
 
 @contextmanager
 def malformed(what: str) -> Iterator[None]:
-    """Turn whatever libp2p raises while it reads a stranger's bytes into `ValueError`."""
+    """Turn any exception of libp2p while it reads untrusted bytes into `ValueError`."""
     try:
         yield
     except Exception as error:
@@ -212,7 +211,7 @@ def malformed(what: str) -> Iterator[None]:
 
 
 async def read_message(stream: INetStream, kind: type[_M]) -> _M:
-    """Read one protobuf message; raise `ProtocolViolation` for bytes that are none."""
+    """Read one protobuf message; raise `ProtocolViolation` for malformed bytes."""
     data = await read_varint_prefixed_bytes_limited(stream, MAX_MESSAGE_BYTES)
     message = kind()
     try:
@@ -224,14 +223,14 @@ async def read_message(stream: INetStream, kind: type[_M]) -> _M:
 
 
 def blame(error: PeerUnreachable) -> None:
-    """Raise an error again that is the peer's fault; that a peer is lost is nobody's."""
+    """Raise `error` again if it is the peer's fault; a lost connection is not."""
     if isinstance(error, ProtocolViolation):
         raise error
 
 
 @contextmanager
 def indifferent() -> Iterator[None]:
-    """Ignore what libp2p raises while something is closed that may be closed already."""
+    """Ignore what libp2p raises when something is closed that may already be closed."""
     with suppress(Exception):
         yield
 
@@ -250,7 +249,7 @@ def _guarded(
             with indifferent():
                 await stream.reset()
             return
-        # Any exception here ends the node; a malformed pubsub message is one of them.
+        # Any exception here would end the node; a malformed pubsub message raises one.
         try:
             await inner(stream)
         except ProtocolViolation:
@@ -284,7 +283,7 @@ def _telling(
         try:
             return await upgrade(raw, *positional)
         except SwarmException:
-            # Who closes without a word looks only whether the port is open.
+            # A client that closes before it sends anything only checks whether the port is open.
             if spoke:
                 refused(HANDSHAKES_FAILED)
             raise
@@ -296,7 +295,7 @@ def _ending_with_its_connection(
     upgrade: Callable[..., Awaitable[Any]],
 ) -> Callable[..., Awaitable[Any]]:
     async def upgrade_and_wait(*positional: Any) -> Any:
-        # The library's task for an inbound connection waits for the end of the host; raising ends it in time.
+        # The library's task for an inbound connection waits until the host ends. Raising ends it with its connection.
         connection = await upgrade(*positional)
         await connection.event_closed.wait()
         raise ConnectionResetError("the connection has ended")
@@ -308,7 +307,7 @@ def _counting(
     upgrade: Callable[..., Awaitable[Any]], callers: Callers, refused: Callable[[str], object]
 ) -> Callable[..., Awaitable[Any]]:
     async def count_and_upgrade(raw: Any, *positional: Any) -> Any:
-        # Before the handshake: the library looks at its limits when that is paid for, and at addresses never.
+        # Before the handshake: the library checks its limits only after that cost, and never checks addresses.
         address, *_ = raw.get_remote_address() or ("",)
         if why := callers.enter(address, trio.current_time()):
             refused(CONNECTIONS_REFUSED)
@@ -324,7 +323,7 @@ def _counting(
 
 
 async def _nothing(*_: object) -> None:
-    """Stand in for a part of the library that must not act."""
+    """Do nothing, in place of a part of the library that must not act."""
 
 
 def _require(owner: object, *names: str) -> None:

@@ -1,14 +1,12 @@
-"""Host of libp2p as a node configures it. Noise and yamux over TCP, a private net where a key is given, gossipsub 1.1.
+"""libp2p host as a node configures it: noise and yamux over TCP, a private network if a key is given, gossipsub 1.1.
 
-Log lines of libp2p itself: one line each to ours, for debugging, and never to stderr.
+The log records of libp2p go to the node's own logger at debug level, one line each, and never to stderr. What the library logs
+as an error is mostly a peer that left or lied, which is routine. Any peer can cause any number of these lines, so a log that is
+always on must not contain them.
 
-What is an error to the library is mostly a peer that left or lied, which is our daily bread. Any peer can cause as many
-of these lines as it likes, so no log that is always on may hold them.
-
-Gossip reader: one message at a time, each judged before it is believed or passed on.
-
-The library reads as fast as a peer writes and gives every message a task of its own, so a peer could fill the memory with
-them; and it ends the whole node for messages that it cannot decode.
+The gossip reader takes one message at a time, and judges each before it is believed or passed on. The library reads as fast as
+a peer writes and starts a task for every message, so a peer could fill the memory with them. It also ends the whole node for a
+message that it cannot decode.
 """
 
 import logging
@@ -55,7 +53,7 @@ _LINE_LIMIT = 300
 
 
 class _Forwarding(logging.Handler):
-    """Hands the library's lines on, without tracebacks, shortened: they quote what peers sent."""
+    """Forwards the library's records without tracebacks, shortened because they quote what peers sent."""
 
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage().partition("\n")[0][:_LINE_LIMIT]
@@ -63,7 +61,7 @@ class _Forwarding(logging.Handler):
 
 
 def route_logs() -> None:
-    """Take over the library's loggers; call it after the library's import, which clears them."""
+    """Take over the library's loggers; call it after importing the library, which clears them."""
     library = logging.getLogger("libp2p")
     library.handlers = [_Forwarding()]
     library.setLevel(logging.WARNING)
@@ -71,17 +69,17 @@ def route_logs() -> None:
 
 
 MESSAGES = 4096
-"""Messages in one RPC that are read; with the smallest frames so many fit."""
+"""Messages that are read of one RPC; as many of the smallest frames fit into it."""
 
 Deliver = Callable[[ID, rpc_pb2.Message], None]
 Offended = Callable[[ID], None]
 
-# What libp2p's id of an Ed25519 key begins with; nobody else publishes here.
+# Prefix of libp2p's id of an Ed25519 key; only peers with such a key publish here.
 _ED25519 = bytes.fromhex("002408011220")
 
 
 class HardPubsub(library.Pubsub):
-    """Pubsub that survives what peers send, passes on only what was judged, and says who handed a message on."""
+    """Pubsub that survives hostile input, forwards only what was judged, and tells which peer forwarded a message."""
 
     def __init__(
         self,
@@ -97,17 +95,17 @@ class HardPubsub(library.Pubsub):
         self._offended = offended
         self._forwarders: dict[int, ID] = {}
         self._delivered: set[int] = set()
-        # The library counts from whole seconds: after a quick restart its messages look like old ones.
+        # The library's counter starts at whole seconds: after a quick restart, new messages would look like old ones.
         self.counter = time.time_ns()
 
     def retire(self) -> None:
-        """End the thread of the cache of seen messages, which outlives every other part of the library."""
+        """End the thread of the seen-message cache, which outlives every other part of the library."""
         self.seen_messages.stop()
 
     async def stream_handler(self, stream: INetStream) -> None:
-        """Read a peer's messages; whoever sends what is no message is cut off by the guard around this.
+        """Read a peer's messages; the guard around this disconnects a peer that sends malformed ones.
 
-        That a stream was reset, or ended with its connection, is nobody's fault: its peer has another connection, or opens one.
+        A stream that was reset, or ended with its connection, is no fault: its peer has another connection, or opens one.
         """
         try:
             await self.continuously_read_stream(stream)
@@ -116,11 +114,11 @@ class HardPubsub(library.Pubsub):
         except (StreamEOF, StreamReset):
             return
         except (IOException, RawConnError):
-            # Whoever wrote learns of it, and opens another.
+            # The writer learns of the reset, and opens another stream.
             await stream.reset()
 
     async def continuously_read_stream(self, stream: INetStream) -> None:
-        """Read until the peer ends the stream; raise whatever its bytes cause."""
+        """Read until the peer ends the stream; raise any error that its bytes cause."""
         peer = stream.muxed_conn.peer_id
         while self.manager.is_running:
             said = await read_varint_prefixed_bytes_limited(stream, self.max_inbound_rpc_size)
@@ -135,7 +133,7 @@ class HardPubsub(library.Pubsub):
         for message in rpc.publish[:MESSAGES]:
             if self._is_subscribed_to_msg(message):
                 await self.push_msg(peer, message)
-                # One peer's flood must leave the others their turn.
+                # A flood from one peer must not starve the other peers.
                 await trio.lowlevel.checkpoint()
         if len(rpc.subscriptions) <= self.max_subscriptions_per_rpc:
             for change in rpc.subscriptions:
@@ -144,7 +142,7 @@ class HardPubsub(library.Pubsub):
             await self.router.handle_rpc(rpc, peer)
 
     async def push_msg(self, msg_forwarder: ID, msg: rpc_pb2.Message) -> None:
-        """Take a message in; what libp2p cannot believe is an offence of whoever hands it over."""
+        """Take a message in; one that libp2p rejects is an offence of the peer that forwarded it."""
         ours = msg_forwarder == self.my_id
         if not ours and (self._is_msg_seen(msg) or not self._passes(msg_forwarder, msg)):
             return
@@ -160,16 +158,16 @@ class HardPubsub(library.Pubsub):
             self._offended(msg_forwarder)
 
     def notify_subscriptions(self, publish_message: rpc_pb2.Message) -> None:
-        """Hand a message over at once: the library's channel drops silently, and forgets the forwarder."""
+        """Deliver a message at once: the library's channel would drop silently, and forget the forwarder."""
         self._delivered.add(id(publish_message))
         self._deliver(self._forwarders[id(publish_message)], publish_message)
 
     def reopen(self, peer_id: ID) -> None:
-        """Open the stream to a peer anew: one of its connections ended, maybe the one that carried the stream."""
+        """Reopen the stream to a peer: one of its connections ended, perhaps the one that carried the stream."""
         self._handle_dead_peer(peer_id)
 
     def _handle_dead_peer(self, peer_id: ID) -> None:
-        # While a peer is connected it is no deader than one stream, and does not say again what it is subscribed to.
+        # While the peer is still connected, only a stream is dead, and the peer does not repeat its subscriptions.
         connected = self._peer_is_connected(peer_id)
         topics = [topic for topic, peers in self.peer_topics.items() if peer_id in peers]
         super()._handle_dead_peer(peer_id)
@@ -179,12 +177,12 @@ class HardPubsub(library.Pubsub):
             self._peer_subscription_count[peer_id] = len(topics)
 
     async def write_msg(self, stream: INetStream, rpc_msg: rpc_pb2.RPC) -> bool:
-        """Write to a peer without our signed addresses: the library adds their 300 bytes to whatever it says."""
+        """Write to a peer without our signed addresses, whose 300 bytes the library adds to every RPC."""
         rpc_msg.ClearField("senderRecord")
         return await super().write_msg(stream, rpc_msg)
 
     def _passes(self, forwarder: ID, message: rpc_pb2.Message) -> bool:
-        # Our own words come back to us from a machine that has our key; the registry hears of it by comparing.
+        # A message in our own name comes from another machine that has our key; the registry learns of it by comparing.
         if message.from_id == self.my_id.to_bytes():
             return False
         verdict = Verdict.OFFENCE
@@ -198,7 +196,7 @@ class HardPubsub(library.Pubsub):
 
 
 def _publisher(from_id: bytes) -> PeerId:
-    """Return who published a message; raise `InvalidFrame` when it is no node."""
+    """Return the publisher of a message; raise `InvalidFrame` when it is no node."""
     if not from_id.startswith(_ED25519) or len(from_id) != len(_ED25519) + KEY_BYTES:
         raise InvalidFrame("only nodes with an Ed25519 key publish here")
     return peer_of(from_id[len(_ED25519) :])
@@ -208,13 +206,13 @@ HEARTBEAT = 1
 """Seconds between gossipsub's heartbeats; the library's own default is two minutes."""
 
 STREAMS = 4096
-"""Streams open at one time, all peers together; far above pipes, questions and pings of a full node."""
+"""Streams open at one time, all peers together; far more than the pipes, questions and pings of a full node."""
 
 _RPC_BYTES = 2 * MAX_FRAME_BYTES
 _NEGOTIATION = 5.0
 # There is one topic; a newer version may subscribe to a few more.
 _SUBSCRIPTIONS = 8
-# Longer than any message is on its way; each of those remembered takes some 200 bytes.
+# Longer than any message is in transit; each remembered message takes some 200 bytes.
 _SEEN_SECONDS = 120
 
 
@@ -244,7 +242,7 @@ def make_host(
     keys = create_new_key_pair(identity.seed)
     host = libp2p.new_host(
         key_pair=keys,
-        # Named, because the library's defaults accept plaintext.
+        # Set explicitly, because the library's defaults accept plaintext.
         sec_opt={NOISE: NoiseTransport(keys, noise_privkey=create_noise_key_pair().private_key)},
         muxer_opt={TProtocol(YAMUX): Yamux},
         connection_config=_connections(settings),
@@ -256,7 +254,7 @@ def make_host(
     per_address = settings.max_connections_per_address + SPARE_OF_ONE
     callers = Callers(most=most, per_address=per_address)
     guard(host, callers, refused=refused, offended=offended)
-    # Each retry costs the redial loop time that it spends better itself.
+    # No retries: the redial loop makes better use of that time.
     network: Any = host.get_network()
     network.retry_config = RetryConfig(max_retries=0)
     gossip = _gossip()
@@ -282,21 +280,21 @@ def _gossip() -> HardGossipSub:
         degree=6,
         degree_low=4,
         degree_high=8,
-        gossip_window=2,  # heartbeats whose messages are offered to those outside of the mesh
-        gossip_history=5,  # heartbeats for which messages are kept, and may be asked for
+        gossip_window=2,  # heartbeats whose messages are offered to peers outside of the mesh
+        gossip_history=5,  # heartbeats for which messages are kept, and may be requested
         heartbeat_initial_delay=0.1,
         heartbeat_interval=HEARTBEAT,
         prune_back_off=60,
         unsubscribe_back_off=10,
-        direct_peers=None,  # nobody is above the limits
-        do_px=False,  # addresses come from signed records, not from whoever prunes us
-        # Scores are off: the library decays them wrongly, and counts what is invalid for whoever relayed it. Our own gate
-        # judges each message before it is passed on, and cuts off whoever hands over what nobody may believe.
+        direct_peers=None,  # no peer is exempt from the limits
+        do_px=False,  # addresses come from signed records, not from the peer that prunes us
+        # Scores are off: the library decays them wrongly, and charges an invalid message to the peer that relayed it. Our own
+        # gate judges each message before it is passed on, and cuts off a peer that hands over what no node may believe.
         score_params=ScoreParams(),
         adaptive_gossip_enabled=False,  # it slows the heartbeat to half a minute in a quiet mesh
         spam_protection_enabled=False,  # it stops forwarding at 10 messages per second
         eclipse_protection_enabled=False,  # it counts addresses, and a site has one
-        max_pending_messages_per_peer=100,  # for a peer that has not said yet what it subscribes to
+        max_pending_messages_per_peer=100,  # for a peer whose subscriptions are not known yet
         pending_messages_ttl=30.0,
     )
 
@@ -304,7 +302,7 @@ def _gossip() -> HardGossipSub:
 def _connections(settings: MeshSettings) -> ConnectionConfig:
     return ConnectionConfig(
         max_connections=settings.max_connections + SPARE,
-        max_connections_per_peer=3,  # two that dial each other at once, and one that is on its way out
+        max_connections_per_peer=3,  # two from simultaneous dials, and one that is closing
         min_connections=0,
         low_watermark=0,
         high_watermark=settings.max_connections + SPARE,
@@ -317,10 +315,10 @@ def _connections(settings: MeshSettings) -> ConnectionConfig:
 
 
 def _resources(settings: MeshSettings) -> ResourceManager:
-    # Limits only: what reacts to memory or to failures would close a busy node's connections.
+    # Limits only: the parts that react to memory or to failures would close a busy node's connections.
     return ResourceManager(
         limits=ResourceLimits(max_connections=2 * settings.max_connections, max_streams=STREAMS),
-        # Its own would be 256 connections each way, whatever `max_connections` says.
+        # The library's default is 256 connections each way, whatever `max_connections` says.
         connection_limits=ConnectionLimits(max_pending_inbound=64, max_pending_outbound=64),
         enable_metrics=False,
         enable_memory_limits=False,

@@ -1,6 +1,6 @@
-"""Mesh over libp2p, which lives in a thread of its own and comes back when it dies.
+"""Mesh over libp2p, which runs in a thread of its own and is restarted when it fails.
 
-This is the asyncio side: it holds what must outlive the trio run, and what callers see of it.
+This is the asyncio side. It holds the state that must outlive a trio run, and what callers see of the mesh.
 """
 
 import re
@@ -42,7 +42,7 @@ from registry.task_group import BackgroundTasks
 
 START_SECONDS = 30.0
 STOP_SECONDS = 8.0
-"""Seconds that beginning and ending the libp2p thread may take."""
+"""Seconds that starting and stopping the libp2p thread may take."""
 
 _SWARM_KEY = re.compile(r"[0-9a-f]{64}")
 
@@ -68,14 +68,14 @@ class LibP2PMesh:
         self._place: MeshNode | None = None
         self._begun = False
         self._tasks = self._standing = 0
-        # Counted apart, each by one thread only: what trio sent towards the inbox, and what came in.
+        # Two counters, each written by one thread only: what trio sent towards the inbox, and what arrived.
         self._sent = 0
         self._landed = 0
         self._refused = 0
         self._turned_away = dict.fromkeys(
             (CONNECTIONS_REFUSED, STREAMS_REFUSED, HANDSHAKES_FAILED), 0
         )
-        # Where our own interfaces are, which `announce` may leave out.
+        # Addresses of our own interfaces, which `announce` may leave out.
         self._interfaces: tuple[str, ...] = ()
         self._crew = BackgroundTasks()
         self._thread: TrioThread[MeshNode] = TrioThread(self._main, up=self._up, down=self._down)
@@ -98,7 +98,7 @@ class LibP2PMesh:
         self._serve_pipe = serve_pipe
         await self._thread.start(timeout=START_SECONDS)
         if self._plan.settings.mdns:
-            # Few have it, and its library takes 5 MiB.
+            # Imported on demand: few nodes use it, and its library takes 5 MiB.
             from registry.mesh.mdns import MulticastDns, service_of  # noqa: PLC0415
 
             service = service_of(self._plan.swarm_key)
@@ -116,7 +116,7 @@ class LibP2PMesh:
         self._inbox.close()
 
     def events(self) -> AsyncIterator[MeshEvent]:
-        """What happens, in order, for one reader."""
+        """Return the events in order, for one reader."""
         return self._inbox.events()
 
     async def publish(self, frame: bytes) -> None:
@@ -126,7 +126,7 @@ class LibP2PMesh:
         await self._thread.call(self._up_place().publish, bytes(frame))
 
     async def ask(self, peer: PeerId, question: bytes, *, timeout: float) -> bytes:
-        """Put a question to one peer; raise `PeerUnreachable`, `MeshDown`, or `LimitReached` for its size."""
+        """Ask one peer a question; raise `PeerUnreachable`, `MeshDown`, or `LimitReached` when it is too long."""
         if len(question) > MAX_QUESTION_BYTES:
             raise LimitReached(f"a question has at most {MAX_QUESTION_BYTES} bytes")
         return await self._thread.call(self._up_place().ask, peer, bytes(question), timeout)
@@ -142,11 +142,11 @@ class LibP2PMesh:
         return await self._thread.call(self._up_place().connect, address, timeout)
 
     async def disconnect(self, peer: PeerId) -> None:
-        """Close every connection to a peer; one that is kept is dialled again after `redial`."""
+        """Close every connection to a peer; a peer that is kept is dialled again after `redial`."""
         await self._thread.call(self._up_place().disconnect, peer)
 
     async def protocols(self, peer: PeerId) -> tuple[str, ...]:
-        """Return what a peer said that it speaks, for our own id what we do; nothing where that is not known now."""
+        """Return the protocols that a peer announced, or our own for our id; empty where they are not known now."""
         with suppress(MeshDown):
             return await self._thread.call(self._up_place().protocols, peer)
         return ()
@@ -159,7 +159,7 @@ class LibP2PMesh:
             self._thread.post(self._place.company.pin, addresses)
 
     def failures(self) -> Mapping[str, str]:
-        """Why bootstrap addresses did not answer when they were dialled last."""
+        """Return why bootstrap addresses did not answer at their latest dial, by address."""
         return dict(self._failures)
 
     def keep(self, addresses: tuple[str, ...]) -> None:
@@ -169,32 +169,32 @@ class LibP2PMesh:
             self._thread.post(self._place.company.keep, addresses)
 
     def addresses(self) -> tuple[str, ...]:
-        """Our own dialable multiaddrs; empty while the mesh is down."""
+        """Return our own dialable multiaddrs; empty while the mesh is down."""
         return self._addresses
 
     def connections(self) -> tuple[PeerConnection, ...]:
-        """The peers that are connected now, one entry each."""
+        """Return the peers that are connected now, one entry each."""
         return self._connections
 
     def dropped(self) -> int:
-        """How many frames were dropped because nobody had time for them."""
+        """Return how many frames were dropped because their reader lagged."""
         return self._inbox.dropped + self._refused
 
     def relaying(self) -> Mapping[str, int]:
-        """What this node did for others as a relay since the mesh came up."""
+        """Return the counters of this node's work as a relay since the mesh came up."""
         return {} if self._place is None else dict(self._place.relaying)
 
     def refused(self) -> Mapping[str, int]:
-        """What of others was refused, for a limit or a handshake that failed: how often, by event."""
+        """Return how often something of a peer was refused, for a limit or a failed handshake, by event."""
         return dict(self._turned_away)
 
     def tasks(self) -> int:
-        """How many tasks trio had when this was last asked: it counts them for the next time."""
+        """Return the number of trio tasks as of the previous call; each call has them counted for the next."""
         self._thread.post(self._count_tasks)
         return self._tasks if self.running() else 0
 
     def standing(self) -> int:
-        """On how many idle streams peers may put their next question, when `tasks` was last asked."""
+        """Return the number of idle streams on which peers may ask their next question, counted with `tasks`."""
         return self._standing if self.running() else 0
 
     def _count_tasks(self) -> None:
@@ -202,7 +202,7 @@ class LibP2PMesh:
         self._standing = self._place.questions.standing if self._place else 0
 
     def running(self) -> bool:
-        """Whether the trio run lives."""
+        """Return whether the trio run is up."""
         return self._place is not None
 
     async def _main(self, ready: Callable[[MeshNode], object]) -> None:
@@ -229,7 +229,7 @@ class LibP2PMesh:
         await self._serve_pipe(StreamPipe(peer, end, incoming, self._thread))
 
     def _arrived(self, arrived: Arrived | Offended) -> None:
-        # In trio. What waits to cross is bounded too: a busy event loop must not become a heap of callbacks.
+        # Runs in trio. What waits to cross is bounded too: callbacks must not pile up at a busy event loop.
         if self._sent - self._landed >= self._plan.settings.queue:
             self._refused += 1
             return
@@ -246,7 +246,7 @@ class LibP2PMesh:
     def _up(self, place: MeshNode) -> None:
         self._place = place
         self._addresses, self._interfaces = place.addresses(), place.interfaces()
-        # Peers know us by this port, so a restart must come back to it even if it was chosen for us.
+        # Peers know us by this port, so a restart must reuse it even if the system chose it.
         self._plan = replace(self._plan, listen=place.listening())
         if self._begun:
             self._inbox.put(Restarted())
@@ -271,7 +271,7 @@ class LibP2PMesh:
     def _see(self, connections: tuple[PeerConnection, ...]) -> None:
         before = {connection.peer for connection in self._connections}
         now = {connection.peer for connection in connections}
-        # That a way through a relay ended says something about the relay, or that nobody used it.
+        # The end of a relayed connection says something about the relay, or that the connection was idle.
         relayed = {connection.peer for connection in self._connections if connection.relayed}
         self._connections = connections
         self._failures = {a: why for a, why in self._failures.items() if peer_in(a) not in now}
@@ -281,7 +281,7 @@ class LibP2PMesh:
             self._inbox.put(Joined(peer))
 
     def _announced(self) -> tuple[str, ...]:
-        # By name nobody asks for us on a network, and what only this machine reaches is of use to none but its own nodes.
+        # Nodes do not dial names that they hear on a network. Loopback addresses are useful only to nodes of this machine.
         loopback = only_loopback(self._plan.listen)
         return tuple(a for a in self._interfaces if claim_in(a, loopback=loopback))
 

@@ -1,9 +1,9 @@
-"""Yamux that writes each frame whole, or ends its connection, with bounds on what one connection holds of our memory.
+"""Yamux that writes each frame whole or ends its connection, and bounds the memory that one connection may hold.
 
-The library cancels a write wherever it stands, so a question that ran out of time could leave half a frame, or one that was
-encrypted and not sent: after either the other end can read nothing more. It only warns of bytes beyond the window and keeps
-them, counts no streams that a peer opens, and goes on reading, and complaining, after a connection on which it can no longer
-write.
+The library cancels a write at any point, so a question that timed out could leave half a frame, or a frame that was encrypted
+and not sent: after either, the other end can read nothing more. The library also keeps bytes beyond the window with only a
+warning, does not limit the streams that a peer opens, and continues to read, and to log, on a connection on which it can no
+longer write.
 """
 
 import struct
@@ -20,20 +20,20 @@ from libp2p.stream_muxer.yamux.yamux import (
 )
 
 WRITE_SECONDS = 5.0
-"""Seconds in which the whole of a frame must find room; as many as yamux waits for a window."""
+"""Seconds within which a whole frame must be written; as long as yamux waits for a window."""
 
 MAX_STREAMS = 768
-"""Streams of one connection, ours and the peer's; the questions and pipes of a full node are half as many."""
+"""Streams of one connection, ours and the peer's; the questions and pipes of a full node need half as many."""
 
 MAX_BUFFERED = 32 * 1024 * 1024
-"""Bytes that wait to be read on all streams of one connection; four questions of the greatest length."""
+"""Unread bytes on all streams of one connection; four answers of the greatest length."""
 
-# The library sometimes grants a little more than the window that it aims at.
+# The library sometimes grants a little more than its target window.
 _WINDOWS = 2
 
 
 class GuardedYamux(Yamux):
-    """Yamux with whole frames, and bounds. A peer beyond one of them loses its connection."""
+    """Yamux with whole frames and with bounds. A peer that exceeds a bound loses its connection."""
 
     def __init__(self, *positional: Any, **named: Any) -> None:
         super().__init__(*positional, **named)
@@ -60,12 +60,12 @@ class GuardedYamux(Yamux):
                 written = True
         finally:
             if not written:
-                # The library would read on as long as there is something to read, and log each answer that it cannot send.
+                # The library would read on as long as bytes arrive, and log each answer that it cannot send.
                 self.event_shutting_down.set()
                 await self.secured_conn.close()
 
     def _forget_unopened(self, frame: bytes) -> None:
-        """Forget a stream whose first frame is not sent: the library keeps it, and its place among those being opened."""
+        """Forget a stream whose first frame is not sent: the library would keep it, and its slot among those being opened."""
         _, kind, flags, number, _ = struct.unpack_from(YAMUX_HEADER_FORMAT, frame)
         if kind == TYPE_WINDOW_UPDATE and flags & FLAG_SYN and number in self.streams:
             self._finalize_stream_locked(self.streams[number], fully_closed=True)
@@ -87,7 +87,7 @@ class _Buffers(dict[int, bytearray]):
         super().__setitem__(number, _Buffer(self, number, content))
 
     def require_room(self, number: int, size: int) -> None:
-        """Raise unless a stream may hold `size` bytes, and all streams together as many as they would then."""
+        """Raise unless a stream may hold `size` bytes and all streams together then stay within `MAX_BUFFERED`."""
         stream = self._connection.streams.get(number)
         if stream is not None and size > _WINDOWS * stream.target_recv_window:
             raise _enough("bytes beyond the window")
@@ -96,7 +96,7 @@ class _Buffers(dict[int, bytearray]):
 
 
 class _Buffer(bytearray):
-    """What came in on one stream and was not read."""
+    """The bytes that arrived on one stream and are not read yet."""
 
     def __init__(self, buffers: _Buffers, number: int, content: bytearray) -> None:
         super().__init__(content)
@@ -109,7 +109,7 @@ class _Buffer(bytearray):
 
 
 def _enough(of_what: str) -> trio.TooSlowError:
-    # Of all that may be raised while the library reads a frame, only this ends the connection wherever it is raised.
+    # Of all exceptions while the library reads a frame, only this one ends the connection wherever it is raised.
     return trio.TooSlowError(f"too many {of_what}")
 
 
@@ -118,7 +118,7 @@ WINDOW_BATCH = 16 * 1024
 
 
 def batching(original: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """Wrap the library's window update, which is sent for each read: send one for `WINDOW_BATCH` bytes."""
+    """Wrap the library's window update so that one is sent for `WINDOW_BATCH` bytes instead of for each read."""
 
     async def _batched_window_update(self: Any, *, bytes_read: int = 0) -> None:
         waiting = self.__dict__.get("_read_since_update", 0) + bytes_read

@@ -1,6 +1,6 @@
-"""Resolver of names in addresses by the machine's own means, as all its programs have it: `/etc/hosts` counts as well as DNS.
+"""Resolver for names in multiaddrs that uses the system's resolver, so `/etc/hosts` counts as well as DNS.
 
-multiaddr's, in whose place it stands, asks DNS servers only, with a library that takes 5 MiB.
+It replaces multiaddr's own resolver, which asks only DNS servers, with a library that takes 5 MiB.
 """
 
 import logging
@@ -20,26 +20,26 @@ _KINDS = {socket.AF_INET: "ip4", socket.AF_INET6: "ip6"}
 
 
 class DNSResolver:
-    """Resolver under the name that multiaddr gives it."""
+    """Resolver, under the class name that multiaddr uses."""
 
     async def resolve(
         self,
         maddr: Multiaddr,
         options: Mapping[str, Any] | None = None,  # noqa: ARG002
     ) -> list[Multiaddr]:
-        """Return an address with each IP address of its name, the best first; as it is without a name, or with an unknown one."""
+        """Return an address with each IP address of its name, the best first; unchanged if it has no name or an unknown one."""
         _, kind, host, *rest = str(maddr).split("/")
         family = _FAMILIES.get(kind)
         if family is None:
             return [maddr]
         try:
-            # Whoever gives up need not wait for the thread that asks.
+            # A caller that gives up need not wait for the thread that resolves.
             found = await trio.socket.getaddrinfo(host, None, family, socket.SOCK_STREAM)
         except OSError as error:
-            # Raised it would have libp2p ask twice more, for a second and a half.
+            # If this were raised, libp2p would ask twice more, for a second and a half.
             log.debug("%s does not resolve: %s", host, error)
             return [maddr]
-        # An address with a zone, after `%`, is no multiaddr, and means something on one link only.
+        # An address with a zone, after `%`, is no multiaddr, and is valid on one link only.
         known = [
             (_KINDS[of], str(at[0]))
             for of, *_, at in found

@@ -1,9 +1,8 @@
-"""NAT traversal of this node: asks to be dialled back, holds places at relays, is a relay if told so.
+"""NAT traversal of a node: asks to be dialled back, holds reservations at relays, and is a relay if configured.
 
-AutoNAT v1 service: whether a peer can be dialled from here. Asked by those who do not know whether others reach them.
-
-Only the address that the asker's own connection comes from is dialled, so nobody can have us knock at a stranger's door, and
-only its key opens: another service at that port does not count.
+It includes the AutoNAT v1 service, by which peers learn whether they can be dialled from outside. Only the IP address of the
+asker's own connection is dialled, so no peer can make this node probe a stranger. Only an answer with the asker's key counts,
+not another service at that port.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,13 +33,13 @@ from registry.settings import MeshSettings
 DIALBACK = TProtocol("/libp2p/autonat/1.0.0")
 
 DIAL_SECONDS = 3.0
-"""Seconds that a dial back may take."""
+"""Seconds that a dial-back may take."""
 
 ASK_SECONDS = 10.0
-"""Seconds that the answer to such a question may take."""
+"""Seconds that the answer to a dial-back request may take."""
 
 AT_ONCE = 4
-"""Dials back at one time; more are refused."""
+"""Dial-backs at one time; more are refused."""
 
 PORTS = 2
 """Ports of one asker that are tried."""
@@ -49,7 +48,7 @@ _EVERY_SECONDS = 15.0
 
 
 class Dialback:
-    """Asks, and answers. Every method runs in trio."""
+    """Client and server of AutoNAT v1. Every method runs in trio."""
 
     def __init__(self, host: IHost, swarm_key: str | None) -> None:
         self._host = host
@@ -58,7 +57,7 @@ class Dialback:
         self._askers = RateLimit(rate=1 / _EVERY_SECONDS, burst=2)
 
     async def ask(self, peer: PeerId, addresses: Sequence[str]) -> bool | None:
-        """Ask a connected peer to dial us; return what it found, or `None` when it did not try."""
+        """Ask a connected peer to dial us; return whether it could, `None` when it did not try; raise `PeerUnreachable`."""
         with unreachable(f"{peer} does not dial back"), trio.fail_after(ASK_SECONDS):
             stream = await self._host.new_stream(ID.from_string(peer), [DIALBACK])
             try:
@@ -75,7 +74,7 @@ class Dialback:
         return verdicts.get(reply.dialResponse.status)
 
     async def handle(self, stream: INetStream) -> None:
-        """Answer one question; a peer's fault costs it this stream and nothing else."""
+        """Answer one request; a peer's fault ends only this stream. Raise `ProtocolViolation` for a malformed message."""
         try:
             with unreachable("the caller closed the stream"), trio.fail_after(ASK_SECONDS):
                 asked = await read_message(stream, Message)
@@ -144,13 +143,13 @@ async def _reset(stream: INetStream) -> None:
 
 
 TICK = 0.5
-"""Seconds between looks at what is to be asked."""
+"""Seconds between checks of what is to be asked."""
 
 CIRCUIT_IDLE = 60.0
 """Seconds that a connection through a relay is kept while no pipe runs over it, where there is no direct one."""
 
 CIRCUIT_TICK = 2.0
-"""Seconds between looks at which is idle; one beside a direct connection is closed at the next look."""
+"""Seconds between checks for idle circuits; one beside a direct connection is closed at the next check."""
 
 RELAY_COUNTS = (
     "reservations",
@@ -165,7 +164,7 @@ RELAY_COUNTS = (
 
 
 class Nat:
-    """This node's ways round what stands between it and others. Every method runs in trio."""
+    """NAT traversal of this node: dial-back checks, reservations and relaying. Every method runs in trio."""
 
     def __init__(
         self,
@@ -206,11 +205,11 @@ class Nat:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where relays hand on to us; none when others reach us by themselves."""
+        """Our addresses at relays; none when peers reach us directly."""
         return self._reservations.addresses
 
     def open(self) -> None:
-        """Answer from now on; before the host listens."""
+        """Answer streams from now on; call this before the host listens."""
         self._host.set_stream_handler(STOP, self.circuits.handle)
         self._host.set_stream_handler(DIALBACK, self._dialback.handle)
         if self._settings.relay or self._settings.carry:
@@ -226,7 +225,7 @@ class Nat:
     async def _learn_whether_hidden(self) -> None:
         while self._settings.nat == "auto":
             await self._next_look()
-            # Nobody but this machine reaches us: there is nothing to get round.
+            # Only this machine reaches us: there is no NAT to traverse.
             if dialable.among_ourselves(Reach(mesh=tuple(self._listening()))):
                 continue
             peer = self._reachability.next(self._watch.peers(directly=True), trio.current_time())

@@ -37,7 +37,7 @@ from registry.settings import MeshSettings
 from registry.signing import Identity
 
 MAX_PROTOCOLS = 64
-"""How many of the protocols that a peer says it speaks are shown."""
+"""Protocols shown of those that a peer announces."""
 
 _PROTOCOL = re.compile(r"[!-~]{1,128}")
 PIPE = TProtocol("/modelvine/pipe/1")
@@ -46,17 +46,17 @@ CLOSE_SECONDS = 3.0
 """Seconds that closing all connections may take."""
 
 FLUSH_SECONDS = 0.5
-"""Seconds that writing what gossip still holds may take at the end."""
+"""Seconds that writing queued gossip may take at shutdown."""
 
 STREAMS_REFUSED = "streams_refused"
-"""Events that the mesh counts."""
+"""Event that the mesh counts."""
 
 _FLUSH_POLL = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class WayBack:
-    """The ways back to the asyncio side."""
+    """Callbacks to the asyncio side."""
 
     tell: Callable[..., object]
     judge: Judge
@@ -73,7 +73,7 @@ class WayBack:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a place is built from; the same after every restart."""
+    """What a `MeshNode` is built from; the same after every restart."""
 
     identity: Identity
     settings: MeshSettings
@@ -86,7 +86,7 @@ class Plan:
 
 
 def require_free(address: Multiaddr) -> None:
-    """Raise `OSError` when somebody listens there: libp2p would share the port and get half of the callers."""
+    """Raise `OSError` when the address is in use: libp2p would share the port and get half of the connections."""
     host, port = (
         address.value_for_protocol(address.protocols()[0].code),
         address.value_for_protocol("tcp"),
@@ -101,7 +101,7 @@ def require_free(address: Multiaddr) -> None:
 
 
 class MeshNode:
-    """A running node. `run` calls `ready` when every listener stands, and goes on until cancelled."""
+    """A running node. `run` calls `ready` when every listener is open, and continues until cancelled."""
 
     def __init__(self, plan: Plan, doors: WayBack) -> None:
         self._plan = plan
@@ -195,7 +195,7 @@ class MeshNode:
             await trio.sleep_forever()
 
     def listening(self) -> tuple[str, ...]:
-        """Return what to listen on next time: the same addresses, with the ports obtained now."""
+        """Return the addresses to listen on next time: the same ones, with the ports obtained now."""
         listeners = self._host.get_network().listeners
         return tuple(
             wanted.replace(
@@ -206,7 +206,7 @@ class MeshNode:
 
     @property
     def relaying(self) -> Mapping[str, int]:
-        """What we did for others as a relay."""
+        """Counters of this node's work as a relay."""
         return self._nat.counted if self._plan.settings.relay or self._plan.settings.carry else {}
 
     def addresses(self) -> tuple[str, ...]:
@@ -219,7 +219,7 @@ class MeshNode:
         return tuple(dict.fromkeys(announced)) or self.interfaces()
 
     def interfaces(self) -> tuple[str, ...]:
-        """Return where we are reached on this machine's own interfaces, whatever is announced."""
+        """Return our addresses on this machine's own interfaces, whatever is announced."""
         suffix = f"/p2p/{self._plan.identity.peer}"
         found = (
             str(address)
@@ -229,10 +229,10 @@ class MeshNode:
         return tuple(dict.fromkeys(address.partition("/p2p/")[0] + suffix for address in found))
 
     def abandon(self) -> None:
-        """Free the ports of a run that was cut short; from any thread, once that run is over.
+        """Free the ports of a run that was cut short; call this from any thread, once that run is over.
 
-        An error in trio's own core ends a run without unwinding it, and then nobody closes its sockets: trio's
-        globals keep them. Shut down and not closed, because their owner may yet close that number.
+        An error in trio's own core ends a run without unwinding it. Its sockets are then never closed: trio's globals
+        keep them. They are shut down and not closed, because their owner may still close that file descriptor.
         """
         for listener in self._host.get_network().listeners.values():
             for one in cast("Any", listener).listeners:
@@ -244,20 +244,20 @@ class MeshNode:
         await self._made.pubsub.publish(self._plan.topic, frame)
 
     async def flush(self) -> None:
-        """Let gossip write what it was handed: its queues die with the run, and the last word said is a farewell."""
+        """Let gossip write its queues, which are lost when the run ends; the last message in them is a farewell."""
         with trio.move_on_after(FLUSH_SECONDS):
-            # Polled: the library tells nobody that a queue has become empty.
+            # Polled: the library does not report that a queue has become empty.
             while any(len(queue) for queue in self._made.pubsub.peer_queues.values()):  # noqa: ASYNC110
                 await trio.sleep(_FLUSH_POLL)
-            # What left its queue last may still be on its way to the socket.
+            # The last message that left its queue may still be on its way to the socket.
             await trio.sleep(_FLUSH_POLL)
 
     async def ask(self, peer: PeerId, question: bytes, timeout: float) -> bytes:
-        """Put a question to a peer."""
+        """Ask a peer a question; raise `PeerUnreachable`."""
         return await self._asking.ask(peer, question, timeout)
 
     async def open_pipe(self, peer: PeerId, timeout: float, incoming: ByteQueue) -> PipeEnd:
-        """Open a pipe whose bytes go to `incoming`."""
+        """Open a pipe whose bytes go to `incoming`; raise `LimitReached` or `PeerUnreachable`."""
         if self._pipes_are_full():
             raise LimitReached(f"{self._plan.settings.max_pipes} pipes are open")
         with unreachable(f"{peer} accepted no pipe"), trio.fail_after(timeout):
@@ -268,7 +268,7 @@ class MeshNode:
         return end
 
     async def connect(self, address: str, timeout: float) -> PeerId:
-        """Dial an address and return its peer."""
+        """Dial an address and return its peer; raise `PeerUnreachable` with the reason."""
         self._origins.setdefault(peer_in(address), Origin.ASKED)
         try:
             with unreachable(address), trio.fail_after(timeout):
@@ -283,7 +283,7 @@ class MeshNode:
             await self._host.disconnect(ID.from_string(peer))
 
     async def protocols(self, peer: PeerId) -> tuple[str, ...]:
-        """Return what we speak, or what a peer said that it does, as far as that can be shown."""
+        """Return the protocols that a peer announced, or our own for our id, as far as they can be shown."""
         if peer == self._plan.identity.peer:
             said = [str(name) for name in self._host.get_mux().get_protocols() if name]
         else:
@@ -333,7 +333,7 @@ class MeshNode:
             raise ProtocolViolation("no pipe")
 
     def _has_its_share(self, stream: INetStream) -> bool:
-        """Whether the peer of a stream has half of all pipes."""
+        """Return whether the peer of a stream already holds half of all pipes."""
         peer = stream.muxed_conn.peer_id
         held = sum(bool(cast("Any", end.wire).peer_id == peer) for end in self._pipes)
         return held >= max(1, self._plan.settings.max_pipes // 2)

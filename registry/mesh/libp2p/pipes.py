@@ -1,8 +1,8 @@
-"""Pipes over a libp2p stream: as frames, with credit.
+"""Pipes over a libp2p stream, as frames with credit-based flow control.
 
-Yamux gives a stalled writer five seconds and then breaks the stream, so libp2p's own back-pressure cannot
-carry a slow reader. Instead each side grants credit: a writer sends no more than the reader has room for,
-and the reader's end always reads, so that no window ever closes. A writer without credit simply waits.
+Yamux gives a stalled writer five seconds and then breaks the stream, so libp2p's own backpressure does not
+work with a slow reader. Instead each side grants credit: a writer sends no more than the reader has room for,
+and the reader's end always reads, so that no window ever closes. A writer without credit waits.
 
 A frame is a kind (u8), a number (u32, big endian), and for `BYTES` that many bytes.
 """
@@ -26,16 +26,16 @@ WINDOW = 512 * 1024
 """Bytes that one side of a pipe may send ahead of its reader, and so the memory that one pipe may hold."""
 
 CHUNK = 32 * 1024
-"""The largest `BYTES` frame. Small, so that credit and other pipes get through between two of them."""
+"""The largest `BYTES` frame. It is small so that credit and other pipes get through between two of them."""
 
 LINGER = 5.0
-"""Seconds that a finished side waits for the other's end before it cuts what is left."""
+"""Seconds that a finished side waits for the other side to finish before it cuts the pipe."""
 
 _HEAD = struct.Struct("!BI")
 
 
 class PipeFrame(IntEnum):
-    """What a frame says."""
+    """The kind of a frame."""
 
     BYTES = 0
     CREDIT = 1
@@ -43,7 +43,7 @@ class PipeFrame(IntEnum):
 
 
 class PipeEnd:
-    """The trio side of a pipe: speaks the frames. Every method runs in trio."""
+    """The trio side of a pipe, which reads and writes the frames. Every method runs in trio."""
 
     def __init__(
         self, stream: INetStream, tell: Callable[..., object], incoming: ByteQueue
@@ -60,11 +60,11 @@ class PipeEnd:
         self._got_end = False
         self.over = trio.Event()
         self.violated = False
-        """Whether it ended because the peer broke its rules."""
+        """Whether the pipe ended because the peer violated the protocol."""
 
     @property
     def wire(self) -> object:
-        """The connection that carries it."""
+        """The connection that carries the pipe."""
         return self._stream.muxed_conn
 
     async def run(self) -> None:
@@ -93,7 +93,7 @@ class PipeEnd:
             view = view[size:]
 
     async def finish(self) -> None:
-        """Say that nothing more is written."""
+        """Tell the other end that nothing more is written."""
         if self._sent_end:
             return
         self._require_open()
@@ -102,7 +102,7 @@ class PipeEnd:
         await self._close_when_done()
 
     async def leave(self) -> None:
-        """End the pipe after its handler: what was finished arrives, what was not is cut."""
+        """End the pipe after its handler: a finished side still arrives in full, an unfinished one is cut."""
         if self._sent_end:
             with trio.move_on_after(LINGER):
                 await self.over.wait()
@@ -145,7 +145,7 @@ class PipeEnd:
 
     async def _grant(self) -> None:
         while True:
-            # A quarter at a time: credit for every byte would double the frames.
+            # A quarter of the window at a time: credit for every read would double the frames.
             while self._freed < WINDOW // 4 or self._got_end:
                 await self._change()
             size, self._freed = self._freed, 0
@@ -159,7 +159,7 @@ class PipeEnd:
                 await self._stream.close()
 
     async def _send(self, frame: bytes) -> None:
-        # Half a frame would garble all that follows, so a frame that was begun is sent or the pipe is cut.
+        # Half a frame would garble all that follows, so a frame that was begun is sent whole, or the pipe is cut.
         # The shield is bounded: yamux gives up after 5 s, and a dead connection is closed by its ping.
         with trio.CancelScope(shield=True):
             async with self._sending:
@@ -179,7 +179,7 @@ class PipeEnd:
 
 
 class StreamPipe:
-    """The asyncio side of a pipe: what the mesh hands out."""
+    """The asyncio side of a pipe, which the mesh hands out."""
 
     def __init__(
         self, peer: PeerId, end: PipeEnd, incoming: ByteQueue, thread: TrioThread[Any]
@@ -202,11 +202,11 @@ class StreamPipe:
         return chunk
 
     async def write(self, chunk: bytes) -> None:
-        """Send all of `chunk`, waiting while the reader has enough; raise `PeerUnreachable` when cut."""
+        """Send all of `chunk`, waiting while the reader has no room; raise `PeerUnreachable` when cut."""
         await self._call(self._end.write, bytes(chunk))
 
     async def finish(self) -> None:
-        """Say that nothing more will be written."""
+        """Tell the other end that nothing more will be written."""
         await self._call(self._end.finish)
 
     async def reset(self) -> None:

@@ -1,4 +1,4 @@
-"""Private networks: libp2p's cipher for them, imported with the first connection of one, for most nodes are in none."""
+"""Private networks: libp2p's cipher for them, imported at the first such connection, since most nodes use none."""
 
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def new_protected_conn(conn: "IRawConnection", psk: str) -> "PskConn":
-    """Return a connection within a private network, by its key of 64 hexadecimal digits."""
+    """Return a connection within a private network; `psk` is the network's key of 64 hexadecimal digits."""
     from libp2p.security.pnet.psk_conn import PskConn  # noqa: PLC0415 (its cipher takes over a megabyte)
 
     return PskConn(conn, psk)

@@ -1,12 +1,10 @@
-"""Relay service for others: circuit relay v2, the half called hop: places, and bytes copied between two streams.
+"""Relay service for other peers: the hop side of circuit relay v2, which grants reservations and copies bytes.
 
-The messages are libp2p's; the service is ours, because that of the library lets anybody reserve for somebody else, ends all
-circuits of a peer with the first one, writes statuses into what it relays, and bounds neither circuits in all nor an idle one.
+The messages are libp2p's; the service is ours. The library's service lets any peer reserve for another, ends all circuits of a
+peer with the first one, writes statuses into the relayed bytes, and limits neither the number of circuits nor idle ones.
 
-Book of a relay: who is reached through it, and by how many. A book of reservations and circuits, each bounded.
-
-Full means refuse, with two exceptions: a reservation without a use gives way where nobody knows its holder, or where its
-holder's address has more than the newcomer's.
+The books hold bounded numbers of reservations and circuits. A full book refuses, with two exceptions: an unused reservation is
+evicted where its holder is not known, or where its holder's address has more reservations than the newcomer's.
 """
 
 import time
@@ -41,7 +39,7 @@ from registry.records import PeerId
 
 @dataclass(frozen=True, slots=True)
 class RelayLimits:
-    """What a relay gives away at most; `seconds` and `size` (in bytes) for one circuit, `lease` for a reservation."""
+    """Limits of a relay; `seconds` and `size` (in bytes) hold for one circuit, `lease` (in seconds) for a reservation."""
 
     reservations: int
     circuits: int
@@ -52,7 +50,7 @@ class RelayLimits:
 
 
 class RelayRefusal(Enum):
-    """Why a relay does not do what it was asked."""
+    """Why a relay refuses a request."""
 
     NO_RESERVATION = auto()
     TOO_MANY = auto()
@@ -60,31 +58,31 @@ class RelayRefusal(Enum):
 
 @dataclass(slots=True)
 class RelayBook:
-    """What a relay has promised. Times are seconds on any one clock that the caller keeps to."""
+    """Reservations and circuits of a relay. Times are seconds on one clock of the caller's choice."""
 
     limits: RelayLimits
     knows: Knows = nobody
     _expiry: dict[PeerId, float] = field(default_factory=dict)
     _since: dict[PeerId, tuple[str, float]] = field(default_factory=dict)
-    """From which address each was asked for, and since when."""
+    """The address from which each reservation was requested, and its start."""
     _used: set[PeerId] = field(default_factory=set)
     _circuits: Counter[PeerId] = field(default_factory=Counter)
 
     @property
     def circuits(self) -> int:
-        """How many circuits are open; each has two ends."""
+        """Number of open circuits; each has two ends."""
         return self._circuits.total() // 2
 
     def reservations(self, now: float) -> int:
-        """How many peers may be reached through us."""
+        """Return the number of reservations that have not expired."""
         return sum(expiry > now for expiry in self._expiry.values())
 
     def reserved(self, peer: PeerId, now: float) -> bool:
-        """Whether a peer may be reached through us because it asked for that."""
+        """Return whether a peer holds a reservation that has not expired."""
         return self._expiry.get(peer, now) > now
 
     def reserve(self, peer: PeerId, address: str, now: float) -> RelayRefusal | PeerId | None:
-        """Let a peer at an IP address be reached through us for a lease from now on; return who gives way for it, if any."""
+        """Reserve for a peer at an IP address, for one lease from now on; return the peer evicted for it, if any."""
         self.stay([p for p, expiry in self._expiry.items() if expiry > now])
         gone = None
         if peer not in self._expiry and len(self._expiry) >= self.limits.reservations:
@@ -97,13 +95,13 @@ class RelayBook:
         return gone
 
     def stay(self, connected: Collection[PeerId]) -> None:
-        """Forget the reservations of peers that are not connected any more."""
+        """Forget the reservations of peers that are no longer connected."""
         self._expiry = {p: expiry for p, expiry in self._expiry.items() if p in connected}
         self._since = {p: since for p, since in self._since.items() if p in self._expiry}
         self._used &= self._expiry.keys()
 
     def open(self, asker: PeerId, target: PeerId, now: float) -> RelayRefusal | None:
-        """Count a circuit, unless the target may not be reached or one of the two has too many."""
+        """Count a circuit; return the reason for refusal if the target has no reservation or a limit is reached."""
         if not self.reserved(target, now):
             return RelayRefusal.NO_RESERVATION
         fullest = max(self._circuits[asker], self._circuits[target])
@@ -118,19 +116,19 @@ class RelayBook:
         held = Counter(its for its, _ in self._since.values())
         of = {p: held[self._since[p][0]] for p in unused}
         idle = [p for p in unused if now - self._since[p][1] >= NEW_SECONDS and not self.knows(p)]
-        # One that has a single place more would come back for it.
+        # At a difference of one, the evicted holder would come back for the place.
         crowded = [p for p in unused if of[p] > held[address] + 1]
         return max(idle or crowded, key=of.__getitem__, default=None)
 
     def close(self, asker: PeerId, target: PeerId) -> None:
-        """Count a circuit no longer."""
+        """Stop counting a circuit."""
         self._circuits.subtract((asker, target))
-        self._circuits += Counter()  # what fell to nothing goes
+        self._circuits += Counter()  # drops zero counts
 
 
 @dataclass(slots=True)
 class CarryBook:
-    """Circuits without a reservation, between members whose own way to each other is cut; `most` at one time."""
+    """Circuits without a reservation, between members that cannot reach each other directly; `most` at one time."""
 
     most: int
     knows: Knows = nobody
@@ -138,11 +136,11 @@ class CarryBook:
 
     @property
     def circuits(self) -> int:
-        """How many are open."""
+        """Number of open circuits."""
         return self._askers.total()
 
     def open(self, asker: PeerId, target: PeerId, now: float) -> RelayRefusal | None:  # noqa: ARG002 (as `RelayBook`)
-        """Count a circuit, unless either end is a stranger, all are taken, or one asker would have more than half."""
+        """Count a circuit; return the reason for refusal if an end is unknown, all are in use, or the asker has half."""
         if not (self.most and self.knows(asker) and self.knows(target)):
             return RelayRefusal.NO_RESERVATION
         if self.circuits >= self.most or self._askers[asker] >= max(1, self.most // 2):
@@ -151,19 +149,19 @@ class CarryBook:
         return None
 
     def close(self, asker: PeerId, target: PeerId) -> None:  # noqa: ARG002 (as `RelayBook`)
-        """Count a circuit no longer."""
+        """Stop counting a circuit."""
         self._askers.subtract((asker,))
-        self._askers += Counter()  # what fell to nothing goes
+        self._askers += Counter()  # drops zero counts
 
 
 HOP = TProtocol("/libp2p/circuit/relay/0.2.0/hop")
 STOP = TProtocol("/libp2p/circuit/relay/0.2.0/stop")
 
 MESSAGE_SECONDS = 10.0
-"""Seconds that a peer may take to say what it wants, or to accept a circuit."""
+"""Seconds that a peer may take to send its request, or to accept a circuit."""
 
 ASKING = 64
-"""Peers that may be asking for something at one time; more are refused."""
+"""Requests that may be in progress at one time; more are refused."""
 
 _CHUNK = 64 * 1024
 _STATUS = {
@@ -173,7 +171,7 @@ _STATUS = {
 
 
 class Relay:
-    """Answers those who want to be reached through us, and those who want to reach them."""
+    """Server for peers that reserve at this relay, and for peers that want to reach them."""
 
     def __init__(
         self,
@@ -191,13 +189,13 @@ class Relay:
         self._asking = 0
 
     def show(self) -> None:
-        """Bring the numbers up to date that tell what there is now."""
+        """Update the counters that describe the current state."""
         self._counted["reservations"] = self._book.reservations(trio.current_time())
         self._counted["circuits"] = self._book.circuits
         self._counted["carried"] = self._carried.circuits
 
     async def handle(self, stream: INetStream) -> None:
-        """Serve one stream: one request, and for a circuit all that follows."""
+        """Serve one stream: one request, and for a circuit all bytes that follow."""
         if self._asking >= ASKING:
             self._counted["refused"] += 1
             await _reset(stream)
@@ -217,7 +215,7 @@ class Relay:
             await self._relay(stream, target)
 
     async def _asked(self, stream: INetStream, asked: HopMessage) -> PeerId | None:
-        """Answer what needs no circuit; return the peer to which one is wanted."""
+        """Answer a request that needs no circuit; return the target peer of one that does."""
         if is_relayed(stream.muxed_conn):
             await self._refuse(stream, Status.PERMISSION_DENIED)
         elif asked.type == HopMessage.RESERVE:
@@ -229,7 +227,7 @@ class Relay:
         return None
 
     async def _reserve(self, stream: INetStream) -> None:
-        # Whoever asks, asks for itself: what it says of its id in the message does not count.
+        # A peer can reserve only for itself: the id in its message is ignored.
         peer = _peer_of(stream)
         wire: Any = stream.muxed_conn
         address, *_ = wire.get_remote_address() or ("",)
@@ -250,7 +248,7 @@ class Relay:
         await write_delimited_msg(stream, reply)
         await stream.close()
         if answer is not None:
-            # It looks for a place elsewhere once it is told that this one is gone.
+            # The evicted peer looks for a relay elsewhere once its connection here ends.
             with indifferent():
                 await self._host.disconnect(ID.from_string(answer))
 
@@ -286,7 +284,7 @@ class Relay:
                 await _reset(onward)
 
     async def _onward(self, asker: PeerId, target: PeerId) -> INetStream:
-        """Open a stream to a peer that stands in the book, and have it accept the circuit."""
+        """Open a stream to the target, and have it accept the circuit; raise `PeerUnreachable` when it does not."""
         peer = ID.from_string(target)
         if not self._host.get_network().get_connections(peer):
             raise PeerUnreachable("the target is gone")
@@ -305,7 +303,7 @@ class Relay:
         return onward
 
     async def _splice(self, one: INetStream, other: INetStream) -> None:
-        """Copy bytes both ways until one side ends or the circuit has had its share."""
+        """Copy bytes both ways until one side ends or the circuit reaches its limit of bytes or seconds."""
         left = [self._book.limits.size]
         with trio.move_on_after(self._book.limits.seconds) as scope:
             async with trio.open_nursery() as nursery:
@@ -323,7 +321,7 @@ class Relay:
                 # Half a frame would garble the peer's whole connection; yamux itself gives up after 5 s without room.
                 with trio.CancelScope(shield=True):
                     await sink.write(chunk)
-        # A libp2p connection does not end in one direction only.
+        # A libp2p connection has no half-close.
         scope.cancel()
 
     async def _refuse(self, stream: INetStream, status: Any) -> None:

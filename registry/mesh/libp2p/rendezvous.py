@@ -1,10 +1,9 @@
-"""Rendezvous of strangers by libp2p's rendezvous protocol: nodes register at a point and ask it for others.
+"""Rendezvous of strangers by libp2p's rendezvous protocol: nodes register at a point and ask it for other nodes.
 
-Both sides are ours, because the library's own service keeps no bound on what callers have it remember.
+Both sides are ours, because the library's own service does not bound what clients make it remember. `Register` and `Rounds`
+decide, without I/O, which nodes a point tells of and when a node asks there.
 
-Rules of rendezvous: who is told of whom at a point, and when a node asks there. Decided here with values; nothing is sent.
-
-A point serves whoever comes, so everything that it remembers is bounded. Full means that newcomers are refused.
+A point serves any peer, so everything that it remembers is bounded. A full point refuses newcomers.
 """
 
 import logging
@@ -46,7 +45,7 @@ from registry.mesh.libp2p.rendezvous_messages import (
 from registry.records import PeerId
 
 MAX_NAMES = 256
-"""Meshes that a point remembers nodes of."""
+"""Meshes of which a point remembers nodes."""
 
 MAX_REGISTERED = 4_096
 """Nodes that a point remembers, all meshes together."""
@@ -56,22 +55,22 @@ MAX_NAMES_OF_ONE = 4
 
 MAX_NAME_BYTES = 255
 MAX_ADDRESSES = 8
-"""Addresses of ours that we register."""
+"""Addresses that a node registers of itself."""
 
 MAX_TOLD = 32
-"""Nodes told of in one answer; of more, as many are drawn at random, so that no node gets all callers."""
+"""Nodes in one answer; of more, as many are drawn at random, so that no single node is dialled by all."""
 
 LONGEST_SECONDS = 7_200
-"""The longest time that a point remembers a node without hearing from it; whoever asks for more gets as much."""
+"""Longest time in seconds that a point remembers a silent node; a request for more gets as much."""
 
 REGISTERED_SECONDS = 7_200
-"""For how long we ask to be remembered: points are advised to refuse less."""
+"""Seconds for which a node asks to be remembered: points are advised to refuse less."""
 
 RENEW_SECONDS = 900.0
-"""Seconds between our registrations: a point that was restarted has forgotten us."""
+"""Seconds between a node's registrations: a point that was restarted has forgotten it."""
 
 FEW = 3
-"""With fewer connections to nodes of our mesh than this we ask for more."""
+"""With fewer connections than this to nodes of its mesh, a node asks for more."""
 
 _FIRST_PAUSE = 10.0
 _LONGEST_PAUSE = 600.0
@@ -88,25 +87,25 @@ class Registration:
 
 
 def name_of(mesh: str, swarm_key: str | None) -> str:
-    """Return the name under which nodes of one mesh register: it tells neither the mesh's word nor its key."""
+    """Return the name under which nodes of one mesh register; it reveals neither the mesh's own name nor its key."""
     secret = f"modelvine/1/rendezvous\0{mesh}\0{swarm_key or ''}"
     return "modelvine/1/" + sha256(secret.encode()).hexdigest()[:32]
 
 
 def is_name(name: str) -> bool:
-    """Say whether nodes may register under this name."""
+    """Return whether nodes may register under this name."""
     return 0 < len(name.encode()) <= MAX_NAME_BYTES
 
 
 @dataclass(slots=True)
 class Register:
-    """What a point remembers."""
+    """The registrations that a point remembers."""
 
     rng: random.Random = field(default_factory=random.Random)
     _names: dict[str, dict[bytes, Registration]] = field(default_factory=dict)
 
     def add(self, name: str, given: Registration, now: float) -> RendezvousStatus:
-        """Remember a node, in place of what it said before."""
+        """Replace a node's registration under a name; return the status for its answer."""
         if not is_name(name):
             return RendezvousStatus.E_INVALID_NAMESPACE
         if not 0 < len(given.record) <= MAX_RECORD_BYTES:
@@ -122,14 +121,14 @@ class Register:
         return RendezvousStatus.OK
 
     def remove(self, name: str, peer: bytes) -> None:
-        """Forget a node."""
+        """Forget a node's registration under a name."""
         registered = self._names.get(name, {})
         registered.pop(peer, None)
         if not registered:
             self._names.pop(name, None)
 
     def told(self, name: str, asker: bytes, most: int, now: float) -> list[Registration]:
-        """Return nodes of a mesh, without whoever asks."""
+        """Return random nodes of a mesh without the asker, at most `most` where that is above 0, and at most `MAX_TOLD`."""
         found = [r for r in self._names.get(name, {}).values() if r.until > now and r.peer != asker]
         most = min(most, MAX_TOLD) if most > 0 else MAX_TOLD
         return self.rng.sample(found, min(len(found), most))
@@ -159,7 +158,7 @@ class Register:
 
 @dataclass(slots=True)
 class Rounds:
-    """When a node goes to its points: at its start, to be remembered on, and while it has few connections."""
+    """Schedule of a node's visits to its points: at its start, to renew, and while it has few connections."""
 
     rng: random.Random = field(default_factory=random.Random)
     _renew: float = float("-inf")
@@ -167,13 +166,13 @@ class Rounds:
     _pause: float = _FIRST_PAUSE
 
     def due(self, connected: int, now: float) -> bool:
-        """Say whether to go now."""
+        """Return whether a visit is due."""
         if connected >= FEW:
             self._pause = _FIRST_PAUSE
         return now >= self._renew or (connected < FEW and now >= self._again)
 
     def done(self, now: float) -> None:
-        """Note that all points were asked; the next time is later the more often it was of no use."""
+        """Note that all points were asked; the pause doubles with each visit until there are enough connections."""
         self._renew = now + RENEW_SECONDS * self.rng.uniform(0.75, 1.0)
         self._again = now + self._pause * self.rng.uniform(0.75, 1.25)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
@@ -184,7 +183,7 @@ _log = logging.getLogger("modelvine.mesh")
 RENDEZVOUS = TProtocol("/rendezvous/1.0.0")
 
 MAX_MESSAGE_BYTES = 64 * 1024
-"""The longest message that is read, of either side."""
+"""The longest message that either side reads."""
 
 MAX_REQUESTS = 4
 """Requests answered on one stream."""
@@ -193,7 +192,7 @@ MAX_CALLERS = 64
 """Streams answered at one time; more are refused."""
 
 EXCHANGE_SECONDS = 10.0
-"""Seconds that a request may take, whoever makes it."""
+"""Seconds that a request may take, on either side."""
 
 _SUBSCRIBE_SECONDS = 3.0
 _LOOK = 2.0
@@ -201,14 +200,14 @@ _POLL = 0.1
 
 
 class Point:
-    """Answers those who register and ask here, in the trio thread."""
+    """Server for nodes that register and ask here, in the trio thread."""
 
     def __init__(self) -> None:
         self._register = Register()
         self._callers = 0
 
     async def handle(self, stream: INetStream) -> None:
-        """Answer the requests of one stream; what it raises costs the caller that stream."""
+        """Answer the requests of one stream; an exception ends that stream."""
         if self._callers >= MAX_CALLERS:
             await stream.reset()
             return
@@ -221,7 +220,7 @@ class Point:
                     if answer is not None:
                         await _send(stream, written(answer))
         except (IncompleteReadError, StreamEOF):
-            await stream.close()  # the caller has said all
+            await stream.close()  # the client has sent all its requests
         finally:
             self._callers -= 1
 
@@ -248,7 +247,7 @@ class Point:
         return RegisterAnswer(self._register.add(given.name, node, now), seconds)
 
     def _discovered(self, asker: bytes, name: str, limit: int, now: float) -> DiscoverAnswer:
-        # All names are told to nobody: they are what keeps meshes apart here.
+        # A request for all names is refused: the names are what keeps meshes apart here.
         if not is_name(name):
             return DiscoverAnswer(RendezvousStatus.E_INVALID_NAMESPACE)
         told = self._register.told(name, asker, limit, now)
@@ -258,7 +257,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What a visitor may do to the node that it works for."""
+    """What a `Visitor` may do to its node."""
 
     connect: Callable[[str], Awaitable[PeerId]]
     disconnect: Callable[[PeerId], Awaitable[None]]
@@ -268,7 +267,7 @@ class Calls:
 
 
 class Visitor:
-    """Registers this node at its points and asks them for others, when that is due."""
+    """Client that registers this node at its points and asks them for other nodes, when that is due."""
 
     def __init__(self, host: IHost, points: tuple[str, ...], name: str, calls: Calls) -> None:
         self._host = host
@@ -279,7 +278,7 @@ class Visitor:
         self._silent: set[str] = set()
 
     async def visit_forever(self) -> None:
-        """Go round whenever it is due."""
+        """Visit all points whenever that is due, until cancelled."""
         while True:
             if self._rounds.due(len(self._calls.members()), trio.current_time()):
                 found: dict[str, None] = {}
@@ -296,7 +295,7 @@ class Visitor:
             await trio.sleep(_LOOK)
 
     def _miss(self, point: str, error: PeerUnreachable) -> None:
-        # Once until it answers: a round comes soon after the other while nobody is known.
+        # Logged once until the point answers: rounds follow each other quickly while no peer is known.
         if point not in self._silent:
             self._silent.add(point)
             _log.warning("a rendezvous point does not serve this node: %s", error)
@@ -316,9 +315,9 @@ class Visitor:
             )
 
     async def _part(self, point: PeerId) -> None:
-        """Leave a point that is none of our mesh: held, its connection would cost traffic and count as one."""
+        """Disconnect a point that is not of our mesh: its connection would cost traffic and count as a peer's."""
         with trio.move_on_after(_SUBSCRIBE_SECONDS) as patience:
-            # Polled: the library tells nobody of a subscription.
+            # Polled: the library does not report subscriptions.
             while point not in self._calls.members():  # noqa: ASYNC110
                 await trio.sleep(_POLL)
         if patience.cancelled_caught:
@@ -342,10 +341,10 @@ class Visitor:
 
 
 def told_by(answer: DiscoverAnswer) -> list[str]:
-    """Return the addresses in a point's answer, as they stand; what is malformed is left out."""
+    """Return the addresses in a point's answer unchecked; malformed ones are left out."""
     told: list[str] = []
     for row in answer.rows[:MAX_TOLD]:
-        # One by one: a point hands on what anybody registered there.
+        # One by one: a point passes on whatever any node registered there.
         with indifferent():
             claim = _claim(row.record)
             for address in claim.addresses[:MAX_CLAIMED]:

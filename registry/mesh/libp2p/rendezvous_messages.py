@@ -1,7 +1,7 @@
-"""Messages of libp2p's rendezvous protocol, and the signed peer records that they carry: values in, bytes out, and back.
+"""Codec for the messages of libp2p's rendezvous protocol, and for the signed peer records that they carry.
 
-The library has the messages as they once were, with bare addresses in a registration. The specification (r3) has put a signed
-record in their place, under the same number. Whatever cannot be read is a `ValueError`.
+The library implements an older form of the messages, with bare addresses in a registration. The specification (r3) has put a
+signed record in their place, under the same field number. Bytes that cannot be read raise `ValueError`.
 """
 
 from collections.abc import Iterator
@@ -18,20 +18,20 @@ from multiaddr import Multiaddr
 from registry.mesh.libp2p.guards import malformed
 
 MAX_RECORD_BYTES = 1_536
-"""A signed peer record: some twenty addresses. As many as one answer has fit one message."""
+"""Longest signed peer record: some twenty addresses. All records of one answer fit into one message."""
 
 NO_COOKIE = bytes(8)
-"""What an answer has for a cookie, which others expect; a question's own is not looked at, since every answer is drawn anew."""
+"""Cookie of an answer, which other implementations expect. A request's cookie is ignored: every answer is drawn anew."""
 
 _NUMBER, _BYTES = 0, 2
-"""Kinds of protobuf fields that messages here have."""
+"""Wire types of the protobuf fields in these messages."""
 
 _SIZES = {1: 8, 5: 4}
-"""Kinds that are passed over, with their sizes."""
+"""Wire types that are skipped, with their sizes in bytes."""
 
 
 class RendezvousStatus(IntEnum):
-    """What a point says to a request."""
+    """Status of a point's answer to a request."""
 
     OK = 0
     E_INVALID_NAMESPACE = 100
@@ -42,7 +42,7 @@ class RendezvousStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Registering:
-    """Remember me under a name for `seconds`, or as long as you like; a row of an answer has the same form."""
+    """Request to be remembered under a name for `seconds`, or as long as the point likes; also a row of an answer."""
 
     name: str
     record: bytes
@@ -51,14 +51,14 @@ class Registering:
 
 @dataclass(frozen=True, slots=True)
 class Unregistering:
-    """Forget me under a name; nobody answers."""
+    """Request to be forgotten under a name; it has no answer."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Discovering:
-    """Name others that are registered under a name, at most `limit` where that is above 0."""
+    """Request for the nodes that are registered under a name, at most `limit` where that is above 0."""
 
     name: str
     limit: int = 0
@@ -66,7 +66,7 @@ class Discovering:
 
 @dataclass(frozen=True, slots=True)
 class RegisterAnswer:
-    """The answer to a registration: `seconds` is how long it holds."""
+    """Answer to a registration; `seconds` is how long it holds."""
 
     status: int
     seconds: int = 0
@@ -74,7 +74,7 @@ class RegisterAnswer:
 
 @dataclass(frozen=True, slots=True)
 class DiscoverAnswer:
-    """The answer to a question."""
+    """Answer to `Discovering`; each row is a registered node."""
 
     status: int
     rows: tuple[Registering, ...] = ()
@@ -86,7 +86,7 @@ RendezvousAnswer = RegisterAnswer | DiscoverAnswer
 
 @dataclass(frozen=True, slots=True)
 class PeerClaim:
-    """Where a peer says it can be dialled; of two claims the one with the greater sequence is newer."""
+    """Addresses at which a peer says that it can be dialled; of two claims, the greater sequence is newer."""
 
     peer: bytes
     sequence: int
@@ -94,7 +94,7 @@ class PeerClaim:
 
 
 def written(message: RendezvousRequest | RendezvousAnswer) -> bytes:
-    """Return a message's bytes. Zeros are written too: others tell a status of 0 from none."""
+    """Encode a message. Zeros are written too: other implementations tell a status of 0 from none."""
     match message:
         case Registering():
             return _number(1, 0) + _part(2, _row(message))
@@ -110,7 +110,7 @@ def written(message: RendezvousRequest | RendezvousAnswer) -> bytes:
 
 
 def request_in(body: bytes) -> RendezvousRequest:
-    """Read what a caller wants."""
+    """Decode a client's request; raise `ValueError`."""
     fields = _Fields(body)
     match fields.number(1):
         case 0:
@@ -124,7 +124,7 @@ def request_in(body: bytes) -> RendezvousRequest:
 
 
 def answer_in(body: bytes) -> RendezvousAnswer:
-    """Read what a point says."""
+    """Decode a point's answer; raise `ValueError`."""
     fields = _Fields(body)
     match fields.number(1):
         case 1:
@@ -144,7 +144,7 @@ def sealed(key: PrivateKey, addresses: list[Multiaddr]) -> bytes:
 
 
 def claim_of(record: bytes) -> PeerClaim:
-    """Return what a signed record says, if the peer that it names has signed it."""
+    """Return the claim in a signed record; raise `ValueError` unless the peer that it names has signed it."""
     if not 0 < len(record) <= MAX_RECORD_BYTES:
         raise ValueError("a signed peer record of a wrong size")
     with malformed("no signed peer record"):
@@ -157,13 +157,13 @@ def claim_of(record: bytes) -> PeerClaim:
 
 
 def unsigned_claim_of(info: bytes) -> PeerClaim:
-    """Return what a peer's bare addresses say, which points tell that are older than the signed records."""
+    """Return the claim in a peer's bare addresses, as sent by points that are older than the signed records."""
     said = _Fields(info)
     return PeerClaim(said.part(1), 0, tuple(said.parts(2)))
 
 
 class _Fields:
-    """Fields of one protobuf message. What is missing counts as zero or empty; of several the last one counts."""
+    """Fields of one protobuf message. A missing field counts as zero or empty; of several, the last one counts."""
 
     def __init__(self, body: bytes) -> None:
         self._found: list[tuple[int, int | bytes]] = list(_fields(body))
@@ -200,7 +200,7 @@ def _row(row: Registering) -> bytes:
 
 
 def _number(place: int, value: int) -> bytes:
-    # Two's complement in 64 bits, as protobuf has negative numbers.
+    # Two's complement in 64 bits, as protobuf encodes negative numbers.
     return encode_uvarint(place << 3 | _NUMBER) + encode_uvarint(value % 2**64)
 
 

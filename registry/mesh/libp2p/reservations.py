@@ -1,8 +1,7 @@
-"""Reservations at relays: two are held, renewed, and replaced when lost.
+"""Reservations at relays, of which two are held, renewed, and replaced when lost; and reachability, as peers found it.
 
-Reachability of this node, as others found it: what those said who tried.
-
-One peer that could not is enough to look for relays: a place there costs little, and whoever lies about it gains nothing.
+One peer that could not dial this node is enough to look for relays: a reservation costs little, and a peer that lies about it
+gains nothing.
 """
 
 import random
@@ -13,7 +12,7 @@ from registry.members.backoff import Backoff
 from registry.records import PeerId
 
 ASKED = 4
-"""Peers whose answers are kept up to date; the more, the likelier that one sits on the far side of a NAT."""
+"""Peers whose answers are kept up to date; with more, it is likelier that one is on the far side of a NAT."""
 
 REACHED_AGAIN = 600.0
 """Seconds until a peer that reached us is asked again."""
@@ -24,7 +23,7 @@ MISSED_AGAIN = 60.0
 
 @dataclass(slots=True)
 class Reachability:
-    """What peers found when they dialled us back. Times are seconds on any one clock that the caller keeps to."""
+    """What peers found when they dialled us back. Times are seconds on one clock of the caller's choice."""
 
     _reached: dict[PeerId, bool] = field(default_factory=dict)
     _ask_again: dict[PeerId, float] = field(default_factory=dict)
@@ -32,14 +31,14 @@ class Reachability:
 
     @property
     def hidden(self) -> bool:
-        """Whether somebody could not reach us; while nobody has said anything, as it was before.
+        """Whether some peer could not reach us; while no peer has answered, the previous value.
 
-        Else a node whose one relay is gone for a moment would have to find out again before it holds a place there.
+        Otherwise a node whose only relay is gone for a moment would have to find out again before it reserves there.
         """
         return not all(self._reached.values()) if self._reached else self._was_hidden
 
     def next(self, connected: Collection[PeerId], now: float) -> PeerId | None:
-        """Return a peer to ask now whether it can dial us, if any."""
+        """Return the peer to ask now whether it can dial us, if any."""
         self._was_hidden = self.hidden
         self._reached = {p: reached for p, reached in self._reached.items() if p in connected}
         self._ask_again = {p: at for p, at in self._ask_again.items() if p in connected}
@@ -57,13 +56,13 @@ class Reachability:
 
 
 HELD = 2
-"""Relays at which a place is held: when one goes, the other carries on."""
+"""Relays at which a reservation is held: when one goes, the other carries on."""
 
 ADDRESSES = 4
 """Addresses of one relay that are passed on."""
 
 RENEW_WITHIN = 120.0
-"""Seconds after which a place is renewed at the latest: what a relay says of its lease, it says by its own clock."""
+"""Seconds after which a reservation is renewed at the latest: a relay states its lease by its own clock."""
 
 _FIRST_PAUSE = 10.0
 _LONGEST_PAUSE = 600.0
@@ -77,7 +76,7 @@ class _Place:
 
 @dataclass(slots=True)
 class Reservations:
-    """The places that a node holds. Times are seconds on any one clock that the caller keeps to."""
+    """The reservations that a node holds. Times are seconds on one clock of the caller's choice."""
 
     own: PeerId
     rng: random.Random = field(default_factory=random.Random)
@@ -87,7 +86,7 @@ class Reservations:
     )
 
     def next(self, connected: Collection[PeerId], now: float) -> PeerId | None:
-        """Return the peer to ask for a place now: one whose place must be renewed, else one that may have one."""
+        """Return the peer to ask for a reservation now: one whose reservation must be renewed, else a possible relay."""
         for relay, place in self._held.items():
             if place.renew_at <= now:
                 return relay
@@ -97,7 +96,7 @@ class Reservations:
         return self.rng.choice(sorted(ready)) if ready else None
 
     def granted(self, relay: PeerId, addresses: Sequence[str], lease: float, now: float) -> None:
-        """Note that a relay will hand on to us, at addresses of its that end in its own id."""
+        """Note a reservation; of the relay's addresses, keep direct ones that end in its own id."""
         good = tuple(
             a for a in addresses if a.endswith(f"/p2p/{relay}") and "/p2p-circuit" not in a
         )
@@ -106,27 +105,27 @@ class Reservations:
         self._refused.forget(relay)
 
     def refused(self, peer: PeerId, now: float) -> None:
-        """Note that a peer is not a relay, or has no place for us."""
+        """Note that a peer is not a relay, or refuses a reservation."""
         self._held.pop(peer, None)
         self._refused.failed(peer, now)
 
     def parted(self, peer: PeerId) -> None:
-        """Note that the connection to a peer ended, and with it the place there; it may come back as a relay."""
+        """Note that the connection to a peer ended, and its reservation with it; it may come back as a relay."""
         self._held.pop(peer, None)
         self._refused.forget(peer)
 
     def clear(self) -> None:
-        """Give every place up: others reach us by themselves."""
+        """Give up every reservation: peers reach us directly."""
         self._held.clear()
 
     @property
     def relays(self) -> frozenset[PeerId]:
-        """Where we hold a place."""
+        """The relays where a reservation is held."""
         return frozenset(self._held)
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The multiaddrs at which relays hand on to us."""
+        """Our multiaddrs at these relays."""
         return tuple(
             f"{address}/p2p-circuit/p2p/{self.own}"
             for _, place in sorted(self._held.items())

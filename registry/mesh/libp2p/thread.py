@@ -1,7 +1,7 @@
-"""Thread in which trio runs beside asyncio. Trio has a thread of its own; the two talk only through here.
+"""Thread in which trio runs beside asyncio; the two communicate only through this module.
 
 `call` crosses from asyncio to trio, `visit` from trio to asyncio; cancellation and exceptions cross both ways.
-When the trio run dies, its calls fail with `MeshDown` and it is started again, later each time.
+When the trio run dies, its calls fail with `MeshDown` and it is restarted, after a longer delay each time.
 """
 
 import asyncio
@@ -24,25 +24,25 @@ _Ready_co = TypeVar("_Ready_co", covariant=True)
 
 FIRST_DELAY = 0.2
 LAST_DELAY = 5.0
-"""Seconds before a dead run is started again: the first time, and at most. Doubles in between."""
+"""Seconds before a dead run is restarted: the first time, and at most. The delay doubles in between."""
 
 STEADY = 30.0
-"""Seconds of life after which the next death is met with the first delay again."""
+"""Seconds of uptime after which the next restart uses the first delay again."""
 
 
 class VisitFailed(Exception):
-    """Work on the asyncio side raised or was ended; its owner has logged why."""
+    """Work on the asyncio side raised or was cancelled; its owner has logged why."""
 
 
 class Main(Protocol[_Ready_co]):
-    """What runs in the thread until it is cancelled; calls `ready` with what calls are made on."""
+    """What runs in the thread until it is cancelled; it calls `ready` with the object that serves calls."""
 
     def __call__(self, ready: Callable[[_Ready_co], object]) -> Coroutine[Any, Any, None]:
-        """Start, call `ready`, and go on."""
+        """Start, call `ready`, and continue."""
 
 
 def living_tasks() -> int:
-    """From trio: how many tasks live."""
+    """Return the number of live tasks; call this from trio."""
     return trio.lowlevel.current_statistics().tasks_living
 
 
@@ -64,7 +64,7 @@ class TrioThread(Generic[_Place]):
         self._thread: threading.Thread | None = None
 
     async def start(self, *, timeout: float) -> None:
-        """Return once the run is ready; raise `MeshDown` when it could not begin."""
+        """Start the thread and return once the run is ready; raise `MeshDown` when it could not begin."""
         self._loop = asyncio.get_running_loop()
         self._begun: asyncio.Future[None] = self._loop.create_future()
         self._ended = asyncio.Event()
@@ -117,13 +117,13 @@ class TrioThread(Generic[_Place]):
             answer.cancel()
 
     def post(self, work: Callable[..., object], *args: object) -> None:
-        """Run a synchronous `work(*args)` in trio soon, if the run lives; it must not raise."""
+        """Run a synchronous `work(*args)` in trio soon, if the run is up; it must not raise."""
         self._post(work, *args)
 
     async def visit(
         self, work: Callable[..., Coroutine[Any, Any, _Result]], *args: object
     ) -> _Result:
-        """From trio: run `work(*args)` on the asyncio side; raise `VisitFailed` when it fails there."""
+        """Run `work(*args)` on the asyncio side, called from trio; raise `VisitFailed` when it fails there."""
         back, token = trio.Event(), trio.lowlevel.current_trio_token()
         tasks: list[asyncio.Task[_Result]] = []
 
@@ -152,10 +152,10 @@ class TrioThread(Generic[_Place]):
         return task.result()
 
     def tell(self, work: Callable[..., object], *args: object) -> bool:
-        """From trio: run a synchronous `work(*args)` on the asyncio side; say whether there is one."""
+        """Run a synchronous `work(*args)` on the asyncio side, called from trio; return whether its loop is open."""
         try:
             self._loop.call_soon_threadsafe(work, *args)
-        except RuntimeError:  # the loop is closed: nobody is left to be told
+        except RuntimeError:  # the loop is closed
             return False
         return True
 
@@ -163,7 +163,7 @@ class TrioThread(Generic[_Place]):
         delay = FIRST_DELAY
         while not self._stopping.is_set():
             began = time.monotonic()
-            # A thread for each life: an error in trio's own core leaves its thread unable to run trio again.
+            # A new thread for each run: an error in trio's own core leaves its thread unable to run trio again.
             life = threading.Thread(target=self._live, name="libp2p", daemon=True)
             life.start()
             life.join()
@@ -221,7 +221,7 @@ class TrioThread(Generic[_Place]):
                 answer.set_exception(MeshDown("the mesh went down"))
 
     def _begin(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        # A closed nursery raises, and what raises here would kill the run; `_died` answers the caller.
+        # A closed nursery raises, and an exception here would kill the run; `_died` answers the caller.
         with suppress(RuntimeError):
             if self._nursery is not None:
                 self._nursery.start_soon(run)
@@ -239,7 +239,7 @@ class TrioThread(Generic[_Place]):
                 return False
             self._token.run_sync_soon(work, *args)
         except (trio.RunFinishedError, OSError):
-            # A run that is ending has closed what wakes it already.
+            # A run that is ending has already closed the socket that wakes it.
             return False
         return True
 

@@ -1,7 +1,7 @@
 """Parts of libp2p 0.8.1 that no node uses. Stand-ins keep them, and what only they need, from being imported.
 
-They are a fifth of what a node would have in memory: transports, a relay, a hash table, certificates, two clients of HTTP, and
-keys of other kinds than Ed25519.
+They would be a fifth of a node's memory: transports, a relay, a distributed hash table, certificates, two HTTP clients, and
+keys of other types than Ed25519.
 """
 
 import sys
@@ -31,18 +31,18 @@ UNUSED = (
     "libp2p.transport.quic",
     "libp2p.transport.websocket",
 )
-"""Modules and packages, which go with all that is in them."""
+"""Modules and packages, each with everything in it."""
 
 NAMES = "multiaddr.resolvers.dns"
-"""What resolves names for libp2p, in place of which `registry.mesh.libp2p.names` does."""
+"""Name resolver of libp2p, which `registry.mesh.libp2p.names` replaces."""
 
 
 PRIVATE = "libp2p.security.pnet.protector"
-"""What protects connections within a private network, in place of which `registry.mesh.libp2p.private_network` does."""
+"""Module that protects connections of private networks, which `registry.mesh.libp2p.private_network` replaces."""
 
 
 class Unused(ValueError):
-    """A part that is not there was called: a peer has shown a key of RSA, for example."""
+    """A part that is left out was called, for example because a peer has shown an RSA key."""
 
 
 class _Name(type):
@@ -57,7 +57,7 @@ class _Name(type):
 
 
 class _StandIn(ModuleType):
-    """Module with any name, which stands for an exception that nobody raises: annotations, bases and `except` take it."""
+    """Module in which every name is an exception that is never raised: annotations, bases and `except` accept it."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
@@ -68,7 +68,7 @@ class _StandIn(ModuleType):
 
 
 class Finder(MetaPathFinder, Loader):
-    """Finder of a stand-in for each unused part."""
+    """Import finder and loader that gives a stand-in for each unused part."""
 
     def find_spec(
         self,
@@ -76,7 +76,7 @@ class Finder(MetaPathFinder, Loader):
         path: Sequence[str] | None,  # noqa: ARG002
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Return the specification of a stand-in for what is unused."""
+        """Return the specification of a stand-in for an unused module, else `None`."""
         unused = any(fullname == name or fullname.startswith(f"{name}.") for name in UNUSED)
         return ModuleSpec(fullname, self, is_package=True) if unused else None
 
@@ -85,11 +85,11 @@ class Finder(MetaPathFinder, Loader):
         return _StandIn(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Leave it as it is."""
+        """Leave the stand-in as it is."""
 
 
 def leave_out() -> None:
-    """Have libp2p, which is to be imported after this, do without its unused parts, and resolve names as other programs do."""
+    """Make libp2p do without its unused parts, and resolve names as other programs do; call this before it is imported."""
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, Finder())
     from registry.mesh.libp2p import names, private_network  # noqa: PLC0415 (they import what libp2p imports)

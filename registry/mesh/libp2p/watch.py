@@ -1,4 +1,4 @@
-"""Watch over connections: who is connected, and who still lives. Reports changes, and pings every connection."""
+"""Watch over connections: tracks which peers are connected and alive, reports changes, and pings every connection."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ _FIRST_PINGS = (0.5, 5.0)
 
 
 def is_relayed(wire: Any) -> bool:
-    """Whether a muxed connection runs through a relay: then it has no remote address of its own."""
+    """Return whether a muxed connection runs through a relay: it then has no remote address of its own."""
     return wire.get_remote_address() is None
 
 
@@ -35,7 +35,7 @@ Report = Callable[[tuple[PeerConnection, ...]], object]
 
 
 class Watch(INotifee):
-    """Tells the whole list of connections whenever it may have changed."""
+    """Reports the whole list of connections whenever it may have changed."""
 
     def __init__(
         self,
@@ -45,13 +45,13 @@ class Watch(INotifee):
         origins: Mapping[PeerId, Origin],
         moved: Callable[[ID], object],
     ) -> None:
-        """Take whom to tell: `report` of all changes, `moved` of peers that lost one connection and have another."""
+        """Call `report` on every change, and `moved` with a peer that lost one connection and has another."""
         self._network = host.get_network()
         self._settings = settings
         self._report = report
         self._origins = origins
         self._moved = moved
-        # Each with what happens when it ends, and when it came.
+        # Each with the event that is set when it ends, and the time of its arrival.
         self._standing: dict[Any, tuple[trio.Event, float]] = {}
         self._silent: set[INetConn] = set()
         self._arrived, self._arrivals = trio.open_memory_channel[tuple[INetConn, trio.Event]](
@@ -61,7 +61,7 @@ class Watch(INotifee):
         self._network.register_notifee(self)
 
     def peers(self, *, directly: bool = False) -> set[PeerId]:
-        """Return the peers that are connected now, in whatever way or `directly`."""
+        """Return the peers that are connected now; with `directly`, only those without a relay between."""
         return {
             PeerId(str(peer))
             for peer, conns in self._live().items()
@@ -69,7 +69,7 @@ class Watch(INotifee):
         }
 
     def relayed(self) -> list[tuple[Any, bool]]:
-        """Return the connections that run through relays, each with whether there is a direct one to its peer too."""
+        """Return the connections that run through relays, each with whether its peer has a direct one too."""
         return [
             (conn, not is_relayed(conns[0].muxed_conn))
             for conns in self._live().values()
@@ -78,12 +78,12 @@ class Watch(INotifee):
         ]
 
     def host_of(self, peer: PeerId) -> str:
-        """Return the IP address at which a peer is connected, empty where it is not, or through a relay."""
+        """Return the IP address at which a peer is connected; empty where it is not connected, or through a relay."""
         conns = self._live().get(ID.from_string(peer))
         return _ip_of(conns[0]) if conns else ""
 
     def callers(self) -> list[InboundPeer]:
-        """Return the peers whose every connection was opened by them, without a relay."""
+        """Return the peers that opened all their connections themselves, without a relay."""
         return [
             InboundPeer(PeerId(str(peer)), _ip_of(conns[0]), min(map(self._came, conns)))
             for peer, conns in self._live().items()
@@ -96,13 +96,13 @@ class Watch(INotifee):
 
     async def ping_forever(self) -> None:
         """Ping each connection soon, and every `ping` seconds from then on; close those that do not answer."""
-        # Each on its own: one frozen peer must not delay the discovery of the next.
+        # A task for each connection: one frozen peer must not delay the detection of the next.
         async with trio.open_nursery() as nursery:
             async for conn, ended in self._arrivals:
                 nursery.start_soon(self._keep_pinging, conn, ended)
 
     async def cut_all(self) -> None:
-        """Close the socket of every connection, under whatever cancellation.
+        """Close the socket of every connection, even when cancelled.
 
         A cancelled host forgets its connections without closing them; their peers would wait for a ping to fail.
         """
@@ -111,25 +111,25 @@ class Watch(INotifee):
                 await conn.muxed_conn.secured_conn.close()
 
     def tell(self) -> None:
-        """Report the connections as they are."""
+        """Report the current connections."""
         self.changed.set()
         self.changed = trio.Event()
         self._report(tuple(self._described(str(p), conns) for p, conns in self._live().items()))
 
     async def connected(self, network: INetwork, conn: INetConn) -> None:  # noqa: ARG002 (the library's signature)
-        """Take the library's word that a connection stands."""
+        """Note the library's report that a connection is open."""
         ended = trio.Event()
         self._standing[conn] = ended, trio.current_time()
         self._arrived.send_nowait((conn, ended))
 
-        # The library forgets on the way up what kind a connection is, and goes by it when it chooses one for a stream.
+        # The library loses the type of a connection while it upgrades it, yet chooses one for a stream by its type.
         described: Any = conn
         kind = ConnectionType.RELAYED if is_relayed(conn.muxed_conn) else ConnectionType.DIRECT
         described.set_transport_info(conn.get_transport_addresses(), kind)
         self.tell()
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:  # noqa: ARG002 (the library's signature)
-        """Take the library's word that a connection is gone."""
+        """Note the library's report that a connection has ended."""
         if (standing := self._standing.pop(conn, None)) is not None:
             standing[0].set()
         if conn.muxed_conn.peer_id in self._live():
@@ -156,12 +156,12 @@ class Watch(INotifee):
         found = {}
         for peer, conns in self._network.get_connections_map().items():
             if live := [c for c in conns if not c.is_closed and c not in self._silent]:
-                # A direct connection stands for its peer, beside one through a relay.
+                # A direct connection comes first: it represents its peer even beside a relayed one.
                 found[peer] = sorted(live, key=lambda conn: is_relayed(conn.muxed_conn))
         return found
 
     async def _keep_pinging(self, conn: INetConn, ended: trio.Event) -> None:
-        # A round trip that was measured in a connection's busy first second is corrected soon.
+        # A round trip measured in a connection's busy first second is corrected soon.
         for wait in chain(_FIRST_PINGS, repeat(self._settings.ping)):
             with trio.move_on_after(min(wait, self._settings.ping)):
                 await ended.wait()
@@ -175,7 +175,7 @@ class Watch(INotifee):
         with indifferent():
             answered = await ping(conn, self._settings.ping_timeout)
         if not answered and not conn.is_closed:
-            # Told before its streams end: they end with this connection, and not with their peer.
+            # Reported before its streams end: they end because of this connection, not because of their peer.
             self._silent.add(conn)
             self.tell()
             with indifferent():

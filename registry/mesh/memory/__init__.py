@@ -1,1 +1,1 @@
-"""The mesh inside one process, for tests and simulations, with the faults that they ask for."""
+"""Mesh inside one process, for tests and simulations, with the faults that they ask for."""

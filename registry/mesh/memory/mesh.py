@@ -1,6 +1,6 @@
-"""Mesh of nodes in one process: on a switchboard, with the faults that a test asks for.
+"""Mesh of nodes in one process, joined by a switchboard, with the faults that a test asks for.
 
-Nothing here waits or draws chance of its own: the same calls and the same `rng` give the same frames.
+Nothing here waits or draws random numbers of its own: the same calls and the same `rng` give the same frames.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ class MemoryMesh:
         judge: Judge = trust,  # noqa: ARG002 (nobody passes on what it heard, so nobody is to blame for it)
         knows: Knows = nobody,  # noqa: ARG002 (there is room for everybody)
     ) -> None:
-        """Take a place on the switchboard; peers that wait for this node are connected at once."""
+        """Join the switchboard; peers that wait for this node are connected at once."""
         self._answer = answer
         self._serve_pipe = serve_pipe
         self._running = True
@@ -85,7 +85,7 @@ class MemoryMesh:
         self._inbox.close()
 
     def fail(self) -> None:
-        """Break down as a crashed mesh does: connections end, calls raise `MeshDown`, until `recover`."""
+        """Fail as a crashed mesh does: connections end, and calls raise `MeshDown` until `recover`."""
         self._running = False
         self._net.leave(self)
 
@@ -96,7 +96,7 @@ class MemoryMesh:
         self._net.enter(self)
 
     def wanted(self) -> tuple[PeerId, ...]:
-        """The peers that this node keeps connected."""
+        """Return the peers that this node keeps connected."""
         return tuple(dict.fromkeys(map(peer_in, self._bootstrap + self._kept)))
 
     def take(self, event: MeshEvent) -> None:
@@ -117,7 +117,7 @@ class MemoryMesh:
             self._crew.spawn(self._served(pipe))
 
     def events(self) -> AsyncIterator[MeshEvent]:
-        """What happens, in order, for one reader."""
+        """Return the events in order, for one reader."""
         return self._inbox.events()
 
     async def publish(self, frame: bytes) -> None:
@@ -128,7 +128,7 @@ class MemoryMesh:
         self._net.spread(self, bytes(frame))
 
     async def ask(self, peer: PeerId, question: bytes, *, timeout: float) -> bytes:
-        """Put a question to one peer; raise `PeerUnreachable` or `MeshDown`."""
+        """Ask one peer a question; raise `PeerUnreachable`, `MeshDown`, or `LimitReached` when it is too long."""
         if len(question) > MAX_QUESTION_BYTES:
             raise LimitReached(f"a question has at most {MAX_QUESTION_BYTES} bytes")
         link = self._reach(peer)
@@ -169,7 +169,7 @@ class MemoryMesh:
         self._net.cut(self._peer, peer)
 
     async def protocols(self, peer: PeerId) -> tuple[str, ...]:
-        """Return the one protocol of the switchboard, for us and who is connected."""
+        """Return the one protocol of the switchboard, for this node and connected peers."""
         known = self._running and peer in (self._peer, *(c.peer for c in self.connections()))
         return ("/memory/1",) if known else ()
 
@@ -179,7 +179,7 @@ class MemoryMesh:
         self._net.settle()
 
     def failures(self) -> Mapping[str, str]:
-        """Nobody else is a reason here."""
+        """Return the bootstrap addresses whose peer is not connected: the only reason here is its absence."""
         there = {self._peer, *(c.peer for c in self.connections())}
         return {a: "nobody is there" for a in self._bootstrap if peer_in(a) not in there}
 
@@ -189,11 +189,11 @@ class MemoryMesh:
         self._net.settle()
 
     def addresses(self) -> tuple[str, ...]:
-        """Our own address; none while down."""
+        """Return our own address; none while down."""
         return (address_of(self._peer),) if self._running else ()
 
     def connections(self) -> tuple[PeerConnection, ...]:
-        """The peers that are connected now."""
+        """Return the peers that are connected now."""
         return tuple(
             PeerConnection(
                 peer=peer,
@@ -205,27 +205,27 @@ class MemoryMesh:
         )
 
     def dropped(self) -> int:
-        """How many frames our own queue refused."""
+        """Return how many frames our own queue refused."""
         return self._inbox.dropped
 
     def relaying(self) -> Mapping[str, int]:
-        """Nothing: everybody reaches everybody here, or nobody does."""
+        """Return nothing: peers here reach each other directly or not at all."""
         return {}
 
     def refused(self) -> Mapping[str, int]:
-        """What was refused: nothing, as nothing here is ever full."""
+        """Return nothing: refusals are not counted here."""
         return {}
 
     def tasks(self) -> int:
-        """None: everything here runs on the caller's loop."""
+        """Return 0: everything here runs on the caller's loop."""
         return 0
 
     def standing(self) -> int:
-        """None: questions need no streams here."""
+        """Return 0: questions need no streams here."""
         return 0
 
     def running(self) -> bool:
-        """Whether this node is on the switchboard."""
+        """Return whether this node is on the switchboard."""
         return self._running
 
     def _origin(self, peer: PeerId) -> Origin:

@@ -1,7 +1,4 @@
-"""Network in memory: who is connected to whom, and what happens to a frame on its way.
-
-Pipe inside one process: two byte queues, crossed over.
-"""
+"""Network in memory: the connections between nodes, the faults of frames in transit, and pipes of two byte queues."""
 
 import asyncio
 import random
@@ -16,7 +13,7 @@ from registry.mesh.queues import ByteQueue
 from registry.records import PeerId
 
 PIPE_BYTES = 512 * 1024
-"""What may wait in one direction of a pipe before its writer waits."""
+"""Bytes that may be queued in one direction of a pipe before its writer waits."""
 
 
 class MemoryPipe:
@@ -37,11 +34,11 @@ class MemoryPipe:
         return await self._incoming.read()
 
     async def write(self, chunk: bytes) -> None:
-        """Send all of `chunk`, waiting while the other end has enough; raise `PeerUnreachable` when cut."""
+        """Send all of `chunk`, waiting while the other end has no room; raise `PeerUnreachable` when cut."""
         await self._outgoing.write(bytes(chunk))
 
     async def finish(self) -> None:
-        """Say that nothing more will be written."""
+        """Tell the other end that nothing more will be written."""
         self._outgoing.end()
 
     async def reset(self) -> None:
@@ -83,7 +80,7 @@ def peer_in(address: str) -> PeerId:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What befalls frames, as probabilities from 0 to 1, for each receiver by itself.
+    """Faults of frames as probabilities from 0 to 1, drawn for each receiver by itself.
 
     A delayed frame waits until another frame for the same receiver has passed it, or until `release`.
     """
@@ -95,14 +92,14 @@ class Faults:
 
 @dataclass(eq=False, slots=True)
 class NetworkLink:
-    """A standing connection, and what runs over it."""
+    """An open connection, and what runs over it."""
 
     opener: PeerId
     questions: set["asyncio.Task[bytes]"] = field(default_factory=set)
     pipes: set[MemoryPipe] = field(default_factory=set)
 
     def carry(self, pipe: MemoryPipe) -> None:
-        """Let a pipe end with this connection."""
+        """Attach a pipe, which then ends with this connection."""
         self.pipes = {carried for carried in self.pipes if carried.open} | {pipe}
 
     def cut(self) -> None:
@@ -118,10 +115,10 @@ class AttachedNode(Protocol):
 
     @property
     def peer(self) -> PeerId:
-        """Its id."""
+        """The node's id."""
 
     def wanted(self) -> tuple[PeerId, ...]:
-        """The peers that it keeps connected."""
+        """Return the peers that it keeps connected."""
 
     def take(self, event: MeshEvent) -> None:
         """Receive an event."""
@@ -134,7 +131,7 @@ class AttachedNode(Protocol):
 
 
 class MemoryNet:
-    """A switchboard. `faults` may be replaced at any moment."""
+    """Switchboard that connects nodes. `faults` may be replaced at any moment."""
 
     def __init__(self, rng: random.Random | None = None, faults: Faults = Faults()) -> None:
         self.faults = faults
@@ -145,13 +142,13 @@ class MemoryNet:
         self._delayed: dict[PeerId, deque[Arrived]] = {}
 
     def enter(self, node: AttachedNode) -> None:
-        """Take a node in and make every connection that is wanted."""
+        """Add a node and make every connection that is wanted."""
         self._nodes[node.peer] = node
         self._links.setdefault(node.peer, {})
         self.settle()
 
     def leave(self, node: AttachedNode) -> None:
-        """Let a node go; its connections end."""
+        """Remove a node; its connections end."""
         for other in tuple(self._links.get(node.peer, ())):
             self.cut(node.peer, other)
         self._nodes.pop(node.peer, None)
@@ -166,7 +163,7 @@ class MemoryNet:
         return self._links.get(peer, {})
 
     def link(self, opener: PeerId, peer: PeerId) -> NetworkLink:
-        """Connect two nodes, unless they are; raise `PeerUnreachable` when they cannot be."""
+        """Return the connection of two nodes, opened if needed; raise `PeerUnreachable` when it cannot be."""
         if (standing := self.links_of(opener).get(peer)) is not None:
             return standing
         if opener == peer or not self._reachable(opener, peer):
@@ -201,7 +198,7 @@ class MemoryNet:
         self.settle()
 
     def settle(self) -> None:
-        """Make every connection that is wanted and possible, in the order in which nodes came."""
+        """Make every connection that is wanted and possible, in the order in which nodes entered."""
         for node in tuple(self._nodes.values()):
             for peer in node.wanted():
                 if peer != node.peer and self._reachable(node.peer, peer):
