@@ -1,3 +1,3 @@
-"""The process of a node on its machine: faces, command line, identity, and the composition root."""
+"""Process of a node on its machine: faces, command line, identity, and the composition root."""
 
 __version__ = "0.2.0"

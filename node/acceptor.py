@@ -1,6 +1,7 @@
 """Acceptor of connections that begin with a PROXY header, a TLS handshake, or both.
 
-A connection takes its place before either, so whoever opens many and says nothing loses his own first, as with plain ones.
+A connection takes its place before either, so a client that opens many and sends nothing loses its own first, as with plain
+connections.
 """
 
 import asyncio
@@ -20,28 +21,28 @@ from registry.task_group import BackgroundTasks
 log = logging.getLogger("modelvine.http")
 
 HANDSHAKE_SECONDS = 10.0
-"""Seconds that a handshake may take."""
+"""Seconds that a TLS handshake may take."""
 
 ACCEPT_PAUSE = 0.5
-"""Seconds without accepting anybody where the system has no room for another connection."""
+"""Seconds without accepting connections after the system had no room for another one."""
 
 
 class AcceptedProtocol(Protocol):
-    """What speaks on a connection that was accepted."""
+    """Protocol of a connection that was accepted."""
 
     address: str
-    """Its caller's IP address, where a proxy has told it."""
+    """The caller's IP address, if a proxy reported it."""
 
     owner: int | None
-    """Uid of its caller's process; nobody's where a proxy passes it on."""
+    """Uid of the caller's process; `None` for a connection through a proxy."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Start the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preface:
-    """What connections begin with: `tls` shakes hands, and `proxies` say first whose each of theirs is, in `seconds`."""
+    """What connections begin with: a PROXY header from `proxies`, within `seconds`, then a handshake if `tls` is set."""
 
     tls: ssl.SSLContext | None = None
     proxies: TrustedProxies = NO_PROXIES
@@ -52,7 +53,7 @@ class Preface:
 
 
 class Newcomer(asyncio.Protocol):
-    """Protocol of a connection until it has begun, and its caller as limits see it; then what `make` returns follows."""
+    """Protocol of a connection, and its entry in the limits, until it has begun; then the protocol from `make` takes over."""
 
     def __init__(
         self,
@@ -63,16 +64,16 @@ class Newcomer(asyncio.Protocol):
     ) -> None:
         self.address = address
         self.told: str | None = None
-        """The address that a proxy tells, its own where it speaks for itself."""
+        """The address that a proxy reports, the proxy's own if it speaks for itself; `None` without a proxy."""
         self._make = make
         self._limits = limits
         self.task: asyncio.Task[None] | None = None
-        """What has it begin."""
+        """The task that reads the preface."""
         self.ends = asyncio.get_running_loop().time() + seconds
-        """When the connection is closed unless it has begun."""
+        """Time by which the connection has to begin; limits evict the earliest first."""
 
     def enter(self) -> bool:
-        """Take a place; return whether there is one."""
+        """Take a place in the limits; return whether there is one."""
         return self._limits.enter(self, self.address)
 
     def leave(self) -> None:
@@ -85,7 +86,7 @@ class Newcomer(asyncio.Protocol):
             self.task.cancel()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Hand over: whoever takes it has a place of its own."""
+        """Hand over to the protocol from `make`, which takes a place of its own."""
         self.task = None
         self.leave()
         protocol = self._make()
@@ -96,7 +97,7 @@ class Newcomer(asyncio.Protocol):
 
 
 class Acceptor:
-    """Accepts connections at one listener, and hands over those that begin as they have to."""
+    """Acceptor of one listener: hands over the connections that begin correctly."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class Acceptor:
         make: Callable[[], AcceptedProtocol],
         limits: ConnectionLimits,
     ) -> None:
-        """`make` makes the protocol of a connection that has begun."""
+        """`make` creates the protocol of a connection that has begun."""
         listener.setblocking(False)  # noqa: FBT003 (the standard library's)
         self._listener = listener
         self._preface = preface
@@ -116,7 +117,7 @@ class Acceptor:
         self._accepting.add_done_callback(lambda _: listener.close())
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Accept no more connections."""
         self._accepting.cancel()
 
     async def dismiss(self) -> None:
@@ -151,7 +152,7 @@ class Acceptor:
                 ssl_handshake_timeout=HANDSHAKE_SECONDS if self._preface.tls else None,
             )
         except (OSError, NoPreamble) as error:
-            # Scanners, and clients that speak plain HTTP or do not trust the certificate.
+            # Caused by scanners, and by clients that speak plain HTTP or do not trust the certificate.
             log.debug("a connection failed to start: %s", type(error).__name__)
         finally:
             if not heard:
@@ -160,7 +161,10 @@ class Acceptor:
                 newcomer.leave()
 
     async def _hear_proxy(self, newcomer: Newcomer, connection: socket.socket) -> None:
-        """Read whose connection it is, where a trusted proxy opened it; raise what makes it end."""
+        """Read the caller's address from the PROXY header if a trusted proxy opened the connection.
+
+        Raise `NoPreamble` or `OSError` (`TimeoutError` included) if the header is invalid, or does not come.
+        """
         if newcomer.address not in self._preface.proxies:
             return
         receive = partial(asyncio.get_running_loop().sock_recv, connection)

@@ -1,8 +1,8 @@
 """Agent: registers and unregisters models for an operator. One use case a method.
 
-The order of effects is: durable on disk, then in the local table, then announced, then answered. Nothing is
-half-registered: what does not fit the record, or cannot be saved, changes nothing. What workers say of themselves fills in what
-their operator left out; it is announced with the rest, and asked anew rather than stored.
+The order of effects is: durable on disk, then in the local table, then announced, then answered. Nothing is half-registered: a
+change that does not fit the record, or cannot be saved, has no effect. What workers report about themselves fills in what the
+operator left out; it is announced with the rest, and queried again rather than stored.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ log = logging.getLogger("modelvine.agent")
 _WORKER = TypeAdapter(Worker)
 
 Told = Mapping[Worker, Described]
-"""What workers say of themselves, by what was registered."""
+"""Workers' reports about themselves, by worker as registered."""
 
 _NOTHING: Told = MappingProxyType({})
 
 
 class Agent:
-    """This node's workers, and what the world is told of them: `registered`, and `workers` with what they say themselves."""
+    """This node's workers: `registered` as the operator gave them, `workers` as announced, with their own reports added."""
 
     def __init__(self, registry: Registry, store: Store, wall: Clock = time.time) -> None:
         """`wall` returns Unix time."""
@@ -46,11 +46,11 @@ class Agent:
         self._listeners: list[Callable[[Workers], Awaitable[None]]] = []
         self.registered = self.workers = Workers()
         self._taught: dict[Key, tuple[Worker, Worker]] = {}
-        """Workers as they were registered, and as they are known by their own words, where that is more."""
+        """Workers as registered, and with their own reports added, where these add anything."""
         registry.saving.also(lambda: _difference(Workers(), self.registered))
 
     def on_change(self, listener: Callable[[Workers], Awaitable[None]]) -> None:
-        """Have `listener` told of the workers whenever they change; a change is done when it returns, and it raises nothing."""
+        """Call `listener` with the workers whenever they change; the change is complete when it returns. It must not raise."""
         self._listeners.append(listener)
 
     async def restore(self) -> None:
@@ -58,7 +58,7 @@ class Agent:
         rows = await self._store.read(Space.WORKERS)
         found = [(name, worker) for name, row in rows.items() for worker in _thaw(row)]
         self.registered = self.workers = self._table(worker for _, worker in found)
-        # What older versions stored lacks the time, and their replicas had one type each, so other names.
+        # Rows of older versions lack the time, and have other names, since their replicas had one type each.
         kept = {_row(worker.key): _WORKER.dump_json(worker) for worker in self.registered}
         old = [Delete(Space.WORKERS, name) for name, _ in found if name not in kept]
         new = [Put(Space.WORKERS, name, row) for name, row in kept.items() if row != rows.get(name)]
@@ -66,7 +66,7 @@ class Agent:
             await self._store.write(*new, *old)
 
     def _table(self, workers: Iterable[Worker]) -> Workers:
-        """Return a table in which each worker has the time when it was first registered."""
+        """Return a table in which each worker has the time of its first registration."""
         return Workers.of(map(self._dated, workers))
 
     def _dated(self, worker: Worker) -> Worker:
@@ -105,7 +105,7 @@ class Agent:
         return removed > 0
 
     async def learn(self, told: Told) -> None:
-        """Take in what workers say of themselves now."""
+        """Take in new reports of workers about themselves."""
         try:
             await self._change(lambda now: now, told)
         except LimitReached as error:
@@ -114,7 +114,7 @@ class Agent:
     async def _change(
         self, change: Callable[[Workers], Iterable[Worker]], told: Told = _NOTHING
     ) -> int:
-        """Replace the table by what `change` makes of it; return how many workers are gone."""
+        """Replace the table by the result of `change`; return how many workers were removed."""
         async with self._changing:
             before, after = self.registered, self._table(change(self.registered))
             known = self._known(after, told)
@@ -133,7 +133,7 @@ class Agent:
             return len(before.by_key.keys() - after.by_key.keys())
 
     def _known(self, workers: Workers, told: Told) -> dict[Key, tuple[Worker, Worker]]:
-        """Return those who said more of themselves than was registered, now or before."""
+        """Return the workers whose reports, now or earlier, add to what was registered."""
         now = {w.key: (w, taught(w, told[w].of(w))) for w in workers if w in told}
         return {
             key: (registered, known)
@@ -162,7 +162,7 @@ def _thaw(row: bytes) -> Iterable[Worker]:
     try:
         yield by_path(_WORKER.validate_json(row))
     except ValidationError:
-        # Left in the store: a newer version may have written it, and may want it back.
+        # The row stays in the store: a newer version may have written it, and may need it again.
         log.warning("ignored a worker in the store that this version cannot read")
 
 

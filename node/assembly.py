@@ -50,7 +50,7 @@ from router.ssrf_guard import Premises, networks_of
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What a node reaches the world by: clocks, chance, its mesh and its store. A simulation hands over its own."""
+    """The outside of a node: clocks, randomness, its mesh and its store. A simulation passes its own."""
 
     now: Clock = time.monotonic
     wall: Clock = time.time
@@ -66,22 +66,22 @@ class Outside:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the outside decides about a node."""
+    """What a node is given: settings, identity and secrets."""
 
     settings: Settings
     identity: Identity
     swarm_key: str | None
     data_dir: Path
     token: str = ""
-    """The control token; nobody has one where it is empty."""
+    """The control token; empty for none."""
     grant: str = ""
-    """The grant, sealed for this node, that it shows to others; empty where it has none."""
+    """The grant, sealed for this node, that it shows to other nodes; empty for none."""
     outside: Outside = field(default_factory=Outside)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A node's parts, wired but still."""
+    """A node's parts, wired but not started."""
 
     registry: Registry
     agent: Agent
@@ -91,7 +91,7 @@ class Parts:
     receipts: ReceiptLog
     node_events: NodeEvents
     counters: Counters | None
-    """Counters that the site shares, where its store has some."""
+    """Counters that the site shares, if its store has them."""
     bootstrap: Bootstrap
     links: Links
     peers: MeshPeers
@@ -102,7 +102,7 @@ class Parts:
 
 
 async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) -> Parts:
-    """Build the parts and load what the last run left; raise `StoreUnavailable`. `closing` lets go of them."""
+    """Build the parts and load the state of the last run; raise `StoreUnavailable`. `closing` closes them."""
     settings, outside = given.settings, given.outside
     store = outside.store(given)
     closing.push_async_callback(store.close)
@@ -161,7 +161,7 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
 
 
 def _tracer(given: Given, metrics: Metrics, closing: AsyncExitStack) -> Tracer | None:
-    """Return what traces requests, `None` where nobody wants that; raise `ValueError`."""
+    """Return the tracer of requests, `None` if tracing is off; raise `ValueError`."""
     settings, outside, peer = given.settings.node, given.outside, given.identity.peer
     exporter = exporter_of(settings, peer, metrics.spans)
     if exporter is not None:
@@ -174,7 +174,7 @@ def _tracer(given: Given, metrics: Metrics, closing: AsyncExitStack) -> Tracer |
 def _measured(
     given: Given, metrics: Metrics, closing: AsyncExitStack
 ) -> MeasurementsExporter | None:
-    """Return what sends measurements to a collector, `None` where there is none; raise `ValueError`."""
+    """Return the exporter that sends measurements to a collector, `None` without a collector; raise `ValueError`."""
     settings, peer = given.settings.node, given.identity.peer
     exporter = measurements_exporter_of(settings, peer, metrics.measurements, given.outside.wall)
     if exporter is not None:
@@ -185,7 +185,7 @@ def _measured(
 async def _books(
     given: Given, store: Store, closing: AsyncExitStack
 ) -> tuple[UsageLog, AuditLog, ReceiptLog]:
-    """Return what is written down, with what the last run left."""
+    """Return the logs of usage, changes and receipts, with the state of the last run."""
     wall, days = given.outside.wall, given.settings.node.usage_days
     book, now = UsageBook(wall), given.outside.now
     usage = UsageLog(book, store, given.identity.peer, days=days, now=now)
@@ -217,7 +217,7 @@ async def _registry(given: Given, store: Store) -> Registry:
 
 
 def _premises(given: Given, listening: Listening, registry: Registry) -> Premises:
-    # Asked anew each time: the mesh may not have started yet, and comes back at other ports.
+    # Read anew each time: the mesh may not have started yet, and may restart on other ports.
     def ports() -> frozenset[int]:
         mesh = (*given.settings.mesh.listen, *registry.mesh.addresses())
         return own_ports((listening.http, listening.link), mesh)
@@ -245,7 +245,7 @@ def _links(
 
 
 def exchange_load(registry: Registry, router: Router) -> None:
-    """Have the registry say what the router measures, and the router weigh what other nodes said, until they are gone."""
+    """Connect load reports: the registry announces what the router measures; the router hears other nodes until they leave."""
     registry.load.measure(router.busy)
     registry.load.on_load(router.hear)
     registry.on_change(follow_loads(router, registry.presence))

@@ -1,6 +1,6 @@
 """Bridge between one client protocol and one worker, without a mesh.
 
-The face, the router and the dialect are those of a node, so a bridge waits, retries, queues and cuts off as a node does.
+The face, the router and the dialect are those of a node, so a bridge waits, retries, queues and breaks off as a node does.
 """
 
 import asyncio
@@ -57,23 +57,23 @@ HTTP: Mapping[str, str] = {
     "responses": "responses",
     "tgi": "tgi",
 }
-"""Protocols over HTTP, and the faces that speak them. Those over gRPC are `rpc.NAMES`."""
+"""Protocols over HTTP, and the faces that speak them. Those over gRPC are `grpc.NAMES`."""
 
 _LISTING = frozenset({"anthropic", "openai", "responses"})
-"""Those whose clients may ask for a list of models."""
+"""Protocols whose clients may request a list of models."""
 
 NAMES = tuple(sorted((*HTTP, *grpc.NAMES)))
 """Every protocol that a bridge can speak."""
 
-# Polled, as in `node.run`: an event on the path of every request would cost them all.
+# Polled, as in `node.run`: an event on the path of every request would cost every request.
 _DRAIN_POLL = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class BridgePlan:
-    """What is bridged: a protocol to speak at a place, to clients of the models of an upstream.
+    """What to bridge: the protocol that clients speak, the address to listen on, and the upstream with its models.
 
-    No `models` means all that it says it has; the first is meant by clients that name none.
+    Without `models`, all that the upstream lists are served. The first is the default of clients that name none.
     """
 
     dialect: str
@@ -84,7 +84,10 @@ class BridgePlan:
 
 
 def run(plan: BridgePlan, settings: Settings, ready: Callable[[str], None]) -> int:
-    """Bridge until a signal comes; return the exit code. `ready` is given a line once clients may come."""
+    """Bridge until a signal comes; return the exit code. `ready` is called with the ready line once it serves.
+
+    Raise `WrongUsage` for an upstream that cannot be used, or `CommandFailed`.
+    """
     try:
         uvloop.run(_live(plan, settings, ready))
     except FaceError as error:
@@ -130,18 +133,18 @@ class Bridge:
 
     @property
     def models(self) -> Sequence[str]:
-        """The models that are served, the one that clients mean who name none at first."""
+        """The models that are served; the first is the default."""
         return [worker.service.model for worker in self._world.workers]
 
     @property
     def in_flight(self) -> int:
-        """How many requests are under way."""
+        """Number of requests in flight."""
         return self._router.in_flight.total()
 
     async def open(self, closing: AsyncExitStack) -> HostPort:
-        """Ask the upstream for its models and open the face until `closing` does; return where it listens.
+        """Query the upstream's models and open the face until `closing` closes; return the address on which it listens.
 
-        Raise `OSError`, `FaceError` or `RouterError` with a sentence.
+        Raise `OSError`, `FaceError` or `RouterError` with a message for the operator.
         """
         closing.push_async_callback(self._links.close)
         self._world.workers = Workers.of(await self._found())
@@ -163,7 +166,7 @@ class Bridge:
         return place_of(listener)
 
     async def _answers(self) -> bool:
-        """Ask the upstream something small: whether callers wait for one that is away depends on when it was there last."""
+        """Return whether the upstream answers a small probe: its last answer decides whether callers wait while it is away."""
         with suppress(RouterError):
             return await self._router.greet(next(iter(self._world.workers)))
         return False
@@ -171,7 +174,7 @@ class Bridge:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(WATCH)
-            # Nobody asks for it here.
+            # A bridge does not report usage, so the counts are discarded.
             self._usage.take()
             await self._answers()
 
@@ -182,7 +185,7 @@ class Bridge:
         )
 
     async def _found(self) -> list[Worker]:
-        """Return a worker for each model of the upstream; raise `OSError` when there is none."""
+        """Return a worker for each model of the upstream; raise `OSError` if it has none."""
         plan = self._plan
         given = {"model": "upstream", "api": plan.upstream, "headers": dict(plan.headers or {})}
         worker = read_worker(PROJECT, given, self._premises)

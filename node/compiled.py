@@ -1,4 +1,4 @@
-"""Whether what each request passes is machine code, as in a wheel that was built with a C compiler (scripts/compile.py)."""
+"""Check whether the busiest modules are machine code, as in a wheel that was built with a C compiler (scripts/compile.py)."""
 
 from importlib.util import find_spec
 
@@ -6,6 +6,6 @@ SLOWER = "not compiled: requests take more CPU time (make install compiles, with
 
 
 def is_compiled() -> bool:
-    """Return whether the busiest modules are machine code; loads none of them."""
+    """Return whether the busiest modules are machine code, without loading any of them."""
     found = find_spec("router.ledger")
     return found is not None and not (found.origin or "").endswith(".py")

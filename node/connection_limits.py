@@ -1,7 +1,7 @@
 """Connection limits, in total and by address; idle connections make room for new ones.
 
-Whoever opens connections and sends nothing, or little by little, so loses his own: those of the address that has most are
-closed first, and of these the ones whose time would be up first. A connection with a request under way is never closed.
+A client that opens connections and sends nothing, or sends slowly, loses its own: connections of the address with the most are
+closed first, and of these the ones that would time out first. A connection with a request in flight is never closed.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from node.auth.forwarded import NO_PROXIES, TrustedProxies
 
-_SHARE = 64  # of the places, as many at once are made free: looking through all of them is done the more rarely
+_SHARE = 64  # one in so many of an address's places is freed at once, so that the search for idle connections is rare
 
 
 EVENTS: Mapping[str, str] = MappingProxyType(
@@ -24,35 +24,35 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "refused_to_own": "a connection got 503, because requests in flight used all connections of its address",
     }
 )
-"""What is counted, and what it means."""
+"""The counted events, and their meaning."""
 
 
 @dataclass(slots=True)
 class Crowd:
-    """How many are connected now, and what happened to those who came."""
+    """The number of open connections, and counts of `EVENTS`."""
 
     open: int = 0
     events: Counter[str] = field(default_factory=Counter)
 
 
 class Caller(Protocol):
-    """One connection."""
+    """One connection of a caller."""
 
     @property
     def ends(self) -> float:
-        """When it will be closed if nothing comes; infinite while a request of its is under way."""
+        """Time at which it is closed if nothing comes; infinite while a request is in flight."""
 
     def end(self) -> None:
-        """Close it."""
+        """Close the connection."""
 
 
 class ConnectionLimits:
-    """Counts callers by address."""
+    """Limits on the connections of a listener, counted by address."""
 
     def __init__(
         self, most: int, most_of_one: int, crowd: Crowd, *, proxies: TrustedProxies = NO_PROXIES
     ) -> None:
-        """`crowd` is counted in, and may be others' too. Each of the `proxies` may have all places: it has them for many."""
+        """`crowd` holds the counts, and may be shared. Each of the `proxies` may use all places, since it serves many callers."""
         self._most, self._most_of_one = most, most_of_one
         self._proxies = proxies
         self._crowd = crowd
@@ -60,7 +60,7 @@ class ConnectionLimits:
         self._count = 0
 
     def enter(self, caller: Caller, address: str) -> bool:
-        """Take a caller in, making room where there is none; return whether there is."""
+        """Admit a connection, closing idle ones if there is no room; return whether there is room."""
         own = self._callers.get(address, set())
         full = len(own) >= self._most_of_one and address not in self._proxies
         if full and not self._clear("own", [(address, own)]):
@@ -75,7 +75,7 @@ class ConnectionLimits:
         return True
 
     def leave(self, caller: Caller, address: str) -> None:
-        """Forget a caller; one that was closed to make room is forgotten already."""
+        """Remove a connection; one that was closed to make room is removed already."""
         own = self._callers.get(address, set())
         if caller in own:
             own.remove(caller)

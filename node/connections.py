@@ -1,8 +1,8 @@
 """Connection of one client: limits and timeouts before aiohttp sees it.
 
-A handler of aiohttp's reads requests and writes answers; it is made when the first bytes are its to read, and given those of
-one request after the other. What comes behind a request that is under way waits, and the socket is not read meanwhile. A look
-now and then ends what takes too long.
+A handler of aiohttp's reads requests and writes answers; it is created when it has bytes to read, and given those of one request
+after another. Bytes behind a request in flight wait, and the socket is not read meanwhile. A periodic check ends what takes too
+long.
 """
 
 import asyncio
@@ -28,24 +28,24 @@ from node.http_handler import LINGER_SECONDS, HttpHandler, log
 from node.lane.request import LaneRequest
 
 HELD_BYTES = 64 * 1024
-"""Bytes of an answer that wait for their caller before its handler waits too."""
+"""Unsent bytes of an answer beyond which its handler waits (high-water mark)."""
 
 PIECE_BYTES, FEW_BYTES, MANY_LINES = 8 * 1024, 512, 128
-"""Bytes that are parsed in one turn where nobody knows how many belong together; few where so many lines could be chunks."""
+"""Bytes that are parsed in one turn if no length is known; `FEW_BYTES` if more than `MANY_LINES` lines could be chunks."""
 
 AHEAD_BYTES = 1024 * 1024
-"""Bytes that have come and wait, of more than one read where aiohttp reads on; who sends more is cut off."""
+"""Received bytes that may wait to be parsed, from several reads if aiohttp resumes reading; more end the connection."""
 
 STALL_SECONDS = 30.0
 """Seconds that a caller may take to read the rest of an answer whose handler is done."""
 
-_SOON = 0.05  # seconds after which a caller who has closed its side is looked at
+_SOON = 0.05  # seconds between two checks of a caller that has closed its side
 _HEAD_END = b"\r\n\r\n"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class Surroundings(Protocol):
-    """What a connection needs of the listener that it belongs to."""
+    """What a connection needs from its listener."""
 
     now: float
     closing: bool
@@ -53,10 +53,10 @@ class Surroundings(Protocol):
     fixed: heads.FixedHeaders
 
     def made(self, connection: "CallerConnection") -> bool:
-        """Take in a connection that is open; return whether there is room for it."""
+        """Add an open connection; return whether there is room for it."""
 
     def lost(self, connection: "CallerConnection") -> None:
-        """Forget a connection that is closed."""
+        """Remove a closed connection."""
 
 
 class CallerConnection(asyncio.Protocol):
@@ -74,39 +74,39 @@ class CallerConnection(asyncio.Protocol):
         self.address = ""
         """The caller's IP address."""
         self.owner: int | None = UNASKED
-        """Uid of the caller's process, where that is known."""
+        """Uid of the caller's process, `UNASKED` until it is looked up, `None` if unknown."""
         self.task: asyncio.Task[Any] | None = None
-        """The task that answers a request of this connection, if there is one."""
+        """The task that answers a request of this connection, if any."""
         self.transport: asyncio.Transport | None = None
-        """What it is sent on; `None` before and after."""
+        """The transport; `None` before the connection is made and after it is lost."""
         self.full = False
-        """Whether the transport holds enough of an answer."""
+        """Whether the transport's write buffer is above its high-water mark."""
         self._room: asyncio.Future[None] | None = None
-        """Done once it takes more."""
+        """Done once the transport takes more."""
         self._handler: HttpHandler | None = None
         self._under_way: web.BaseRequest | LaneRequest | None = None
         self._ahead: bytes | memoryview = b""
         self._waits = False
-        """Whether the socket was left unread for what has come and was not parsed."""
+        """Whether reading of the socket is paused because received bytes are not parsed yet."""
         self._turn: asyncio.Handle | None = None
         self._apart = False
-        """Whether the present head was parsed apart from what came behind it."""
+        """Whether the current head was parsed apart from the bytes behind it."""
         self._head_bytes = 0
         self._head_due = self._due = inf
         self._last = self._deaf = False
-        """Whether the answer was the last one here; what still comes is thrown away."""
+        """Whether the answer is the last one here; whether received bytes are discarded."""
         self._left = self._asked_back = False
-        """Whether the caller has closed its side; was sent something to find out whether it is there."""
+        """Whether the caller has closed its side; whether it was sent a probe to find out if it is still there."""
 
     # What the listener calls.
 
     @property
     def ends(self) -> float:
-        """When the connection is closed if nothing comes; infinite while a request is under way."""
+        """Time at which the connection is closed if nothing comes; infinite while a request is in flight."""
         return inf if self._under_way is not None else min(self._head_due, self._due)
 
     def begin(self, request: web.BaseRequest) -> None:
-        """It is this request's turn."""
+        """Make this the request in flight."""
         self._under_way = request
         self._head_due = self._due = inf
         self._head_bytes = 0
@@ -114,18 +114,18 @@ class CallerConnection(asyncio.Protocol):
             self._go_on()
 
     def answered(self) -> None:
-        """The handler is done; what it answered may still be on its way."""
+        """Start the time limit for the rest of the answer: the handler is done, and its bytes may still be unsent."""
         self._due = self._place.now + STALL_SECONDS
 
     def is_last(self, request: web.BaseRequest) -> bool:
-        """Whether the answer to this request ends the connection."""
+        """Return whether the answer to this request ends the connection."""
         if self._place.closing or not request.content.is_eof():
             return True
-        # Where nothing was kept apart, what came behind the offer is lost.
+        # If the head was not parsed apart, the bytes behind the upgrade offer are lost.
         return heads.offers(request) and (not self._apart or "transfer-encoding" in request.headers)
 
     def look(self, now: float) -> None:
-        """End what takes too long; a head that has come and waits for the loop does not."""
+        """Enforce the time limits; a head that has arrived and only waits for the loop is not too slow."""
         if self._under_way is not None:
             if now >= self._due or (self._left and self._is_gone()):
                 self.abort()
@@ -138,14 +138,14 @@ class CallerConnection(asyncio.Protocol):
             self.abort() if self._last or self._deaf else self.end()
 
     def leave(self) -> None:
-        """End the connection, with the answer to a request that is under way."""
+        """End the connection, after the answer to a request in flight."""
         if self._under_way is None and not self._has_queue():
             self.end()
         elif self._handler is not None:
             self._handler.close()
 
     def end(self) -> None:
-        """Close the connection once what was sent is taken, for which there is a time limit."""
+        """Close the connection once all bytes are sent, within a time limit."""
         self._deaf, self._last = True, True
         self._head_due, self._due = inf, self._place.now + STALL_SECONDS
         if self._handler is not None:
@@ -160,14 +160,14 @@ class CallerConnection(asyncio.Protocol):
             self.transport.abort()
 
     def refuse(self, error: FaceError, said: Mapping[str, str] = _NOTHING) -> None:
-        """Answer what is no request, and listen no more; `said` are the headers that could be read."""
+        """Answer bytes that are not a valid request, and read no more; `said` are the headers that could be read."""
         wire = self.transport
         if self._deaf or wire is None:
             return
         log.debug("refused an invalid request: %s", type(error).__name__)
         self._deaf, self._under_way, self._ahead = True, None, b""
         if self._handler is not None:
-            # aiohttp would close it at once, and who still sends would lose the answer.
+            # aiohttp would close the connection at once, and a caller that still sends would lose the answer.
             self._handler.transport = None
         self._head_due, self._due = inf, self._place.now + LINGER_SECONDS
         wire.write(heads.spelt(error, id_of(said), self._place.fixed))
@@ -180,7 +180,7 @@ class CallerConnection(asyncio.Protocol):
     # What the transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin, where there is room."""
+        """Start the connection, or refuse it if there is no room."""
         wire = self.transport = cast("asyncio.Transport", transport)
         name = wire.get_extra_info("peername")
         self.address = self.address or (str(name[0]) if isinstance(name, tuple) else "")
@@ -192,10 +192,10 @@ class CallerConnection(asyncio.Protocol):
         self._head_due = self._place.now + self._place.settings.head_timeout
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The caller is gone: nobody wants its answer any more."""
+        """Release everything: the caller is gone, and its answer is no longer needed."""
         handler, room = self._handler, self._room
         self.transport, self._under_way, self._ahead, self.task = None, None, b"", None
-        # Else each would refer to the other.
+        # Break the reference cycle.
         self._handler = self._room = None
         self._place.lost(self)
         if room is not None and not room.done():
@@ -204,13 +204,13 @@ class CallerConnection(asyncio.Protocol):
             handler.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The transport holds enough."""
+        """Apply backpressure: the transport's buffer is full."""
         self.full = True
         if self._handler is not None:
             self._handler.pause_writing()
 
     def resume_writing(self) -> None:
-        """The transport takes more."""
+        """Resume writers: the transport takes more."""
         self.full = False
         room, self._room = self._room, None
         if room is not None and not room.done():
@@ -219,7 +219,7 @@ class CallerConnection(asyncio.Protocol):
             self._handler.resume_writing()
 
     async def drain(self) -> None:
-        """Wait while the transport holds enough; raise `ConnectionError` when nobody takes it."""
+        """Wait while the transport's buffer is full; raise `ConnectionError` if the caller is gone."""
         if self.transport is None:
             raise ConnectionResetError("the caller is gone")
         if self.full:
@@ -228,7 +228,7 @@ class CallerConnection(asyncio.Protocol):
             await room
 
     def data_received(self, data: bytes) -> None:
-        """Take in bytes."""
+        """Take in received bytes."""
         if self._deaf:
             return
         if not self._ahead:
@@ -241,7 +241,7 @@ class CallerConnection(asyncio.Protocol):
             self.abort()
 
     def eof_received(self) -> bool | None:
-        """Go on with what was asked before, though nothing more will be; a caller who is gone is noticed when it is sent to."""
+        """Handle a half-close: finish the requests received so far; a caller that is gone is noticed when sent to."""
         asked, wire = self._under_way, self.transport
         if self._left:
             return True
@@ -250,7 +250,7 @@ class CallerConnection(asyncio.Protocol):
         if asked is None:
             waits = bool(self._head_bytes or self._has_queue() or self._ahead)
         else:
-            # Whoever closes it in the middle of an answer has left.
+            # A caller that closes its side in the middle of an answer has left.
             waits = asked.content.is_eof() and not asked.writer.output_size
         if not waits:
             return None
@@ -261,17 +261,17 @@ class CallerConnection(asyncio.Protocol):
     # What the handler calls.
 
     def body_resumed(self) -> None:
-        """There is room for more of a body."""
+        """Pause the socket again if received bytes wait: aiohttp, which has room for more of a body, resumed it."""
         if self._ahead:
             self._pause()
 
     def failed(self) -> None:
-        """A request could not be answered: cut the connection, unless it ends already."""
+        """Cut the connection after a request that could not be answered, unless it is ending already."""
         if not self._deaf:
             self.abort()
 
     def sent(self, *, ends: bool) -> None:
-        """An answer is sent as far as its caller reads it, and the next request may come."""
+        """Finish a request whose answer was sent as far as the caller reads it; go on to the next one unless it `ends`."""
         self._under_way = self.task = None
         self._last = ends
         wait = STALL_SECONDS if ends else self._place.settings.idle_timeout
@@ -284,15 +284,15 @@ class CallerConnection(asyncio.Protocol):
         elif self._ahead:
             self._go_on()
 
-    # How.
+    # Internals.
 
     def _go_on(self) -> None:
-        """Parse on in the next turn of the loop."""
+        """Continue parsing in the next turn of the loop."""
         if self._turn is None:
             self._turn = self._loop.call_soon(self._read)
 
     def _read(self) -> None:
-        """Parse a piece of what has come; the rest has its turn later, or when what is before it is answered."""
+        """Parse a piece of the received bytes; the rest follows in later turns, or after earlier requests are answered."""
         self._turn = None
         if self._deaf or self.transport is None:
             return
@@ -310,11 +310,11 @@ class CallerConnection(asyncio.Protocol):
             self._go_on()
 
     def _is_behind(self) -> bool:
-        """Whether what came last has to wait until something else is answered."""
+        """Return whether the waiting bytes must stay unparsed until an earlier request is answered."""
         return self._has_queue() or (self._under_way is not None and heads.is_read(self._under_way))
 
     def _share(self) -> int:
-        """Return how many bytes are parsed now: those of one head, of a body of known length, or a few."""
+        """Return how many bytes to parse now: those of one head, of a body of known length, or a piece."""
         asked = self._under_way
         if asked is not None:
             length = asked.content_length
@@ -323,7 +323,7 @@ class CallerConnection(asyncio.Protocol):
             lines = bytes(self._ahead[:PIECE_BYTES]).count(b"\n")
             return FEW_BYTES if lines > MANY_LINES else PIECE_BYTES
         end = bytes(self._ahead[: heads.MAX_HEAD_BYTES]).find(_HEAD_END)
-        # aiohttp loses what is parsed together with an offer of another protocol, and behind it.
+        # aiohttp loses bytes that are parsed together with an upgrade offer and follow it.
         self._apart = end >= 0
         return end + len(_HEAD_END) if self._apart else PIECE_BYTES
 
@@ -344,7 +344,7 @@ class CallerConnection(asyncio.Protocol):
         self._handler.parse(piece, asked if isinstance(asked, web.BaseRequest) else None)
 
     def _has_queue(self) -> bool:
-        """Whether requests that were read wait for their turn."""
+        """Return whether parsed requests wait for their turn."""
         return self._handler is not None and self._handler.waits
 
     def _pause(self) -> None:
@@ -353,7 +353,7 @@ class CallerConnection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def _look_again(self) -> None:
-        """End the connection of a caller who sends nothing more, once all is answered or it is gone."""
+        """End the connection of a caller that has closed its side, once all is answered or the caller is gone."""
         asked, wire = self._under_way, self.transport
         if wire is None or self._deaf:
             return
@@ -364,7 +364,7 @@ class CallerConnection(asyncio.Protocol):
         elif (
             not self._asked_back and asked.version == HttpVersion11 and not asked.writer.output_size
         ):
-            # To close its side looks like leaving. Who has left refuses this, and who has not passes over it.
+            # A half-close looks like leaving. A caller that has left refuses these bytes; one that has not skips them.
             wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._asked_back = True
             self._loop.call_later(_SOON, self._look_again)
@@ -372,7 +372,7 @@ class CallerConnection(asyncio.Protocol):
             self.abort()
 
     def _is_gone(self) -> bool:
-        """Whether the kernel knows that nobody is there any more: it does once something was sent in vain."""
+        """Return whether the kernel knows that the caller is gone: it does once sent bytes were refused."""
         known = self.transport.get_extra_info("socket") if self.transport is not None else None
         if known is None or known.family not in (socket.AF_INET, socket.AF_INET6):
             return False

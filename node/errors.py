@@ -1,17 +1,17 @@
 """Errors that prevent a process from starting, or a command from working.
 
 NodeError
-├── WrongSetting     one or more settings cannot be used; each is named with its value, its origin and what would be right
-├── WrongUsage       the command line asks for something that cannot be
+├── WrongSetting     one or more settings cannot be used; each is named with its value, its origin and what would be valid
+├── WrongUsage       the command line is invalid
 ├── SecretRefused    a key or token file is missing, readable by others, or not what it should be
-└── CommandFailed    a command could not do what was asked
+└── CommandFailed    a command could not do what it was told to
     ├── NoNode       no node answers where the command looked for one
-    └── Refused      the node that was asked answers that it will not, with an HTTP status
+    └── Refused      the node refused the request, with an HTTP status
 """
 
 
 class NodeError(Exception):
-    """The root of this package's errors; the text is a sentence for the person at the terminal."""
+    """Root of this package's errors; the text is a sentence for the person at the terminal."""
 
 
 class WrongSetting(NodeError):
@@ -19,7 +19,7 @@ class WrongSetting(NodeError):
 
 
 class WrongUsage(NodeError):
-    """The command line asks for something that cannot be; `usage` says how it goes, where that helps."""
+    """The command line is invalid; `usage` shows the correct form, where that helps."""
 
     def __init__(self, message: str, *, usage: str = "") -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class SecretRefused(NodeError):
 
 
 class CommandFailed(NodeError):
-    """The command could not do what was asked."""
+    """The command could not do what it was told to."""
 
 
 class NoNode(CommandFailed):
@@ -39,7 +39,7 @@ class NoNode(CommandFailed):
 
 
 class Refused(CommandFailed):
-    """The node says no: with an HTTP status, and with the code of the error in its answer, 0 where there is none."""
+    """The node refused, with an HTTP status and the error code of its answer, 0 for none."""
 
     def __init__(self, message: str, *, status: int, code: int = 0) -> None:
         super().__init__(message)

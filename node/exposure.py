@@ -1,6 +1,6 @@
-"""Exposure of a node: what others can reach, who can, and whether they need a key.
+"""Exposure of a node: what is reachable, from where, and whether that needs a key.
 
-Every way in by name: none is open by accident.
+Every way in is listed by name, so that none is open by accident.
 """
 
 import ipaddress
@@ -19,7 +19,7 @@ BEYOND = "this machine and ALL callers of a proxy on it"
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """One way in: what is served, where, to whom, what they must show (nothing, perhaps), and how it is closed."""
+    """One way in: what is served, where, to which callers, what they must show (empty for nothing), and how to close it."""
 
     name: str
     where: str
@@ -29,7 +29,7 @@ class Surface:
 
     @property
     def open(self) -> bool:
-        """Whether other machines get in without showing anything."""
+        """Whether other machines get in without a key."""
         return self.who != HERE and not self.key
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class Surface:
 
 
 def surfaces(settings: Settings, listening: Listening, mesh: Sequence[str]) -> tuple[Surface, ...]:
-    """Name every way into a node that listens there, in the order in which it is told."""
+    """Return every way into a node that listens at these addresses, in the order of the log line."""
     return (
         *_http(settings, listening),
         *_rpc(settings, listening),
@@ -47,12 +47,12 @@ def surfaces(settings: Settings, listening: Listening, mesh: Sequence[str]) -> t
 
 
 def told(found: Iterable[Surface]) -> str:
-    """Say in one line what is open to whom; what is off is not named."""
+    """Return one line that says what is open to which callers; ways that are off are not named."""
     return "surfaces: " + "; ".join(map(str, found))
 
 
 def warned(found: Iterable[Surface]) -> str:
-    """Say in one line what anybody may use without a key, and how to close it; empty when nothing is so."""
+    """Return one line that says what other machines may use without a key, and how to close it; empty for nothing."""
     ways: dict[str, list[str]] = {}
     for surface in found:
         if surface.open:
@@ -78,7 +78,7 @@ def _http(settings: Settings, listening: Listening) -> Iterator[Surface]:
 
 
 def _users_key(settings: Settings, place: HostPort) -> str:
-    """Say what other machines must show to ask; people on this one need nothing by default."""
+    """Return what callers must show to use models, empty for nothing; people on this machine need nothing by default."""
     match settings.node.open:
         case Keyless.EVERYBODY:
             return ""

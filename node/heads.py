@@ -1,7 +1,7 @@
 """HTTP head checks beyond the parser's rules, and the head of responses that aiohttp does not write.
 
-Two servers in a row that disagree on where a request ends can be made to take a part of its body for another request.
-What is sent on from here is framed anew; what comes in is refused wherever readers are known to disagree.
+Two servers in a row that disagree on where a request ends can be made to take a part of its body for another request (request
+smuggling). What is sent on from here is framed anew; what comes in is refused wherever parsers are known to disagree.
 """
 
 import re
@@ -28,24 +28,24 @@ from router.http.heads import header_lines
 from router.peers.headers import HOP
 
 NAME = "modelvine"
-"""What this program calls itself in the `Server` header; versions are nobody's business."""
+"""Value of the `Server` header; it does not reveal the version."""
 
 MAX_URL_BYTES = 8 * 1024
 """The longest URL."""
 
 MAX_FIELD_BYTES = 16 * 1024
-"""The longest header, its name included; tokens of some identity providers take a dozen kilobytes."""
+"""The longest header, including its name; tokens of some identity providers take a dozen kilobytes."""
 
 MAX_FIELDS = 128
 """The most headers of one request, and the most trailers."""
 
 MAX_HEAD_BYTES = 64 * 1024
-"""All headers together."""
+"""Most bytes of all headers together."""
 
 _HSTS_SECONDS = 365 * 86_400
 _BESIDES = len(": \r\n")
 _PATH = re.compile(r"/[!-\"$-~]*")
-# Of these, two could mean two things. The parser itself refuses two of some others.
+# Duplicates of these would be ambiguous. The parser itself refuses duplicates of some other headers.
 _ONCE = frozenset({b"authorization", b"expect", b"origin", HOP.encode()})
 _CONTINUE = "100-continue"
 _TOO_MANY = "Too many headers"
@@ -53,7 +53,7 @@ _TOO_MANY = "Too many headers"
 
 @dataclass(frozen=True, slots=True)
 class FixedHeaders:
-    """The headers that all answers of a listener have, and the same as they are sent."""
+    """The headers that all answers of a listener have, as a mapping and as the lines that are sent."""
 
     fields: Mapping[str, str]
     lines: str
@@ -67,13 +67,13 @@ def fixed_headers(settings: WebSettings, *, secured: bool, peers: bool) -> Fixed
         if not settings.origins:
             fields["Cross-Origin-Resource-Policy"] = "same-origin"
         if secured:
-            # RFC 6797 8.1: browsers pass over it at addresses, and where they do not trust the certificate.
+            # RFC 6797 8.1: browsers ignore it for IP addresses, and where they do not trust the certificate.
             fields["Strict-Transport-Security"] = f"max-age={_HSTS_SECONDS}"
     return FixedHeaders(MappingProxyType(fields), header_lines(fields))
 
 
 def check(request: web.BaseRequest) -> None:
-    """Look at a head that the parser has accepted; raise what makes it unfit."""
+    """Raise a `FaceError` if a head that the parser has accepted is not acceptable here."""
     lines = request.raw_headers
     if sum(len(name) + len(value) + _BESIDES for name, value in lines) > MAX_HEAD_BYTES:
         raise HeadTooLarge(f"the headers have more than {MAX_HEAD_BYTES} bytes together")
@@ -92,28 +92,28 @@ def check(request: web.BaseRequest) -> None:
         return
     if coding.strip(" \t").lower() != "chunked":
         raise BadHead("this Transfer-Encoding is not supported; send chunked, or a Content-Length")
-    # RFC 9112 6.1: whoever speaks 1.0 may have passed the header on without knowing it.
+    # RFC 9112 6.1: an HTTP/1.0 sender may have forwarded the header without understanding it.
     if request.version == HttpVersion10 or "content-length" in request.headers:
         raise BadHead("Transfer-Encoding requires HTTP/1.1, and excludes Content-Length")
 
 
 def is_read(request: web.BaseRequest | LaneRequest) -> bool:
-    """Whether what comes now is behind the request; all of a WebSocket belongs to it."""
+    """Return whether the request is read completely; all bytes of a WebSocket belong to its request."""
     return request.content.is_eof() and ("upgrade" not in request.headers or offers(request))
 
 
 def offers(request: web.BaseRequest | LaneRequest) -> bool:
-    """Whether another protocol than WebSockets is offered."""
+    """Return whether the request offers an upgrade to another protocol than WebSocket."""
     return request.headers.get("upgrade", "websocket").lower() != "websocket"
 
 
 def is_spoken(request: web.BaseRequest) -> bool:
-    """Whether this is a version of HTTP whose answers we know how to write."""
+    """Return whether answers can be written in the request's HTTP version: 1.0 or 1.1."""
     return request.version in (HttpVersion10, HttpVersion11)
 
 
 def fault_of(error: BaseException | None) -> FaceError:
-    """Say in our words what the parser finds wrong."""
+    """Return this project's error for an error of the parser."""
     match error:
         case LineTooLong(args=(_, limit, *_)) if limit == MAX_URL_BYTES:
             return UrlTooLong(f"the URL has more than {MAX_URL_BYTES} bytes")
@@ -125,7 +125,7 @@ def fault_of(error: BaseException | None) -> FaceError:
 
 
 def spelt(error: FaceError, id_: str, fixed: FixedHeaders) -> bytes:
-    """Return the bytes of a refusal after which the connection ends."""
+    """Return the bytes of an error response after which the connection ends."""
     response = refusal(error).response()
     body = cast("bytes", response.body)
     headers = {

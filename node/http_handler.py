@@ -1,4 +1,4 @@
-"""Handler of the requests of one connection that aiohttp reads and answers, in the bytes that `node.connections` gives it."""
+"""Handler of the requests on one connection that aiohttp reads and answers, from the bytes that `node.connections` passes in."""
 
 import asyncio
 import logging
@@ -13,10 +13,10 @@ from node.faces.errors import FaceError, HeadTooLarge, Unparseable
 log = logging.getLogger("modelvine.http")
 
 BODY_BYTES = 128 * 1024
-"""Bytes of a body that wait for their handler before the socket is left unread; up to twice as many, with what is in pieces."""
+"""Bytes of a body that wait for their handler before the socket is paused; up to twice as many, with what is in pieces."""
 
 LINGER_SECONDS = 2.0
-"""Seconds that what is still being sent is thrown away, so that its sender gets to read why."""
+"""Seconds for which bytes that a caller still sends are discarded, so that the caller can read the error."""
 
 _NOT_FRAMED = "the body does not match its framing headers"
 
@@ -28,23 +28,23 @@ class HandledConnection(Protocol):
     """The caller's IP address."""
 
     owner: int | None
-    """Uid of the caller's process, where that is known."""
+    """Uid of the caller's process, if known."""
 
     def refuse(self, error: FaceError) -> None:
-        """Answer what is no request."""
+        """Answer bytes that are not a valid request."""
 
     def failed(self) -> None:
-        """A request could not be answered."""
+        """Note that a request could not be answered."""
 
     def body_resumed(self) -> None:
-        """There is room for more of a body."""
+        """Note that there is room for more of a body."""
 
     def sent(self, *, ends: bool) -> None:
-        """An answer is sent as far as its caller reads it."""
+        """Note that an answer was sent as far as its caller reads it; `ends` says that it ends the connection."""
 
 
 class HttpHandler(web.RequestHandler):
-    """What aiohttp keeps of one connection."""
+    """aiohttp's protocol of one connection."""
 
     __slots__ = ("connection",)
 
@@ -52,7 +52,7 @@ class HttpHandler(web.RequestHandler):
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
-            keepalive_timeout=1e6,  # the connection itself ends where it is idle
+            keepalive_timeout=1e6,  # `node.connections` enforces the idle timeout
             access_log=cast("logging.Logger", None),
             logger=log,
             auto_decompress=False,
@@ -71,7 +71,7 @@ class HttpHandler(web.RequestHandler):
 
     @property
     def owner(self) -> int | None:
-        """Uid of the caller's process, where that is known."""
+        """Uid of the caller's process, if known."""
         return self.connection.owner
 
     @owner.setter
@@ -80,16 +80,16 @@ class HttpHandler(web.RequestHandler):
 
     @property
     def waits(self) -> bool:
-        """Whether requests that were read wait for their turn."""
+        """Whether parsed requests wait for their turn."""
         return bool(self._messages)
 
     @property
     def has_room(self) -> bool:
-        """Whether it takes more of a body, or more requests."""
+        """Whether the handler takes more of a body, or more requests."""
         return not (self._buffer_paused or self._reading_paused)
 
     def parse(self, piece: bytes, asked: web.BaseRequest | None) -> None:
-        """Take in bytes, while this request is under way; what the parser cannot read of a body its reader is told."""
+        """Parse bytes while the request `asked` is in flight; an error within its body is raised at the body's reader."""
         self.data_received(piece)
         if asked is not None and self._messages and not asked.content.is_eof():
             said = self._messages[-1][0]
@@ -101,7 +101,7 @@ class HttpHandler(web.RequestHandler):
     # What aiohttp calls.
 
     def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 (aiohttp's)
-        """There is room for more of a body."""
+        """Resume reading: there is room for more of a body."""
         super().resume_reading(resume_parser)
         self.connection.body_resumed()
 
@@ -111,7 +111,7 @@ class HttpHandler(web.RequestHandler):
         response: web.StreamResponse,
         time: float | None,  # noqa: ARG002
     ) -> None:
-        """An answer is sent as far as its caller reads it, and the next request may come."""
+        """Tell the connection that an answer was sent as far as its caller reads it; nothing is logged here."""
         self.connection.sent(ends=not response.keep_alive)
 
     def handle_error(
@@ -121,7 +121,7 @@ class HttpHandler(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002
     ) -> NoReturn:
-        """Refuse what the parser could not read; what a handler could not answer ends the connection."""
+        """Refuse a request that the parser could not read; cut the connection after one that a handler could not answer."""
         if isinstance(exc, HttpProcessingError):
             self.connection.refuse(heads.fault_of(exc))
         else:
@@ -129,6 +129,6 @@ class HttpHandler(web.RequestHandler):
         raise ConnectionResetError("the connection ends") from exc
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Log what is wrong here; of a body that was cut its reader has told."""
+        """Log an unexpected error; a `FaceError`, as of a body that was cut off, was reported by the body's reader."""
         if not isinstance(kw.get("exc_info"), FaceError):
             super().log_exception(*args, **kw)

@@ -1,9 +1,9 @@
 """Inspection of local workers: what they report about themselves.
 
-Asked when they are registered, and again where they may say something else.
+Workers are queried when they are registered, and again whenever their answer may have changed.
 
-What one process says holds for all the models that it was registered with. Whoever did not answer is asked ever more rarely, all
-others now and then, since a worker may be started anew with other settings.
+The answer of one process holds for all models that it was registered with. A process that did not answer is queried with
+exponential backoff; the others are queried from time to time, since a worker may be restarted with other settings.
 """
 
 import asyncio
@@ -18,22 +18,22 @@ from router.worker_description import Described
 from router.workers import Worker, Workers
 
 ASK_SECONDS = 1.0
-"""How long a registration waits for what its workers say."""
+"""Seconds for which a registration waits for its workers' reports."""
 
 AT_ONCE = 16
-"""Processes that are asked at one time; the others wait for their turn."""
+"""Processes that are queried concurrently; the others wait for their turn."""
 
 AGAIN = 600.0
-"""Seconds after which a worker that answered is asked again."""
+"""Seconds after which a worker that answered is queried again."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
-"""Seconds until one is that did not: doubled each time, within these."""
+"""First and longest backoff, in seconds, for a worker that did not answer; it doubles each time."""
 
 WATCH = 15.0
-"""Seconds between two looks at whether a worker answers that nobody asks meanwhile."""
+"""Seconds between two probes of workers that get no requests meanwhile."""
 
 _GRACE = 0.5
-"""Seconds by which that takes longer than the time that a worker itself has."""
+"""Seconds that a round of probes may take beyond the time limit of a single worker."""
 
 _NOTHING = Described()
 
@@ -42,7 +42,7 @@ Process = tuple[str, str, tuple[tuple[str, str], ...]]
 
 
 def process_of(worker: Worker) -> Process:
-    """What is asked once for all its models."""
+    """Return the process behind a worker, which is queried once for all its models."""
     return worker.dialect, worker.api, worker.headers
 
 
@@ -53,18 +53,18 @@ class _Turn:
 
 
 class InspectionTurns:
-    """Who is to be asked when. No clock: `now` is an argument."""
+    """Schedule of the processes to query. No clock: `now` is an argument."""
 
     def __init__(self) -> None:
         self._turns: dict[Process, _Turn] = {}
 
     def due(self, processes: Iterable[Process], now: float) -> list[Process]:
-        """Return whose time has come, and forget all that are none of these."""
+        """Return those of `processes` that are due at `now`, and forget all other processes."""
         self._turns = {one: self._turns.get(one, _Turn(now, FIRST_PAUSE)) for one in processes}
         return [one for one, turn in self._turns.items() if turn.due <= now]
 
     def asked(self, process: Process, now: float, *, answered: bool) -> None:
-        """Note that one was asked."""
+        """Note that a process was queried, and whether it answered."""
         if answered:
             self._turns[process] = _Turn(now + AGAIN, FIRST_PAUSE)
             return
@@ -77,7 +77,7 @@ class InspectionTurns:
 
 
 class Learning:
-    """Asks the workers, beside the requests. Lives on one event loop."""
+    """Background task that queries the workers. Lives on one event loop."""
 
     def __init__(
         self,
@@ -88,9 +88,9 @@ class Learning:
         greet: Callable[[Worker], Awaitable[bool]] | None = None,
         within: float = ASK_SECONDS,
     ) -> None:
-        """`describe` asks one worker, and raises a `WorkerError` where there is no way to ask; all have so many seconds.
+        """`describe` queries one worker, and raises a `WorkerError` if that is not possible; a round ends after `within` seconds.
 
-        `greet` says whether one answers anything.
+        `greet` says whether a worker answers at all.
         """
         self._agent = agent
         self._describe = describe
@@ -102,7 +102,10 @@ class Learning:
         agent.on_change(self._wake)
 
     async def ask(self, workers: Iterable[Worker]) -> Mapping[Worker, Described]:
-        """Return what these say of themselves in time; who does not is left out, and whose turn did not come is still due."""
+        """Return the reports of these workers that arrive in time, without those of workers that did not answer.
+
+        Processes that were not queried in time stay due.
+        """
         found: dict[Process, Described] = {}
         asked: set[Process] = set()
         workers = [*workers]
@@ -126,7 +129,7 @@ class Learning:
         return {w: found[process_of(w)] for w in workers if process_of(w) in found}
 
     async def run(self) -> None:
-        """Ask for ever whoever is due."""
+        """Query the processes that are due, forever."""
         while True:
             self._changed.clear()
             registered = self._agent.registered
@@ -140,13 +143,13 @@ class Learning:
                     await self._changed.wait()
 
     async def hear(self, workers: Sequence[Worker]) -> tuple[Told, list[Worker]]:
-        """Return what these say of themselves in time, and those that answer nothing."""
+        """Return the reports of these workers that arrive in time, and the workers that do not answer at all."""
         told = await self.ask(workers)
-        # Who says nothing of itself may have no word for it.
+        # A worker without a report may have a protocol that has none.
         return told, await self.silent(w for w in workers if told.get(w, _NOTHING) == _NOTHING)
 
     async def silent(self, workers: Iterable[Worker]) -> list[Worker]:
-        """Return those of these that answer nothing, as far as that is found in time."""
+        """Return those of these workers that do not answer, as far as that is known in time."""
         if (greet := self._greet) is None:
             return []
         turn = asyncio.Semaphore(AT_ONCE)
@@ -166,7 +169,7 @@ class Learning:
         return [w for w in workers if answers.get(process_of(w)) is False]
 
     async def watch(self) -> None:
-        """Look for ever now and then whether the workers answer."""
+        """Probe the workers every `WATCH` seconds, forever."""
         while True:
             if self._greet is not None:
                 await self.silent(self._agent.registered)

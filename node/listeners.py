@@ -1,6 +1,6 @@
 """Listeners of a node, and the admission of other nodes.
 
-Limit of open files: each connection is one, and the usual limit is far too small.
+The limit on open files is raised: each connection is one file, and the usual limit is far too small.
 """
 
 import asyncio
@@ -36,17 +36,17 @@ from router.peers.alpn import offer
 from router.peers.certificate import peer_of_certificate, trust
 
 MOST = 1_048_576
-"""Open files that are asked for where the system has no limit of its own."""
+"""Open files that are requested if the system has no limit."""
 
 _SPARE = 256  # for the store, the log, the mesh, and what libraries open
 _LISTENERS = 2
-_PER_CALLER = 2  # its own connection, and that to the worker or node which answers it
+_PER_CALLER = 2  # its own connection, and the one to the worker or node that answers it
 PLENTY = 1_024
-"""Connections to a listener; fewer surprise even an operator who set no number."""
+"""Connections to a listener; fewer are worth a warning even if the operator set no number."""
 
 
 def raise_limit() -> int:
-    """Raise the limit on open files as far as the system lets us; return it."""
+    """Raise the limit on open files as far as the system allows; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST if hard == resource.RLIM_INFINITY else hard
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -54,7 +54,7 @@ def raise_limit() -> int:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError):
-        # macOS says that there is no limit, and has one.
+        # macOS reports no limit, but has one.
         return soft
     return wanted
 
@@ -65,7 +65,7 @@ def room_for(limit: int) -> int:
 
 
 def fitted(settings: Settings, limit: int) -> Settings:
-    """Return settings whose connections fit into `limit` open files, and say so where that takes fewer than were set."""
+    """Return settings whose connections fit into `limit` open files; log if these are fewer than were set."""
     most = room_for(limit)
     if settings.web.connections <= most:
         return settings
@@ -86,24 +86,25 @@ def fitted(settings: Settings, limit: int) -> Settings:
 log = logging.getLogger("modelvine.node")
 
 TRUSTED_PER_NODE = 2
-"""Certificates that are trusted at most, for each node that the registry has a place for."""
+"""Most trusted certificates, per node that the registry has a place for."""
 
-# Requests had their time in the drain; what is left after it is cut.
+# Requests had their time in the drain; those that are left after it are cut off.
 _CLOSE_WITHIN = 1.0
 _BACKLOG = 1024
-_GRAIN = 0.5  # seconds between two looks at all connections, and by which time limits may be late
+_GRAIN = 0.5  # seconds between two checks of all connections; time limits may be late by as much
 
 UNSENT_BYTES = 512 * 1024
-"""Bytes that the kernel takes for a caller before it can send them; of one who reads nothing it would take 4 MB."""
+"""Unsent bytes that the kernel buffers for a caller; for a caller that reads nothing it would otherwise buffer 4 MB."""
 
 LAST_WORDS = 0.5
-"""Seconds that handlers which are cancelled at the end may take to tell their callers so."""
+"""Seconds that handlers cancelled at shutdown may take to tell their callers."""
 
 
 def bind(address: HostPort, setting: str, *, count: int = 1) -> list[socket.socket]:
-    """Return sockets that listen at one address, each for one process; raise `OSError` with a sentence about `setting`.
+    """Return sockets that listen on one address, each for one process; raise `OSError` with a message that names `setting`.
 
-    The kernel spreads connections over them. Nobody else may listen there, though the sockets let each other do so.
+    The kernel spreads connections over them. An address that another program listens on is refused, although these sockets
+    share theirs.
     """
     try:
         first = _bound(address, shared=False)
@@ -120,7 +121,7 @@ def _bound(address: HostPort, *, shared: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     place = address.host, address.port
     listener = socket.create_server(place, family=family, backlog=_BACKLOG, reuse_port=shared)
-    # Its connections inherit that: a caller who vanished is noticed.
+    # Accepted connections inherit keep-alive, so that a caller that vanished is noticed.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
@@ -128,12 +129,12 @@ def _bound(address: HostPort, *, shared: bool) -> socket.socket:
 
 
 def place_of(listener: socket.socket) -> HostPort:
-    """Say where a socket listens."""
+    """Return the address on which a socket listens."""
     return HostPort(*listener.getsockname()[:2])
 
 
 class Listener:
-    """An application that is served on listeners, as many as it is given. Whoever hangs up cancels what is done for it."""
+    """An application that is served on any number of sockets. A caller that disconnects cancels its request."""
 
     def __init__(
         self,
@@ -144,15 +145,15 @@ class Listener:
         tls: SSLContext | None = None,
         certificate: Certificate | None = None,
     ) -> None:
-        """Count who is connected in `crowd`, which several may share; each has its own bounds.
+        """Count connections in `crowd`, which several listeners may share; each has its own limits.
 
-        `tls` is for nodes, `certificate` for everybody.
+        `tls` is for the connections of other nodes, `certificate` for those of clients.
         """
         self.settings = settings or WebSettings()
         self.now = asyncio.get_running_loop().time()
         self.closing = False
         self._shared = SharedConnections()
-        # What proxies of callers say is nothing to nodes.
+        # Proxies of clients are not trusted on the listener for nodes.
         proxies = TrustedProxies(self.settings.trusted_proxies) if tls is None else NO_PROXIES
         self._preface = Preface(
             certificate.context if certificate else None,
@@ -180,7 +181,7 @@ class Listener:
         self._timer: asyncio.TimerHandle | None = None
 
     async def on(self, listener: socket.socket) -> None:
-        """Take in who comes at a bound socket."""
+        """Accept connections on a bound socket."""
         alone = await self._prepared()
         if self._preface:
             listener.listen(_BACKLOG)
@@ -195,16 +196,16 @@ class Listener:
         )
 
     def off(self, listener: socket.socket) -> None:
-        """Close a listener; who came by it stays."""
+        """Close a listening socket; its connections stay open."""
         self._sockets.pop(listener).close()
 
     async def take(self, connection: socket.socket) -> None:
-        """Serve a connection that stands already, not over TLS."""
+        """Serve an accepted connection, without TLS."""
         alone = await self._prepared()
         await asyncio.get_running_loop().connect_accepted_socket(alone, connection)
 
     async def close(self, *, within: float = _CLOSE_WITHIN) -> None:
-        """Serve nobody any more: idle connections end now, busy ones with their answer or after `within` seconds."""
+        """Stop serving: idle connections end now, busy ones with their answer or after `within` seconds."""
         self.closing = True
         self._shared.go_away()
         for listener in self._sockets.values():
@@ -213,7 +214,7 @@ class Listener:
             connection.leave()
         if busy := self._busy():
             await asyncio.wait(busy, timeout=within)
-        # Cancelled before their connections are cut: a handler may tell its caller that this is the end.
+        # Handlers are cancelled before their connections are cut, so that they can tell their callers.
         left = self._busy()
         for task in left:
             task.cancel()
@@ -232,7 +233,7 @@ class Listener:
     # What connections call.
 
     def made(self, connection: CallerConnection) -> bool:
-        """Take in a connection that is open; return whether there is room for it."""
+        """Add an open connection; return whether there is room for it."""
         if self.closing or not self._doors.enter(connection, connection.address):
             return False
         self._connections[connection] = None
@@ -241,14 +242,14 @@ class Listener:
         return True
 
     def lost(self, connection: CallerConnection) -> None:
-        """Forget a connection that is closed."""
+        """Remove a closed connection."""
         self._connections.pop(connection, None)
         self._doors.leave(connection, connection.address)
 
-    # How.
+    # Internals.
 
     async def _prepared(self) -> Callable[[], CallerConnection]:
-        """Return what makes the protocol of a connection; the first to ask has it made."""
+        """Return the factory of connection protocols; the first call sets up the server."""
         if self._server is None:
             await self._runner.setup()
             made = cast("web.Server", self._runner.server)
@@ -274,7 +275,7 @@ class Listener:
         self.now = loop.time()
         for connection in tuple(self._connections):
             connection.look(self.now)
-        # A listener that nobody is connected to has no timer.
+        # A listener without connections has no timer.
         self._timer = loop.call_later(_GRAIN, self._look, loop) if self._connections else None
 
 
@@ -292,7 +293,7 @@ def _begin(make: Callable[..., web.BaseRequest], *said: Any) -> web.BaseRequest:
 async def _answer(
     handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], request: web.BaseRequest
 ) -> web.StreamResponse:
-    """Have a request answered that everybody reads alike; the connection ends where it is none."""
+    """Have a request answered if all parsers read it the same way; otherwise refuse it and end the connection."""
     connection = connection_of(request)
     connection.task = asyncio.current_task()
     if not is_spoken(request):
@@ -309,7 +310,7 @@ async def _answer(
 
 
 async def _dress(fixed: FixedHeaders, request: web.Request, response: web.StreamResponse) -> None:
-    """Write the headers that every answer has, and end the connection where nothing may follow."""
+    """Add the headers that every answer has, and end the connection after the last answer."""
     response.headers.update(fixed.fields)
     if connection_of(request).is_last(request):
         response.force_close()
@@ -326,7 +327,7 @@ async def serve(
     tls: SSLContext | None = None,
     certificate: Certificate | None = None,
 ) -> Listener:
-    """Serve an application until `closing` does."""
+    """Serve an application until `closing` closes."""
     served = Listener(app, settings, crowd, tls=tls, certificate=certificate)
     closing.push_async_callback(served.close)
     await served.on(listener)
@@ -336,7 +337,7 @@ async def serve(
 def welcome(
     tls: SSLContext, known: KnownPeers, *, at_most: int
 ) -> Callable[[Iterable[PeerId]], None]:
-    """Trust the certificates of all nodes that are known, and return what does it for those that change."""
+    """Trust the certificates of all known nodes, and return a listener that does so for nodes that change."""
     met: set[bytes] = set()
 
     def meet(nodes: Iterable[PeerId]) -> None:
@@ -345,7 +346,7 @@ def welcome(
             shown = reach.certificate if reach else b""
             if not shown or shown in met or not _belongs(shown, node):
                 continue
-            # A context cannot forget, so those that made room in the registry still count here.
+            # A context cannot drop a certificate, so those of nodes evicted from the registry still count here.
             if len(met) >= at_most:
                 log.warning(
                     "%d certificates are trusted already; %s is not admitted", at_most, node

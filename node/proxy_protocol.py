@@ -1,7 +1,7 @@
 """PROXY protocol, versions 1 and 2: the preamble in which a proxy names its client.
 
-As HAProxy's specification has it (proxy-protocol.txt, 2.1 and 2.2), strictly: what is not exactly one of its forms is none, and
-nothing behind the preamble is read.
+Follows HAProxy's specification (proxy-protocol.txt, 2.1 and 2.2) strictly: anything that is not exactly one of its forms is
+refused, and no byte behind the preamble is read.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 MAX_BYTES = 2_048
-"""The longest preamble that is read: two addresses, and what a proxy adds of TLS and of itself."""
+"""The longest preamble that is read: two addresses, and what a proxy adds about TLS and itself."""
 
 _LEAST = len(b"PROXY UNKNOWN\r\n")  # no form of either version is shorter
 _MAX_V1 = 107  # 2.1
@@ -22,18 +22,18 @@ _HEAD = len(_SIGNATURE) + 4
 _LOCAL, _PROXY = 0x20, 0x21
 _UNSPECIFIED = 0x00
 _KINDS = {0x11: (IPv4Address, 4), 0x21: (IPv6Address, 16)}
-"""Families over TCP, and how long their addresses are."""
+"""Address families over TCP, with the lengths of their addresses in bytes."""
 
 Receive = Callable[[int], Awaitable[bytes]]
-"""Returns so many bytes at most, none at the end."""
+"""Returns at most so many bytes, none at the end of the stream."""
 
 
 class NoPreamble(ValueError):
-    """A connection does not begin as it has to."""
+    """A connection does not begin with a valid preamble."""
 
 
 async def told_address(receive: Receive) -> str:
-    """Read a preamble, and not a byte more; return the address that it tells, empty where the proxy speaks for itself.
+    """Read a preamble, and no byte more; return the client's address, empty if the proxy speaks for itself.
 
     Raise `NoPreamble`.
     """
@@ -50,7 +50,7 @@ async def told_address(receive: Receive) -> str:
     while not line.endswith(b"\r\n"):
         if len(line) >= _MAX_V1:
             raise NoPreamble("the preamble is too long")
-        # Nobody says how long it is, and what is behind it belongs to others.
+        # Its length is unknown, and the bytes behind it are not part of it.
         line += await _exactly(receive, 1)
     return _told_v1(line)
 

@@ -66,7 +66,7 @@ log = logging.getLogger("modelvine.node")
 _REACH_CHECK = 0.5
 _DRAIN_POLL = 0.05
 _FAREWELL = 0.5
-"""Seconds between telling the others to go elsewhere and serving nobody any more."""
+"""Seconds for which a node still serves after it has told other nodes to go elsewhere."""
 
 
 def run(
@@ -78,9 +78,9 @@ def run(
     grant: str = "",
     ready: Callable[[str], None],
 ) -> int:
-    """Run a node until it is told to stop; return the exit code. `ready` is given the ready line once it serves.
+    """Run a node until it is told to stop; return the exit code. `ready` is called with the ready line once it serves.
 
-    `grant` is what it shows to nodes that want one.
+    `grant` is the grant that it shows to nodes that require one.
     """
     settings = fitted(settings, raise_limit())
     given = Given(settings, identity, swarm_key, data_dir, control_token(data_dir), grant)
@@ -111,7 +111,7 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
         registry = parts.registry
         context = _context(given, parts, listening)
         others = await _open_link(context, given.identity, links[0], closing)
-        # Before anything is dialled: a configured address may have been removed.
+        # Restored before any address is dialled: a configured one may have been removed.
         await parts.bootstrap.restore()
         own = within_reach(place_of(links[0]))
         await registry.start(partial(serve_pipe, host=own.host, port=own.port))
@@ -160,7 +160,7 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
 def _bind(
     settings: Settings, closing: AsyncExitStack
 ) -> tuple[list[socket.socket], list[socket.socket]]:
-    """Return the sockets of the HTTP face, and those for other nodes, one of each for a process."""
+    """Return the sockets of the HTTP face, and those for other nodes, one of each per process."""
     count = settings.node.workers
     http = bind(host_port(settings.node.http), "node.http (--http)", count=count)
     faces = [*map(closing.enter_context, http)]
@@ -175,7 +175,7 @@ def _background(
     reach: Callable[[], Reach],
     certificate: Certificate | None,
 ) -> dict[str, Callable[[], Awaitable[None]]]:
-    """Return what runs beside the requests, by name."""
+    """Return the background tasks, by name."""
     registry = context.registry
     shown = {"certificate": certificate.follow} if certificate else {}
     sent = {"measurements": measured.run} if measured else {}
@@ -224,7 +224,7 @@ def _reach(registry: Registry, certificate: bytes, link: HostPort) -> Reach:
 
 
 def _queues(context: Context) -> QueueSamples:
-    """Return what looks at queues for the last hour."""
+    """Return the sampler of queues for the history of the last hour."""
     return QueueSamples(
         context.usage_log.history,
         context.metrics.recent,
@@ -272,7 +272,7 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
 
 
 def _judge(kind: type[Access], given: Given, keys: KeyLookup) -> Access:
-    # By the names that a node tells others, they may also ask it.
+    # The names that a node announces to others are allowed as host names of requests.
     names = map(host_of, given.settings.mesh.announce)
     return kind(
         token=given.token,
@@ -292,7 +292,7 @@ def _helpers(
     served: tuple[Listener, Listener],
     sync: QuotaSync,
 ) -> Helpers:
-    """Make the helpers, of which a node of one process has none."""
+    """Create the helper processes' supervisor; a node of one process has no helpers."""
     registry, listening, whole = parts.registry, context.listening, context.whole
     judge = _judge(PassedOn, given, parts.keys)
     helpers = Helpers(
@@ -344,7 +344,7 @@ async def _open_link(
 
 
 async def _follow(registry: Registry, reach: Callable[[], Reach]) -> None:
-    """Tell the others when our addresses change: a new network, a mesh that came back elsewhere."""
+    """Announce changes of the node's own addresses, as after a change of network or a restart of the mesh."""
     told = registry.own.reach
     while True:
         await asyncio.sleep(_REACH_CHECK)
@@ -354,16 +354,16 @@ async def _follow(registry: Registry, reach: Callable[[], Reach]) -> None:
 
 
 async def _drain(context: Context, hurry: asyncio.Event, patience: float) -> None:
-    """Tell the others to go elsewhere, then let requests in flight finish, at most `patience` seconds."""
+    """Tell other nodes to go elsewhere, then let requests in flight finish, for at most `patience` seconds."""
     whole = context.whole
     log.info("draining: %d requests in flight", whole.in_flight())
     await context.registry.stand(Standing.DRAINING)
-    # Requests that others have sent already arrive, and who keeps a connection is told with the next answer to close it.
+    # Requests that were already sent still arrive, and keep-alive connections are told to close with their next answer.
     with suppress(TimeoutError):
         await asyncio.wait_for(hurry.wait(), min(_FAREWELL, patience))
     with suppress(TimeoutError):
         async with asyncio.timeout(patience):
-            # Polled: the counter is on the path of every request, and an event there would cost them all.
+            # Polled: the counter is on the path of every request, and an event there would cost every request.
             while await whole.at_work() and not hurry.is_set():  # noqa: ASYNC110
                 await asyncio.sleep(_DRAIN_POLL)
     if left := whole.in_flight():

@@ -1,8 +1,8 @@
 """Supervisor of background tasks: logs and restarts a failed task; the others continue.
 
-Signals that ask the process to end. SIGTERM and Ctrl-C: the first for a drain, the second at once.
+Signals that end the process: the first SIGTERM or Ctrl-C starts a drain, the second ends it at once.
 
-Lock of a data directory against a second node: two with one identity would contradict each other for ever.
+Lock of a data directory against a second node: two nodes with one identity would contradict each other forever.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from node.secrets import files as secret_files
 
 
 class Signals:
-    """The first SIGTERM or Ctrl-C asks for a drain, the second for an end at once."""
+    """Events of SIGTERM and Ctrl-C: the first signal requests a drain, the second an immediate end."""
 
     def __init__(self) -> None:
         self.first = asyncio.Event()
@@ -39,9 +39,9 @@ LOCK_FILE = "node.lock"
 
 @contextmanager
 def only_node_in(data_dir: Path) -> Iterator[None]:
-    """Hold the directory; raise `CommandFailed` when another process does.
+    """Hold the lock of a data directory; raise `CommandFailed` if another process holds it.
 
-    The kernel lets go of the lock when the process ends, however it ends, so a stale one cannot be.
+    The kernel releases the lock when the process ends, however it ends, so there is no stale lock.
     """
     path = data_dir / LOCK_FILE
     try:
@@ -71,7 +71,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 async def supervise(
     name: str, run: Callable[[], Awaitable[None]], *, first_pause: float = _FIRST_PAUSE
 ) -> None:
-    """Run until it returns; after a failure wait `first_pause` seconds, longer each time, and run again."""
+    """Call `run` until it returns; after a failure wait `first_pause` seconds, longer each time, and call it again."""
     pause = first_pause
     while True:
         try:

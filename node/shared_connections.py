@@ -1,4 +1,4 @@
-"""Shared connections of other nodes: each carries many requests, each a connection of its own to the server."""
+"""Shared connections of other nodes: each carries many requests, and the server sees each request as its own connection."""
 
 import asyncio
 import logging
@@ -13,27 +13,27 @@ from router.peers.muxed import MuxedConnection
 log = logging.getLogger("modelvine.node")
 
 Factory = Callable[[], asyncio.Protocol]
-"""Makes the protocol of a new connection."""
+"""Creates the protocol of a new connection."""
 
 SHARED_PER_PEER = 64
-"""Shared connections of one node, all its processes together; one more is cut."""
+"""Most shared connections of one node, all its processes together; further ones are cut."""
 
-_GOODBYE = 0.5  # seconds that askers may take to end the connections that they share
+_GOODBYE = 0.5  # seconds that other nodes may take to end their shared connections
 
 
 class SharedConnections:
-    """The connections of other nodes that carry many requests: for the server each of these has a connection of its own."""
+    """The shared connections of other nodes at one listener."""
 
     def __init__(self) -> None:
         self._peers: dict[MuxedConnection, PeerId] = {}
         self._all_ended = asyncio.Event()
 
     def through(self, alone: Factory) -> Factory:
-        """Return what makes the protocol of a connection, shared or not, of what makes that of one which is not."""
+        """Return a factory for the protocols of all connections; `alone` creates that of a plain one and of each stream."""
         return lambda: Arrival(alone, lambda: MuxedConnection(self, accept=alone))
 
     def begun(self, connection: MuxedConnection) -> None:
-        """Take in a connection, unless its node has too many."""
+        """Add a connection, and cut it if its node has too many."""
         peer = peer_of_certificate(
             connection.get_extra_info("ssl_object").getpeercert(binary_form=True)
         )
@@ -43,18 +43,18 @@ class SharedConnections:
         self._peers[connection] = peer
 
     def ended(self, connection: MuxedConnection) -> None:
-        """Forget a connection that is gone."""
+        """Remove a connection that has ended."""
         self._peers.pop(connection, None)
         if not self._peers:
             self._all_ended.set()
 
     def go_away(self) -> None:
-        """Take no new requests, and have the askers end the connections after those that are under way."""
+        """Take no new requests, and have the other nodes end the connections after those in flight."""
         for connection in tuple(self._peers):
             connection.go_away()
 
     async def close(self) -> None:
-        """Wait a little for the askers to do so, then cut what is left."""
+        """Wait up to `_GOODBYE` seconds for the other nodes to end the connections, then cut the rest."""
         self._all_ended.clear()
         if self._peers:
             with suppress(TimeoutError):

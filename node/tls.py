@@ -11,36 +11,36 @@ from node.config.settings import Settings
 log = logging.getLogger("modelvine.tls")
 
 PERIOD = 2.0
-"""Seconds between two looks at the files of a certificate."""
+"""Seconds between two checks of a certificate's files."""
 
 _Stamp = tuple[tuple[int, int, int], ...]
 
 
 class Certificate:
-    """The certificate that the public face shows."""
+    """The certificate of the public listener."""
 
     def __init__(self, chain: Path, key: Path) -> None:
-        """Load it; raise `OSError` with a sentence."""
+        """Load the certificate; raise `OSError` with a message for the operator."""
         self._files = chain, key
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.set_alpn_protocols(["http/1.1"])
         self._stamp = self._load()
 
     async def follow(self) -> None:
-        """Load it anew whenever its files have changed, until cancelled."""
+        """Reload the certificate whenever its files have changed, until cancelled."""
         while True:
             await asyncio.sleep(PERIOD)
             self.look()
 
     def look(self) -> None:
-        """Load it anew if its files have changed; what cannot be used leaves the one that is shown."""
+        """Reload the certificate if its files have changed; keep the old one if the new files cannot be used."""
         try:
             if _stamp(self._files) == self._stamp:
                 return
             self._stamp = self._load()
         except OSError as error:
             log.warning("keeping the old certificate: %s", error)
-            # Told once; the next change is looked at again.
+            # Logged once; the files are read again after their next change.
             self._stamp = _stamp_or_nothing(self._files)
         else:
             log.info("new connections use the new certificate")
@@ -50,7 +50,7 @@ class Certificate:
         stamp = _stamp(self._files)
         if key.stat().st_mode & 0o007:
             raise OSError(f"{key} can be read by every user: run `chmod o= {key}`")
-        # Tried apart first: a context that has half of a new one would serve nobody.
+        # Loaded into a separate context first: the served context with half of a new pair would fail every handshake.
         for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
             try:
                 context.load_cert_chain(chain, key, password=lambda: b"")
@@ -63,7 +63,7 @@ class Certificate:
 
 
 def certificate_given(settings: Settings) -> Certificate | None:
-    """Return the certificate of the settings, `None` where they name none; raise `OSError` with a sentence."""
+    """Return the certificate of the settings, `None` if they name none; raise `OSError` with a message for the operator."""
     if not settings.node.tls_cert:
         return None
     return Certificate(Path(settings.node.tls_cert), Path(settings.node.tls_key))

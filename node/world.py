@@ -1,4 +1,4 @@
-"""World of a node's router: its registry, its workers, and the metrics that count what attempts show."""
+"""World of a node's router: its registry, its workers, and the metrics that count the outcomes of attempts."""
 
 import math
 import time
@@ -45,32 +45,32 @@ class NodeWorld:
         return self.registry.own.standing is not Standing.SERVING
 
     def presence_of(self, node: PeerId) -> Presence:
-        """Say whether a node lives, and is reached from here."""
+        """Return whether a node is alive, and reachable from this node."""
         return self.registry.presence(node)
 
     def absence_of(self, node: PeerId) -> float:
-        """Return for how many seconds a node has not been heard."""
+        """Return for how many seconds a node has not been heard; infinite for an unknown node."""
         pulse = self.registry.pulse(node)
         return math.inf if pulse is None else pulse.silence(self.now())
 
     def is_silent(self, node: PeerId) -> bool:
-        """Say whether a node did not answer when it was looked at."""
+        """Return whether a node left this node's probe unanswered, and has not answered since."""
         return self.registry.silent(node)
 
     def look_at(self, node: PeerId) -> None:
-        """Have a node probed."""
+        """Have the registry probe a node."""
         self.registry.look(node)
 
     def observe(self, outcome: Outcome) -> None:
-        """Have the metrics and the registry take in what an attempt showed."""
+        """Pass the outcome of an attempt to the metrics and the registry."""
         self.metrics.attempt(outcome)
         candidate = outcome.candidate
-        # Of our own worker it says nothing that the registry would ask about.
+        # The outcome at a worker of this node tells the registry nothing.
         if candidate.worker is not None:
             return
         shown = outcome.shows
         if shown is not None:
             self.registry.observe(candidate.node, shown)
-        # Its newest word has not come to us yet, or it got lost.
+        # The node's newest record has not arrived yet, or was lost.
         if outcome.error is not None and outcome.stale:
             self.registry.refresh(candidate.node)

@@ -1,1 +1,1 @@
-"""Authentication and authorization: who calls this node, and what they may do."""
+"""Authentication and authorization: the identity of a caller, and what the caller may do."""

@@ -1,14 +1,14 @@
-"""Access to a node: who may ask its models, who may look at it, and who may change it.
+"""Access control of a node: the right to use its models, to view its state, and to change it.
 
-A key says so. Without one, where the caller is: the node's own user and root on this machine, and holders of the control token,
-may change it; people on this machine may ask, unless the operator decided otherwise.
+A key decides. Without a key, the caller's place decides: the node's own user and root on this machine, and holders of the
+control token, may change the node; people on this machine may use its models, unless the operator decided otherwise.
 
-To come over loopback is no proof: whoever asks a proxy on this machine does. What counts is whose process holds the other
-end of the connection; where the kernel does not tell, a key or the token is needed.
+A loopback address proves nothing: requests that a proxy on this machine forwards have it too. What counts is the user whose
+process holds the other end of the connection; where the kernel does not tell, a key or the token is needed.
 
-A web page of another origin can make a browser on this machine send requests here: directly (it then carries `Origin`),
-or by pointing a name of its own at this address (it then carries that name as `Host`). Both are refused, unless the
-operator allowed that name or origin; such requests change nothing without the token.
+A web page of another origin can make a browser on this machine send requests here: directly (the request then carries
+`Origin`), or by pointing a name of its own at this address (the request then carries that name as `Host`). Both are refused,
+unless the operator allowed that name or origin; such requests change nothing without the token.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,4000}")
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_PAGE = frozenset({"none", "same-origin"})
 _HOST = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?")
-# A proxy of the node's own user or of root speaks for callers who are elsewhere; some say so in one of these.
+# A proxy that runs as the node's own user or as root forwards for callers elsewhere; some proxies set one of these headers.
 _FORWARDED = ("forwarded", "via", FORWARDED_FOR, "x-forwarded-host", "x-real-ip")
 _ROOT = 0
 _OWN = os.geteuid()
@@ -55,22 +55,26 @@ _AS_IT_COMES = WebSettings()
 
 
 is_open = re.compile(r"/(?:healthz|readyz|openapi\.json|docs|console/.*)?").fullmatch
-"""Finds the paths for which nobody wants a key: what load balancers ask, and pages that hold no secret."""
+"""Matches the paths that need no key: health checks of load balancers, and pages without secrets."""
 
 
 class OwnedConnection(Protocol):
-    """The connection that a request came on."""
+    """The connection that a request arrived on."""
 
     address: str
-    """Whom it is from, as its listener knows it."""
+    """The caller's address, as the listener knows it."""
 
     owner: int | None
-    """Uid of the caller's process, asked for once."""
+    """Uid of the caller's process, looked up once."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What the headers of a request say of who asks: by a name of this node's, for itself, with a key."""
+    """What the headers of a request say of its caller.
+
+    `named`: the host is an allowed name of this node. `directly`: the host is this machine's own, and no header tells of a
+    proxy. `key`: the key, empty for none.
+    """
 
     named: bool
     directly: bool
@@ -78,7 +82,7 @@ class _Said:
 
 
 class Access:
-    """Decides for one request whether its caller may do what it asks; raises `NotAllowed` or an `AuthError` when not."""
+    """Decision whether a request's caller may do what it requests; raises `NotAllowed` or an `AuthError` if not."""
 
     def __init__(
         self,
@@ -91,7 +95,7 @@ class Access:
         keyless: Keyless = Keyless.MACHINE,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Take the control token, and this node's own names besides its IP addresses; `settings` may allow others.
+        """Take the control token, and this node's own names besides its IP addresses; `settings` may allow further names.
 
         `wall` returns Unix time.
         """
@@ -100,7 +104,7 @@ class Access:
         self._keys = keys
         self._keyless = keyless
         self._wall = wall
-        # Where a helper passes a request on, it says no more than that.
+        # Of a request that a helper process forwards, no more than this is known.
         self._user = f"user {_OWN}, or root"
         own = ("localhost", socket.gethostname(), *names)
         self._own = _normal(own)
@@ -108,12 +112,12 @@ class Access:
         self._origins = frozenset(map(str.lower, settings.origins))
         self._proxies = TrustedProxies(settings.trusted_proxies)
         self.tells_addresses = bool(self._proxies) or of_addresses(settings).limits_anything
-        """Whether those who show no key are told apart by address."""
+        """Whether callers without a key are distinguished by address."""
 
     def admit(self, request: HttpRequest) -> web.Response | None:
-        """Refuse names that are not this node's, what pages of other origins send, unless they are allowed, and who needs a key.
+        """Refuse foreign host names, changes from pages of origins that are not allowed, and callers without a required key.
 
-        Return the answer where such a page's browser asks first whether it may (a CORS preflight).
+        Return the answer to a CORS preflight from a page of an allowed origin, `None` for all other requests.
         """
         headers, said = request.headers, self._said_in(request)
         host = headers.get("host", "")
@@ -137,14 +141,14 @@ class Access:
         return None
 
     def _identify(self, request: HttpRequest, said: _Said) -> None:
-        """Note who asks with the request; raise an `AuthError` where a good key is wanted."""
+        """Note the caller's principal with the request; raise an `AuthError` if a valid key is required."""
         # On the path of every request: the common cases first.
         everybody = self._keyless is Keyless.EVERYBODY and not self.tells_addresses
         machine = self._keyless is Keyless.MACHINE
         if not said.key and (everybody or (machine and _is_person(self._owner(request, said)))):
             request[PRINCIPAL] = ANYBODY
             if isinstance(request, LaneRequest):
-                # It says the same with every request that begins so, and who holds the connection was asked once.
+                # Each request with this head says the same, and the owner of the connection was looked up once.
                 request.head.admitted = True
             return
         free, near = is_open(request.path), partial(self.near, request)
@@ -156,13 +160,13 @@ class Access:
         request[PRINCIPAL] = found
 
     def stranger(self, address: str) -> Principal:
-        """Return who asks without a key, and is no person on this machine."""
+        """Return the principal of a caller without a key that is no person on this machine."""
         return Principal(address=network_of(address)) if address else ANYBODY
 
     def holder(self, shown: str, near: Callable[[], bool] | None) -> Principal:
-        """Return who shows a key, or nothing; raise an `AuthError`.
+        """Return the principal for the key that a caller shows, empty for none; raise an `AuthError`.
 
-        `near` says whether a person on this machine does. Where it is `None`, nobody may do without a key.
+        `near` says whether the caller is a person on this machine. Where it is `None`, every caller needs a key.
         """
 
         def keyless() -> bool:
@@ -173,7 +177,7 @@ class Access:
         return holder_of(shown, self._keys, self._wall(), keyless=keyless)
 
     def looks(self, request: web.Request) -> bool:
-        """Whether the caller may look at this node now: a key may have ended since the request came."""
+        """Return whether the caller may view this node's state now: a key may have ended since the request came."""
         try:
             self.holder(shown_key(request.headers), partial(self.near, request)).look()
         except AuthError:
@@ -181,7 +185,11 @@ class Access:
         return True
 
     def change(self, request: web.Request) -> None:
-        """Admit only who may change this node: its own user or root on this machine, an operator's key, or the control token."""
+        """Raise unless the caller may change this node.
+
+        Its own user or root on this machine may, and callers with an operator's key or the control token. Raise
+        `RoleNotAllowed` or `NotAllowed`, and `UnsupportedMediaType` for a body that is not declared as JSON.
+        """
         asking = request.get(PRINCIPAL, ANYBODY)
         if asking.key is not None and not asking.is_operator:
             raise RoleNotAllowed(
@@ -199,7 +207,7 @@ class Access:
             raise UnsupportedMediaType("send this as application/json")
 
     def who(self, request: web.Request) -> str:
-        """Say who changes something, for the audit log: a key's name, or the user whose process calls."""
+        """Return the author of a change for the audit log: a key's name, or the user whose process calls."""
         asking: Principal = request.get(PRINCIPAL, ANYBODY)
         if asking.name:
             return asking.name
@@ -207,24 +215,24 @@ class Access:
         return self._user if owner is None else f"user {owner}"
 
     def local(self, request: web.Request) -> bool:
-        """Whether the caller is a process of this node's own user, or of root, on this machine, and speaks for itself."""
-        # A browser may be led here by a name that is allowed because a proxy uses it.
+        """Return whether the caller is a process of this node's own user or of root on this machine, and no proxy."""
+        # A page can lead a browser here by a name that is allowed because a proxy uses it.
         if _from_another_page(request):
             return False
         owner = self._owner(request, self._said_in(request))
         return owner is not None and owner in (_ROOT, _OWN)
 
     def near(self, request: HttpRequest) -> bool:
-        """Whether the caller is a process of a person on this machine, and speaks for itself; services' users are no people."""
+        """Return whether the caller is a person's process on this machine, and no proxy; users of services are no people."""
         return _is_person(self._owner(request, self._said_in(request)))
 
     def near_at(self, here: Endpoint, there: Endpoint) -> bool:
-        """Whether the process at the other end of a connection is a person's on this machine."""
+        """Return whether the process at the other end of a connection is a person's on this machine."""
         same = same_machine(there.address, here.address)
         return same and _is_person(self._sockets.owner(there, here))
 
     def _owner(self, request: HttpRequest, said: _Said) -> int | None:
-        """Return whose process calls, `None` where that is not known or it may call for others."""
+        """Return the uid of the calling process, `None` if it is unknown or the process may forward for other callers."""
         transport = request.transport
         if transport is None or not said.directly:
             return None
@@ -234,7 +242,7 @@ class Access:
         return caller.owner
 
     def _said_in(self, request: HttpRequest) -> _Said:
-        """Return what its headers say, once where the same came before. Whether a key is good is looked up each time."""
+        """Return what the headers say, cached with a repeated head. Whether a key is valid is looked up each time."""
         derived = request.head.derived if isinstance(request, LaneRequest) else {}
         found: _Said | None = derived.get(_Said)
         if found is not None:
@@ -258,7 +266,7 @@ class Access:
         return self._sockets.owner(_endpoint(caller), _endpoint(here))
 
     def holds_token(self, request: web.Request) -> bool:
-        """Whether the caller shows the control token, and so could read this node's own files."""
+        """Return whether the caller shows the control token, and so could read this node's own files."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         matches = hmac.compare_digest(given.encode(errors="surrogateescape"), self._token)
         return scheme.lower() == "bearer" and bool(self._token) and matches
@@ -269,7 +277,7 @@ def _is_person(owner: int | None) -> bool:
 
 
 def shown_key(headers: Mapping[str, str]) -> str:
-    """Return the key that a caller shows, as OpenAI's clients do or as Anthropic's; empty for none."""
+    """Return the key that a caller sends, in the header of OpenAI's clients or of Anthropic's; empty for none."""
     said = headers.get("authorization")
     if said is None:
         return headers.get("x-api-key", "")
@@ -282,20 +290,20 @@ def _normal(names: Iterable[str]) -> frozenset[str]:
 
 
 def _shared(origin: str) -> dict[str, str]:
-    """Return the headers by which pages of an origin may read an answer (Fetch standard, 3.3)."""
+    """Return the CORS headers that let pages of an origin read an answer (Fetch standard, 3.3)."""
     vary = {} if origin == _ANY else {"Vary": "Origin"}
     return {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": "*", **vary}
 
 
 def _preflight(request: HttpRequest) -> web.Response | None:
-    """Return the answer to a browser that asks what a page may send, `None` where it sends already."""
+    """Return the answer to a CORS preflight, `None` for any other request."""
     if request.method != "OPTIONS" or "access-control-request-method" not in request.headers:
         return None
     headers = {
         "access-control-allow-methods": _SHARED_METHODS,
         "access-control-max-age": str(_SHARED_SECONDS),
     }
-    # A star would not stand for `Authorization`.
+    # A wildcard would not cover `Authorization`.
     names = request.headers.get("access-control-request-headers", "")
     if _HEADER_NAMES.fullmatch(names):
         headers["access-control-allow-headers"] = names
@@ -305,12 +313,12 @@ def _preflight(request: HttpRequest) -> web.Response | None:
 
 
 def _endpoint(name: tuple[Any, ...]) -> Endpoint:
-    """Read a socket's name: address and port, and behind the flow of IPv6 its scope."""
+    """Read a socket's name: address and port, and for IPv6 the scope, which follows the flow label."""
     return Endpoint(name[0], name[1], name[3] if len(name) > 3 else 0)
 
 
 def _from_another_page(request: web.Request) -> bool:
-    """Whether a browser says that a page of another origin sends this; where it leaves out `Origin`, `Sec-Fetch-Site` tells."""
+    """Return whether a browser says that a page of another origin sent this, by `Origin`, or else by `Sec-Fetch-Site`."""
     origin = request.headers.get("origin")
     if origin is not None:
         return not _same_origin(origin, request.headers.get("host", ""))
@@ -318,9 +326,9 @@ def _from_another_page(request: web.Request) -> bool:
 
 
 def is_own_address(host: str) -> bool:
-    """Whether `host` is `localhost`, this machine's own name, or an address of one of its interfaces; asks no DNS.
+    """Return whether `host` is `localhost`, this machine's own name, or an address of one of its interfaces, without DNS.
 
-    A socket can be bound to an address exactly when it is this machine's (unless the operator set ip_nonlocal_bind).
+    A socket can be bound to an address exactly when the address is this machine's (unless ip_nonlocal_bind is set).
     """
     if host.lower().rstrip(".") in ("localhost", socket.gethostname().lower()):
         return True
@@ -339,7 +347,7 @@ def is_own_address(host: str) -> bool:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """Read an IP literal; an IPv4 address in IPv6's clothes counts as what it is."""
+    """Read an IP literal, `None` if it is none; an IPv4-mapped IPv6 address counts as the IPv4 address."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -367,6 +375,6 @@ def _same_origin(origin: str, host: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def same_machine(caller: str, here: str) -> bool:
-    """Whether both ends of a connection are one machine: it calls its own address from that very address."""
+    """Return whether both ends of a connection are on one machine: a machine calls its own address from that same address."""
     theirs, ours = _address(caller), _address(here)
     return theirs is not None and (theirs.is_loopback or theirs == ours)

@@ -1,8 +1,8 @@
-"""Audit log: who changed what at a node, each entry chained to the one before by its hash. Nothing of what was said to models.
+"""Audit log: the changes made to a node and their authors, as a hash chain. It holds nothing of what models were asked.
 
-Entries are in the site's store, those of each node under its own id; every node shows all. Whoever changes one, or leaves one
-out, breaks its node's chain. Who can write to the store may write a whole chain anew, or leave out the last entries: note the
-last hash elsewhere where that matters.
+Entries are in the site's store, those of each node under its own id; every node shows all. To change an entry or to leave one
+out breaks its node's chain. A person with write access to the store could rewrite a whole chain, or leave out the last entries:
+where that matters, note the last hash elsewhere.
 """
 
 import asyncio
@@ -22,21 +22,21 @@ from registry.store import Change, Delete, Put, Space, Store
 log = logging.getLogger("modelvine.audit")
 
 MAX_ENTRIES = 1_000
-"""Entries that are kept of one node; the oldest go first."""
+"""Entries that are kept of one node; beyond that, the oldest are deleted."""
 
 MAX_PENDING = 1_000
-"""Entries that wait for a store that does not work; of more the newest are lost, which the log says."""
+"""Entries that wait for a store that does not work; beyond that, new entries are lost, and an error is logged."""
 
 MAX_TARGET = 200
-"""Characters of what was changed that are kept."""
+"""Characters that are kept of an entry's target."""
 
 NOTHING = "0" * 64
-"""What the first entry of a node is chained to."""
+"""Predecessor hash of a node's first entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One change. `at` is Unix time, `number` counts the entries of `node`, `before` is the hash of the entry before."""
+    """One change. `at` is Unix time, `number` counts the entries of `node`, `before` is the previous entry's hash."""
 
     node: str
     number: int
@@ -49,14 +49,14 @@ class AuditEntry:
 
 
 def chained(entry: AuditEntry) -> str:
-    """Return the hash that an entry has: SHA-256 of all its other fields, as JSON with sorted names."""
+    """Return the hash of an entry: SHA-256 of all its other fields, as JSON with sorted names."""
     said = {name: value for name, value in asdict(entry).items() if name != "hash"}
     text = json.dumps(said, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def faults(entries: Iterable[AuditEntry]) -> Sequence[str]:
-    """Say where the chains of nodes are broken: an entry that was changed, one that is missing; nothing where all is well."""
+    """Return where the chains of nodes are broken: entries that were changed or are missing; empty if all are intact."""
     found: list[str] = []
     last: dict[str, AuditEntry] = {}
     for entry in sorted(entries, key=lambda one: (one.node, one.number)):
@@ -78,7 +78,7 @@ _SETTINGS = "settings"
 
 
 class AuditLog:
-    """The entries of a site: written for this node, read for all. Lives on one event loop."""
+    """Audit log of a site: writes this node's entries, reads those of all nodes. Lives on one event loop."""
 
     def __init__(self, store: Store, node: PeerId, wall: Clock) -> None:
         """`wall` returns Unix time."""
@@ -92,7 +92,7 @@ class AuditLog:
         self._settings: Put | None = None
 
     def changes(self) -> Iterator[Change]:
-        """Yield what a store that was emptied has to be told: the entries are gone with it."""
+        """Yield the changes to repeat in a store that was emptied; the entries were lost with its content."""
         if self._settings is not None:
             yield self._settings
 
@@ -104,7 +104,7 @@ class AuditLog:
             self._number, self._hash = own[-1].number, own[-1].hash
 
     async def add(self, who: str, action: str, target: str = "") -> None:
-        """Write who did what; where the store does not work, with what comes next."""
+        """Write an entry; where the store does not work, the entry is written together with the next one."""
         async with self._turn:
             entry = AuditEntry(
                 self._node,
@@ -126,7 +126,10 @@ class AuditLog:
             await self._write()
 
     async def note_settings(self, shown: Mapping[str, str], who: str) -> None:
-        """Write which settings are others than at the last start; raise `StoreUnavailable`. `shown` holds no secrets."""
+        """Write an entry for each setting that differs from the last start; raise `StoreUnavailable`.
+
+        `shown` holds no secrets.
+        """
         held = (await self._store.read(Space.SELF)).get(_SETTINGS, b"")
         try:
             before = _SHOWN.validate_json(held) if held else shown
@@ -140,7 +143,7 @@ class AuditLog:
         await self._store.write(self._settings)
 
     async def entries(self) -> Sequence[AuditEntry]:
-        """Return the entries of all nodes of the site, those of each in order; raise `StoreUnavailable`."""
+        """Return the entries of all nodes of the site, by node and number; raise `StoreUnavailable`."""
         held = await self._store.read(Space.AUDIT)
         found = (_thaw(name, value) for name, value in held.items())
         return sorted((one for one in found if one), key=lambda one: (one.node, one.number))
@@ -173,5 +176,5 @@ def _thaw(name: str, value: bytes) -> AuditEntry | None:
 
 
 def read(rows: Iterable[Mapping[str, object]]) -> Sequence[AuditEntry]:
-    """Read entries as the interface shows them; raise `ValueError` for what is none."""
+    """Read entries in the form that the API shows them; raise `ValueError` for an invalid one."""
     return [_ENTRY.validate_python(row) for row in rows]

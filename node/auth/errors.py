@@ -1,17 +1,17 @@
-"""What keys can be refused for.
+"""Errors of authentication and authorization.
 
 AuthError
 ├── KeyMissing       no key was shown where one is needed
-├── KeyUnknown       what was shown is no key of this site
-├── KeyExpired       its time is over
-├── KeyRevoked       an operator ended it
+├── KeyUnknown       the key is not valid at this site
+├── KeyExpired       the key has expired
+├── KeyRevoked       an operator revoked the key
 ├── GrantRefused     a grant is damaged, forged, or not for this node
-├── RoleNotAllowed   its role is for something else
-├── ModelNotAllowed  it is not for this model
+├── RoleNotAllowed   the key's role does not allow this
+├── ModelNotAllowed  the key does not allow this model
 ├── Limited
-│   ├── RateExceeded   more in a minute than the key allows, or an address without one
-│   ├── TooManyAtOnce  more at one time
-│   └── DaySpent       more in a day
+│   ├── RateExceeded   too many requests or tokens in a minute, for a key or an address
+│   ├── TooManyAtOnce  too many concurrent requests
+│   └── DaySpent       too many tokens in a day
 ├── KeyExists        another key has this name
 └── NoSuchKey        no key has this name
 """
@@ -81,4 +81,4 @@ class NoSuchKey(AuthError):
 
 
 OF_KEYS = (KeyMissing, KeyUnknown, KeyExpired, KeyRevoked, GrantRefused)
-"""What another key would mend."""
+"""Errors that another key could avoid."""

@@ -1,6 +1,6 @@
-"""Forwarded callers: whose address a proxy tells that the operator trusts, by X-Forwarded-For. What others tell has no effect.
+"""Forwarded callers: their addresses, as trusted proxies report them in X-Forwarded-For. Other senders' headers have no effect.
 
-The right-most address that is no trusted proxy's counts: what stands left of it anybody may have written.
+The right-most address that is not a trusted proxy's counts: any client can have written what is left of it.
 """
 
 import re
@@ -13,17 +13,17 @@ from router.ssrf_guard import Network
 FORWARDED_FOR = "x-forwarded-for"
 
 MAX_HOPS = 32
-"""Proxies in a row that are believed; of more only the last is."""
+"""Longest chain of proxies that is believed; of a longer one only the last proxy's own address is."""
 
-_SITE_BITS = 64  # whoever has one address of such a network has them all (RFC 6177)
-# A zone says nothing outside of the machine that wrote it (RFC 4007 11.2).
+_SITE_BITS = 64  # a site that has one address of such a network has them all (RFC 6177)
+# A zone has no meaning outside the machine that wrote it (RFC 4007 11.2).
 _IPV6 = r"([0-9A-Fa-f.]*:[0-9A-Fa-f:.]{1,44})(?:%[A-Za-z0-9._~-]{1,32})?"
 _PORT = r"(?::[0-9]{1,5})?"
 _HOP = re.compile(rf"([0-9.]{{7,15}}){_PORT}|\[{_IPV6}\]{_PORT}|{_IPV6}")
 
 
 class TrustedProxies:
-    """Proxies whose word is taken for whom they speak."""
+    """Proxies that are trusted to report the addresses of their callers."""
 
     def __init__(self, networks: Iterable[str] = ()) -> None:
         """Take addresses and networks; raise `ValueError`."""
@@ -36,14 +36,14 @@ class TrustedProxies:
         return bool(self._networks) and _is_within(address, self._networks)
 
     def caller_of(self, address: str, told: Iterable[str]) -> str:
-        """Return the address of who asks; `address` is whom the connection is from, `told` what the lines of the header tell."""
+        """Return the caller's address; `address` is the connection's peer, `told` the values of its X-Forwarded-For lines."""
         if address not in self:
             return address
         hops = ",".join(told).rsplit(",", MAX_HOPS)
         caller = ""
         for hop in reversed(hops[-MAX_HOPS:]):
             caller = _read(hop)
-            # Whoever writes what nobody understands is not believed at all.
+            # A header with an unreadable hop is not believed at all.
             if not caller:
                 return address
             if caller not in self:
@@ -56,7 +56,7 @@ NO_PROXIES = TrustedProxies()
 
 @lru_cache(maxsize=4096)
 def network_of(address: str) -> str:
-    """Return what counts as one address: an IPv4 address, or the /64 of an IPv6 one."""
+    """Return what counts as one address: an IPv4 address, or the /64 network of an IPv6 address."""
     read = _address(address)
     if not isinstance(read, IPv6Address):
         return address if read is None else str(read)
@@ -64,7 +64,7 @@ def network_of(address: str) -> str:
 
 
 def _read(hop: str) -> str:
-    """Return the address of one hop; empty for what is none."""
+    """Return the address of one hop; empty if it is not an address."""
     found = _HOP.fullmatch(hop.strip(" \t"))
     read = _address(found[1] or found[2] or found[3]) if found else None
     return "" if read is None else str(read)
@@ -77,7 +77,7 @@ def _is_within(address: str, networks: tuple[Network, ...]) -> bool:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """Read an IP literal, without its zone; an IPv4 address in IPv6's clothes counts as what it is."""
+    """Read an IP literal, without its zone; an IPv4-mapped IPv6 address counts as the IPv4 address."""
     try:
         read = ip_address(text.partition("%")[0])
     except ValueError:

@@ -1,12 +1,12 @@
-"""Grants: keys that a node signs, and that other sites check without asking it. Whoever holds one can pass on a narrower one.
+"""Grants: keys that a node signs, and that other sites check without asking it. A holder can pass on a narrower grant.
 
     mv_grant_ base64url( version  issuer  blocks                                    secret )
                          1        32      count, each: length body signature       0 or 32
 
-Each block names the terms under which it holds, and the key that signs the next one; all of them must hold, so a later block only
-narrows. The issuer's key, which its peer id implies, signs the first. At the end stands the secret of the key that the last block
-names: who has it may ask, and may add a block. Without it a grant is *sealed*: its last block names the one node that may show
-it, and over TLS only that node can. docs/protocol.md, section 9.
+Each block names the terms under which it holds, and the key that signs the next block. All blocks must hold, so a later block
+only narrows. The issuer's key, which its peer id implies, signs the first block. At the end stands the secret of the key that
+the last block names: its bearer may send requests, and may add a block. Without the secret a grant is *sealed*: its last block
+names the one node that may show it, and over TLS only that node can. See docs/protocol.md, section 9.
 """
 
 import hashlib
@@ -27,14 +27,14 @@ from registry.records import PeerId
 from registry.wire import GRANT_CHARACTERS
 
 GRANT_PREFIX = f"{PREFIX}grant_"
-"""What every grant begins with; it is a key of ours, so it counts even where nobody needs one."""
+"""Prefix of every grant. A grant has the prefix of a key, so it is checked even where no key is needed."""
 
 MAX_CHARACTERS = 6_144
 """The longest text that is read as a grant."""
 
 MAX_BLOCKS = 5
 MAX_PASSES = 3
-"""How often a grant may be passed on at most."""
+"""Upper bound on how often a grant may be passed on."""
 
 MAX_PATTERNS = 16
 MAX_NODES = 16
@@ -57,7 +57,7 @@ class Terms(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     key: Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{64})?$")] = ""
-    """Raw public key that signs the next block, in hexadecimal; empty where none may follow."""
+    """Raw public key that signs the next block, in hexadecimal; empty if no block may follow."""
 
     expires: Annotated[int, Field(ge=1, lt=2**40)]
     models: Annotated[tuple[Pattern, ...], Field(max_length=MAX_PATTERNS)] = ()
@@ -71,7 +71,7 @@ class Terms(BaseModel):
     holder: Annotated[str, StringConstraints(pattern=r"^(?:[1-9A-HJ-NP-Za-km-z]{40,64})?$")] = ""
 
     def allowance(self) -> Allowance:
-        """Return them as what a key allows."""
+        """Return the terms as a key's allowance."""
         return Allowance(**self.model_dump(include={*Allowance.model_fields}))
 
 
@@ -86,7 +86,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A grant as it was read: well formed, not checked. `secret` is empty where it is sealed."""
+    """A grant as it was read: well formed, not checked. `secret` is empty if it is sealed."""
 
     issuer: bytes
     blocks: tuple[Block, ...]
@@ -97,22 +97,22 @@ class Grant:
 
     @property
     def id(self) -> str:
-        """What its issuer takes back: of no other issuer has a grant this id."""
+        """Id by which its issuer revokes it; grants of other issuers never have the same id."""
         return hashlib.sha256(self.issuer + self.blocks[0].body).hexdigest()[:GRANT_CHARACTERS]
 
     @property
     def peer(self) -> PeerId:
-        """The node that issued it; raise `InvalidSignature` where its key is nobody's."""
+        """The node that issued it; raises `InvalidSignature` if the issuer's key is invalid."""
         return signing.peer_of(self.issuer)
 
     @property
     def expires(self) -> int:
-        """When it ends, in Unix time: with the first of its terms that does."""
+        """Unix time at which it ends: the earliest expiry of its blocks."""
         return min(block.terms.expires for block in self.blocks)
 
     @property
     def narrowing(self) -> tuple[Block, ...]:
-        """The blocks without the one that seals it."""
+        """The blocks without the one that seals the grant."""
         return self.blocks[:-1] if self.blocks[-1].terms.holder else self.blocks
 
 
@@ -125,7 +125,7 @@ def issue(identity: signing.Identity, terms: Terms) -> Grant:
 
 
 def narrow(grant: Grant, terms: Terms) -> Grant:
-    """Return a grant for somebody else, whose further terms hold as well; raise `GrantRefused` where it may not be passed on."""
+    """Return a grant to pass on, under which `terms` hold as well; raise `GrantRefused` if it may not be passed on."""
     left = grant.blocks[-1].terms.passes
     if not left:
         raise GrantRefused("this grant may not be passed on")
@@ -136,12 +136,12 @@ def narrow(grant: Grant, terms: Terms) -> Grant:
 
 
 def seal(grant: Grant, holder: PeerId) -> Grant:
-    """Return what only one node may show: it holds no secret."""
+    """Return the grant sealed for one node, without its secret."""
     return _extended(grant, Terms(expires=grant.expires, holder=holder))
 
 
 def written(grant: Grant) -> str:
-    """Return a grant as it is shown."""
+    """Return the text form of a grant."""
     raw = bytearray((_VERSION,)) + grant.issuer + bytes((len(grant.blocks),))
     for block in grant.blocks:
         raw += len(block.body).to_bytes(2) + block.body + block.signature
@@ -149,7 +149,7 @@ def written(grant: Grant) -> str:
 
 
 def read(text: str) -> Grant:
-    """Read a grant; raise `GrantRefused` for what is none, or was cut off."""
+    """Read a grant; raise `GrantRefused` for any other text, and for a truncated grant."""
     damaged = GrantRefused("this grant is damaged: copy it whole")
     if not text.startswith(GRANT_PREFIX) or len(text) > MAX_CHARACTERS or not text.isascii():
         raise damaged
@@ -158,7 +158,7 @@ def read(text: str) -> Grant:
         raw = urlsafe_b64decode(coded + "=" * (-len(coded) % 4))
     except (Base64Error, ValueError):
         raise damaged from None
-    # One spelling of a grant: the decoder passes over what is no base64.
+    # A grant has one spelling only; the decoder alone would skip characters that are not base64.
     if urlsafe_b64encode(raw).decode().rstrip("=") != coded:
         raise damaged
     head = 1 + signing.KEY_BYTES
@@ -180,9 +180,10 @@ def read(text: str) -> Grant:
 
 
 def check(grant: Grant, *, holder: PeerId | None = None) -> None:
-    """Raise `GrantRefused` unless a grant is signed as it says, and is its bearer's, or the node's that shows it.
+    """Raise `GrantRefused` unless a grant's signatures match, and it belongs to its bearer, or to the node `holder`.
 
-    What costs most comes last; one signature at most is checked in vain. Terms are not compared with anything here.
+    The most expensive checks come last; a forged grant costs one failed signature check at most. The terms themselves, such
+    as expiry and models, are not checked here.
     """
     forged = GrantRefused("the signature of this grant does not match its issuer")
     last = grant.blocks[-1].terms
@@ -212,7 +213,7 @@ def check(grant: Grant, *, holder: PeerId | None = None) -> None:
 
 @lru_cache(maxsize=4_096)
 def _verify(public: bytes, body: bytes, signature: bytes) -> None:
-    """Check one signature; those that hold are remembered, so a forger makes us check one of his at most."""
+    """Check one signature. Valid ones are cached, so a forged grant costs at most one check of a forged signature."""
     signing.verify(public, _DOMAIN, body, signature)
 
 

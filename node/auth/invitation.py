@@ -1,10 +1,10 @@
-"""Invitation: a grant, and the way to the mesh in which it holds, as one string.
+"""Invitation: a grant, and the contact of the mesh in which it holds, as one string.
 
     GRANT                                      a key: `OPENAI_API_KEY`
     GRANT.base64url(JSON)                      the same, for `modelvine up --join` too
     mv_node_base64url(JSON)                    with the mesh's key: for `modelvine up --join` alone
 
-One that holds the mesh's key is not taken as a key for models: it would travel with every request.
+An invitation that holds the mesh's key is refused as a key for models: the mesh's key would travel with every request.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -20,10 +20,10 @@ from node.auth.grants import GRANT_PREFIX, Grant
 from node.auth.keys import PREFIX
 
 NODE_PREFIX = f"{PREFIX}node_"
-"""What an invitation begins with that holds the mesh's key."""
+"""Prefix of an invitation that holds the mesh's key."""
 
 INVITED = (GRANT_PREFIX, NODE_PREFIX)
-"""What is no plain key, but a grant or holds one."""
+"""Prefixes of keys that are a grant or hold one."""
 
 MAX_CHARACTERS = 12_288
 MAX_ADDRESSES = 8
@@ -32,7 +32,7 @@ _Address = Annotated[str, StringConstraints(pattern=r"^/[!-~]{1,255}$")]
 
 
 class MeshContact(BaseModel):
-    """Way to a mesh: addresses of its nodes, and its swarm key as 64 hexadecimal characters, empty for an open mesh."""
+    """Contact of a mesh: addresses of its nodes, and its swarm key as 64 hexadecimal characters, empty for an open mesh."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
@@ -47,7 +47,7 @@ class MeshContact(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """A grant, and where it is of use."""
+    """A grant, and the mesh in which it can be used."""
 
     grant: Grant
     addresses: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Invitation:
 
 
 def written(invitation: Invitation) -> str:
-    """Return an invitation as it is handed over."""
+    """Return the text form of an invitation."""
     grant = grants.written(invitation.grant)
     addresses = invitation.addresses[:MAX_ADDRESSES]
     if invitation.swarm_key:
@@ -69,7 +69,7 @@ def written(invitation: Invitation) -> str:
 
 
 def read(text: str) -> Invitation:
-    """Read an invitation; raise `GrantRefused` with what is wrong with it. It is not checked who signed the grant."""
+    """Read an invitation; raise `GrantRefused` with the reason if it is invalid. The grant's signatures are not checked."""
     text = text.strip()
     if not text.startswith(INVITED):
         raise GrantRefused(
@@ -87,7 +87,7 @@ def read(text: str) -> Invitation:
 
 
 def grant_in(text: str) -> Grant:
-    """Return the grant in what is shown as a key; raise `GrantRefused`."""
+    """Return the grant in a text that was sent as a key; raise `GrantRefused`."""
     if text.startswith(NODE_PREFIX):
         raise GrantRefused(
             "this invitation is for a node (modelvine up --join): ask for one for users"

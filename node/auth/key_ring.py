@@ -1,7 +1,7 @@
-"""Keys of a site: kept in its store, known to each of its nodes, looked up by hash.
+"""Key ring of a site: its keys are kept in its store, known to each of its nodes, and looked up by hash.
 
-A change is durable first, then holds here, then at the other nodes that share the store: they look for its mark twice a second.
-While the store does not answer, the keys that are known go on to hold.
+A change is made durable first, then takes effect at this node, then at the other nodes that share the store: each looks for the
+mark of a change twice a second. While the store does not answer, known keys stay valid.
 """
 
 import asyncio
@@ -35,23 +35,23 @@ from registry.wire import MAX_REVOKED
 log = logging.getLogger("modelvine.keys")
 
 PERIOD = 0.5
-"""Seconds between two looks at what other nodes have changed."""
+"""Seconds between two checks for changes by other nodes."""
 
 KEPT_SECONDS = 30 * 86_400.0
-"""How long a key that has ended is remembered, so that its holder is told so."""
+"""How long an ended key is remembered, so that its holder is told that it ended."""
 
 MAX_HEARD = 16_384
-"""Revocations of other nodes that are remembered; beyond it those go first that end first."""
+"""Revocations of other nodes that are remembered; beyond that, those that end first are forgotten first."""
 
 CONTROL_TOKEN = "control.token"  # noqa: S105 (a file's name)
-"""Name of the node's own token among its keys: the first operator."""
+"""Name of the node's control token among its keys; the token is the first operator's key."""
 
 _MARK = "keys"
 _EXPIRES_DIGITS = 13
 
 
 class KeyRing:
-    """The keys that this node knows, and how they are changed. Lives on one event loop."""
+    """The keys that this node knows, and the operations that change them. Lives on one event loop."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class KeyRing:
     ) -> None:
         """`wall` returns Unix time; the holder of `token` is an operator.
 
-        `identity` signs grants; those that `trusted` nodes signed hold here too.
+        `identity` signs grants; grants that `trusted` nodes signed are valid here too.
         """
         self._store = store
         self._wall = wall
@@ -82,7 +82,7 @@ class KeyRing:
 
     @property
     def keys(self) -> Sequence[ApiKey]:
-        """All keys of users, by name."""
+        """All keys of users, sorted by name."""
         found = self.table.by_name
         return [found[name] for name in sorted(found) if name != CONTROL_TOKEN]
 
@@ -91,15 +91,15 @@ class KeyRing:
         return self._wall()
 
     def find(self, secret: str) -> ApiKey | None:
-        """Return the key that is shown, ended or not; raise `GrantRefused` for a grant that opens nothing here."""
+        """Return the key for a secret, ended or not; raise `GrantRefused` for a grant that is not valid here."""
         return self.table.find(secret)
 
     def granted(self, text: str, holder: PeerId | None = None) -> ApiKey:
-        """Return what a grant allows that `holder` shows, ended or not; raise `GrantRefused`."""
+        """Return the key for a grant that `holder` shows, ended or not; raise `GrantRefused`."""
         return self.table.granted(text, holder)
 
     def on_change(self, listener: Callable[[KeyTable], None]) -> None:
-        """Have `listener` told of the table whenever it changes."""
+        """Call `listener` with the table whenever it changes."""
         self._listeners.append(listener)
 
     async def restore(self) -> None:
@@ -111,13 +111,13 @@ class KeyRing:
         self._take(key for name, row in rows.items() if (key := _thaw(name, row)) is not None)
 
     async def follow(self) -> None:
-        """Take in what other nodes change, until cancelled."""
+        """Apply the changes of other nodes, until cancelled."""
         while True:
             await asyncio.sleep(PERIOD)
             await self.look()
 
     async def look(self) -> None:
-        """Take in what other nodes of the site have changed, if anything, and keep what was heard of others."""
+        """Apply the changes that other nodes of the site have made, if any, and store the revocations that were heard."""
         try:
             await self.save()
             if not self._store.shared:
@@ -136,9 +136,9 @@ class KeyRing:
             self._reached = True
 
     async def create(self, wanted: Mapping[str, Allowance]) -> Mapping[str, str]:
-        """Make keys, all or none, and return them by name.
+        """Create keys, all or none, and return their secrets by name.
 
-        Raise `KeyExists` for a name that has a key which opens something, `LimitReached`, or `StoreUnavailable`.
+        Raise `KeyExists` for a name whose key has not ended, `LimitReached`, or `StoreUnavailable`.
         """
         async with self._changing:
             now = self._wall()
@@ -156,7 +156,10 @@ class KeyRing:
             return made
 
     async def grant(self, name: str, terms: Terms) -> Grant:
-        """Sign a grant, which counts among the keys of this site; raise as `create` does."""
+        """Sign a grant, which counts among the keys of this site.
+
+        Raise as `create` does, and `GrantRefused` if the node has no identity to sign with.
+        """
         if self._identity is None:
             raise GrantRefused("this node has no key to sign with")
         async with self._changing:
@@ -181,13 +184,13 @@ class KeyRing:
             return made
 
     def revocations(self) -> tuple[Revocation, ...]:
-        """Return the grants that this very node signed, that were revoked and have not ended by themselves."""
+        """Return the revocations of grants that this node itself signed and that have not expired."""
         now, own = self._wall(), self._rules.node
         found = (k for k in self.keys if k.issuer == own and k.revoked and k.expires > now)
         return tuple(sorted(Revocation(k.grant, int(k.expires)) for k in found))
 
     def hear(self, issuer: PeerId, revoked: Iterable[Revocation]) -> None:
-        """Take in which grants another node has revoked, for good; of those who are not trusted here nothing is taken."""
+        """Take in another node's revocations of grants, which are permanent; ignore those of nodes that are not trusted."""
         if issuer not in self._rules.trusted:
             return
         now = self._wall()
@@ -198,7 +201,7 @@ class KeyRing:
             self._take(self.keys)
 
     async def save(self) -> None:
-        """Keep what was heard since the last time; raise `StoreUnavailable`."""
+        """Store the revocations that were heard since the last call; raise `StoreUnavailable`."""
         if self._unsaved:
             news, now = tuple(self._unsaved), self._wall()
             ended = [grant for grant, one in self._heard.items() if one.expires <= now]
@@ -212,7 +215,10 @@ class KeyRing:
                 self._heard.pop(grant, None)
 
     async def rotate(self, name: str) -> str:
-        """Replace a key by a new one that allows the same; the old one opens nothing any more. Raise `NoSuchKey`."""
+        """Replace a key by a new one that allows the same, and return its secret; the old key is no longer valid.
+
+        Raise `NoSuchKey`, `KeyExists` for a grant, or `StoreUnavailable`.
+        """
         async with self._changing:
             held = self._held(name)
             if held.issuer:
@@ -222,7 +228,7 @@ class KeyRing:
             return secret
 
     async def revoke(self, name: str) -> None:
-        """End a key, at once and for good; raise `NoSuchKey`."""
+        """End a key, at once and permanently; raise `NoSuchKey`."""
         async with self._changing:
             held = self._held(name)
             if not held.revoked:
@@ -241,7 +247,7 @@ class KeyRing:
         rows = [Put(Space.KEYS, n, key.model_dump_json().encode()) for n, key in changed.items()]
         gone = (Delete(Space.KEYS, name) for name in over)
         await self._store.write(*rows, *gone, Put(Space.MARKS, _MARK, mark))
-        # Another node may have changed other keys meanwhile: its mark was not ours, and is looked for again.
+        # In a shared store another node may have changed other keys meanwhile: the next `look` compares the mark again.
         if not self._store.shared:
             self._mark = mark
         kept = (key for key in self.keys if key.name not in changed and key.name not in over)
@@ -268,13 +274,13 @@ class KeyRing:
 
 
 def _is_over(key: ApiKey, now: float) -> bool:
-    """Whether a key has opened nothing for so long that nobody has to be told why; a grant is known until its time is over."""
+    """Return whether a key ended so long ago that it can be forgotten; for a grant, the time counts from its expiry."""
     ends = key.expires if key.issuer else key.revoked or key.expires
     return bool(ends) and now - ends > KEPT_SECONDS
 
 
 def _revocations(rows: Mapping[str, bytes]) -> Iterator[Revocation]:
-    """Read what a store holds; what no version wrote revokes nothing."""
+    """Read the revocations in a store; rows that no version wrote are skipped."""
     for name, row in rows.items():
         if row.isdigit() and len(row) <= _EXPIRES_DIGITS:
             yield Revocation(name, int(row))
@@ -287,7 +293,7 @@ def _made(name: str, secret: str, allowed: Allowance, now: float) -> ApiKey:
 
 
 def _thaw(name: str, row: bytes) -> ApiKey | None:
-    """Read what a store holds; what no version wrote opens nothing."""
+    """Read a key in a store; return `None` for a row that no version wrote."""
     try:
         found = ApiKey.model_validate_json(row)
     except ValidationError:

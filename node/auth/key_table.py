@@ -1,4 +1,4 @@
-"""Table of the keys that a node knows: by hash, and grants by what they say. On the path of every request."""
+"""Table of the keys that a node knows: keys by hash, grants by their content. On the path of every request."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from registry.errors import InvalidSignature
 from registry.records import PeerId
 
 MAX_CHECKED = 1_024
-"""Grants that a process remembers to have checked."""
+"""Checked grants that a process remembers."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrantRules:
-    """Which grants hold at `node` besides those of its site: those of `trusted` issuers that are not `revoked`."""
+    """Grants that are valid at `node` besides those of its site: those of `trusted` issuers that are not `revoked`."""
 
     node: str = ""
     trusted: frozenset[PeerId] = frozenset()
@@ -26,7 +26,7 @@ class GrantRules:
 
 
 class KeyTable:
-    """Keys by hash, and by name. Read on the path of every request; replaced whole when anything changes."""
+    """Keys by hash, and by name. Read on the path of every request; replaced as a whole when anything changes."""
 
     __slots__ = ("_by_hash", "_checked", "by_name", "rules")
 
@@ -38,11 +38,11 @@ class KeyTable:
 
     @property
     def keys(self) -> tuple[ApiKey, ...]:
-        """All of them."""
+        """All keys."""
         return tuple(self.by_name.values())
 
     def find(self, secret: str) -> ApiKey | None:
-        """Return the key that is shown, ended or not; raise `GrantRefused` for a grant that opens nothing here."""
+        """Return the key for a secret, ended or not; raise `GrantRefused` for a grant that is not valid here."""
         if secret.startswith(INVITED):
             return self.granted(secret)
         if len(secret) > MAX_KEY_CHARACTERS:
@@ -50,9 +50,9 @@ class KeyTable:
         return self._by_hash.get(hash_of(secret))
 
     def granted(self, text: str, holder: PeerId | None = None) -> ApiKey:
-        """Return what a grant allows, ended or not; raise `GrantRefused`.
+        """Return the key for a grant, ended or not; raise `GrantRefused`.
 
-        Where another node shows it, `holder` is that node. Signatures are checked last, and once.
+        `holder` is the node that shows the grant, `None` for a client. Signatures are checked last, and once.
         """
         found = self._checked.get((text, holder))
         if found is None:
@@ -65,7 +65,7 @@ class KeyTable:
         return found
 
     def _key_of(self, grant: Grant) -> ApiKey:
-        """Return what the terms of a grant allow here, unchecked; raise `GrantRefused`."""
+        """Return the key that the terms of a grant make here; raise `GrantRefused`. Signatures are not checked."""
         for block in grant.blocks:
             if block.terms.nodes and self.rules.node not in block.terms.nodes:
                 raise GrantRefused("this grant is not for this node")

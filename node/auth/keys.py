@@ -1,6 +1,6 @@
-"""API keys of users: what each may ask, as it is kept. Only a hash is kept: the key itself is shown once, when it is made.
+"""API keys of users, and what each allows. Only a hash is stored: the key itself is shown once, when it is created.
 
-A key holds 192 random bits, so a plain SHA-256 of it tells nobody what it is.
+A key holds 192 random bits, so it cannot be found from its plain SHA-256.
 """
 
 import hashlib
@@ -15,17 +15,17 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 PREFIX = "mv_"
-"""What every key begins with: whatever does not is no key of ours."""
+"""Prefix of every key of a site; any other text is not such a key."""
 
 KEY_BYTES = 24
 HINT_CHARACTERS = 8
-"""Characters of a key by which people recognise it; 30 bits of it stay known."""
+"""Leading characters of a key that are stored and shown, so that people recognise it; they reveal 30 of its bits."""
 
 MAX_KEY_CHARACTERS = 128
 """The longest text that is looked up as a key."""
 
 MAX_KEYS = 20_000
-"""Keys of one site."""
+"""Most keys of one site."""
 
 MAX_PATTERNS = 64
 MAX_MODEL_LIMITS = 16
@@ -38,20 +38,20 @@ Rate = Annotated[int, Field(ge=0, le=MAX_RATE)]
 
 
 class Role(StrEnum):
-    """What the holder of a key may do."""
+    """Role of a key: what its holder may do."""
 
     USER = "user"
-    """Ask models."""
+    """Use models."""
 
     VIEWER = "viewer"
-    """See what the node shows: nodes, routes, metrics."""
+    """View the node's state: nodes, routes, metrics."""
 
     OPERATOR = "operator"
-    """All of it, and change the node: register, drain, make keys."""
+    """Both, and change the node: register, drain, create keys."""
 
 
 class KeyLimits(BaseModel):
-    """How much may be asked: requests and tokens a minute, tokens a day, requests at one time; 0 for no limit."""
+    """Limits of a key: requests and tokens a minute, tokens a day, concurrent requests; 0 for no limit."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -70,20 +70,20 @@ UNLIMITED = KeyLimits()
 
 
 class ModelLimit(KeyLimits):
-    """Limits of the models that a pattern means, all of them together."""
+    """Limits that all models matching a pattern share."""
 
     model: Pattern
 
     def counts(self, model: str, project: str = "") -> bool:
-        """Whether a request for a model counts, by the name that it has; `project` is set where it asks one project only."""
+        """Return whether a request for a model counts, by the requested name; `project` is set if it is for one project only."""
         return _is_meant(self.model, model, project)
 
 
 class Allowance(KeyLimits):
     """What a key allows; 0 and empty stand for no limit.
 
-    `models` are patterns as shells have them, over `MODEL` and `PROJECT/MODEL`. `expires` is Unix time. `background` says that
-    all its requests come after those of others.
+    `models` are shell patterns that match `MODEL` or `PROJECT/MODEL`. `expires` is Unix time. `background` says that all
+    requests with the key wait behind those of other callers.
     """
 
     role: Role = Role.USER
@@ -95,14 +95,14 @@ class Allowance(KeyLimits):
     @field_validator("model_limits")
     @classmethod
     def _each_once(cls, given: tuple[ModelLimit, ...]) -> tuple[ModelLimit, ...]:
-        # Limits of one pattern have one book.
+        # The limits of one pattern share one set of books.
         if len({limit.model for limit in given}) < len(given):
             raise ValueError("a pattern occurs twice")
         return given
 
 
 class ApiKey(Allowance):
-    """One key: who holds it, and what it allows. `hash` is the SHA-256 of the key; times are Unix time, 0 for never."""
+    """One key: its name, and what it allows. `hash` is the SHA-256 of the key; times are Unix time, 0 for never."""
 
     name: Annotated[str, StringConstraints(pattern=rf"^(?:{NAME.pattern})$")]
     hash: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -110,27 +110,27 @@ class ApiKey(Allowance):
     created: float = 0.0
     revoked: float = 0.0
     issuer: str = ""
-    """Peer id of the node of this site that signed it, where it is a grant; `hash` is then that of the grant's id."""
+    """For a grant, the peer id of the node of this site that signed it; `hash` is then that of the grant's id."""
 
     grant: str = ""
 
     within: "ApiKey | None" = Field(default=None, exclude=True, repr=False)
-    """The grant that this one was passed on from: what that allows holds as well."""
+    """The grant that this one was passed on from; its terms hold as well."""
 
     @property
     def line(self) -> "Iterator[ApiKey]":
-        """This key, and all that it was passed on from."""
+        """This key, and all grants that it was passed on from."""
         key: ApiKey | None = self
         while key is not None:
             yield key
             key = key.within
 
     def opens(self, model: str) -> bool:
-        """Whether the holder may ask a model, by the name that the request has."""
+        """Return whether the holder may use a model, by the name in the request."""
         return all(not key.models or _matches(key.models, model) for key in self.line)
 
     def ended(self, now: float) -> str:
-        """Say why the key opens nothing any more; empty while it does."""
+        """Return why the key is no longer valid; empty while it is valid."""
         if self.revoked:
             return "revoked"
         return "expired" if self.expires and now >= self.expires else ""
@@ -142,13 +142,13 @@ def new_secret() -> str:
 
 
 def hash_of(secret: str) -> str:
-    """Return what is kept of a key."""
+    """Return the hash by which a key is stored."""
     return hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()
 
 
 @lru_cache(maxsize=4096)
 def _matches(patterns: tuple[str, ...], model: str) -> bool:
-    # With its project or without; a model's own name may hold slashes.
+    # The name is matched with and without its project; a model's own name may hold slashes.
     names = (model, model.partition("/")[2])
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in names if name)
 
@@ -157,5 +157,5 @@ def _matches(patterns: tuple[str, ...], model: str) -> bool:
 def _is_meant(pattern: str, model: str, project: str) -> bool:
     if project:
         return _matches((pattern,), f"{project}/{model}") or fnmatchcase(model, pattern)
-    # Who names no project may get any project's: a limit of one of them counts too.
+    # A request without a project may get any project's model, so a limit for one project's model counts too.
     return _matches((pattern,), model) or fnmatchcase(model, pattern.partition("/")[2])

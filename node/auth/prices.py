@@ -1,4 +1,4 @@
-"""Prices of models: what the tokens of a usage row cost, by settings. Of no currency; the first pattern that fits counts."""
+"""Prices of models: the cost of a usage row's tokens, by settings, without a currency. The first matching pattern counts."""
 
 import re
 from collections.abc import Iterable
@@ -13,20 +13,20 @@ _FORM = re.compile(r"(.{1,256})=(\d{1,9}(?:\.\d{1,9})?)/(\d{1,9}(?:\.\d{1,9})?)"
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Price of a million tokens of the models that `pattern` fits: `read` by them, and `written`."""
+    """Prices of a million tokens of the models that match `pattern`: `read` for prompts, `written` for completions."""
 
     pattern: str
     read: float
     written: float
 
     def fits(self, model: str) -> bool:
-        """Whether it is for a model, by `MODEL` or `PROJECT/MODEL`."""
+        """Return whether the price applies to a model, by `MODEL` or `PROJECT/MODEL`."""
         names = (model, model.partition("/")[2])
         return any(fnmatchcase(name, self.pattern) for name in names if name)
 
 
 def parse(text: str) -> Price:
-    """Read `PATTERN=READ/WRITTEN`; raise `ValueError` with a sentence."""
+    """Read `PATTERN=READ/WRITTEN`; raise `ValueError` with the expected form."""
     found = _FORM.fullmatch(text)
     if found is None:
         raise ValueError(
@@ -36,7 +36,7 @@ def parse(text: str) -> Price:
 
 
 def priced(rows: Iterable[UsageRow], prices: Iterable[Price]) -> list[UsageRow]:
-    """Return rows with what they cost."""
+    """Return the rows with their costs."""
     prices = tuple(prices)
     return [replace(row, cost=_cost(row, prices)) for row in rows] if prices else [*rows]
 

@@ -1,4 +1,4 @@
-"""Principal: who a request is from, as far as a key or a place tells, and what that allows."""
+"""Principal: the sender of a request, as far as a key or an address identifies it, and what the sender may do."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,45 +25,45 @@ _MOST_SHOWN = 5
 
 
 class KeyLookup(Protocol):
-    """What knows the keys of a site."""
+    """Lookup of the keys of a site."""
 
     def find(self, secret: str) -> ApiKey | None:
-        """Return the key that is shown, ended or not; raise `GrantRefused` for a grant that opens nothing here."""
+        """Return the key for a secret, ended or not; raise `GrantRefused` for a grant that is not valid here."""
 
 
 class GrantLookup(Protocol):
-    """What knows which grants hold here."""
+    """Lookup of the grants that are valid here."""
 
     def granted(self, text: str, holder: PeerId | None = None) -> ApiKey:
-        """Return what a grant allows that `holder` shows, ended or not; raise `GrantRefused`."""
+        """Return the key for a grant that `holder` shows, ended or not; raise `GrantRefused`."""
 
 
 class NoKeys:
     """A site without keys."""
 
     def find(self, secret: str) -> None:
-        """Know none."""
+        """Return `None` for every secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Holder of a key, or somebody who may ask without one: `address` is set where callers from one have limits together."""
+    """Holder of a key, or a caller that needs none; `address` is set where callers from one address share limits."""
 
     key: ApiKey | None = None
     address: str = ""
 
     @property
     def name(self) -> str:
-        """What the key is called; empty where there is none."""
+        """Name of the key; empty without one."""
         return self.key.name if self.key else ""
 
     @property
     def is_operator(self) -> bool:
-        """Whether a key says that its holder may change this node."""
+        """Whether the principal's key has the role operator, and so may change this node."""
         return self.key is not None and self.key.role is Role.OPERATOR
 
     def ask(self, *models: str) -> None:
-        """Raise `ModelNotAllowed`, or `RoleNotAllowed`, unless all these models may be asked, by the names in the request."""
+        """Raise `ModelNotAllowed` or `RoleNotAllowed` unless all these models may be used, by the names in the request."""
         if (key := self.key) is None:
             return
         if key.role is Role.VIEWER:
@@ -77,11 +77,11 @@ class Principal:
                 )
 
     def sees(self, name: str) -> bool:
-        """Whether a model is shown to the holder, by `PROJECT/MODEL`."""
+        """Return whether a model is shown to the holder, by `PROJECT/MODEL`."""
         return self.key is None or self.key.opens(name)
 
     def look(self) -> None:
-        """Raise `RoleNotAllowed` unless the holder may see what this node shows."""
+        """Raise `RoleNotAllowed` unless the holder may view this node's state."""
         if self.key is not None and self.key.role is Role.USER:
             raise RoleNotAllowed(
                 "this requires a key with the role viewer or operator; your key has the role user"
@@ -91,16 +91,16 @@ class Principal:
 ANYBODY = Principal()
 
 PRINCIPAL = web.RequestKey("principal", Principal)
-"""Who a request is from."""
+"""The principal of a request."""
 
 
 def holder_of(
     secret: str, keys: KeyLookup, now: float, *, keyless: Callable[[], bool]
 ) -> Principal:
-    """Return who shows a key, or nothing; `keyless` says whether its sender may ask without one. `now` is Unix time.
+    """Return the principal for a secret, empty for none; `keyless` says whether the caller needs no key. `now` is Unix time.
 
-    Raise `KeyMissing`, `KeyUnknown`, `KeyExpired`, `KeyRevoked` or `GrantRefused`. Where nobody needs a key, clients that
-    insist on sending one may send any text that does not look like a key of ours.
+    Raise `KeyMissing`, `KeyUnknown`, `KeyExpired`, `KeyRevoked` or `GrantRefused`. Where no key is needed, clients that
+    insist on sending one may send any text without the prefix of a site's keys.
     """
     key = keys.find(secret) if secret else None
     if key is not None:

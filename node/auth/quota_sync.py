@@ -1,8 +1,8 @@
-"""Sync of quotas: what processes and nodes of a site have spent, told to each other ten times a second.
+"""Sync of quotas: the spending of a site's processes and nodes, exchanged ten times a second.
 
-No request waits for it. Between two rounds each process lets through what its own books allow, so all together let through at
-most one request more for each process, and what a burst may have; what was too much is paid back, since it is counted. While
-the store does not answer, each node counts for itself.
+No request waits for it. Between two rounds each process admits what its own books allow, so all processes together exceed a
+limit by at most one request per process, and one burst; the excess is counted, and so paid back. While the store does not
+answer, each node counts for itself.
 """
 
 import asyncio
@@ -18,21 +18,21 @@ PERIOD = 0.1
 """Seconds between two rounds."""
 
 MAX_KEYS = 2_000
-"""Keys that are told of at one time."""
+"""Keys in one exchange with the store."""
 
 _RATE_TTL, _DAY_TTL = 600.0, 2 * DAY
 
 
 class OwnCounters:
-    """Counters of one node, for its processes."""
+    """Counters of one node in memory, for its processes."""
 
     def __init__(self, now: Clock) -> None:
         self._now = now
         self._held: dict[str, tuple[float, float]] = {}
-        """By name: how it stands, and when it is forgotten."""
+        """By name: the counter's value, and when it is forgotten."""
 
     async def count(self, counts: Sequence[Count]) -> Sequence[float]:
-        """Add to counters, and return how each stands."""
+        """Add to counters, and return their new values."""
         now = self._now()
         for name in [name for name, (_, until) in self._held.items() if until < now]:
             del self._held[name]
@@ -47,7 +47,7 @@ class OwnCounters:
 
 
 class QuotaSync:
-    """Keeps the books of one process in step with those of its helpers, and of other nodes."""
+    """Sync of one process's books with those of its helpers and of other nodes."""
 
     def __init__(self, quotas: Quotas, counters: Counters, wall: Clock) -> None:
         """`wall` returns Unix time."""
@@ -58,23 +58,23 @@ class QuotaSync:
         self._listeners: list[Callable[[tuple[QuotaStanding, ...]], None]] = []
 
     def on_standing(self, listener: Callable[[tuple[QuotaStanding, ...]], None]) -> None:
-        """Have `listener` told how all stand, after each round."""
+        """Call `listener` with the standings after each exchange with the store."""
         self._listeners.append(listener)
 
     def hear(self, spent: Iterable[QuotaSpending]) -> None:
-        """Take in what a helper has spent."""
+        """Take in the spending of a helper process."""
         for one in spent:
             before = self._heard.get(one.name)
             self._heard[one.name] = _sum(before, one) if before else one
 
     async def run(self) -> None:
-        """Make rounds until cancelled."""
+        """Run a round every `PERIOD` seconds, until cancelled."""
         while True:
             await asyncio.sleep(PERIOD)
             await self.round()
 
     async def round(self) -> None:
-        """Tell what was spent, and take in how all stand."""
+        """Report what was spent since the last round, and take in the standings of all processes together."""
         own = {one.name: one for one in self._quotas.spent()}
         heard, self._heard = self._heard, {}
         told = [_sum(own.get(name), heard.get(name)) for name in {*own, *heard}]

@@ -1,9 +1,9 @@
-"""Quotas of keys, of models for a key, and of addresses without one: how much each may ask, and how many at one time.
+"""Quotas of keys, of models for a key, and of addresses without a key: request and token rates, and concurrency.
 
-A request takes its part before it is routed, and settles it at its end.
+A request reserves its share before it is routed, and settles it at its end.
 
-Tokens are reserved by estimate, and settled by what the answer tells. The books are this process's own; `Quotas.spent` and
-`learn` keep them in step with those of others.
+Tokens are reserved by estimate, and settled by the usage in the answer. The books are this process's own; `Quotas.spent` and
+`learn` keep them in step with those of other processes.
 """
 
 import math
@@ -21,15 +21,15 @@ from router.openai.usage import TEXT
 from router.requests import Request
 
 USUAL_TOKENS = 256
-"""Tokens that an answer is taken to have where its request says no limit."""
+"""Estimated tokens of an answer whose request sets no limit."""
 
 BYTES_PER_TOKEN = 4
 
 QUIET_SECONDS = 120.0
-"""How long a key's books are kept in step with others' after its last request."""
+"""How long a key's books are kept in step with other processes after its last request."""
 
 MAX_ADDRESSES = 16_384
-"""Addresses whose books are kept; beyond, the one that asked longest ago is forgotten, and begins anew."""
+"""Addresses whose books are kept; beyond that, the least recently used is evicted, and would start anew."""
 
 _OF_KEY = "this key allows"
 _OF_ADDRESS = "without a key, one address may have"
@@ -38,7 +38,7 @@ _LIMIT = re.compile(rb'"max_(?:completion_|output_)?tokens"\s{0,8}:\s{0,8}(\d{1,
 
 @dataclass(frozen=True, slots=True)
 class QuotaSpending:
-    """What one key has spent here that others have not heard of: seconds of both rates, and tokens of the day."""
+    """What one key has spent here and other processes do not know yet: seconds of both rates, and tokens of the day."""
 
     name: str
     requests: float
@@ -48,7 +48,7 @@ class QuotaSpending:
 
 @dataclass(frozen=True, slots=True)
 class QuotaStanding:
-    """How all processes together stand with one key: seconds ahead by both rates, and tokens of the day."""
+    """Total spending of one key at all processes: seconds ahead by both rates, and tokens of the day."""
 
     name: str
     requests: float
@@ -57,7 +57,7 @@ class QuotaStanding:
 
 
 class Books:
-    """What was used of one set of limits."""
+    """Usage of one set of limits."""
 
     __slots__ = ("day", "last", "requests", "tokens", "under_way")
 
@@ -71,14 +71,14 @@ class Books:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Limits, and what was used of them; `whose` begins the sentence that says what they allow."""
+    """Limits and their usage; `whose` begins the error message that states the limit."""
 
     limits: KeyLimits
     books: Books
     whose: str
 
     def objection(self, now: float, wall: float, estimate: int) -> Limited | None:
-        """Return why a request of so many tokens has to wait, `None` where it has not."""
+        """Return why a request of so many tokens has to wait, `None` if it need not."""
         limits, books = self.limits, self.books
         kind: type[Limited] = RateExceeded
         wait, words = 0.0, ""
@@ -94,7 +94,7 @@ class Quota:
         return kind(f"{self.whose} {words}", wait, {}) if wait else None
 
     def begin(self, now: float, wall: float, estimate: int) -> None:
-        """Take a request's part."""
+        """Reserve a request's share."""
         limits, books = self.limits, self.books
         if limits.rpm:
             books.requests.spend(now, requests_a_minute(limits.rpm), 1)
@@ -102,7 +102,7 @@ class Quota:
         books.under_way += 1
 
     def end(self, now: float, wall: float, more: int) -> None:
-        """A request has ended, and took so many tokens more than was estimated."""
+        """Settle a request that has ended; it took `more` tokens than estimated, negative for fewer."""
         self.books.under_way -= 1
         self._spend(now, wall, more)
 
@@ -114,7 +114,7 @@ class Quota:
 
 
 class QuotaTicket:
-    """One request's part of all quotas that it counts for."""
+    """One request's share of all quotas that it counts for."""
 
     __slots__ = ("_now", "_quotas", "_reserved", "_wall")
 
@@ -125,14 +125,14 @@ class QuotaTicket:
         self._wall = wall
 
     def settle(self, tokens: int | None) -> None:
-        """The request has ended, and took so many tokens; `None` where nobody tells: then the estimate counts. Once."""
+        """Settle the ended request, which took so many tokens; for `None` the estimate counts. Later calls do nothing."""
         quotas, self._quotas = self._quotas, ()
         more = 0 if tokens is None else tokens - self._reserved
         for quota in quotas:
             quota.end(self._now(), self._wall(), more)
 
     def headers(self) -> dict[str, str]:
-        """Return what OpenAI's clients read of their limits."""
+        """Return the rate limit headers that OpenAI's clients read."""
         return headers_of(self._quotas, self._now())
 
 
@@ -140,16 +140,16 @@ class Quotas:
     """The books of all keys, and of addresses. Lives on one event loop."""
 
     def __init__(self, now: Clock, wall: Clock, per_address: KeyLimits = UNLIMITED) -> None:
-        """`now` is monotonic, `wall` Unix time. `per_address` limits those who show no key."""
+        """`now` is monotonic, `wall` Unix time. `per_address` limits each address whose callers show no key."""
         self._now = now
         self._wall = wall
         self._per_address = per_address
         self._books: dict[str, Books] = {}
         self._addresses: dict[str, Books] = {}
-        """Of this process alone, who asked last at the end."""
+        """Books of this process alone, the most recently used address last."""
 
     def admit(self, principal: Principal, request: Request) -> QuotaTicket | None:
-        """Take a request's part, `None` where nothing limits who asks; raise a `Limited` error where there is none left."""
+        """Reserve a request's share; return `None` if nothing limits the caller, raise a `Limited` error at a limit."""
         key = principal.key
         if key is None:
             if not principal.address or not self._per_address.limits_anything:
@@ -171,12 +171,12 @@ class Quotas:
         return QuotaTicket(quotas, estimate, self._now, self._wall)
 
     def spent(self) -> Iterator[QuotaSpending]:
-        """Tell, once, what was spent here, by each key that was used lately; forget the others."""
+        """Yield what each recently used key has spent here since the last call; forget the books of other keys."""
         now = self._now()
         for name, books in tuple(self._books.items()):
             requests, tokens, day = books.requests, books.tokens, books.day
             if now - books.last > QUIET_SECONDS and not books.under_way and not day.spent:
-                # The day's budget has to be known when it is used again that day.
+                # A key that has used some of today's budget may be used again today, so its books stay.
                 day.turn(self._wall())
                 if not day.used:
                     del self._books[name]
@@ -185,14 +185,14 @@ class Quotas:
             requests.spent = tokens.spent = day.spent = 0.0
 
     def give_back(self, told: QuotaSpending) -> None:
-        """Nobody could be told of this: it is told with what comes next, as far as it still matters then."""
+        """Take back spending that could not be reported; what still matters is reported with the next round."""
         books, now = self._books.setdefault(told.name, Books()), self._now()
         for gcra, spent in ((books.requests, told.requests), (books.tokens, told.tokens)):
             gcra.spent = min(gcra.spent + spent, max(gcra.due - now, 0.0))
         books.day.spent += told.day
 
     def learn(self, standing: QuotaStanding) -> None:
-        """Take in how all together stand with a key."""
+        """Take in the total spending of a key at all processes."""
         books, now = self._books.setdefault(standing.name, Books()), self._now()
         books.requests.learn(now, standing.requests)
         books.tokens.learn(now, standing.tokens)
@@ -200,16 +200,16 @@ class Quotas:
 
     def _quotas_of(self, key: ApiKey, request: Request) -> list[Quota]:
         quotas = []
-        # What was passed on counts for what it was passed on from, too.
+        # Requests with a grant that was passed on also count for the grants that it was passed on from.
         for one in key.line if key.within else (key,):
             if one.limits_anything:
                 books = self._books.setdefault(one.name, Books())
                 quotas.append(Quota(one, books, _OF_KEY))
             for limit in one.model_limits:
                 names, project = (request.model, *request.fallbacks), request.pin.project
-                # Who names several may be answered by any of them.
+                # A request with fallbacks may be answered by any of its models.
                 if limit.limits_anything and any(limit.counts(name, project) for name in names):
-                    # No key's name holds a blank.
+                    # The blank keeps this name apart from those of keys, which hold none.
                     books = self._books.setdefault(f"{one.name} {limit.model}", Books())
                     quotas.append(Quota(limit, books, f"for {limit.model} {_OF_KEY}"))
         return quotas
@@ -225,7 +225,7 @@ class Quotas:
 
 
 def of_addresses(settings: WebSettings) -> KeyLimits:
-    """Return the limits of an address whose callers show no key."""
+    """Return the limits of one address whose callers show no key."""
     return KeyLimits(
         rpm=settings.rpm_per_address,
         tpm=settings.tpm_per_address,
@@ -234,7 +234,7 @@ def of_addresses(settings: WebSettings) -> KeyLimits:
 
 
 def estimated(request: Request) -> int:
-    """Return how many tokens a request may take: what it says, and what it lets an answer have. Other than texts: 0."""
+    """Return the estimated tokens of a request's prompt and of its longest answer; 0 for kinds other than text."""
     if request.kind not in TEXT:
         return 0
     limits = [int(found) for found in _LIMIT.findall(request.body)]
@@ -242,7 +242,7 @@ def estimated(request: Request) -> int:
 
 
 def headers_of(quotas: Sequence[Quota], now: float) -> dict[str, str]:
-    """Return limits, what is left of them, and when all of it will be, as OpenAI's headers have it: the scarcest of each kind."""
+    """Return OpenAI's rate limit headers for the scarcest of each kind: the limit, what is left, and the time to a reset."""
     shown: dict[str, str] = {}
     if found := [
         (requests_a_minute(q.limits.rpm), q.books.requests) for q in quotas if q.limits.rpm

@@ -1,8 +1,8 @@
 """Rate limits of one key: the generic cell rate algorithm for requests and tokens a minute, and a budget for a day. Pure.
 
-Time is an argument, in seconds. What is spent moves a due time on; a request conforms while that is not too far ahead (ATM
-Forum TM 4.1, 4.4.2). Other processes spend from the same limit: `spent` is what they have not heard of yet, and `learn` what
-they have spent.
+Time is an argument, in seconds. Spending moves a due time forward; a request conforms while the due time is not too far ahead
+(ATM Forum TM 4.1, 4.4.2). Other processes spend from the same limit: `spent` is what they do not know of yet, and `learn` takes
+in what they have spent.
 """
 
 import math
@@ -12,12 +12,12 @@ from functools import lru_cache
 MINUTE, DAY = 60.0, 86_400.0
 
 BURST_PART = 30
-"""A thirtieth of what a minute allows may come at once: in no minute more than both, and one for each other node."""
+"""A thirtieth of a minute's limit may come at once: no minute admits more than both, and one request per other node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A number of units in `period` seconds, of which `burst` may come at once."""
+    """A limit of units in `period` seconds, of which `burst` may come at once."""
 
     limit: int
     burst: float
@@ -25,7 +25,7 @@ class Rate:
 
     @property
     def interval(self) -> float:
-        """Seconds for one unit."""
+        """Seconds per unit."""
         return self.period / self.limit
 
 
@@ -42,35 +42,35 @@ def tokens_a_minute(limit: int) -> Rate:
 
 
 class Gcra:
-    """One due time."""
+    """State of the generic cell rate algorithm: one due time."""
 
     __slots__ = ("due", "spent")
 
     def __init__(self) -> None:
         self.due = 0.0
-        """When all that was spent is paid for."""
+        """Time at which all spending is paid for."""
         self.spent = 0.0
-        """Seconds that were spent here since others last heard of it; negative where more came back."""
+        """Seconds spent here that other processes do not know of yet; negative if more was given back."""
 
     def wait(self, now: float, rate: Rate, cost: float) -> float:
-        """Return the seconds after which so much may be spent, 0 for now; nothing is spent."""
+        """Return the seconds until `cost` may be spent, 0 for now; nothing is spent."""
         cost = min(cost, rate.burst)
         ahead = max(self.due - now, 0.0) + (cost - rate.burst) * rate.interval
-        # Sums of floating point numbers are a little off.
+        # Sums of floating point numbers are slightly inexact.
         return ahead if ahead > 1e-6 else 0.0
 
     def spend(self, now: float, rate: Rate, cost: float) -> None:
-        """Spend so much, or have it back where it is negative."""
+        """Spend `cost` units, or give them back if negative."""
         seconds = cost * rate.interval
         self.due = max(self.due, now) + seconds
         self.spent += seconds
 
     def left(self, now: float, rate: Rate) -> int:
-        """Return how many units may be spent at once now."""
+        """Return how many units may be spent at once at `now`."""
         return max(0, math.floor(rate.burst - max(self.due - now, 0.0) / rate.interval + 1e-6))
 
     def learn(self, now: float, ahead: float) -> None:
-        """Take in how far ahead all processes together are; what was spent here since they were told comes on top."""
+        """Take in how many seconds all processes together are ahead; what was spent here since the last report is added."""
         self.due = now + ahead + self.spent
 
 
@@ -82,28 +82,28 @@ class DayBudget:
     def __init__(self) -> None:
         self._day = 0
         self.used = 0.0
-        """Units of today."""
+        """Units spent today."""
         self.spent = 0.0
-        """Those of them that others have not heard of yet."""
+        """Of these, the units that other processes do not know of yet."""
 
     def wait(self, wall: float, limit: int) -> float:
-        """Return the seconds until a new day where today's units are spent, else 0."""
+        """Return the seconds until the next day if today's units are spent, else 0."""
         self.turn(wall)
         return DAY - wall % DAY if self.used >= limit else 0.0
 
     def spend(self, wall: float, units: float) -> None:
-        """Spend units, or have them back where they are negative."""
+        """Spend units, or give them back if negative."""
         self.turn(wall)
         self.used += units
         self.spent += units
 
     def learn(self, wall: float, used: float) -> None:
-        """Take in what all processes together have used today; what was spent here since they were told comes on top."""
+        """Take in what all processes together have used today; what was spent here since the last report is added."""
         self.turn(wall)
         self.used = used + self.spent
 
     def turn(self, wall: float) -> None:
-        """Begin anew where it is another day."""
+        """Start from zero on a new day."""
         day = int(wall // DAY)
         if day != self._day:
             self._day, self.used, self.spent = day, 0.0, 0.0

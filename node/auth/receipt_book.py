@@ -1,17 +1,17 @@
-"""Receipts of one process that are not in its node's chains yet. No I/O."""
+"""Book of one process's receipts that are not in its node's chains yet. No I/O."""
 
 from node.auth.receipts import Receipt, Side
 from registry.clock import Clock
 from router.openai.usage import Usage
 
 MAX_WAITING = 20_000
-"""Receipts that wait for a store that does not work; of more the newest are lost, which the log says."""
+"""Receipts that wait for a store that does not work; beyond that, new receipts are lost, and an error is logged."""
 
 _MOST_CHARACTERS = 100
 
 
 class ReceiptBook:
-    """What one process has to write down. Lives on one event loop."""
+    """Receipts that one process has yet to write. Lives on one event loop."""
 
     def __init__(self, wall: Clock) -> None:
         """`wall` returns Unix time."""
@@ -22,7 +22,7 @@ class ReceiptBook:
     def add(
         self, side: Side, peer: str, request: str, model: str, usage: Usage | None, seconds: float
     ) -> None:
-        """Write down an answer that ended well just now."""
+        """Add a receipt for an answer that has just ended well."""
         prompt: int | None = None
         completion: int | None = None
         if usage is not None and not usage.estimated:
@@ -32,13 +32,13 @@ class ReceiptBook:
         self.take_in(peer, Receipt(at, request, side, model, prompt, completion, milliseconds))
 
     def take_in(self, peer: str, receipt: Receipt) -> None:
-        """Take in what another process has written down."""
+        """Add a receipt, of another process too; count it as lost if too many wait."""
         if len(self._held) < MAX_WAITING:
             self._held.append((peer, receipt))
         else:
             self.lost += 1
 
     def take(self) -> tuple[tuple[str, Receipt], ...]:
-        """Return what was written down since this was asked last."""
+        """Return, and remove, the receipts that were added since the last call, with their peers."""
         held, self._held = self._held, []
         return tuple(held)

@@ -1,4 +1,4 @@
-"""Comparison of receipts: whether a chain of another node is sound, and where two nodes tell different tokens. Pure."""
+"""Comparison of receipts: whether another node's chain is intact, and where two nodes report different tokens. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from registry.records import PeerId
 
 
 def faults(pages: Sequence[Page], *, node: PeerId, peer: PeerId) -> Sequence[str]:
-    """Say what is wrong with a chain of `node` with `peer`: a page that was changed, is missing, or was not signed by `node`."""
+    """Return what is wrong with `node`'s chain with `peer`: pages that were changed, are missing, or are not signed by `node`."""
     found: list[str] = []
     public = signing.public_of(node)
     for page in pages:
@@ -38,7 +38,7 @@ def faults(pages: Sequence[Page], *, node: PeerId, peer: PeerId) -> Sequence[str
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A request of which two nodes tell different tokens: read and written, by this node and by the other."""
+    """A request with different token counts, prompt and completion, at this node (`here`) and at the other (`there`)."""
 
     request: str
     here: tuple[int, int]
@@ -47,10 +47,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ReceiptComparison:
-    """What two nodes say of each other: answers and tokens on which they agree, and where they do not.
+    """Comparison of two nodes' receipts: the answers and tokens on which they agree, and the differences.
 
-    `only_here` and `only_there` are requests of which the other has no receipt: a node that was killed loses its last ones, and
-    old pages go at different times.
+    `only_here` and `only_there` are requests of which the other node has no receipt: a node that was killed loses its last ones,
+    and the nodes delete old pages at different times.
     """
 
     answers: int
@@ -61,7 +61,7 @@ class ReceiptComparison:
 
 
 def compare(here: Iterable[Page], there: Iterable[Page]) -> ReceiptComparison:
-    """Compare what this node says with what the other says: what one asked, the other served."""
+    """Compare this node's receipts with the other node's: what one asked, the other served."""
     ours = _sums(here, {Side.ASKED: Side.ASKED, Side.SERVED: Side.SERVED})
     theirs = _sums(there, {Side.ASKED: Side.SERVED, Side.SERVED: Side.ASKED})
     both = ours.keys() & theirs.keys()
@@ -80,7 +80,7 @@ def compare(here: Iterable[Page], there: Iterable[Page]) -> ReceiptComparison:
 
 @dataclass(slots=True)
 class _Sum:
-    """Answers of one request: a stream that was continued may have asked one node twice."""
+    """Sum of one request's answers: a continued stream may have asked one node twice."""
 
     answers: int = 0
     prompt: int = 0
@@ -92,7 +92,7 @@ class _Sum:
         return self.prompt, self.completion
 
     def fits(self, other: "_Sum") -> bool:
-        """Whether both say the same, as far as both were told."""
+        """Return whether both sums agree; tokens are compared only if both sides know them."""
         told = self.told and other.told
         return self.answers == other.answers and (self.tokens == other.tokens or not told)
 

@@ -1,7 +1,7 @@
-"""Receipts: what this node asked of each other node and answered it, so that both can compare their sums. Never content.
+"""Receipts: what this node asked of each other node and what it served, so that both can compare sums. Never content.
 
-Each node keeps a chain of pages for each node that it deals with. A page holds the hash of the one before, and is signed; the
-last one grows for a minute. Only answers that ended well have a receipt, at both nodes, with tokens where the worker told them.
+Each node keeps a chain of pages for each node that it deals with. A page holds the hash of the previous page, and is signed; the
+last page grows for a minute. Only answers that ended well have a receipt, at both nodes, with tokens if the worker reported them.
 """
 
 import asyncio
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("modelvine.receipts")
 
 PERIOD = 0.25
-"""Seconds between two writes: what a node that is killed may lose."""
+"""Seconds between two writes: a node that is killed may lose the receipts of that time."""
 
 PAGE_ROWS = 200
 PAGE_SECONDS = 60.0
-"""When a page is full, and how long it grows."""
+"""Longest time for which a page grows; a page is full at `PAGE_ROWS` receipts."""
 
 MAX_PAGES = 512
-"""Pages that a node keeps, of all its chains; the oldest go first."""
+"""Pages that a node keeps, of all its chains; beyond that, the oldest are deleted."""
 
 NOTHING = "0" * 64
-"""What the first page of a chain follows."""
+"""Predecessor hash of a chain's first page."""
 
 DOMAIN = b"modelvine/1/receipts\0"
 _DAY_MS = 86_400_000
 
 
 class Side(StrEnum):
-    """Which part its node had in an answer."""
+    """Role of the node in an answer."""
 
     ASKED = "asked"
     SERVED = "served"
@@ -57,9 +57,9 @@ Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 @dataclass(slots=True)
 class Receipt:
-    """One answer that ended well. `at` is Unix time in milliseconds, tokens are `None` where nobody told them.
+    """One answer that ended well. `at` is Unix time in milliseconds, tokens are `None` if they are not known.
 
-    What other nodes say is looked at by pydantic, what is written down here by nobody.
+    Receipts from other nodes are validated by pydantic; those made here are not validated.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -74,12 +74,12 @@ class Receipt:
 
     @property
     def tokens(self) -> int:
-        """How many it took, as far as it is told."""
+        """Prompt and completion tokens together; unknown ones count as 0."""
         return (self.prompt or 0) + (self.completion or 0)
 
     @property
     def json(self) -> str:
-        """Its text as `Page.digest` has it: many are written in a second."""
+        """The receipt's JSON exactly as in `Page.digest`, formatted by hand: many are written in a second."""
         return (
             f'{{"at":{self.at},"completion":{_number(self.completion)},"milliseconds":{self.milliseconds},'
             f'"model":{_quoted(self.model)},"prompt":{_number(self.prompt)},"request":{_quoted(self.request)},'
@@ -92,7 +92,7 @@ def _number(count: int | None) -> int | str:
 
 
 class Page(BaseModel):
-    """Receipts of `node` with `peer`. `before` is the hash of the page before; `signature` covers `hash`, in hexadecimal."""
+    """Receipts of `node` with `peer`. `before` is the previous page's hash; `signature` covers `hash`, in hexadecimal."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -105,7 +105,7 @@ class Page(BaseModel):
     signature: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]*$", max_length=128)] = ""
 
     def digest(self) -> str:
-        """Return the hash that it should have: SHA-256 of all but hash and signature, as JSON with sorted names."""
+        """Return the page's correct hash: SHA-256 of all fields but hash and signature, as JSON with sorted names."""
         said = self.model_dump(exclude={"hash", "signature"})
         text = json.dumps(said, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
@@ -118,7 +118,7 @@ _PAGES = TypeAdapter(tuple[Page, ...])
 class _Chain:
     """The end of the chain of `node` with `peer`: its last page, which may still grow.
 
-    `hash` is what it was when it was closed last; `began` is when the first of its receipts was, Unix time in milliseconds.
+    `hash` is the page's hash when it was last closed; `began` is the time of its first receipt, Unix time in milliseconds.
     """
 
     node: str
@@ -128,16 +128,16 @@ class _Chain:
     began: int = 0
     rows: int = 0
     text: bytearray = field(default_factory=bytearray)
-    """What is signed of the page, but for its end."""
+    """The signed text of the page, without its end."""
     hashed: "hashlib._Hash" = field(default_factory=hashlib.sha256)
-    """The same hashed: no byte of a page that grows is hashed twice."""
+    """Running hash of that text, so that no byte of a growing page is hashed twice."""
 
     def copy(self) -> "_Chain":
-        """Return another that grows by itself."""
+        """Return an independent copy."""
         return replace(self, text=self.text[:], hashed=self.hashed.copy())
 
     def turn(self, now: float) -> None:
-        """Begin a new page where there is none that grows, or that is full, or has grown long enough."""
+        """Begin a new page if none is growing, or the last one is full or has grown for `PAGE_SECONDS`."""
         old = self.rows and now * 1000 - self.began >= PAGE_SECONDS * 1000
         if self.rows and not old and self.rows < PAGE_ROWS:
             return
@@ -149,7 +149,7 @@ class _Chain:
         )
 
     def take_from(self, receipts: list[Receipt]) -> None:
-        """Move as many receipts to the last page as it has room for, the first ones."""
+        """Move the first receipts to the last page, as many as it has room for."""
         taken = receipts[: PAGE_ROWS - self.rows]
         if not self.rows:
             self.began = receipts[0].at
@@ -159,7 +159,7 @@ class _Chain:
         del receipts[: len(taken)]
 
     def closed(self, identity: Identity) -> bytes:
-        """Sign the last page as it is now, and return it as JSON: what is signed, with hash and signature added."""
+        """Sign the last page as it is now, and return it as JSON: the signed text with hash and signature added."""
         hashed = self.hashed.copy()
         hashed.update(b"]}")
         self.hash = hashed.hexdigest()
@@ -173,21 +173,21 @@ class _Chain:
 
 
 class ReceiptLog:
-    """The chains of this node, in its store. Lives on one event loop."""
+    """Log of this node's receipts: its chains, kept in its store. Lives on one event loop."""
 
     def __init__(
         self, book: "ReceiptBook", store: Store, identity: Identity, wall: Clock, *, days: int
     ) -> None:
         """Pages are kept for so many `days`; `wall` returns Unix time."""
         self.book = book
-        """What this process writes down."""
+        """Receipts that wait to be written."""
         self._store = store
         self._identity = identity
         self._wall = wall
         self._days = days
         self._chains: dict[str, _Chain] = {}
         self._kept: dict[str, int] = {}
-        """When each page began, in milliseconds, the oldest first."""
+        """The time at which each page began, in milliseconds, the oldest first."""
         self._turn = asyncio.Lock()
 
     async def restore(self) -> None:
@@ -197,11 +197,11 @@ class ReceiptLog:
             self._kept[_name(page.peer, page.number)] = page.rows[0].at
             chain = self._chain(page.peer)
             if page.number > chain.number:
-                # It grows no more: the next receipt begins another.
+                # A restored page no longer grows: the next receipt begins a new page.
                 chain.number, chain.hash = page.number, page.hash
 
     async def run(self) -> None:
-        """Write what there is, until cancelled."""
+        """Write waiting receipts every `PERIOD` seconds, until cancelled."""
         waiting = False
         while True:
             await asyncio.sleep(PERIOD)
@@ -218,14 +218,14 @@ class ReceiptLog:
                 self.book.lost = 0
 
     async def close(self) -> None:
-        """Write what is left; what cannot be written is lost."""
+        """Write the remaining receipts; those that cannot be written are lost."""
         try:
             await self.write()
         except StoreUnavailable as error:
             log.warning("the last receipts were lost: %s", error)
 
     async def write(self) -> None:
-        """Write what was written down since the last time; raise `StoreUnavailable`, and write it then with what comes next."""
+        """Write the receipts since the last write; raise `StoreUnavailable`, and keep them for the next write."""
         async with self._turn:
             taken = self.book.take()
             if not taken:
@@ -250,7 +250,7 @@ class ReceiptLog:
             try:
                 await self._store.write(*rows, *(Delete(Space.RECEIPTS, name) for name in gone))
             except (StoreUnavailable, asyncio.CancelledError):
-                # Written again it replaces the same pages.
+                # The next write replaces the same pages.
                 self._chains |= undo
                 for peer, receipt in taken:
                     self.book.take_in(peer, receipt)
@@ -258,14 +258,14 @@ class ReceiptLog:
             self._kept = {name: at for name, at in kept.items() if name not in gone}
 
     async def pages(self, peer: str) -> Sequence[Page]:
-        """Return the chain of this node with a peer, the oldest page first; raise `StoreUnavailable`."""
+        """Return this node's chain with a peer, the oldest page first; raise `StoreUnavailable`."""
         await self.write()
         return sorted(
             (page for page in await self._read() if page.peer == peer), key=lambda page: page.number
         )
 
     async def totals(self) -> Mapping[str, Mapping[Side, tuple[int, int]]]:
-        """Return by peer and side how many answers there are, and how many tokens they took; raise `StoreUnavailable`."""
+        """Return the number of answers and of their tokens, by peer and side; raise `StoreUnavailable`."""
         await self.write()
         found: dict[str, dict[Side, tuple[int, int]]] = {}
         for page in await self._read():
@@ -294,7 +294,7 @@ class ReceiptLog:
 
 
 def read(said: object) -> Sequence[Page]:
-    """Read pages as another node tells them; raise `ValueError` for what is none."""
+    """Read pages that another node sent; raise `ValueError` for invalid ones."""
     return _PAGES.validate_python(said)
 
 

@@ -1,7 +1,7 @@
-"""Owner of a socket of this machine: the uid that the kernel's socket table has for it (Linux, NETLINK_SOCK_DIAG).
+"""Owner of a socket of this machine: its uid in the kernel's socket table (Linux, NETLINK_SOCK_DIAG).
 
-Who calls over loopback may be anybody, a proxy that passes on what strangers send too. Which user's process holds the other
-end of the connection only the kernel knows.
+A loopback connection may come from any process, including a proxy that forwards requests of strangers. Only the kernel knows
+which user's process holds the other end of the connection.
 """
 
 import socket
@@ -16,7 +16,7 @@ _SOCK_DIAG = 4  # linux/netlink.h: NETLINK_SOCK_DIAG
 _BY_FAMILY = 20  # linux/sock_diag.h: SOCK_DIAG_BY_FAMILY
 _REQUEST = 1  # linux/netlink.h: NLM_F_REQUEST; without NLM_F_DUMP it is about one socket
 UNASKED = -1
-"""Stands for an owner that nobody has asked for."""
+"""Stands for an owner that has not been looked up yet."""
 
 _ESTABLISHED = 1  # net/tcp_states.h
 _ANY_STATE = 2**32 - 1
@@ -32,7 +32,7 @@ _REST = struct.Struct("=IQ")
 _ANSWER = struct.Struct("=BB2x36s24xII")
 
 _SECONDS = 0.05
-"""How long the kernel may take; it answers while it is asked."""
+"""Time limit for the kernel's answer, which normally comes during the send."""
 
 _MAX_ANSWER_BYTES = 4096
 
@@ -47,7 +47,7 @@ class Endpoint:
 
 
 class SocketTable(Protocol):
-    """What knows who holds the sockets of this machine."""
+    """Lookup of the owners of this machine's sockets."""
 
     def owner(self, here: Endpoint, there: Endpoint) -> int | None:
         """Return the uid that holds the socket at `here` connected to `there`; `None` where that cannot be known."""
@@ -65,13 +65,13 @@ class KernelTable:
                 kernel.sendto(query, (0, 0))
                 owner = decode_owner(kernel.recv(_MAX_ANSWER_BYTES), here, there)
         except (OSError, AttributeError):
-            # It does not tell this process, or another kernel has no such table.
+            # The kernel refuses to tell this process, or is another kernel without such a table.
             return None
         return None if owner == _uid_of_strangers() else owner
 
 
 def encode_query(here: Endpoint, there: Endpoint) -> bytes:
-    """Return the question for one socket; IPv4 addresses in IPv6's clothes count as what they are."""
+    """Return the query for one socket; IPv4-mapped IPv6 addresses count as IPv4 addresses."""
     ours, theirs = _plain(here.address), _plain(there.address)
     family = socket.AF_INET if ours.version == 4 else socket.AF_INET6
     body = _QUERY.pack(family, socket.IPPROTO_TCP, 0, 0, _ANY_STATE)
@@ -81,7 +81,7 @@ def encode_query(here: Endpoint, there: Endpoint) -> bytes:
 
 
 def decode_owner(answer: bytes, here: Endpoint, there: Endpoint) -> int | None:
-    """Return the uid of the answer; `None` where there is no such socket, or nobody holds it any more."""
+    """Return the uid in the answer; `None` if there is no such socket, or no process holds it any more."""
     if len(answer) < _HEADER.size + _ANSWER.size or _HEADER.unpack_from(answer)[1] != _BY_FAMILY:
         return None
     family, state, ends, uid, inode = _ANSWER.unpack_from(answer, _HEADER.size)
@@ -90,7 +90,7 @@ def decode_owner(answer: bytes, here: Endpoint, there: Endpoint) -> int | None:
     asked = struct.pack("!HH", here.port, there.port), _plain(here.address), _plain(there.address)
     if (ports, _plain(ours), _plain(theirs)) != asked:
         return None
-    # A socket that its process left behind is told as root's; it has no inode.
+    # A socket that its process left behind is reported as root's, without an inode.
     return int(uid) if state == _ESTABLISHED and inode != 0 else None
 
 
@@ -102,7 +102,7 @@ def _plain(address: str | bytes) -> IPv4Address | IPv6Address:
 
 @cache
 def _uid_of_strangers() -> int | None:
-    """Return the uid by which users count whom our user namespace does not know; `None` where it knows all."""
+    """Return the uid that stands for users outside this process's user namespace; `None` if the namespace maps all users."""
     if Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)]:
         return None
     return int(Path("/proc/sys/kernel/overflowuid").read_text())

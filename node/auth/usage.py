@@ -1,7 +1,7 @@
-"""Usage: what each key asked, by day and model and by the node that answered. Counted at the node that was asked; never content.
+"""Usage of each key, by day, by model and by the node that answered. Counted at the node that got the request; never content.
 
 Rows of a day are written to the site's store every few seconds, those of each node under its own id, so that any node of the
-site shows the sum. What a process that is killed had not written yet is lost: ten seconds at most.
+site shows the sum. A process that is killed loses what it had not written yet: ten seconds at most.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ PERIOD = 5.0
 """Seconds between two writes."""
 
 PARTS = 16
-"""Parts of a day at one node, so that a write is of what has changed."""
+"""Parts into which a day at one node is divided, so that a write holds only parts that have changed."""
 
 MAX_ROWS = 300
-"""Rows of a part; what comes beyond counts as of no model and no node, and of no key beyond twice as many."""
+"""Rows of a part; further usage counts without model and node, and beyond twice as many rows without key too."""
 
 MAX_NAME = 100
 """Characters of a model's name that are kept."""
@@ -40,7 +40,7 @@ _ROWS = TypeAdapter(tuple[UsageRow, ...])
 
 
 class UsageLog:
-    """The usage of a site: written for this node, read for all."""
+    """Usage log of a site: writes this node's rows, reads those of all nodes."""
 
     def __init__(
         self,
@@ -53,26 +53,26 @@ class UsageLog:
     ) -> None:
         """Rows are kept for so many `days`."""
         self.book = book
-        """What this process counts."""
+        """Counts of this process that wait to be written."""
         self.history = UsageHistory(now)
         """The last hour of this node."""
         self._store = store
         self._node = node
         self._days = days
         self._parts: dict[str, dict[UsageId, UsageRow]] = {}
-        """Rows of this node that may still change, by the names of their parts."""
+        """Rows of this node that may still change, by the name of their part."""
         self._dirty: set[str] = set()
         self._pruned = ""
         self._turn = asyncio.Lock()
 
     async def restore(self) -> None:
-        """Load what this node has counted lately; raise `StoreUnavailable`."""
+        """Load this node's rows that may still change; raise `StoreUnavailable`."""
         for name, value in (await self._store.read(Space.USAGE)).items():
             if self._may_change(name) and f":{self._node}:" in name:
                 self._parts[name] = {id_of(row): row for row in _thaw(value)}
 
     async def run(self) -> None:
-        """Write what was counted, every few seconds, until cancelled."""
+        """Write the counts every `PERIOD` seconds, until cancelled."""
         while True:
             await asyncio.sleep(PERIOD)
             try:
@@ -81,14 +81,14 @@ class UsageLog:
                 log.debug("usage waits for the store: %s", error)
 
     async def close(self) -> None:
-        """Write what is left; what cannot be written is lost."""
+        """Write the remaining counts; those that cannot be written are lost."""
         try:
             await self.write()
         except StoreUnavailable as error:
             log.warning("the last usage was lost: %s", error)
 
     async def write(self) -> None:
-        """Write what was counted since the last time; raise `StoreUnavailable`, and write it then with what comes next."""
+        """Write the counts since the last write; raise `StoreUnavailable`, and keep them for the next write."""
         async with self._turn:
             for row in self.book.take():
                 self._count(row)
@@ -98,7 +98,7 @@ class UsageLog:
             await self._prune()
 
     async def rows(self, since: str, until: str) -> Sequence[UsageRow]:
-        """Return what the whole site has counted, from day to day, both included, in order; raise `StoreUnavailable`."""
+        """Return the rows of the whole site from `since` to `until`, both included, in order; raise `StoreUnavailable`."""
         await self.write()
         found: dict[UsageId, UsageRow] = {}
         for name, value in (await self._store.read(Space.USAGE)).items():
@@ -126,11 +126,11 @@ class UsageLog:
         return Put(Space.USAGE, name, _ROWS.dump_json(tuple(self._parts[name].values())))
 
     def _may_change(self, name: str) -> bool:
-        # What another process counted of yesterday may come late.
+        # Another process's counts of yesterday may arrive late.
         return _age(name, self.book.today()) <= 1
 
     async def _prune(self) -> None:
-        """Forget days that are over, once a day: here, and in the store those that are too old."""
+        """Once a day, forget rows in memory that can no longer change, and delete rows in the store that are too old."""
         today = self.book.today()
         if self._pruned == today:
             return
@@ -145,7 +145,7 @@ class UsageLog:
 
 
 def _age(name: str, today: str) -> int:
-    """Return how many days ago a row was written; one whose day nobody can read is as old as can be."""
+    """Return how many days old a row is; a row whose day is unreadable counts as the oldest possible."""
     return _number(today) - _number(name.partition(":")[0])
 
 

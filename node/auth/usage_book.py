@@ -1,4 +1,4 @@
-"""Usage that was counted in this process, until it is taken to be written."""
+"""Book of the usage that this process has counted, until it is taken to be written."""
 
 import time
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ _REFUSED = 400
 
 
 class UsageTally:
-    """Sums of one row that grow with each request: a row for each would cost ten times as much."""
+    """Running sums of one row: a row object for each request would cost ten times as much."""
 
     __slots__ = (
         "cached", "completion", "estimated", "failed", "first_seconds", "prompt", "requests", "seconds",
@@ -27,7 +27,7 @@ class UsageTally:
 
 
 class UsageBook:
-    """What is counted in this process, until somebody takes it."""
+    """Counts of this process, until they are taken."""
 
     def __init__(self, wall: Clock) -> None:
         """`wall` returns Unix time."""
@@ -37,11 +37,11 @@ class UsageBook:
         self._rows: list[UsageRow] = []
 
     def count(self, account: "Account") -> None:
-        """Count a request that ended just now."""
+        """Count a request that has just ended."""
         if self._wall() >= self._until:
             self.today()
         node, used = account.node, account.used
-        # What nobody has can be called anything.
+        # Where no node answered, the requested model can be any text, so it is not kept.
         row = self._day, account.key or NOBODY, NOBODY if node == NOBODY else account.model, node
         tally = self._tallies.get(row)
         if tally is None:
@@ -60,11 +60,11 @@ class UsageBook:
                 tally.cached += used.cached
 
     def add(self, row: UsageRow) -> None:
-        """Take in what another process has counted."""
+        """Add a row that another process has counted."""
         self._rows.append(row)
 
     def today(self) -> str:
-        """Return the day that it is, by UTC."""
+        """Return today's date in UTC, as `2026-11-25`."""
         now = self._wall()
         if now >= self._until:
             self._day = time.strftime("%Y-%m-%d", time.gmtime(now))
@@ -72,7 +72,7 @@ class UsageBook:
         return self._day
 
     def take(self) -> tuple[UsageRow, ...]:
-        """Return what was counted since this was asked last."""
+        """Return, and remove, the counts since the last call."""
         tallies, self._tallies = self._tallies, {}
         rows, self._rows = self._rows, []
         return (*(_row(key, tally) for key, tally in tallies.items()), *rows)

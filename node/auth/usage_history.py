@@ -1,7 +1,7 @@
 """Usage of the last hour, by model and by the node that answered: ring buffers in memory, of fixed size.
 
-It takes the rows that the log of usage takes every few seconds, so that a request pays nothing for it. Those of other processes
-of this node are among them.
+It is filled from the rows that the usage log takes every few seconds, so that a request pays nothing for it. They include those
+of other processes of this node.
 """
 
 from collections import deque
@@ -21,14 +21,14 @@ BUCKETS = 120
 """Buckets of a ring: an hour."""
 
 MAX_RINGS = 300
-"""Pairs of a model and a node; while so many were used within the hour, what others use is left out."""
+"""Pairs of a model and a node; while so many were used within the hour, the usage of further pairs is left out."""
 
 
 @dataclass(slots=True)
 class UsageBucket:
     """Sums of one bucket: counts, tokens, and seconds. `number` counts buckets from the start of the clock.
 
-    `refused` counts requests and attempts for which there was no room; `queued` is how many waited at most.
+    `refused` counts requests and attempts for which there was no room; `queued` is the highest number that waited at a time.
     """
 
     number: int
@@ -43,7 +43,7 @@ class UsageBucket:
     queued: int = 0
 
     def add(self, row: "UsageRow | UsageBucket") -> None:
-        """Take in what was counted in a while."""
+        """Add the counts of a row or of another bucket, without `refused` and `queued`."""
         self.requests += row.requests
         self.failed += row.failed
         self.prompt_tokens += row.prompt_tokens
@@ -53,7 +53,7 @@ class UsageBucket:
         self.first_seconds += row.first_seconds
 
     def join(self, other: "UsageBucket") -> None:
-        """Take in another bucket."""
+        """Add another bucket, with `refused` and the maximum of `queued`."""
         self.add(other)
         self.refused += other.refused
         self.queued = max(self.queued, other.queued)
@@ -66,30 +66,30 @@ class UsageHistory:
         self._now = now
         self._most = most
         self._rings: dict[tuple[str, str], deque[UsageBucket]] = {}
-        """Buckets in which there was anything, the newest last."""
+        """Buckets with any counts, the newest last."""
 
     def add(self, row: "UsageRow") -> None:
-        """Take in what was counted just now."""
+        """Add a row that was just counted."""
         if (bucket := self._bucket(row.model, row.node)) is not None:
             bucket.add(row)
 
     def refused(self, model: str, node: str, count: int) -> None:
-        """Take in that so much was refused just now."""
+        """Add `count` requests or attempts that were just refused."""
         if (bucket := self._bucket(model, node)) is not None:
             bucket.refused += count
 
     def queued(self, model: str, node: str, count: int) -> None:
-        """Take in how many requests wait now."""
+        """Take in the number of requests that wait now."""
         if (bucket := self._bucket(model, node)) is not None:
             bucket.queued = max(bucket.queued, count)
 
     def pairs(self) -> Sequence[tuple[str, str]]:
-        """Return the models and nodes of which there is something from the last hour, in order."""
+        """Return the pairs of model and node with counts in the last hour, in order."""
         oldest = self._number() - BUCKETS + 1
         return sorted(pair for pair, ring in self._rings.items() if ring[-1].number >= oldest)
 
     def buckets(self, model: str, node: str) -> Sequence[UsageBucket]:
-        """Return the last hour of one pair, the oldest bucket first; the last one is not over yet."""
+        """Return the last hour of one pair, the oldest bucket first; the last bucket is not complete yet."""
         last = self._number()
         found = {bucket.number: bucket for bucket in self._rings.get((model, node), ())}
         wanted = range(last - BUCKETS + 1, last + 1)

@@ -1,10 +1,10 @@
-"""Row of usage: what one key asked of one model in one day, where one node answered."""
+"""Row of usage: the requests of one key for one model in one day that one node answered."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 NOBODY = "-"
-"""Stands for the key of whoever showed none, the model that nobody has, and the node where nobody answered."""
+"""Stands for the key of a caller without one, for a model that no node has, and for the node if no node answered."""
 
 UsageId = tuple[str, str, str, str]
 """Day, key, model and node of a row."""
@@ -12,10 +12,10 @@ UsageId = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """What one key asked of one model in one day (UTC, `2026-11-25`), where one node answered; sums of seconds.
+    """The requests of one key for one model in one day (UTC, `2026-11-25`) that one node answered; seconds are sums.
 
-    `first_seconds` is the time until the first byte of what was answered. `cost` is worked out when it is shown. `estimated`
-    is how many answers did not tell their tokens: of those only what was read of their streams counts.
+    `first_seconds` is the time until the first byte of the answers. `cost` is computed when it is shown. `estimated` counts the
+    answers that did not report their tokens: of these only what was read of their streams counts.
     """
 
     day: str
@@ -48,12 +48,12 @@ class UsageRow:
 
 
 def id_of(row: UsageRow) -> UsageId:
-    """Return what a row is told apart by."""
+    """Return the identity of a row."""
     return row.day, row.key, row.model, row.node
 
 
 def sums(rows: Iterable[UsageRow], by: Sequence[str]) -> list[UsageRow]:
-    """Return rows summed up by some of `day`, `key`, `model` and `node`; the others are empty."""
+    """Return rows summed by some of `day`, `key`, `model` and `node`; the other fields are empty."""
     found: dict[UsageId, UsageRow] = {}
     for row in rows:
         day, key, model, node = (

@@ -1,4 +1,4 @@
-"""Checks of addresses. HOST:PORT pairs and multiaddrs, by form only.
+"""Checks of addresses: HOST:PORT pairs and multiaddrs, by form only.
 
 Nothing is resolved or dialled. Every refusal is a `ValueError` whose text completes the sentence "it ...".
 """
@@ -21,7 +21,7 @@ _ANNOUNCE_FORM = "must look like /ip4/203.0.113.7/tcp/6101 (or /dns4/NAME/…)"
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """Where a listener stands. An IPv6 host is kept without its brackets."""
+    """Address of a listener. An IPv6 host is kept without its brackets."""
 
     host: str
     port: int
@@ -31,7 +31,7 @@ class HostPort:
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it. A name other than `localhost` counts as reachable by others."""
+        """Whether only this machine can reach it. A name other than `localhost` counts as reachable by other machines."""
         if self.host == "localhost":
             return True
         try:
@@ -41,7 +41,7 @@ class HostPort:
 
 
 def host_port(text: str) -> HostPort:
-    """Read `HOST:PORT` or `[IPV6]:PORT`."""
+    """Read `HOST:PORT` or `[IPV6]:PORT`; raise `ValueError`."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -54,7 +54,7 @@ def host_port(text: str) -> HostPort:
 
 
 def check_listen(text: str) -> None:
-    """Accept `/ip4|ip6/ADDRESS/tcp/PORT`."""
+    """Accept `/ip4|ip6/ADDRESS/tcp/PORT`; raise `ValueError` for anything else."""
     parts = _parts(text, _LISTEN_FORM)
     if len(parts) != 4 or parts[0] in _NAMED:
         raise ValueError(_LISTEN_FORM)
@@ -62,7 +62,7 @@ def check_listen(text: str) -> None:
 
 
 def check_dial(text: str) -> None:
-    """Accept an address to dial: IP or name, TCP port, and the peer id that must answer."""
+    """Accept an address to dial: IP or name, TCP port, and the expected peer id; raise `ValueError` for anything else."""
     parts = _parts(text, _DIAL_FORM)
     if len(parts) != 6:
         raise ValueError(_DIAL_FORM)
@@ -71,7 +71,7 @@ def check_dial(text: str) -> None:
 
 
 def check_announce(text: str) -> None:
-    """Accept an address to advertise: IP or name and TCP port, with or without our own peer id."""
+    """Accept an address to advertise: IP or name and TCP port, with or without a peer id; raise `ValueError` for others."""
     parts = _parts(text, _ANNOUNCE_FORM)
     if len(parts) not in (4, 6):
         raise ValueError(_ANNOUNCE_FORM)
@@ -114,7 +114,7 @@ def _is_ip(host: str, version: int) -> bool:
 
 
 def _is_number(host: str) -> bool:
-    """Tell a mistyped IPv4 address from a host name: no top-level name is a number."""
+    """Return whether a host is a mistyped IPv4 address, not a name: no top-level domain is a number."""
     return host.rpartition(".")[2].isdigit()
 
 

@@ -1,6 +1,6 @@
-"""Checks of settings that concern several fields: forms and cross-checks that no single field can see.
+"""Checks of settings beyond single fields: forms, and constraints over several fields.
 
-Each complaint completes the sentence "SETTING is VALUE: it ...", and says what would be right.
+Each complaint completes the sentence "SETTING is VALUE: it ...", and says what would be valid.
 """
 
 import math
@@ -34,7 +34,7 @@ _STORE_SPELLINGS = {"rediss", "unix", "postgresql"}
 
 
 def complaints(settings: Settings, origins: Mapping[str, str]) -> Mapping[str, str]:
-    """Name every setting that cannot be used, with what would be right; empty when all is well."""
+    """Return every setting that cannot be used, with what would be valid; empty if all are valid."""
     found = dict.fromkeys(_endless(settings), "must be a finite number")
     for key, check in _CHECKS.items():
         try:
@@ -50,7 +50,7 @@ def complaints(settings: Settings, origins: Mapping[str, str]) -> Mapping[str, s
 
 
 def masked(key: str, value: object) -> object:
-    """Return what may be shown of a setting: the password of a store, or of what is no collector's URL, is not."""
+    """Return a setting's value as it may be shown, with the passwords in URLs of stores and collectors masked."""
     if key not in _URLS or not isinstance(value, str):
         return value
     # redis-py and libpq take a password in the query as well.
@@ -63,7 +63,7 @@ def masked(key: str, value: object) -> object:
 
 
 def shown_in(settings: Settings) -> Mapping[str, str]:
-    """Return all settings by `section.name`, as they may be shown."""
+    """Return all settings by `section.name`, with passwords masked."""
     return {
         f"{section}.{name}": str(masked(f"{section}.{name}", value))
         for section, values in settings.model_dump(mode="json").items()
@@ -139,7 +139,7 @@ def _check_store(settings: Settings) -> None:
     known = scheme in names() | _STORE_SPELLINGS
     if not known or (remote and not rest.startswith("//")) or (colon and not rest):
         raise ValueError(_STORE_FORMS)
-    # A URL of PostgreSQL may name several hosts.
+    # A PostgreSQL URL may name several hosts, which urlsplit cannot read.
     if remote and "," not in rest:
         try:
             _ = urlsplit(settings.node.store).port

@@ -1,4 +1,4 @@
-"""Paths of this user's files.
+"""Paths of the user's files.
 
 Nothing here touches the disk; the environment is an argument.
 """
@@ -17,14 +17,14 @@ SWARM_KEY = "swarm.key"
 
 
 def user_data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
-    """Return the data directory that a user gets without asking for another.
+    """Return the user's default data directory.
 
-    XDG base directories where they apply, `Library/Application Support` on macOS.
+    It is in the XDG data directory, or in `Library/Application Support` on macOS.
     """
     home = Path(environment.get("HOME") or Path.home())
     if platform == "darwin":
         return home / "Library" / "Application Support" / "modelvine"
     chosen = environment.get("XDG_DATA_HOME", "")
-    # The XDG specification says that a relative path there is to be ignored.
+    # The XDG specification requires that a relative path is ignored.
     share = Path(chosen) if chosen.startswith("/") else home / ".local" / "share"
     return share / "modelvine"

@@ -1,4 +1,4 @@
-"""What an operator may set about the process itself, and the whole of the settings in one frozen value.
+"""Settings of the process itself and of its faces, and all settings in one frozen value.
 
 Profiles `local`, `lan` and `wan`: deltas over the defaults, with reasons.
 """
@@ -21,9 +21,9 @@ PROFILES: Mapping[str, Delta] = MappingProxyType(
         # The defaults themselves: loopback only, round trips under a millisecond.
         "local": {},
         "lan": {
-            # Other machines must be able to dial us. HTTP stays on loopback: opening it is a decision of its own.
+            # Other machines must be able to dial this node. HTTP stays on loopback: opening it is a separate decision.
             "mesh.listen": ("/ip4/0.0.0.0/tcp/6101",),
-            # On a network of one's own the others may be found without being told of them.
+            # On a private network, nodes may find each other without bootstrap addresses.
             "mesh.mdns": True,
         },
         "wan": {
@@ -32,12 +32,12 @@ PROFILES: Mapping[str, Delta] = MappingProxyType(
             "mesh.dial_timeout": 15.0,
             # A lost packet delays a ping by a second or more.
             "mesh.ping_timeout": 6.0,
-            # Retrying an absent far peer every second helps nobody who has enough others.
+            # Redialling an absent far peer every second is useless for a node with enough other peers.
             "mesh.redial": 3.0,
-            # A question takes three round trips, and one lost packet costs half a second.
+            # A probe takes three round trips, and one lost packet costs half a second.
             "registry.probe": 2.0,
             "registry.probe_timeout": 2.0,
-            # Time for two rounds of probes: on lossy paths one that fails says little.
+            # Time for two rounds of probes: on lossy paths one failed probe says little.
             "registry.suspicion": 8.0,
             "registry.sync": 8.0,
             "registry.ask_timeout": 10.0,
@@ -49,7 +49,7 @@ PROFILES: Mapping[str, Delta] = MappingProxyType(
 
 
 class Keyless(StrEnum):
-    """Who may ask a node's models, and look at it, without a key."""
+    """Who may use a node's models, and view its state, without a key."""
 
     NOBODY = "nobody"
     MACHINE = "machine"
@@ -63,12 +63,12 @@ _SWITCHES = {
 
 
 def _as_it_was(said: object) -> object:
-    """Read what was a switch before there were keys."""
+    """Convert the values of older versions, in which the setting was a switch, and return all others unchanged."""
     return _SWITCHES.get(str(said).lower(), said)
 
 
 class NodeSettings(BaseModel):
-    """Where this process listens, where it keeps its files, and how it ends."""
+    """Settings of this process: its listeners, its files, its logs, its keys and how it ends."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -191,7 +191,7 @@ class NodeSettings(BaseModel):
 
 
 class FacesSettings(BaseModel):
-    """Which protocols are spoken beside OpenAI's, and which model is meant by clients that name none."""
+    """Settings of the faces beside OpenAI's, and the default model of clients that name none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -231,7 +231,7 @@ class FacesSettings(BaseModel):
 
 
 class Settings(BaseModel):
-    """Everything that can be set, one part per package beside what it configures."""
+    """All settings, one part per package, each defined in the package that it configures."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

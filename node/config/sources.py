@@ -1,6 +1,6 @@
 """Sources of settings: defaults, profile, file, environment, flags. The only reader of the environment.
 
-Defaults < profile < TOML file < environment < flags. Every wrong setting is named before anything starts.
+Later ones win: defaults, profile, TOML file, environment, flags. Every wrong setting is reported before anything starts.
 """
 
 import os
@@ -39,7 +39,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = MappingProxyType(
 KEYS = tuple(
     f"{section}.{name}" for section, model in SECTIONS.items() for name in model.model_fields
 )
-"""Every setting there is, as `section.name`."""
+"""All settings, as `section.name`."""
 
 FLAG_KEYS = frozenset(
     {
@@ -54,16 +54,16 @@ FLAG_KEYS = frozenset(
         "mesh.rendezvous_point",
     }
 )
-"""The settings that `modelvine up` takes as flags; their variables carry no section."""
+"""The settings that `modelvine up` takes as flags; their environment variables do not contain the section."""
 
 _OTHER_VARIABLES = {"MODELVINE_NODE", "MODELVINE_CONFIG", "MODELVINE_KEY", "MODELVINE_JOIN"}
-# Kubernetes puts such variables into every pod beside a service called "modelvine".
+# Kubernetes sets such variables in every pod of a namespace with a service called "modelvine".
 _ORCHESTRATOR = ("MODELVINE_SERVICE_", "MODELVINE_PORT")
 
 
 @dataclass(frozen=True, slots=True)
 class Sourced:
-    """A value before it is checked, and where it was written."""
+    """A value before it is checked, and the place where it was set."""
 
     value: object
     origin: str
@@ -74,13 +74,13 @@ Layer = Mapping[str, Sourced]
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings that hold; `origins` says for each `section.name` where its value comes from."""
+    """The settings in effect; `origins` says for each `section.name` where its value comes from."""
 
     settings: Settings
     origins: Mapping[str, str]
 
     def rows(self) -> tuple[tuple[str, object, str], ...]:
-        """List key, value and origin of every setting, passwords masked."""
+        """Return key, value and origin of every setting, with passwords masked."""
         sections = self.settings.model_dump()
         return tuple((key, masked(key, _pick(sections, key)), self.origins[key]) for key in KEYS)
 
@@ -103,9 +103,9 @@ def load(
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> Configuration:
-    """Put the layers together and check the result; raise `WrongSetting`.
+    """Merge the layers and check the result; raise `WrongSetting`.
 
-    `flags` maps `section.name` to what was written on the command line. `file` is the file named there; without one
+    `flags` maps `section.name` to values from the command line. `file` is the settings file named there; without one
     MODELVINE_CONFIG counts, then `modelvine.toml` in `directory` if it exists.
     """
     environment = os.environ if environment is None else environment
@@ -123,22 +123,22 @@ def load(
 
 
 def node_address(environment: Mapping[str, str] | None = None) -> str:
-    """Return the URL of the node that commands talk to, as MODELVINE_NODE has it; empty when it is not set."""
+    """Return MODELVINE_NODE, the URL of the node that commands talk to; empty if it is not set."""
     return (os.environ if environment is None else environment).get("MODELVINE_NODE", "")
 
 
 def key_shown(environment: Mapping[str, str] | None = None) -> str:
-    """Return the key that commands show to a node, as MODELVINE_KEY has it; empty when it is not set."""
+    """Return MODELVINE_KEY, the key that commands show to a node; empty if it is not set."""
     return (os.environ if environment is None else environment).get("MODELVINE_KEY", "")
 
 
 def invitation_given(environment: Mapping[str, str] | None = None) -> str:
-    """Return the invitation that a node is started with, as MODELVINE_JOIN has it; empty when it is not set."""
+    """Return MODELVINE_JOIN, the invitation that a node is started with; empty if it is not set."""
     return (os.environ if environment is None else environment).get("MODELVINE_JOIN", "")
 
 
 def wants_colour(stream: TextIO, environment: Mapping[str, str] | None = None) -> bool:
-    """Say whether to colour what goes to `stream`: a terminal that can, and no NO_COLOR (no-color.org)."""
+    """Return whether to colour output to `stream`: it is a terminal with colours, and NO_COLOR is unset (no-color.org)."""
     environment = os.environ if environment is None else environment
     return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
@@ -190,7 +190,7 @@ def _environment_layer(environment: Mapping[str, str]) -> Layer:
             raise WrongSetting(
                 f"the environment sets {name}, which does not exist{_nearest(name, keys)}"
             )
-        # Compose files pass unset variables on as empty ones.
+        # Compose files pass unset variables as empty ones.
         if text:
             layer[keys[name]] = Sourced(_from_text(keys[name], text), name)
     return layer
@@ -220,7 +220,7 @@ def _checked(values: Mapping[str, object], origins: Mapping[str, str]) -> Settin
     try:
         settings = Settings.model_validate(nested)
     except ValidationError as error:
-        # A list is reported once per bad entry; one sentence for each setting is enough.
+        # Pydantic reports a list once per bad entry; one sentence per setting is enough.
         found = {".".join(map(str, e["loc"][:2])): _advice(e["msg"]) for e in error.errors()}
         raise WrongSetting(_sentences(found, values, origins)) from None
     wrong = complaints(settings, origins)
@@ -241,7 +241,7 @@ def _sentences(
 
 
 def _advice(message: str) -> str:
-    """Turn pydantic's "Input should be …" into the rest of our sentence."""
+    """Turn pydantic's "Input should be …" into the end of the sentence "it ..."."""
     _, should, rest = message.partition(" should ")
     if not should:
         return f"is invalid: {message}"
@@ -260,7 +260,7 @@ def _pick(sections: Mapping[str, Mapping[str, object]], key: str) -> object:
 
 def _nearest(name: str, known: Mapping[str, str] | tuple[str, ...]) -> str:
     close = get_close_matches(name, known, n=1)
-    if not close:  # a right name under a wrong section looks less alike than it is
+    if not close:  # a correct name under a wrong section may look too different
         leaf = name.rpartition("." if "." in name else "_")[2]
         close = [other for other in known if other.endswith(leaf)][:1]
     return f": did you mean {close[0]}?" if close else ""

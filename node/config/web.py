@@ -1,10 +1,10 @@
-"""What an operator may set about connections of clients and of other nodes, with units and trade-offs."""
+"""Settings of the connections of clients and of other nodes, with units and trade-offs."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
 
 class WebSettings(BaseModel):
-    """How many may be connected to a listener, and for how long without a word."""
+    """Settings of a listener: allowed names and origins, trusted proxies, limits and timeouts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

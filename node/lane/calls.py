@@ -1,4 +1,4 @@
-"""Calls that the lane takes at one listener: which paths they have, how they are read and who answers them."""
+"""Calls that the lane takes at one listener: their paths, readers and handlers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,10 +17,10 @@ CallHandler = Callable[[HttpRequest], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneCall:
-    """A call of a model that the lane may take.
+    """A model call that the lane may take.
 
-    `read` reads it without waiting, returns `None` where only `handler` can, and raises what `handler` answers with an error.
-    `spoken` says how its answer is said, where a handler goes on with it: of a worker's in one piece no header says more.
+    `read` reads it without waiting, returns `None` if only `handler` can, and raises what `handler` answers with an error.
+    `spoken` says how the answer is written where a handler continues the call; a worker's answer in one piece does not need it.
     """
 
     context: Serving
@@ -37,9 +37,9 @@ class LaneCall:
 
 @dataclass(frozen=True, slots=True)
 class LaneCalls:
-    """What connections of the lane need of their listener's application.
+    """What the lane's connections need from their listener's application.
 
-    `admit` raises where a request is not let in. `answer` is the outermost middleware, and `leaving` says that each answer ends
+    `admit` raises if a request is not admitted. `answer` is the outermost middleware. `leaving` says whether each answer ends
     its connection.
     """
 
@@ -49,8 +49,8 @@ class LaneCalls:
     answer: Callable[[HttpRequest, CallHandler], Awaitable[web.StreamResponse]]
     leaving: Callable[[], bool]
     batch: WriteBatch = field(default_factory=WriteBatch)
-    """Answers to direct calls are sent with it."""
+    """Sends the answers to direct calls."""
 
 
 LANE = web.AppKey("lane", LaneCalls)
-"""Where an application has its own."""
+"""Key of an application's lane calls."""

@@ -1,6 +1,6 @@
-"""Connection whose plain calls of models go straight to their handlers; aiohttp reads whatever else comes on it.
+"""Connection that passes plain model calls straight to their handlers; aiohttp reads everything else on it.
 
-A request that the lane takes is under way like one of aiohttp's: limits, closing and callers who leave are the same for both.
+A request that the lane takes is in flight like one of aiohttp's: limits, closing and callers that leave are handled alike.
 """
 
 import asyncio
@@ -22,17 +22,17 @@ from router.http.repeated_head import TRIES, RepeatedHead, remembered
 from router.peers.muxed_stream import MuxedStream
 
 PIECES = 32
-"""Reads of a socket that one body may take; aiohttp goes on with what comes in more."""
+"""Socket reads that one body may take; a body in more pieces is left to aiohttp."""
 
 WAIT_SECONDS = 0.25
-"""Seconds that the rest of a body may take; aiohttp goes on after them, with limits of its own."""
+"""Seconds that the rest of a body may take; then aiohttp continues, with its own limits."""
 
 
 _KnownCall = tuple[RepeatedHead, LaneHead, LaneCall]
 
 
 class LaneConnection(CallerConnection):
-    """One caller's connection."""
+    """One caller's connection on a listener with a lane."""
 
     __slots__ = (
         "_awaited",
@@ -55,23 +55,23 @@ class LaneConnection(CallerConnection):
         """The head of a request whose body is still to come."""
         self._direct: direct.DirectCall | None = None
         self._pieces: list[bytes] = []
-        """What has come of that body, and how many bytes are missing."""
+        """The pieces of that body received so far; `_missing` is how many bytes are still to come."""
         self._missing = 0
         self._since = inf
         self._seen: tuple[RepeatedHead, LaneHead] | None = None
-        """The newest head that was remembered, and what was read in it."""
+        """The newest remembered head, as a pattern and as parsed."""
         self._known: _KnownCall | None = None
-        """The same with the call that it is of, where that is the lane's."""
+        """The same with its call, if that is one of the lane's."""
         self._expected: _KnownCall | None = None
-        """The same again, while a request that begins so can be taken as it comes: nothing is under way, or here."""
+        """The same, set only while the connection is idle and nothing is buffered, so that such a request is taken directly."""
         self._tries = TRIES
         self._unsent = b""
-        """An answer that waits for the end of the turn; until then its request is under way."""
+        """An answer that waits for the end of the loop's turn; until then its request is in flight."""
 
     # What the listener calls.
 
     def look(self, now: float) -> None:
-        """End what takes too long, and leave a body that is slow to aiohttp."""
+        """Enforce the time limits: hand over a slow direct call, and leave a slow body to aiohttp."""
         if self._direct is not None and now - self._since >= direct.PATIENCE_SECONDS:
             self._direct.hand_over()
         elif self._awaited is not None and now - self._since >= WAIT_SECONDS:
@@ -79,7 +79,7 @@ class LaneConnection(CallerConnection):
         super().look(now)
 
     def leave(self) -> None:
-        """End the connection, with the answer to a request that is under way."""
+        """End the connection, after the answer to a request in flight."""
         if isinstance(self._under_way, LaneRequest):
             self._last = True
             if self._direct is not None:
@@ -90,7 +90,7 @@ class LaneConnection(CallerConnection):
     # What the transport calls.
 
     def data_received(self, data: bytes) -> None:
-        """Take in bytes."""
+        """Take in received bytes."""
         expected, self._expected = self._expected, None
         if expected is not None and not self._deaf:
             pattern, head, call = expected
@@ -115,12 +115,12 @@ class LaneConnection(CallerConnection):
             self._step_aside()
 
     def eof_received(self) -> bool | None:
-        """Go on with what was asked before, though nothing more will be."""
-        # Whoever closes its side within a request has left.
+        """Handle a half-close: continue with earlier requests, but end the connection if a body is incomplete."""
+        # A caller that closes its side within a request has left.
         return None if self._awaited is not None else super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The caller is gone: nobody wants its answer any more."""
+        """Cancel the request in flight: its caller is gone."""
         asked = self._under_way
         task = self.task if isinstance(asked, LaneRequest) else None
         call, self._direct = self._direct, None
@@ -130,15 +130,15 @@ class LaneConnection(CallerConnection):
             call.cancel()
             release(cast("LaneRequest", asked))
         elif task is not None:
-            # Not before it has begun: it could not conclude anything.
+            # Cancelled in the next turn: a task that has not begun could not conclude its account.
             self._loop.call_soon(task.cancel)
 
     # What answers call.
 
     def head(self, status: int, lines: str, length: int | None) -> bytes:
-        """Return the bytes of a head with these header lines; an answer of no known length goes in chunks."""
+        """Return the bytes of a head with these header lines; an answer of unknown length is chunked."""
         if length is None:
-            # nginx would keep it back until it has some pages of it.
+            # Otherwise nginx would buffer the answer until it has some pages of it.
             lines += "x-accel-buffering: no\r\n"
         self._last = self._last or self._place.closing or self._calls.leaving()
         if self._last:
@@ -146,7 +146,7 @@ class LaneConnection(CallerConnection):
         return head_of(status, lines, length, self._place.fixed.lines)
 
     def send_now(self, *parts: bytes) -> None:
-        """Send bytes; raise `ConnectionError` when nobody takes them."""
+        """Send bytes; raise `ConnectionError` if the caller is gone."""
         wire, asked = self.transport, self._under_way
         if wire is None or asked is None or wire.is_closing():
             raise ConnectionResetError("the caller is gone")
@@ -158,7 +158,7 @@ class LaneConnection(CallerConnection):
         asked.writer.output_size += size
 
     def send_on(self, piece: bytes) -> None:
-        """Send more of an answer of which something was sent; raise as `send_now` does."""
+        """Send more of an answer that has begun; raise as `send_now` does."""
         wire = self.transport
         if wire is None or self._under_way is None or wire.is_closing():
             raise ConnectionResetError("the caller is gone")
@@ -172,14 +172,14 @@ class LaneConnection(CallerConnection):
             return
         self._unsent = self.head(status, lines, len(body)) + body
         large = HELD in cast("LaneRequest", self._under_way)
-        # A shared connection sends all of one turn anyway; what a large request holds is not held any longer.
+        # A shared connection batches each turn's writes anyway. A large request is not kept in memory any longer.
         if large or isinstance(wire, MuxedStream):
             self.flush()
         else:
             self._calls.batch.add(self)
 
     def flush(self) -> None:
-        """Send the answer that waits for the end of the turn, unless its caller has left."""
+        """Send the answer that waits for the end of the loop's turn, unless its caller has left."""
         wire, unsent, self._unsent = self.transport, self._unsent, b""
         if wire is None or wire.is_closing():
             return
@@ -191,15 +191,15 @@ class LaneConnection(CallerConnection):
             self._done()
 
     def hand_over(self, handler: CallHandler) -> None:
-        """Have a handler answer the request that is under way."""
+        """Have a handler answer the request in flight."""
         self._direct = None
         request = cast("LaneRequest", self._under_way)
         self.task = self._loop.create_task(self._respond(request, handler))
 
-    # How.
+    # Internals.
 
     def _read(self) -> None:
-        """Take a request that is plain and here; have aiohttp parse a piece of whatever else has come."""
+        """Take a request if it is plain and complete; have aiohttp parse a piece of anything else."""
         self._turn = None
         if self._ahead and self._under_way is None and not (self._head_bytes or self._has_queue()):
             self._take()
@@ -225,7 +225,7 @@ class LaneConnection(CallerConnection):
         body = bytes(ahead[head.body_at : head.end])
         request = LaneRequest(head, body, self._calls.app, self)
         if len(body) > SMALL and not hold(request, len(body)):
-            # aiohttp says so.
+            # There is no room for the body: aiohttp reads the request, and answers with the error.
             return
         self._ahead = memoryview(ahead)[head.end :] if missing else b""
         request[ID] = head.id or new_id()
@@ -274,7 +274,7 @@ class LaneConnection(CallerConnection):
         self._pieces.clear()
 
     def _step_aside(self) -> None:
-        """Have aiohttp go on with what has come of a request."""
+        """Leave a request to aiohttp, with what was received of it."""
         self._awaited = None
         self._join()
         super()._read()
@@ -309,7 +309,7 @@ class LaneConnection(CallerConnection):
         await self.drain()
 
     def _done(self) -> None:
-        """An answer is sent as far as its caller reads it, and the next request may come."""
+        """Finish a request whose answer was sent as far as the caller reads it, and go on to the next one."""
         asked, place = self._under_way, self._place
         if isinstance(asked, LaneRequest) and HELD in asked:
             release(asked)

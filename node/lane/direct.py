@@ -1,7 +1,7 @@
-"""Direct call: an answer in one piece of a worker of this machine, asked for and passed on without a task.
+"""Direct call: an answer in one piece from a worker of this machine, requested and passed on without a task.
 
-Whatever is out of the ordinary goes on as everything else does, with what has come so far: an answer that takes its time, a
-failure, a stream, a worker to which no connection lies idle, another node.
+Everything else continues in a task, with what was received so far: a slow answer, a failure, a stream, a worker without an idle
+connection, another node.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from router.peers.headers import HOP
 from router.requests import Request
 
 PATIENCE_SECONDS = 1.0
-"""Seconds after which a task waits for the answer, and looks whether its worker lives."""
+"""Seconds after which a task takes over: it waits for the answer, and checks whether the worker is alive."""
 
 
 class DirectCaller(Protocol):
-    """The connection that a call came on."""
+    """The connection that a call arrived on."""
 
     def answer(self, status: int, lines: str, body: bytes) -> None:
         """Send an answer with these header lines."""
@@ -39,7 +39,7 @@ class DirectCaller(Protocol):
 
 
 def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "DirectCall | None":
-    """Take in a call, and send it to a worker where that can be done at once; else hand it over."""
+    """Read a call, and send it to a worker if that is possible at once; otherwise hand it over and return `None`."""
     context = call.context
     principal: Principal = http.get(PRINCIPAL, ANYBODY)
     try:
@@ -49,7 +49,7 @@ def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "DirectCal
             return None
         ticket = respond.admit(context, principal, request)
     except KNOWN:
-        # The handler says so.
+        # The handler finds the same error, and answers with it.
         caller.hand_over(call.handler)
         return None
     asker = http.headers.get(HOP, "") if call.to_peer else ""
@@ -65,7 +65,7 @@ def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "DirectCal
     try:
         attempt = context.router.start(request)
     except KNOWN:
-        # Whoever goes on finds the same, and says so.
+        # The handler finds the same error, and answers with it.
         attempt = None
     if attempt is None or attempt.reply is None:
         caller.hand_over(Handler(call, request, account, attempt))
@@ -74,7 +74,7 @@ def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "DirectCal
 
 
 class DirectCall:
-    """One call that was sent to a worker."""
+    """One call that was sent to a worker, until its answer is passed on or handed over."""
 
     __slots__ = ("_account", "_attempt", "_call", "_caller", "_reply", "_turn")
 
@@ -95,13 +95,13 @@ class DirectCall:
         reply.listener = self._look if reply.prompt else self._news
 
     def hand_over(self) -> None:
-        """Have a task go on with it."""
+        """Have a task continue the call."""
         self._forget()
         attempt = self._attempt
         self._caller.hand_over(Handler(self._call, attempt.request, self._account, attempt))
 
     def cancel(self) -> None:
-        """Nobody wants its answer any more."""
+        """Cancel the call: its caller has left."""
         self._forget()
         self._reply.close()
         self._attempt.end()
@@ -110,7 +110,7 @@ class DirectCall:
 
     def _news(self) -> None:
         if self._turn is None:
-            # What is raised here shall not be raised in the link that calls.
+            # In a later turn, so that an error raised here is not raised in the link that calls this.
             self._turn = asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:
@@ -127,7 +127,7 @@ class DirectCall:
         if answer is None or (size := len(answer.first)) > AT_ONCE_BYTES:
             self.hand_over()
             return
-        # Else each would refer to the other, and what was asked would wait for the garbage collector.
+        # Break the reference cycle, or the request would wait for the garbage collector.
         self._reply.listener = None
         routed = attempt.answered(answer)
         respond.begin(context, routed, account)
@@ -153,7 +153,7 @@ class DirectCall:
 
 
 class Handler:
-    """Handler of one request that the lane has begun: its account is open, and its first attempt may be under way."""
+    """Handler of one request that the lane has begun: its account is open, and its first attempt may be in flight."""
 
     __slots__ = ("_account", "_call", "_first", "_request")
 
@@ -166,7 +166,7 @@ class Handler:
         self._first = first
 
     def __call__(self, http: HttpRequest) -> Awaitable[web.StreamResponse]:
-        """Answer it; see `go_on`."""
+        """Answer the request; see `respond.go_on`."""
         call = self._call
         spoken = call.spoken(self._request)
         return respond.go_on(call.context, http, spoken, self._account, self._first)

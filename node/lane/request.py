@@ -1,6 +1,6 @@
-"""Request that the lane takes: a call of a model that all readers read alike, with its whole body.
+"""Request that the lane takes: a model call that every parser reads the same way, with its whole body.
 
-That is a strict subset of what aiohttp takes. Whatever is not plainly such a call is left to aiohttp, untouched.
+The lane takes a strict subset of what aiohttp accepts. Everything else is left to aiohttp, untouched.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ MAX_HEAD_BYTES = 8 * 1024
 """The longest head that is read here."""
 
 MAX_BODY_BYTES = 256 * 1024
-"""The longest body that is read here: for longer ones, what aiohttp takes besides is little."""
+"""The longest body that is read here: for longer bodies, aiohttp's extra cost hardly matters."""
 
-# One blank after the colon, none after the value, and nothing but ASCII: clients send nothing else.
+# One blank after the colon, none after the value, and nothing but ASCII: clients send no other form.
 _HEAD = re.compile(
     rb"POST (/[A-Za-z0-9/_-]{1,100}) HTTP/1\.1\r\n"
     rb"((?:[A-Za-z0-9-]{1,60}: (?:[!-~](?:[ !-~]*[!-~])?)?\r\n){2,48})\r\n"
@@ -36,23 +36,23 @@ _NOT_PLAIN = frozenset(
         "origin",
     }
 )
-"""Headers that change how a body is framed or packed, what becomes of the connection, or who may read the answer."""
+"""Headers that change a body's framing or coding, the fate of the connection, or which pages may read the answer."""
 
 
 class Fields(dict[str, str]):
-    """Headers by lower-case name, each of which stands once."""
+    """Headers by lower-case name, each of which occurs once."""
 
     def getall(self, name: str, default: Iterable[str] = ()) -> Iterable[str]:
-        """Return what stands under a name, as of headers that may stand several times."""
+        """Return the values of a header, as mappings do in which a header may occur several times."""
         found = self.get(name)
         return default if found is None else (found,)
 
 
 class LaneHead:
-    """What a request begins with. `end` is the length of the whole request, in bytes.
+    """Parsed head of a request. `end` is the length of the whole request, in bytes.
 
-    `id` is what it calls itself, if anything. `headers` are all others but its length, and `derived` is what was made of them,
-    for whoever finds the same again. It is `admitted` where whatever begins so on its connection is let in without a key.
+    `id` is its request id, empty for none. `headers` are all headers but the id and the length. `derived` caches what was derived
+    from them, for the next request with the same head. If `admitted`, requests with this head need no key on this connection.
     """
 
     __slots__ = ("admitted", "body_at", "derived", "end", "headers", "id", "path")
@@ -75,7 +75,7 @@ class LaneHead:
         self.id = id_
 
     def again(self, body_at: int, length: int, id_: bytes) -> "LaneHead | None":
-        """Return the same head with another length and another id of the request; `None` where aiohttp is to read it."""
+        """Return the same head with another body length and request id; `None` if aiohttp has to read the request."""
         if length > MAX_BODY_BYTES:
             return None
         name = id_.decode() if id_ else self.id
@@ -84,12 +84,12 @@ class LaneHead:
 
 @lru_cache(maxsize=256)
 def _lower(name: str) -> str:
-    """Return the same text for the same name: thousands of connections keep their heads."""
+    """Return the lower-case name, as one shared string: thousands of connections keep their heads."""
     return name.lower()
 
 
 def read_head(data: bytes) -> LaneHead | None:
-    """Return the head that `data` begins with; `None` for whatever is aiohttp's to read, a head that is not whole among it."""
+    """Return the head at the start of `data`; `None` if aiohttp has to read it, or if it is incomplete."""
     found = _HEAD.match(data)
     if found is None or found.end() > MAX_HEAD_BYTES:
         return None
@@ -110,7 +110,7 @@ def read_head(data: bytes) -> LaneHead | None:
 
 
 class WholeBody:
-    """A body that is here, as handlers read it."""
+    """Body that is complete, with the methods by which handlers read one."""
 
     __slots__ = ("_bytes", "total_bytes")
 
@@ -119,25 +119,25 @@ class WholeBody:
         self.total_bytes = len(body)
 
     def is_eof(self) -> bool:
-        """Return that nothing more will come."""
+        """Return `True`: nothing more will come."""
         return True
 
     def at_eof(self) -> bool:
-        """Return whether all was read."""
+        """Return whether the whole body was read."""
         return not self._bytes
 
     def read_nowait(self) -> bytes:
-        """Return all of it, once."""
+        """Return the whole body, empty after the first call."""
         body, self._bytes = self._bytes, b""
         return body
 
     async def readany(self) -> bytes:
-        """Return all of it, once."""
+        """Return the whole body, empty after the first call."""
         return self.read_nowait()
 
 
 class LaneWire(Protocol):
-    """The connection that a request came on, and its answer goes to."""
+    """The connection that a request came on, and that its answer is sent on."""
 
     address: str
     """The caller's IP address."""
@@ -145,23 +145,23 @@ class LaneWire(Protocol):
     transport: asyncio.Transport | None
 
     def head(self, status: int, lines: str, length: int | None) -> bytes:
-        """Return the bytes of a head with these header lines; an answer of no known length goes in chunks."""
+        """Return the bytes of a head with these header lines; an answer of unknown length is chunked."""
 
     def send_now(self, *parts: bytes) -> None:
-        """Send bytes; raise `ConnectionError` when nobody takes them."""
+        """Send bytes; raise `ConnectionError` if the caller is gone."""
 
     def send_on(self, piece: bytes) -> None:
-        """Send more of an answer of which something was sent; raise as `send_now` does."""
+        """Send more of an answer that has begun; raise as `send_now` does."""
 
     async def drain(self) -> None:
-        """Wait while the transport holds enough; raise `ConnectionError` when nobody takes it."""
+        """Wait while the transport's buffer is full; raise `ConnectionError` if the caller is gone."""
 
 
 class LaneRequest:
-    """A request to a handler: of aiohttp's `Request` what handlers of models use, and what is noted of it, by aiohttp's keys.
+    """Request to a handler: the part of aiohttp's `Request` that model handlers use, with notes under aiohttp's keys.
 
-    `output_size` is how many bytes of its answer were written at least: none, or those that it began with. It has `begun` where
-    a handler goes on with what was begun.
+    `output_size` is a lower bound of the answer's bytes written: 0, or those that it began with. `begun` is set once the request
+    has an account, so that a handler continues it.
     """
 
     __slots__ = (
@@ -172,7 +172,7 @@ class LaneRequest:
     version: HttpVersion
 
     def __init__(self, head: LaneHead, body: bytes, app: web.Application, line: LaneWire) -> None:
-        """Take a request from the line that its answer goes to."""
+        """Take a request; `line` is the connection that its answer goes to."""
         self._content: WholeBody | None = None
         self._noted: dict[Any, Any] = {}
         self.app = app
@@ -187,7 +187,7 @@ class LaneRequest:
 
     @property
     def path(self) -> str:
-        """What is asked."""
+        """Path of the URL."""
         return self.head.path
 
     @property
@@ -209,17 +209,17 @@ class LaneRequest:
 
     @property
     def transport(self) -> asyncio.Transport | None:
-        """What the connection is sent on; `None` once it is gone."""
+        """Transport of the connection; `None` once it is gone."""
         return self.line.transport
 
     @property
     def writer(self) -> "LaneRequest":
-        """What knows how much was written, by aiohttp's name."""
+        """The object with `output_size`, under aiohttp's name."""
         return self
 
     @property
     def protocol(self) -> LaneWire:
-        """The connection, by aiohttp's name."""
+        """The connection, under aiohttp's name."""
         return self.line
 
     def __getitem__(self, key: Any) -> Any:
@@ -232,9 +232,9 @@ class LaneRequest:
         return key in self._noted
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return what is noted under a key, if anything."""
+        """Return the note under a key, or `default`."""
         return self._noted.get(key, default)
 
 
 HttpRequest = web.Request | LaneRequest
-"""A request that a handler of models is given."""
+"""A request as model handlers get it."""

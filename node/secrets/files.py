@@ -1,6 +1,6 @@
-"""Secret files: whole or not at all, for its owner's eyes only, never over another.
+"""Secret files: written whole or not at all, readable by the owner only, never replacing another file.
 
-Only the standard library: commands read the control token without loading the rest of the node.
+Imports only the standard library: commands read the control token without loading the rest of the node.
 """
 
 import os
@@ -20,7 +20,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def make_private_directory(path: Path) -> None:
-    """Create a directory that only its owner may enter; leave one that exists as it is."""
+    """Create a directory that only its owner may enter; leave an existing one unchanged; raise `SecretRefused`."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -31,14 +31,15 @@ def make_private_directory(path: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> str:
-    """Say that a file cannot be written, and what it would take."""
+    """Return a sentence that says that a file cannot be written, and what is needed."""
     return f"{path} cannot be written: {error.strerror}; {path.parent} must be a directory to which this user can write"
 
 
 def write_new(path: Path, text: str) -> None:
     """Write a secret to a new file of mode 0600, durably; raise `FileExistsError` rather than replace one.
 
-    It is written under another name first and then linked, so no reader ever sees half a secret.
+    It is written under another name first and then linked, so no reader ever sees half a secret. Raise `SecretRefused` if it
+    cannot be written.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -57,12 +58,12 @@ def write_new(path: Path, text: str) -> None:
 
 
 def read(path: Path, *, lenient: bool = False, at_most: int = MAX_SECRET_BYTES) -> str:
-    """Read a secret; raise `FileNotFoundError`, or `SecretRefused` when others could have read or replaced it.
+    """Read a secret; raise `FileNotFoundError`, or `SecretRefused` if other users could have read or replaced it.
 
-    What is no text is refused as well, or left to a `lenient` caller, who can say what it should be.
+    Content that is not ASCII is refused too, but passed to `lenient` callers, which can say what it should be.
     """
     try:
-        # Without O_NONBLOCK a pipe put in the file's place would hold us up for ever.
+        # Without O_NONBLOCK a named pipe in the file's place would block forever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         raise
@@ -88,8 +89,8 @@ def read(path: Path, *, lenient: bool = False, at_most: int = MAX_SECRET_BYTES) 
 
 
 def _open_to(owner: int) -> int:
-    """Return the rights of others with which a secret of this owner is refused."""
-    # What root hands to one service stays root's, and is read through its group or an ACL, which shows as the group's
+    """Return the mode bits with which a secret of this owner is refused."""
+    # Files that root hands to a service stay root's, and are read through the group or an ACL, which shows as the group's
     # right: systemd's LoadCredential, a Secret of Kubernetes.
     return _OTHERS & ~stat.S_IRGRP if owner == 0 != os.geteuid() else _OTHERS
 
@@ -105,7 +106,7 @@ def read_control_token(path: Path) -> str:
 def read_swarm_key(path: Path) -> str:
     """Return a private-swarm key as 64 hexadecimal characters.
 
-    The file holds just those, or the three lines `/key/swarm/psk/1.0.0/`, `/base16/` and the key.
+    The file holds only these, or the three lines `/key/swarm/psk/1.0.0/`, `/base16/` and the key. Raise `SecretRefused`.
     """
     try:
         lines = tuple(read(path, lenient=True).split())
@@ -128,7 +129,7 @@ def read_swarm_key(path: Path) -> str:
 
 
 def write_new_swarm_key(path: Path) -> None:
-    """Make a private-swarm key in a new file; raise `FileExistsError`."""
+    """Write a new private-swarm key to a new file; raise `FileExistsError` or `SecretRefused`."""
     write_new(path, secrets.token_hex(SWARM_KEY_CHARACTERS // 2) + "\n")
 
 

@@ -1,6 +1,6 @@
 """Identity of a node: the key in `identity.key`, and the token that commands show.
 
-`identity.key` holds the 32-byte Ed25519 seed as 64 hexadecimal characters and a newline. Whoever has it is this node.
+`identity.key` holds the 32-byte Ed25519 seed as 64 hexadecimal characters and a newline. A process that has it is this node.
 """
 
 import secrets
@@ -14,7 +14,7 @@ from registry.signing import KEY_BYTES, Identity
 
 
 def load_or_create(data_dir: Path) -> Identity:
-    """Return the identity kept in `data_dir`, a new one when there is none yet; raise `SecretRefused`."""
+    """Return the identity in `data_dir`, creating it if there is none; raise `SecretRefused`."""
     secret_files.make_private_directory(data_dir)
     try:
         return load(data_dir)
@@ -27,7 +27,7 @@ def load_or_create(data_dir: Path) -> Identity:
 
 
 def load(data_dir: Path) -> Identity:
-    """Return the identity kept in `data_dir`; raise `FileNotFoundError` or `SecretRefused`."""
+    """Return the identity in `data_dir`; raise `FileNotFoundError` or `SecretRefused`."""
     path = data_dir / IDENTITY_KEY
     text = secret_files.read(path, lenient=True).strip()
     try:
@@ -43,7 +43,7 @@ def load(data_dir: Path) -> Identity:
 
 
 def create(data_dir: Path) -> Identity:
-    """Make a new identity; raise `FileExistsError` when there is one already, for it is never replaced."""
+    """Create an identity; raise `FileExistsError` if there is one, since it is never replaced, or `SecretRefused`."""
     secret_files.make_private_directory(data_dir)
     seed = secrets.token_bytes(KEY_BYTES)
     secret_files.write_new(data_dir / IDENTITY_KEY, seed.hex() + "\n")
@@ -51,7 +51,7 @@ def create(data_dir: Path) -> Identity:
 
 
 def control_token(data_dir: Path) -> str:
-    """Return the token that lets its bearer change this node; make it when there is none; raise `SecretRefused`."""
+    """Return the token that lets its bearer change this node, creating it if there is none; raise `SecretRefused`."""
     secret_files.make_private_directory(data_dir)
     path = data_dir / CONTROL_TOKEN
     try:

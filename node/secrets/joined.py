@@ -1,4 +1,4 @@
-"""Invitation that a node has joined with: kept in its data directory, so that later starts need it no more."""
+"""Invitation that a node has joined with, kept in its data directory, so that later starts do not need it."""
 
 import sys
 import time
@@ -15,7 +15,7 @@ from registry.records import PeerId
 
 
 def shown(text: str) -> str:
-    """Return what is given as itself, as `@FILE`, or as `-` for standard input; raise `SecretRefused`."""
+    """Return a text that is given directly, as `@FILE`, or as `-` for standard input; raise `SecretRefused`."""
     if text == "-":
         return sys.stdin.read(invitation.MAX_CHARACTERS + 1).strip()
     if not text.startswith("@"):
@@ -27,9 +27,9 @@ def shown(text: str) -> str:
 
 
 def join(data_dir: Path, text: str) -> None:
-    """Keep an invitation instead of what was kept before; raise `SecretRefused` for one that is damaged, forged or over.
+    """Keep an invitation, replacing an earlier one; raise `SecretRefused` if it is damaged, forged, expired or for users.
 
-    One that is kept already is left as it is: whoever starts the node with it each time may go on when it is over.
+    An invitation that is already kept is left as it is, even if expired: a node that is started with it each time still starts.
     """
     try:
         held = invitation.read(text)
@@ -52,14 +52,14 @@ def join(data_dir: Path, text: str) -> None:
 
 
 def sealed(held: Invitation, node: PeerId) -> str:
-    """Return the grant of an invitation as `node` alone may show it; empty where it is over."""
+    """Return the grant of an invitation, sealed for `node`; empty if it has expired."""
     if held.grant.expires <= time.time():
         return ""
     return grants.written(grants.seal(held.grant, node))
 
 
 def with_way(settings: Settings, held: Invitation, data_dir: Path) -> Settings:
-    """Return the settings of a node that joins: addresses besides its own, and the mesh's key where none is set."""
+    """Return the settings with the invitation's bootstrap addresses added, and the mesh's key if the settings have none."""
     bootstrap = tuple(dict.fromkeys((*settings.mesh.bootstrap, *held.addresses)))
     key = settings.node.swarm_key or (str(data_dir / SWARM_KEY) if held.swarm_key else "")
     return settings.model_copy(
@@ -71,7 +71,7 @@ def with_way(settings: Settings, held: Invitation, data_dir: Path) -> Settings:
 
 
 def joined(data_dir: Path) -> Invitation | None:
-    """Return the invitation that is kept, `None` where there is none; raise `SecretRefused`."""
+    """Return the kept invitation, `None` if there is none; raise `SecretRefused`."""
     path = data_dir / INVITATION
     try:
         return invitation.read(files.read(path, at_most=invitation.MAX_CHARACTERS))

@@ -1,4 +1,4 @@
-"""Keys of faces over gRPC: a file that its owner alone may read, with one key on each line."""
+"""Keys of gRPC faces: a file that only its owner may read, with one key on each line."""
 
 import hmac
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from node.secrets import files as secret_files
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys that are known; where there are none, nobody is asked for one."""
+    """The known keys; without any, no key is needed."""
 
     known: frozenset[bytes] = frozenset()
 
     def open_to(self, key: str) -> bool:
-        """Whether a key is known. All are compared, so that the time says nothing."""
+        """Return whether a key is accepted. It is compared with all keys in constant time, so that timing reveals nothing."""
         given = key.encode()
         return not self.known or sum(hmac.compare_digest(given, one) for one in self.known) > 0
 
 
 def read(setting: str, file: str) -> Keys:
-    """Read the keys of a setting, none where it names no file; raise `OSError` or `SecretRefused` with a sentence."""
+    """Read the keys of a setting, none if it names no file; raise `OSError` or `SecretRefused` with a message."""
     if not file:
         return Keys()
     try:
