@@ -1,1 +1,1 @@
-"""Registry of who serves which model: signed records, their merge, their spread, and what is durable."""
+"""Registry of the nodes that serve each model: signed records, their merge, their spread, and what is durable."""

@@ -1,6 +1,6 @@
 """Admission of peers: which peers this node accepts data from and answers. Lists, permissions, and barred peers.
 
-Penalties of peers that did again and again what no honest peer does. No I/O.
+Also the penalties of peers that repeatedly did what no honest peer does. Those do no I/O.
 """
 
 import logging
@@ -15,15 +15,15 @@ from registry.intake.rate import MAX_BUCKETS, RateLimit
 from registry.records import PeerId
 
 OFFENCES = 20
-"""Offences at once that are forgiven: what a version of ours may do to another by mistake."""
+"""Offences at once that are forgiven: what one version of modelvine may do to another by mistake."""
 
 LIE = 5.0
-"""Offences that a wrong answer weighs as much as: it was asked for, waited for and read, all of its megabytes."""
+"""Offences that a wrong answer counts as: it was asked for, waited for and read, all of its megabytes."""
 
 FORGIVEN_PER_SECOND = 0.1
 
 BARRED_SECONDS = 300.0
-"""How long a peer that went beyond is neither heard nor answered."""
+"""Seconds for which a barred peer is neither heard nor answered."""
 
 
 class Penalties:
@@ -34,7 +34,7 @@ class Penalties:
         self._barred: dict[PeerId, float] = {}
 
     def offence(self, peer: PeerId, now: float, *, weight: float = 1.0) -> bool:
-        """Count an offence; return whether the peer is barred for it from now on."""
+        """Count an offence; return whether it bars the peer from now on."""
         if self.barred(peer, now) or self._offences.allows(peer, now, cost=weight):
             return False
         if len(self._barred) >= MAX_BUCKETS:
@@ -43,7 +43,7 @@ class Penalties:
         return True
 
     def barred(self, peer: PeerId, now: float) -> bool:
-        """Say whether a peer is barred; the end of its time takes it off the list."""
+        """Return whether a peer is barred; a peer whose time is over is removed from the list."""
         if now >= self._barred.get(peer, float("inf")):
             del self._barred[peer]
         return peer in self._barred
@@ -75,13 +75,13 @@ class Admission:
         self._askers = RateLimit(rate=QUESTIONS_PER_SECOND, burst=QUESTIONS_AT_ONCE)
 
     def admits(self, peer: PeerId) -> bool:
-        """Say whether a peer is on our lists, and not cut off at the moment."""
+        """Return whether our lists admit a peer, and it is not barred at the moment."""
         admitted = self._guests.admits(peer) and not self._blame.barred(peer, self._now())
         self._counters["kept_out"] += not admitted
         return admitted
 
     def require(self, asker: PeerId) -> None:
-        """Raise `LimitReached` unless a peer may ask us something now."""
+        """Raise `LimitReached` unless a peer may ask a question now."""
         if not self.admits(asker):
             raise LimitReached(f"{asker} is not admitted here")
         if not self._askers.allows(asker, self._now()):
@@ -90,7 +90,7 @@ class Admission:
             raise LimitReached(f"{asker} asks too often")
 
     async def offence(self, peer: PeerId, *, weight: float = 1.0) -> None:
-        """Take in that a peer did what no honest peer does; cut it off when it does so again and again."""
+        """Note that a peer did what no honest peer does; disconnect it when it does so repeatedly."""
         self._counters["offences"] += 1
         if self._blame.offence(peer, self._now(), weight=weight):
             self._counters["barred"] += 1

@@ -1,11 +1,11 @@
 """Catalog: the newest record of every node, and which nodes serve a model.
 
-One writer per key, and merging keeps the greater word, so it is commutative, associative and idempotent whatever the
+Each key has one writer, and merging keeps the newer record, so it is commutative, associative and idempotent whatever the
 order of delivery. Expiry is deliberately not part of merging: clocks differ between nodes, merge results must not.
 
-Persistent map: a large map that changes without being copied.
+Also a persistent map: a large map that changes without being copied.
 
-In parts: a change makes its own part anew and shares all others. No I/O.
+It consists of parts: a change copies the part that it touches and shares all others. No I/O.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ Part = TypeVar("Part", bound=dict[Any, Any])
 
 
 class PersistentMap(Mapping[Key, Value], Generic[Key, Value, Part]):
-    """An immutable map. `place` names a key's part, one of `len(parts)`; `make` copies a part that is about to change."""
+    """An immutable map. `place` returns the index of a key's part in `parts`; `make` copies a part that is to change."""
 
     __slots__ = ("_make", "_place", "_size", "parts")
 
@@ -49,7 +49,7 @@ class PersistentMap(Mapping[Key, Value], Generic[Key, Value, Part]):
     @overload
     def get(self, key: Key, default: Value | Other) -> Value | Other: ...
     def get(self, key: Key, default: object = None) -> object:
-        """Return what stands at a key; the inherited way raises and catches an exception for one that is not there."""
+        """Return the value at a key. The inherited method raises and catches an exception for a missing key."""
         value: object = self.parts[self._place(key)].get(key, default)
         return value
 
@@ -63,7 +63,7 @@ class PersistentMap(Mapping[Key, Value], Generic[Key, Value, Part]):
     def changed(
         self, put: Mapping[Key, Value], drop: Iterable[Key] = ()
     ) -> "PersistentMap[Key, Value, Part]":
-        """Return a map with these entries put in, and those left out that are there."""
+        """Return a map with the entries of `put`, and without the keys of `drop`, which may be missing already."""
         place, make, parts, size = self._place, self._make, list(self.parts), self._size
         fresh: dict[int, Part] = {}
         for key in drop:
@@ -97,25 +97,25 @@ class Signed:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """SHA-256 of the frame: tells two words of the same version apart."""
+        """SHA-256 of the frame: tells two records of the same version apart."""
         return hashlib.sha256(self.frame).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One node serves one replica of a model."""
+    """One replica of a model, and the node that serves it."""
 
     node: PeerId
     service: Service
 
 
 def newer(a: Signed, b: Signed) -> Signed:
-    """Choose between two words of one node. Equal versions with unlike bytes are ordered by fingerprint."""
+    """Return the newer of two records of one node. Equal versions with unlike bytes are ordered by fingerprint."""
     return max(a, b, key=lambda signed: (signed.record.version, signed.fingerprint))
 
 
 def names_of(service: Service) -> tuple[str, ...]:
-    """Return the names under which clients may ask for a service: `MODEL`, `PROJECT/MODEL`, and what is no model by its type."""
+    """Return the names under which clients may request a service: `MODEL`, `PROJECT/MODEL`, and its type if it is no model."""
     names = service.model, f"{service.project}/{service.model}"
     return (*names, name_of_any(service.type)) if service.type in SERVICE_TYPES else names
 
@@ -127,12 +127,12 @@ def bucket_of(node: PeerId) -> int:
 
 
 class Bucket(dict[PeerId, Signed]):
-    """One part of what is held; not changed once its digest was asked for."""
+    """One part of the held records; not changed once its digest was read."""
 
     @cached_property
     def digest(self) -> bytes:
         """Eight bytes that are equal in equal buckets."""
-        # Hashed, not summed: whoever signs many records could choose some that cancel out another's.
+        # Hashed, not summed: a node that signs many records could choose some that cancel out another's.
         prints = sorted(signed.fingerprint for signed in self.values())
         return hashlib.sha256(b"".join(prints)).digest()[:8]
 
@@ -148,7 +148,7 @@ def _nothing_held() -> _Held:
 
 
 def _nothing_offered() -> _Offers:
-    # A record may change thousands of names: where parts are few, all of them would be copied.
+    # A record may change thousands of names: with few parts, all of them would be copied.
     return PersistentMap(({},) * _NAME_PARTS, lambda name: hash(name) % _NAME_PARTS, dict)
 
 
@@ -157,7 +157,7 @@ class Catalog:
     """An immutable snapshot; readers never see it half-changed. A change costs as much as the buckets that it touches."""
 
     held: _Held = field(default_factory=_nothing_held)
-    # It follows from what is held, but for the order of who offers a name.
+    # Derived from `held`, except for the order of the offers of a name.
     offers: _Offers = field(default_factory=_nothing_offered, compare=False)
     total: int = 0
 
@@ -167,16 +167,16 @@ class Catalog:
         return f"{self.total:064x}"
 
     def reach_of(self, node: PeerId) -> Reach | None:
-        """Return how a node says that it is reached, `None` for a stranger."""
+        """Return the addresses in a node's record, `None` for an unknown node."""
         held = self.held.get(node)
         return held.record.reach if held else None
 
     def called(self, text: str) -> tuple[Record, ...]:
-        """Return the nodes that a person may mean by this: by their id, else by its beginning and by their name."""
+        """Return the nodes that a person may mean by `text`: a node id, else the beginning of one, else a node's name."""
         whole = self.held.get(PeerId(text))
         if whole is not None or not text:
             return (whole.record,) if whole else ()
-        # All ids begin alike; less than that says nothing.
+        # All ids begin with `ID_HEAD`, which alone identifies none.
         begins = len(text) > len(ID_HEAD) and text.startswith(ID_HEAD)
         return tuple(
             signed.record
@@ -185,7 +185,7 @@ class Catalog:
         )
 
     def merge(self, incoming: Iterable[Signed]) -> "Catalog":
-        """Fold records in; return `self` when they teach us nothing."""
+        """Merge records; return `self` when none of them is newer."""
         news: dict[PeerId, Signed] = {}
         for signed in incoming:
             node = signed.record.node
@@ -207,7 +207,7 @@ class Catalog:
         )
 
     def without(self, node: PeerId) -> "Catalog":
-        """Forget a node altogether, to make room under a limit; merging alone never forgets."""
+        """Return a catalog without a node, to make room under a limit; merging alone never forgets."""
         gone = self.held.get(node)
         if gone is None:
             return self
@@ -227,7 +227,7 @@ class Catalog:
         before: frozenset[Service],
         after: frozenset[Service],
     ) -> None:
-        """Note in `offers`, the names that change, who offers them when a node's services do."""
+        """Set in `offers` the new offers of every name that changes with a node's services."""
         # Each name once: a record may serve one model by thousands of replicas.
         names = {name for service in before ^ after for name in names_of(service)}
         own: dict[str, list[Offer]] = {}
@@ -250,5 +250,5 @@ def _weight(signed: Signed) -> int:
 
 
 def _offered(signed: Signed | None) -> frozenset[Service]:
-    # Of who has left too: it may be back in a moment, and what it served is known until it says otherwise.
+    # Also of a node that left: it may be back in a moment, and its services stay known until it publishes others.
     return frozenset(signed.record.services) if signed else frozenset()

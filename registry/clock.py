@@ -11,7 +11,7 @@ class Clock(Protocol):
 
 
 class Chance(Protocol):
-    """The only source of chance of whoever has it."""
+    """The only source of randomness of the code that holds it."""
 
     def __call__(self) -> float:
         """Return a number in [0, 1)."""

@@ -23,10 +23,10 @@ _AT_ONCE = 4
 _WAITING = 256
 
 REFRESH = 1.0
-"""Seconds between two comparisons with one node that was found to be behind what we hold of it, at least."""
+"""Minimum seconds between two comparisons about one node because a request found our copy of its record outdated."""
 
 FETCHES_PER_SECOND, FETCHES_AT_ONCE = 1.0, 5.0
-"""Comparisons with one connected node for newer words that it claims, and for those that all others claim together."""
+"""Comparisons with one connected node for newer records that it claims; all other nodes together share one such limit."""
 
 _ANYONE = ""
 
@@ -69,21 +69,21 @@ class Comparison:
             self._wanted.put_nowait(peer)
 
     def fetch(self, node: PeerId, claimed: Version) -> None:
-        """Fetch a word that a node claims to have said; a flood of claims brings about a few comparisons a second."""
+        """Fetch a record that a node claims to have published; a flood of claims causes a few comparisons a second."""
         connected = node in self._peers()
         if self._fetches.allows(node if connected else _ANYONE, self._now()):
             self._want_word_of(node)
-            # What others claim of themselves is not the fault of whoever is asked.
+            # A claim of a node that is not connected is not the fault of the peer that is asked instead.
             if connected and node in self._waiting:
                 self._claims[node] = claimed
 
     def refresh(self, node: PeerId) -> None:
-        """Fetch a node's word because a request found ours to be behind, at most once a second for each node."""
+        """Fetch a node's record because a request found our copy outdated, at most once a second for each node."""
         if self._refreshed.allows(node, self._now()):
             self._want_word_of(node)
 
     def _want_word_of(self, node: PeerId) -> None:
-        """Compare with a node itself where it is connected, else with anyone."""
+        """Compare with the node itself if it is connected, otherwise with a random peer."""
         connected = self._peers()
         if node in connected:
             self.want(node)
@@ -94,7 +94,7 @@ class Comparison:
         return [connection.peer for connection in self._mesh.connections()]
 
     async def run(self) -> None:
-        """Compare now and then, and whenever somebody is wanted, until cancelled."""
+        """Compare periodically, and with each peer that is wanted, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._now_and_then())
             for _ in range(_AT_ONCE):
@@ -105,7 +105,7 @@ class Comparison:
             before = self._counters["syncs"]
             await asyncio.sleep(self._settings.sync * (0.5 + self._random()))
             peers = self._mesh.connections()
-            # Probes compare too; what they have done need not be done again.
+            # Probes compare too, so a comparison may have been made already.
             if peers and self._counters["syncs"] == before:
                 self.want(peers[int(self._random() * len(peers))].peer)
 
@@ -129,7 +129,7 @@ class Comparison:
 
     def _require(self, peer: PeerId, claimed: Version | None) -> None:
         held = self._replica.catalog.held.get(peer)
-        # Without a place for it we cannot tell.
+        # Without a place for the record the claim cannot be checked.
         unplaced = held is None and not self._replica.room(None, self._now())
         if claimed is None or unplaced:
             return
@@ -145,7 +145,7 @@ class Comparison:
             reply = await self._mesh.ask(peer, step.question, timeout=timeout)
             seen = self._replica.observe(peer, Evidence.ANSWERED, self._now(), asked=asked)
             await self._perform(seen)
-            # One at a time, and the loop turns in between: to read a long listing takes some 15 ms.
+            # One at a time, and the event loop runs in between: reading a long listing takes some 15 ms.
             async with self._reading:
                 await asyncio.sleep(0)
                 try:

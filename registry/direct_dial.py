@@ -1,6 +1,6 @@
 """Direct dialling of peers that are connected through a relay, from both ends.
 
-So a node behind a NAT comes to a direct connection with whoever asks it: the asker dials in vain, and is dialled.
+So a node behind a NAT gets a direct connection to a node that asks it: the asker dials in vain, and is dialled in return.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ LOOK = 0.5
 """Seconds between looks at the connections."""
 
 DIAL_WITHIN = 5.0
-"""Seconds that an address may take; nobody waits for it."""
+"""Seconds that a dial may take; no request waits for it."""
 
 AT_ONCE = 4
-"""Addresses dialled in one look."""
+"""Addresses dialled in one look, and addresses of one peer that are tried."""
 
 _FIRST_PAUSE = 15.0
 _LONGEST_PAUSE = 960.0
 
 
 class DirectDial:
-    """Looks for direct connections where there are relayed ones. Lives on one event loop."""
+    """Dials peers directly whose connection is relayed. Lives on one event loop."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class DirectDial:
             await self.look()
 
     async def look(self) -> None:
-        """Dial what peers with relayed connections say of their own addresses, each after its last failure's pause."""
+        """Dial the addresses that relayed peers publish, each after the pause that follows its last failure."""
         due = [a for a in self._straight() if self._silent.is_due(a, self._now())]
         async with asyncio.TaskGroup() as dials:
             for address in due[:AT_ONCE]:

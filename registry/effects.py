@@ -1,6 +1,6 @@
 """Effects: the values in which the pure core tells `registry.service` what to do.
 
-Events that the registry counts: each event by name; `/metrics` shows all of them, also those that have not happened yet.
+Also the events that the registry counts, by name; `/metrics` shows all of them, also those that have not happened yet.
 """
 
 from collections import Counter
@@ -38,24 +38,24 @@ EVENTS: Mapping[str, str] = {
 
 
 def counted(*counts: Mapping[str, int]) -> Mapping[str, int]:
-    """Add counts up; what has not happened was counted 0 times, which is something to compare with later."""
+    """Add up counts. An event that has not happened counts as 0, with which later values can be compared."""
     total = Counter(dict.fromkeys(EVENTS, 0))
     for some in counts:
-        # Copied at once, since the mesh counts on in its own thread.
+        # Copied first, since the mesh keeps counting in its own thread.
         total.update(dict(some))
     return total
 
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Write this word to the store."""
+    """Write this record to the store."""
 
     signed: Signed
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Remove this node's word from the store: it made room for another."""
+    """Remove this node's record from the store: another node took its place."""
 
     node: PeerId
 
@@ -69,7 +69,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A node claims a newer word than we hold; ask for it."""
+    """Fetch a newer record that a node claims to have."""
 
     node: PeerId
     version: Version
@@ -77,21 +77,21 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What we know of these nodes is not what it was."""
+    """The record or presence of these nodes changed."""
 
     nodes: frozenset[PeerId]
 
 
 @dataclass(frozen=True, slots=True)
 class Contested:
-    """Another machine speaks with our key; an operator must look."""
+    """Another machine uses this node's key; an operator must act."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class Remember:
-    """Keep the newest heartbeat's number of this node, so that an older one proves nothing after our restart."""
+    """Store the number of this node's newest heartbeat, so that an older one proves nothing after our restart."""
 
     node: PeerId
     version: Version
@@ -100,7 +100,7 @@ class Remember:
 
 @dataclass(frozen=True, slots=True)
 class WordsRefused:
-    """Words were not taken in, because a bound is reached; `why` is that of the first."""
+    """Records were refused because a limit is reached; `why` is the reason for the last of them."""
 
     count: int
     why: str
@@ -108,14 +108,14 @@ class WordsRefused:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Find out whether this node lives and whether we reach it: go through `Membership.round`, and tell its end."""
+    """Probe this node: perform the steps of `Membership.round`, then call `Membership.ended`."""
 
     node: PeerId
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A node said how busy some of its replicas are; nothing is in `loads` when the note was dropped."""
+    """A node reported the load of some of its replicas; `loads` is empty when the note was dropped."""
 
     node: PeerId
     loads: Mapping[Service, Load]

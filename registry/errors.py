@@ -2,10 +2,10 @@
 
 RegistryError
 ├── InvalidFrame          bytes that are no frame of ours: too long, wrong shape
-│   ├── UnknownKind       what a newer version may have meant: passed over, and nobody's fault
+│   ├── UnknownKind       possibly meant by a newer version: skipped, and not an offence
 │   └── InvalidSignature  a frame whose signature does not belong to the node it speaks for
 ├── LimitReached          a named limit is full; the newcomer is refused, nothing grows
-├── StoreUnavailable      the store did not take or give what was asked; say so, serve on
+├── StoreUnavailable      the store did not read or write what was asked; the node reports it and serves on
 └── MeshError
     ├── MeshDown          our own mesh is not running now; it is being restarted
     └── PeerUnreachable   one peer could not be asked
@@ -38,7 +38,7 @@ class LimitReached(RegistryError):
 class StoreUnavailable(RegistryError):
     """The store did not complete the operation within its timeout.
 
-    `told` is what callers may know of it: why, and not where the store is, which stands in the text for the operator.
+    `told` is what callers may learn: the reason, without the store's location, which is in the message for the operator.
     """
 
     def __init__(self, message: str, *, told: str = "the store does not work") -> None:
@@ -63,7 +63,7 @@ class ProtocolViolation(PeerUnreachable):
 
 
 def cannot_listen(place: str, setting: str, error: OSError) -> str:
-    """Say why nobody can listen at a place, and what to do; `setting` is what names it, as operators write it."""
+    """Return why this program cannot listen on a place, and what to do; `setting` names it as operators write it."""
     match error.errno:
         case errno.EADDRINUSE:
             advice = f"another program does, perhaps another node: stop it, or use a free port with {setting}"

@@ -12,7 +12,7 @@ Loads = Mapping[Service, Load]
 
 
 class LoadExchange:
-    """Between the replica, which decides what is said and taken, and the router, which measures and weighs."""
+    """Adapter between the replica, which decides what is sent and accepted, and the router, which measures and uses loads."""
 
     def __init__(self, replica: Replica, *, now: Clock, counters: Counter[str]) -> None:
         self._replica = replica
@@ -22,21 +22,21 @@ class LoadExchange:
         self._listeners: list[Callable[[PeerId, Loads], None]] = []
 
     def measure(self, busy: Callable[[], Loads]) -> None:
-        """Ask `busy` for the load of our replicas that have requests, some times a second; it must not block."""
+        """Call `busy` some times a second for the load of our replicas that have requests; it must not block."""
         self._busy = busy
 
     def on_load(self, listener: Callable[[PeerId, Loads], None]) -> None:
-        """Call `listener` with what a node says of some of its replicas; it must not block."""
+        """Call `listener` with a node and the loads that it reports of some of its replicas; it must not block."""
         self._listeners.append(listener)
 
     def say(self) -> list[Effect]:
-        """Return what is to be said of our load now."""
+        """Return the effects that publish our load, if it is worth a note now."""
         effects = self._replica.report(self._busy(), self._now())
         self._counters["loads_out"] += len(effects)
         return effects
 
     def hear(self, heard: Loaded) -> None:
-        """Hand on what a node said."""
+        """Pass a node's load report to the listeners."""
         self._counters["loads_in"] += 1
         if not heard.loads:
             self._counters["loads_dropped"] += 1

@@ -1,6 +1,6 @@
 """Messages of a comparison: their shapes, parsed with named limits.
 
-What is too long is not even parsed; what makes no sense is an `InvalidFrame`.
+A message that is too long is not parsed. Like a malformed one it raises `InvalidFrame`.
 """
 
 import struct
@@ -17,13 +17,13 @@ from registry.mesh import MAX_FRAME_BYTES
 from registry.records import PeerId
 
 MAX_LISTED = 20_000
-"""Entries of one listing that are read; a registry is not larger."""
+"""Most entries of one listing; no registry is larger."""
 
 MAX_LISTING_BYTES = 4 * 1024 * 1024
-"""A listing with as many entries takes about 3 MiB."""
+"""Most bytes of one listing; with `MAX_LISTED` entries it takes about 3 MiB."""
 
 MAX_BATCH_BYTES = 512 * 1024
-"""Frames in one pull or push. Checking as many signatures keeps the event loop for about 0.2 s."""
+"""Most bytes of frames in one pull or push. Checking their signatures keeps the event loop busy for about 0.2 s."""
 
 FRAME_HEAD = struct.Struct(">fI")
 """Age in seconds and length of a frame in a batch."""
@@ -35,7 +35,7 @@ _Id = Annotated[PeerId, Field(max_length=64)]
 
 
 Held = tuple[int, int, str]
-"""What one side holds of a node: epoch, sequence, and the beginning of the fingerprint in hex. The greater is the newer."""
+"""What one side holds of a node: epoch, sequence, and the beginning of the fingerprint in hex. The greater is newer."""
 
 
 class _Listing(BaseModel):
@@ -59,18 +59,18 @@ class _Wanted(BaseModel):
 
 
 def require_at_most(limit: int, message: bytes) -> None:
-    """Raise `InvalidFrame` when a message is longer than what is read here."""
+    """Raise `InvalidFrame` when a message is longer than `limit` bytes."""
     if len(message) > limit:
         raise InvalidFrame(f"at most {limit:,} bytes are allowed, not {len(message):,}")
 
 
 def write_buckets(numbers: Iterable[int]) -> bytes:
-    """Name some buckets."""
+    """Encode the numbers of the buckets to list."""
     return orjson.dumps({"buckets": [*numbers]})
 
 
 def read_buckets(body: bytes) -> list[int]:
-    """Return which buckets a peer wants listed."""
+    """Return the numbers of the buckets that a peer wants listed."""
     require_at_most(MAX_FRAME_BYTES, body)
     try:
         return _Numbers.model_validate_json(body).buckets
@@ -79,12 +79,12 @@ def read_buckets(body: bytes) -> list[int]:
 
 
 def write_wanted(nodes: Iterable[PeerId]) -> bytes:
-    """Name some nodes."""
+    """Encode the nodes whose records are wanted."""
     return orjson.dumps({"nodes": [*nodes]})
 
 
 def read_wanted(body: bytes) -> list[PeerId]:
-    """Return which nodes' records a peer wants."""
+    """Return the nodes whose records a peer wants."""
     require_at_most(MAX_LISTING_BYTES, body)
     try:
         return _Wanted.model_validate_json(body).nodes
@@ -93,7 +93,7 @@ def read_wanted(body: bytes) -> list[PeerId]:
 
 
 def write_listing(held: dict[PeerId, Held]) -> bytes:
-    """List what is held."""
+    """Encode what is held."""
     return orjson.dumps({"held": held})
 
 
@@ -123,12 +123,12 @@ def unpack(batch: bytes) -> Iterable[tuple[float, bytes]]:
 
 
 def write_heard(ages: Iterable[tuple[PeerId, float]]) -> bytes:
-    """List nodes with the seconds since their last sign of life."""
+    """Encode nodes with the seconds since their last sign of life."""
     return b"".join(_ROW.pack(signing.public_of(node), age) for node, age in ages)
 
 
 def read_heard(rows: bytes) -> list[tuple[PeerId, float]]:
-    """Return whom a peer heard, and how long ago; an age may be any number there is."""
+    """Return the nodes that a peer heard, and how many seconds ago; an age may be any float."""
     require_at_most(MAX_LISTED * _ROW.size, rows)
     if len(rows) % _ROW.size:
         raise InvalidFrame("a list of the living that is cut short")

@@ -1,6 +1,6 @@
 """Own record: what this node publishes about itself, and when.
 
-Our own record, its repetitions, our heartbeats, our refutations. No I/O.
+The record and its repetitions, heartbeats, doubts, load reports and refutations. No I/O.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,11 +29,11 @@ from registry.records import (
 from registry.settings import RegistrySettings
 from registry.signing import Identity
 
-# The first refutations go out at once; a second machine with our key would have us answer it for ever.
+# The first refutations go out at once; without a limit, a second machine with our key would be answered for ever.
 _REFUTATIONS_PER_SECOND = 0.2
 _REFUTATIONS_AT_ONCE = 5
 _CONTESTS = 5
-# "I live" out of turn: a few at once, then rarely, so that nobody can make us shout.
+# Heartbeats out of turn: a few at once, then rarely, so that no peer can make this node flood the mesh.
 _REASSURANCES_PER_SECOND = 0.2
 _REASSURANCES_AT_ONCE = 3
 _DOUBTS_PER_SECOND = 2.0
@@ -43,9 +43,10 @@ _FOREVER = float("inf")
 
 @dataclass(slots=True)
 class _Turn:
-    """When something is said again: a period after the last time, which stretches with the mesh, or sooner.
+    """When a message is repeated: a period after the last time, which grows with the mesh, or sooner.
 
-    What a node knows of the mesh's size when it speaks is less than what it knows later: above all at its first word.
+    The period is multiplied by the rarity at the time of the check, not of the last message: a node knows the size of the
+    mesh better later, above all after its first record.
     """
 
     period: float
@@ -65,7 +66,7 @@ class _Turn:
 
 
 class OwnRecord:
-    """Speaks for one node; `spoken` is its newest word, none before the first."""
+    """Publisher of one node's record; `spoken` is the newest that it signed, `None` before the first."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class OwnRecord:
         self._contests = 0
         self._beat = 0
         self._unpublished = False
-        # Nothing is published before the first word; the first heartbeat is due with it.
+        # Nothing is published before the first record; the first heartbeat is due with it.
         self._record = _Turn(settings.reannounce, last=_FOREVER)
         self._heartbeat = _Turn(settings.heartbeat, last=-_FOREVER)
         self._rarity = 1.0
@@ -95,7 +96,7 @@ class OwnRecord:
         self._reporter = Reporter()
 
     def describe(self, agent: str, name: str = "") -> None:
-        """Name the software, and this node, in our record, from the next word on."""
+        """Set the names of the software and of this node in our record, from its next version on."""
         self.own = replace(self.own, agent=agent, name=name)
 
     def draft(
@@ -106,13 +107,13 @@ class OwnRecord:
         standing: Standing | None,
         revoked: Sequence[Revocation] | None = None,
     ) -> Record:
-        """Return our record with these changes; what is `None` stays. Raise `LimitReached` when it does not fit."""
+        """Return our record with these changes; `None` changes nothing. Raise `LimitReached` when it does not fit."""
         draft = self.own
         if services is not None:
             self.fits(services)
             draft = replace(draft, services=tuple(services))
         if reach is not None:
-            # A machine with many interfaces has more addresses than a record carries; the first do.
+            # A machine with many interfaces has more addresses than a record carries; the first are kept.
             most = wire.MAX_ADDRESSES
             draft = replace(
                 draft, reach=replace(reach, mesh=reach.mesh[:most], links=reach.links[:most])
@@ -141,38 +142,38 @@ class OwnRecord:
         return signed
 
     def may_refute(self, version: Version, now: float) -> bool:
-        """Say whether we may contradict this word with our key once more, and count it.
+        """Return whether this node may refute a record under its key once more, and count the refutation.
 
-        A version of our own epoch that we never spoke is somebody's who answers us. After a few rounds of that, the
-        one whose epoch is contested, the later start of the two, falls silent; the other's word stands.
+        A version of our own epoch that this node never published is another machine's, which answers it. After a few
+        rounds of that, the one whose epoch is contested, which started later, falls silent; the other's record stands.
         """
         self._contests += version.epoch == self._began
         self.quiet = self._contests > _CONTESTS
         return not self.quiet and self._refutations.allows(self.own.node, now)
 
     def prove(self, challenge: bytes) -> bytes:
-        """Sign a challenge; raise `InvalidFrame` when it is none."""
+        """Sign a challenge; raise `InvalidFrame` when its length is wrong."""
         return wire.encode_proof(challenge, self._identity)
 
     def step_past(self, version: Version) -> None:
-        """Let our next word be newer than `version`."""
+        """Make the next version of our record newer than `version`."""
         if version >= self.own.version:
             self.own = replace(self.own, version=version)
 
     def hurry(self, now: float) -> None:
-        """Make our word and a heartbeat due at once."""
+        """Make our record and a heartbeat due at once."""
         self._heartbeat.hasten(now)
         if self.spoken is not None:
             self._record.hasten(now)
 
     def reassure(self, now: float, *, at: float) -> None:
-        """Make a heartbeat due at `at`, unless that happened too often lately: somebody doubts us, or lost us."""
+        """Make a heartbeat due at `at`, because a node doubts or lost this one; not if that happened too often lately."""
         soon = self._heartbeat.due(self._rarity)
         if at < soon and self._reassurances.allows(self.own.node, now):
             self._heartbeat.hasten(at)
 
     def doubt(self, about: PeerId, now: float) -> list[Effect]:
-        """Say that we cannot reach a node; nothing when we have said so of too many."""
+        """Publish a doubt about a node that this one cannot reach; nothing beyond the rate limit of doubts."""
         if self.spoken is None or self.quiet or not self._doubts.allows(self.own.node, now):
             return []
         self._beat += 1
@@ -182,11 +183,11 @@ class OwnRecord:
     def report(
         self, busy: Mapping[Service, Load], now: float, *, rarity: float = 1.0
     ) -> list[Effect]:
-        """Say how busy we are, when that is worth a note; not before the record that names the replicas is out."""
+        """Publish our load when that is worth a note; not before the record that names the replicas is published."""
         if self.spoken is None or self.quiet or self._unpublished:
             return []
         said = self._reporter.rows(busy, now, rarity=rarity)
-        # What is being unregistered has no place in the record any more.
+        # A replica that is being unregistered has no place in the record any more.
         named = enumerate(self.own.services) if said else ()
         rows = tuple((place, said[service]) for place, service in named if service in said)
         if not rows:
@@ -196,7 +197,7 @@ class OwnRecord:
         return [Publish(wire.encode_load(note, self._identity))]
 
     def tick(self, now: float, *, rarity: float = 1.0) -> list[Effect]:
-        """Publish what is due; `rarity` multiplies the time since the last repetition and heartbeat, as it is now."""
+        """Publish what is due; `rarity` is the current factor on the periods of repetition and heartbeat."""
         self._rarity = rarity
         effects: list[Effect] = []
         if now < self.due():
@@ -213,7 +214,7 @@ class OwnRecord:
         return effects
 
     def due(self) -> float:
-        """Return when `tick` next has something to say."""
+        """Return when `tick` next has something to publish."""
         if self.spoken is None or self.quiet:
             return _FOREVER
         return min(self._record.due(self._rarity), self._heartbeat.due(self._rarity))

@@ -1,6 +1,6 @@
 """Persistence (write-behind) of the registry.
 
-Collects changes, writes them in batches, and says when the store does not work.
+Collects changes, writes them in batches, and reports when the store does not work.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ BEAT_KEY = "beat:"
 async def next_epoch(store: Store, wall_clock: float) -> int:
     """Return an epoch above all that were used before, durable already; raise `StoreUnavailable`.
 
-    The wall clock only matters when the store was lost: it makes a fresh node speak louder than its old self.
+    The wall clock only matters when the store was lost: it puts the new epoch above those that the node used before.
     """
     kept = (await store.read(Space.SELF)).get(EPOCH_KEY, b"0")
     last = int(kept) if kept.isdigit() and len(kept) < 16 else 0
@@ -39,16 +39,16 @@ async def next_epoch(store: Store, wall_clock: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """How often the store is turned to, in seconds."""
+    """Intervals at which the store is accessed, in seconds."""
 
     grain: float = 0.25
     """Changes within this time go into one write."""
 
     retry: float = 2.0
-    """Between two tries while it does not work."""
+    """Between two tries while the store does not work."""
 
     check: float = 2.5
-    """Between two looks when nothing is to be saved: an idle node would say that it is well for ever."""
+    """Between two checks when there is nothing to save: otherwise an idle node would never notice that the store failed."""
 
 
 Source = Callable[[], Iterable[Change]]
@@ -56,10 +56,10 @@ Source = Callable[[], Iterable[Change]]
 
 
 class Persistence:
-    """Writes behind: serving never waits for the store. Of two changes to one value the later is written."""
+    """Write-behind buffer: serving never waits for the store. Of two changes to one value the later is written."""
 
     def __init__(self, store: Store, mark: Put, pauses: Pauses = Pauses()) -> None:
-        """Begin. `mark` is in the store as long as the store is the one that we know: else it was emptied."""
+        """Start. A store in which `mark` is missing was emptied."""
         self._store = store
         self._pauses = pauses
         self._mark = mark
@@ -70,25 +70,25 @@ class Persistence:
 
     @property
     def failure(self) -> str:
-        """A sentence on why the store does not work now; empty when it does."""
+        """The reason why the store does not work now; empty when it does."""
         return self._failure
 
     def also(self, source: Source) -> None:
-        """Write what `source` yields again when the store lost everything."""
+        """Write what `source` yields again whenever the store was emptied."""
         self._sources.append(source)
 
     def note(self, change: Change) -> None:
-        """Have a change written soon."""
+        """Queue a change, which is written soon."""
         self._unsaved[change.space, change.key] = change
 
     async def write(self, changes: Sequence[Change], *, undo: Iterable[Change]) -> None:
-        """Make changes now or never; raise `StoreUnavailable`, or `LimitReached` for what is too long.
+        """Write changes now or never; raise `StoreUnavailable`, or `LimitReached` for what is too long.
 
         A write whose answer was lost may have happened, or may happen yet: `undo` is written when the store is back.
         """
         store.check_limits(changes)
         if self._failure:
-            # A store that has just answered is written to, no other: so what is to be undone cannot pile up.
+            # Only a store that has just answered is written to, so that changes to undo cannot pile up.
             await self._check()
         for change in changes:
             self.note(change)
@@ -102,7 +102,7 @@ class Persistence:
                     self.note(change)
 
     def keep(self, effect: Persist | Forget | Remember) -> None:
-        """Have the store remember what an effect says."""
+        """Queue the changes that an effect asks for."""
         match effect:
             case Persist(signed):
                 self.note(Put(Space.RECORDS, signed.record.node, signed.frame))
@@ -113,7 +113,7 @@ class Persistence:
                 self.note(beat_row(node, version, beat))
 
     async def read(self, space: Space) -> Mapping[str, bytes]:
-        """Return what one space holds, nothing when the store cannot be read."""
+        """Return the values of one space; none when the store cannot be read."""
         try:
             return await self._store.read(space)
         except StoreUnavailable as error:
@@ -131,12 +131,12 @@ class Persistence:
             except StoreUnavailable as error:
                 self._failed(error)
                 raise
-            # Struck off only now: a write that failed or was cancelled is made again.
+            # Removed only now: a write that failed or was cancelled is made again.
             self._unsaved = {k: c for k, c in self._unsaved.items() if batch.get(k) is not c}
             self._works()
 
     async def run(self) -> None:
-        """Save again and again until cancelled, and see to it that the store is there and remembers."""
+        """Save repeatedly until cancelled, and check that the store works and was not emptied."""
         clock = asyncio.get_running_loop().time
         checked = clock()
         while True:
@@ -151,11 +151,11 @@ class Persistence:
             await asyncio.sleep(pause)
 
     async def _check(self) -> None:
-        """Prove the store; write everything anew when it was emptied. Raise `StoreUnavailable`."""
+        """Check the store; queue everything again when it was emptied. Raise `StoreUnavailable`."""
         try:
             kept = await self._store.read(self._mark.space)
             if self._failure:
-                # What can be read cannot always be written: a full disk, a replica.
+                # A store that can be read cannot always be written: a full disk, a read replica.
                 await self._store.write(self._mark)
         except StoreUnavailable as error:
             self._failed(error)
@@ -178,19 +178,19 @@ class Persistence:
 
 
 def rows_of(catalog: Catalog, pulses: Mapping[PeerId, Pulse]) -> Iterable[Change]:
-    """Write down what we know of all nodes."""
+    """Yield the rows for what is known of all nodes."""
     yield from (Put(Space.RECORDS, node, signed.frame) for node, signed in catalog.held.items())
     yield from (beat_row(node, p.version, p.beat) for node, p in pulses.items() if p.beat >= 0)
 
 
 def beat_row(node: PeerId, version: Version, beat: int) -> Put:
-    """Write down the newest heartbeat of a node."""
+    """Return the row for the newest heartbeat of a node."""
     kept = f"{version.epoch} {version.sequence} {beat}"
     return Put(Space.SELF, BEAT_KEY + node, kept.encode())
 
 
 def beats_in(rows: Mapping[str, bytes]) -> dict[PeerId, tuple[Version, int]]:
-    """Read the newest heartbeats of other nodes; rows that are none are passed over."""
+    """Read the newest heartbeats of other nodes; rows that hold none are skipped."""
     return {
         PeerId(key.removeprefix(BEAT_KEY)): beat
         for key, row in rows.items()
@@ -200,7 +200,7 @@ def beats_in(rows: Mapping[str, bytes]) -> dict[PeerId, tuple[Version, int]]:
 
 def _beat(row: bytes) -> tuple[Version, int] | None:
     parts = row.split(b" ")
-    # Sixteen digits hold every counter; what is longer is not ours.
+    # Sixteen digits hold every counter; a longer number was not written by this program.
     if len(parts) != 3 or not all(part.isdigit() and len(part) <= 16 for part in parts):
         return None
     epoch, sequence, beat = map(int, parts)

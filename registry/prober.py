@@ -1,7 +1,7 @@
 """Prober: runs the probes of `registry.members.probe` over the mesh, and answers those of other nodes.
 
-A probe of a connected peer is the comparison of digests, so that it repairs as well. Through others travels a challenge,
-which the node signs: nobody can vouch for the dead.
+A probe of a connected peer is a comparison of digests, so that it repairs as well. A probe through a helper carries a
+challenge, which the node signs: no helper can vouch for a dead node.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ from registry.settings import RegistrySettings
 log = logging.getLogger("modelvine.registry")
 
 PROVE, VOUCH = b"?", b"v"
-"""First bytes of questions: sign this challenge; put this challenge to that node."""
+"""First bytes of questions: sign this challenge; forward this challenge to that node."""
 
 VOUCHING = 16
-"""Challenges passed on for others at one time; more are refused."""
+"""Challenges forwarded for other nodes at one time; more are refused."""
 
 _AT_ONCE = 32
 _WAITING = 256
@@ -37,7 +37,7 @@ _CUT_WITHIN = 3.0
 
 
 class Prober:
-    """Performs the probes that the replica wants, and tells it what came of them."""
+    """Performs the probes that the replica wants, and passes their results to it."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Prober:
         self._vouching = 0
 
     def want(self, node: PeerId) -> None:
-        """Probe a node soon; when too many wait, the replica asks again."""
+        """Queue a probe of a node; when too many wait, it is dropped, and the replica asks again."""
         if not self._wanted.full():
             self._wanted.put_nowait(node)
 
@@ -72,7 +72,7 @@ class Prober:
                 group.create_task(self._work())
 
     async def answer(self, question: bytes) -> bytes:
-        """Answer a peer's `PROVE` or `VOUCH`; raise `InvalidFrame` for nonsense, `LimitReached` when busy."""
+        """Answer a peer's `PROVE` or `VOUCH`; raise `InvalidFrame` if it is malformed, `LimitReached` when busy."""
         if question[:1] == PROVE:
             return self._replica.prove(question[1:])
         challenge = question[1 : 1 + wire.CHALLENGE_BYTES]
@@ -133,7 +133,7 @@ class Prober:
                 case OwnProbe.NOTHING:
                     reached = False
             if reached:
-                # What others would still say is not needed any more.
+                # The answers of the helpers are not needed any more.
                 for proof in proofs:
                     proof.cancel()
         return Found(reached, any(not p.cancelled() and p.result() for p in proofs))
@@ -154,7 +154,7 @@ class Prober:
 
     async def _through(self, helper: PeerId, node: PeerId) -> bool:
         challenge = secrets.token_bytes(wire.CHALLENGE_BYTES)
-        # The helper waits for the node as long as we would, and we wait for the helper.
+        # The helper waits for the node as long as this node would, and this node waits for the helper.
         timeout = 2 * self._patience(helper)
         asked = self._now()
         try:
@@ -170,7 +170,7 @@ class Prober:
         together = dialable.among_ourselves(self._replica.own.reach)
         trips = {peer: c.round_trip for peer, c in self._connections().items()}
         timeout = dial_patience(self._settings.probe_timeout, trips)
-        # One address, as the redial loop tries; each failed dial of a silent machine takes its whole time.
+        # One address, as the redial loop tries: a failed dial of a silent machine takes the whole timeout.
         own = dialable.direct_addresses(reach, node, together=together)
         own += dialable.relayed_addresses(reach, node, together=together)
         for address in own[:1]:

@@ -1,10 +1,10 @@
 """Record of one node: its models, its addresses, and the order of its versions.
 
-Values only. A record is the whole state of one node; nobody else may write it.
+Values only. A record is the whole state of one node; no other node may write it.
 
-Abilities of a model as its worker says them, and the protocols that its node passes on as they are.
+Also the abilities of a model as its worker reports them, and the protocols that its node forwards unchanged.
 
-A few bits of a record; none of them: nobody said.
+They are a few bits of a record; 0 means that none was reported.
 """
 
 from bisect import bisect_left
@@ -16,7 +16,7 @@ from registry.values import value_class
 
 
 class Ability(IntFlag):
-    """What goes in, what comes out, whether it calls tools, and which protocol its worker speaks besides OpenAI's."""
+    """A model's inputs and outputs, whether it calls tools, and the protocol that its worker speaks besides OpenAI's."""
 
     NOT_SAID = 0
     TEXT_IN = 1
@@ -38,16 +38,16 @@ class Ability(IntFlag):
 INPUTS = Ability.TEXT_IN | Ability.IMAGE_IN | Ability.AUDIO_IN | Ability.VIDEO_IN
 OUTPUTS = Ability.TEXT_OUT | Ability.IMAGE_OUT | Ability.AUDIO_OUT | Ability.VIDEO_OUT
 PROTOCOLS = Ability.TGI | Ability.LLAMA_STACK | Ability.LOCALAI | Ability.REMOTELLM
-"""What nodes know by themselves; no worker says it. So is `OWN_PATH`: the worker serves the kinds of its type alone."""
+"""Bits that nodes set and no worker reports. `OWN_PATH` is another: the worker serves only the kinds of its type."""
 
 
 def taken(abilities: int) -> list[str]:
-    """Name what goes in: `text`, `image`, `audio`, `video`; nothing where nobody said."""
+    """Return the names of the inputs: `text`, `image`, `audio`, `video`; empty if none was reported."""
     return _named(abilities, INPUTS)
 
 
 def given(abilities: int) -> list[str]:
-    """Name what comes out, by the same words."""
+    """Return the names of the outputs, which are the same words."""
     return _named(abilities, OUTPUTS)
 
 
@@ -61,14 +61,14 @@ PeerId = NewType("PeerId", str)
 
 
 class Version(NamedTuple):
-    """The order of one node's words: epochs rise at every start, sequences within an epoch."""
+    """Version of one node's record: epochs rise at every start, sequences within an epoch."""
 
     epoch: int
     sequence: int
 
 
 class ModelType(IntEnum):
-    """What a replica does; 0 to 2 are seed 002's, the others are ours. From 9 on it is no model but a service around models."""
+    """What a replica does; 0 to 2 are seed 002's, the others are ours. From 9 on it is a service around models, not a model."""
 
     TEXT = 0
     IMAGE = 1
@@ -89,12 +89,12 @@ class ModelType(IntEnum):
 
     @property
     def shown(self) -> str:
-        """The word for it on the command line."""
+        """The name of the type on the command line."""
         return self.name.lower().replace("_", "-")
 
 
 SERVICE_TYPES = frozenset(kind for kind in ModelType if kind >= ModelType.BATCH)
-"""The types that are asked for by what they do: `name_of_any` of them will do."""
+"""The types that clients request by what they do: any replica under `name_of_any` will do."""
 
 
 def name_of_any(kind: ModelType) -> str:
@@ -103,7 +103,7 @@ def name_of_any(kind: ModelType) -> str:
 
 
 class Standing(StrEnum):
-    """What a node says of its own readiness."""
+    """A node's readiness, as it publishes it."""
 
     SERVING = "serving"
     DRAINING = "draining"
@@ -111,16 +111,16 @@ class Standing(StrEnum):
 
 
 Key = tuple[str, str, str, ModelType]
-"""What tells one replica of a node from another: project, model, cid and type."""
+"""What distinguishes the replicas of a node: project, model, cid and type."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Service:
-    """One replica of one model, as the world sees it. Never names a worker's address.
+    """One replica of one model, as other nodes see it. Never contains a worker's address.
 
-    `context` is how many tokens it can read and write in one request, 0 when that is not known. `abilities` are the bits of
-    `registry.records` that its worker said, those of newer versions too. `created` is when it was registered in Unix time, 0
-    when that is not known; it tells no service from another.
+    `context` is how many tokens it can read and write in one request, 0 when that is not known. `abilities` are `Ability`
+    bits, also those that only newer versions know. `created` is the Unix time of its registration, 0 when that is not known;
+    it does not distinguish services.
     """
 
     project: str
@@ -133,7 +133,7 @@ class Service:
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # A request looks a dozen things up by its replica.
+        # Computed once: a request makes a dozen look-ups by replica.
         told = self.project, self.model, self.cid, self.type, self.context, self.abilities
         object.__setattr__(self, "_hash", hash(told))
 
@@ -142,12 +142,12 @@ class Service:
 
     @property
     def key(self) -> Key:
-        """What tells it from the others of its node."""
+        """What distinguishes it from the other replicas of its node."""
         return self.project, self.model, self.cid, self.type
 
     @property
     def typed_cid(self) -> str:
-        """The cid by which older nodes know it where another type of the same replica has the plain one."""
+        """The cid by which older nodes know it if another type of the same replica has the plain one."""
         return f"{self.cid}#{int(self.type)}"
 
 
@@ -166,7 +166,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Revocation:
-    """Id of a grant that its issuer takes back, and the Unix time at which that grant would have ended."""
+    """Id of a grant that its issuer revokes, and the Unix time at which the grant would have expired."""
 
     grant: str
     expires: int
@@ -176,8 +176,8 @@ class Revocation:
 class Record:
     """The whole public state of one node at one version.
 
-    `name` is what the node calls itself, for people: two nodes may say the same. `revoked` are grants of its own. `skipped` are
-    the places of services in the list as it was signed whose type we do not know, in rising order.
+    `name` is what the node calls itself, for people: two nodes may have the same. `revoked` are grants of its own. `skipped`
+    are the places, in rising order, of services in the list as it was signed whose type is unknown here.
     """
 
     node: PeerId
@@ -191,7 +191,7 @@ class Record:
     skipped: tuple[int, ...] = field(default=(), compare=False)
 
     def service_at(self, place: int) -> Service | None:
-        """Return the service at a place of the list as it was signed; `None` where we know of none."""
+        """Return the service at a place of the list as it was signed; `None` if none is known there."""
         before = bisect_left(self.skipped, place)
         index = place - before
         if place in self.skipped[before : before + 1] or index >= len(self.services):
@@ -201,7 +201,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A note that a node lives: the version it stands by, and a beat that rises with every note."""
+    """A note that a node lives: the version of its current record, and a beat that rises with every note."""
 
     node: PeerId
     version: Version
@@ -235,7 +235,7 @@ class Load:
 
     @property
     def waiting(self) -> int:
-        """The requests that a new one would find there."""
+        """The number of requests that a new one would find there."""
         return self.in_flight + self.queued
 
 

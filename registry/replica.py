@@ -1,7 +1,8 @@
 """Replica of the registry: the registry of one node as a state machine without I/O.
 
-Calls return effects; `registry.service` makes them happen. Time is an argument, chance comes in as `jitter`.
-What we say is in `registry.own_record`, who lives in `registry.members.membership`; here is what we hear and hold.
+Calls return effects; `registry.service` performs them. Time is an argument, randomness comes in as `jitter`.
+What this node publishes is in `registry.own_record`, and which nodes live in `registry.members.membership`; here is what it
+hears and holds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,24 +46,24 @@ from registry.records import (
 from registry.settings import RegistrySettings
 from registry.signing import Identity
 
-# Loads are said once a second at most; a few come together when the mesh was slow.
+# A node reports its load once a second at most; a few reports arrive together when the mesh was slow.
 _LOADS_PER_SECOND = 2.0
 _LOADS_AT_ONCE = 5.0
 
-# Of a frame that costs its author as much as a note which has us fetch a newer word of it.
+# The size of a frame that costs its author as much as a note that makes this node fetch a newer record of it.
 _FETCH_BYTES = 20 * FRAME_COST
 
-# A peer that restarted too may know no more than we do, so a few are asked whom they have heard.
+# A peer that restarted too may know no more than this node, so a few are asked which nodes they have heard.
 _HEARSAYS = 8
 
-# Times `probe` within which all say that they live after a cut: many at once are a flood, but nobody waits for hours.
+# Times `probe` within which all nodes send a heartbeat after a cut: many at once are a flood, but hours are too long.
 _GREETING = 60.0
 
 _LIVING = frozenset({Status.ALIVE, Status.UNREACHABLE})
 
 
 class Replica:
-    """One node's view of the registry, and its own word in it."""
+    """One node's view of the registry, and its own record in it."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Replica:
         epoch: int,
         jitter: Chance,
     ) -> None:
-        """Begin empty. `epoch` must be greater than any used before and durable already; `jitter` is in [0, 1)."""
+        """Start empty. `epoch` must be greater than any used before and durable already; `jitter` is in [0, 1)."""
         self.peer = identity.peer
         self.catalog = Catalog()
         self._settings = settings
@@ -89,11 +90,11 @@ class Replica:
         self._authors = AuthorRate(rate=settings.frames_per_second)
         self._reporters = RateLimit(rate=_LOADS_PER_SECOND, burst=_LOADS_AT_ONCE)
 
-    # What we say.
+    # Sending.
 
     @property
     def own(self) -> Record:
-        """Our own newest word."""
+        """The newest version of our own record."""
         return self._voice.own
 
     def restore(
@@ -103,7 +104,7 @@ class Replica:
         *,
         beats: Mapping[PeerId, tuple[Version, int]] = MappingProxyType({}),
     ) -> int:
-        """Take in what the store kept; nobody in it counts as alive. Return how many frames were bad.
+        """Load what the store kept; no node in it counts as alive. Return how many frames were bad.
 
         `beats` are the newest heartbeats that counted: no older one proves anything.
         """
@@ -134,7 +135,7 @@ class Replica:
         standing: Standing | None = None,
         revoked: Sequence[Revocation] | None = None,
     ) -> list[Effect]:
-        """Change our own word; what is `None` stays. Raise `LimitReached`, and change nothing, when it does not fit."""
+        """Change our record; `None` changes nothing. Raise `LimitReached`, and change nothing, when it does not fit."""
         draft = self._voice.draft(
             services=services, reach=reach, standing=standing, revoked=revoked
         )
@@ -143,7 +144,7 @@ class Replica:
         return self._speak(draft, now)
 
     def describe(self, agent: str, name: str = "") -> None:
-        """Name the software, and this node, in our record, from the next word on."""
+        """Set the names of the software and of this node in our record, from its next version on."""
         self._voice.describe(agent, name)
 
     def fits(self, services: Sequence[Service]) -> None:
@@ -151,19 +152,19 @@ class Replica:
         self._voice.fits(services)
 
     def prove(self, challenge: bytes) -> bytes:
-        """Sign a challenge, which proves that we live; raise `InvalidFrame` when it is none."""
+        """Sign a challenge, which proves that this node lives; raise `InvalidFrame` when its length is wrong."""
         return self._voice.prove(challenge)
 
     def hurry(self, now: float) -> None:
-        """Make our word and a heartbeat due at once."""
+        """Make our record and a heartbeat due at once."""
         self._voice.hurry(now)
 
     def report(self, busy: Mapping[Service, Load], now: float) -> list[Effect]:
-        """Say how busy our replicas are, when that is worth a note; `busy` are those with requests."""
+        """Publish the load of our replicas when that is worth a note; `busy` are those with requests."""
         return self._voice.report(busy, now, rarity=self.members.rarity)
 
     def tick(self, now: float) -> list[Effect]:
-        """Publish what is due, beat, notice who fell silent, and probe."""
+        """Publish the records, heartbeats and doubts that are due, note the nodes that became lost, and begin probes."""
         changed = self.members.tick(now)
         effects = self._voice.tick(now, rarity=self.members.rarity)
         if changed:
@@ -178,19 +179,19 @@ class Replica:
         return min(self._voice.due(), self.members.due())
 
     def proved(self, node: PeerId, helper: PeerId, now: float, *, asked: float) -> list[Effect]:
-        """Take in that a helper got a node's proof of life, for which it was `asked` at that time."""
+        """Note that a helper, which was asked at `asked`, got a node's proof of life."""
         self.members.proved(node, helper)
         return self.observe(node, Evidence.PROVEN, now, asked=asked)
 
     def stalled(self, seconds: float, now: float) -> None:
-        """Take in that this process stood still: it was deaf, and is the more patient with others for a while."""
+        """Note that this process stalled: it heard nothing, and is more patient with other nodes for a while."""
         self.members.stalled(seconds, now)
 
-    # What we hear.
+    # Receiving.
 
     def receive(self, frame: bytes, now: float, *, via: PeerId | None = None) -> list[Effect]:
-        """Take in a frame of anyone's, which `via` handed over; raise `InvalidFrame` or `LimitReached`."""
-        # Before the signature is checked: whoever is kept out, or said too much, shall not cost us that.
+        """Process a frame of any author, which `via` forwarded; raise `InvalidFrame` or `LimitReached`."""
+        # Before the signature is checked: an author that is excluded, or sent too much, shall not cost that check.
         author = wire.author_of(frame)
         self._guests.require(author)
         self._authors.require(author, frame, now)
@@ -201,7 +202,7 @@ class Replica:
             return self._hear_load(word, now)
         if isinstance(word, Heartbeat):
             return self._hear_beat(word, now)
-        # What is no news costs its author nothing: else whoever repeats old frames of another silences it.
+        # What is no news costs its author nothing: otherwise a node that repeats an author's old frames silences it.
         if self._is_news(word):
             self._authors.spend(author, now, frame_bytes=len(frame))
         return self.learn(word, heard=now, now=now, via=via)
@@ -209,9 +210,9 @@ class Replica:
     def learn(
         self, word: Signed, *, heard: float, now: float, via: PeerId | None = None
     ) -> list[Effect]:
-        """Take in a word that was last confirmed at `heard`; raise `LimitReached` when there is no room.
+        """Merge a record that was last confirmed at `heard`; raise `LimitReached` when there is no room.
 
-        `via` is the neighbour that handed it over; nobody when it is trusted, and then it weighs nothing.
+        `via` is the neighbour that forwarded it; `None` means a trusted source, for which the record has no weight.
         """
         node = word.record.node
         if node == self.peer:
@@ -230,32 +231,32 @@ class Replica:
         return [*effects, Persist(word), Changed(frozenset({node}))]
 
     def meet(self, peer: PeerId, now: float, *, chosen: bool) -> list[Effect]:
-        """Take in that a connection to a peer stands, and whether we dialled it."""
+        """Note that a connection to a peer is open, and whether this node dialled it."""
         self.newcomers.meet(peer, chosen=chosen)
         return self.observe(peer, Evidence.LINKED, now)
 
     def part(self, peer: PeerId, now: float) -> list[Effect]:
-        """Take in that the last connection to a peer is gone."""
+        """Note that the last connection to a peer is gone."""
         self.newcomers.part(peer, held=peer in self.catalog.held)
         return self.observe(peer, Evidence.PARTED, now)
 
     def observe(
         self, node: PeerId, evidence: Evidence, now: float, *, asked: float | None = None
     ) -> list[Effect]:
-        """Take in evidence about a node's life, as `Membership.observe` does; strangers are not followed."""
+        """Note evidence about a node's life, as `Membership.observe` does; unknown nodes are ignored."""
         before = self.members.pulses.get(node)
         moved = self.members.observe(node, evidence, now, asked=asked)
         self._greet(node, before, now)
         return [Changed(frozenset({node}))] if moved else []
 
     def told(self, node: PeerId, heard: float, now: float) -> list[Effect]:
-        """Take in that a peer heard a node at `heard`; it counts if we have not since our start."""
+        """Note that a peer heard a node at `heard`; it counts if this node has not heard it since its start."""
         return [Changed(frozenset({node}))] if self.members.told(node, heard, now) else []
 
-    # What we know.
+    # Reading.
 
     def presence(self, node: PeerId) -> Presence:
-        """Say what a node is to us; a stranger is lost."""
+        """Return the presence of a node; an unknown node is lost."""
         if node == self.peer:
             return presence(self.own.standing, Status.ALIVE)
         held = self.catalog.held.get(node)
@@ -264,16 +265,16 @@ class Replica:
         return presence(held.record.standing, self.members.pulses[node].contact)
 
     def pulses(self) -> Mapping[PeerId, Pulse]:
-        """Return the pulse of every other node that we know."""
+        """Return the pulse of every other node that is known."""
         return self.members.pulses
 
     def room(self, via: PeerId | None, now: float) -> int:
-        """Return how many strangers a neighbour could bring in, the places of the lost included."""
+        """Return how many strangers a neighbour could introduce; places of lost nodes count as free."""
         free = max(self._settings.max_nodes - len(self.catalog.held), 0) + len(self.members.lost())
         return free if via is None else min(free, self.newcomers.allowance(via, now))
 
     def refuses(self, node: PeerId, now: float) -> bool:
-        """Say whether a node's word was too heavy a moment ago."""
+        """Return whether a node's record was refused as too heavy a short time ago."""
         return self.newcomers.refuses(node, now)
 
     def heard(self, node: PeerId, now: float) -> float:
@@ -282,30 +283,30 @@ class Replica:
         return now if pulse is None else pulse.heard
 
     def alive(self) -> list[PeerId]:
-        """List the nodes that we hold for alive, though we may not reach them."""
+        """Return the nodes that count as alive, also those that this node does not reach."""
         pulses = self.members.pulses.items()
         return [node for node, pulse in pulses if pulse.contact in _LIVING]
 
     def wants_hearsay(self) -> bool:
-        """Say, at most a few times after a start, that there are nodes of which we only have old words."""
+        """Return, true at most a few times after a start, whether some nodes are known from old records only."""
         wanted = self.lacks_hearsay()
         self._hearsays -= wanted
         return wanted
 
     def lacks_hearsay(self) -> bool:
-        """Say whether `wants_hearsay` would, without counting it."""
+        """Return what `wants_hearsay` would, without counting it."""
         return self._hearsays > 0 and self.members.never_heard()
 
     def admits(self, peer: PeerId) -> bool:
-        """Say whether a peer may take part here."""
+        """Return whether a peer may take part here."""
         return self._guests.admits(peer)
 
     @property
     def quiet(self) -> bool:
-        """Whether we fell silent because another machine speaks with our key, and started before us."""
+        """Whether this node fell silent because another machine, which started before, uses its key."""
         return self._voice.quiet
 
-    # How.
+    # Internals.
 
     def _takes_back(self, word: Signed) -> bool:
         node, held = word.record.node, self.catalog.held
@@ -314,7 +315,7 @@ class Replica:
         return room and not heavy and self._guests.admits(node)
 
     def _greet(self, node: PeerId, before: Pulse | None, now: float) -> None:
-        # Whom we lost and hear again has lost us as well, and so have all on its side of a cut that has healed.
+        # A lost node that is heard again has lost this one as well, and so have all on its side of a cut that has healed.
         lost = before is not None and before.contact is Status.LOST and before.heard > float("-inf")
         if lost and self.members.pulses[node].contact is Status.ALIVE:
             rarity = min(self.members.rarity, _GREETING)
@@ -327,8 +328,8 @@ class Replica:
         return [Persist(signed), Changed(frozenset({self.peer}))]
 
     def _refute(self, echo: Signed, now: float) -> list[Effect]:
-        # Our own word from before a restored backup, or another machine's with our key. Only we
-        # may speak for ourselves, so step past it and say again what holds now.
+        # Our own record from before a restored backup, or another machine's with our key. Only this node may publish its
+        # record, so step past that version and publish again what holds now.
         spoken = self._voice.spoken
         if spoken is not None and newer(spoken, echo).frame == spoken.frame:
             return []
@@ -357,7 +358,7 @@ class Replica:
 
     def _hear_doubt(self, doubt: Doubt, now: float) -> list[Effect]:
         effects = self._hear_beat(doubt, now)
-        # Whose beat counts may doubt: a member, and each note once.
+        # A doubt counts if its beat does: from a member, and each note once.
         if any(isinstance(effect, Remember) for effect in effects):
             if doubt.about == self.peer:
                 self._voice.reassure(now, at=now)
@@ -367,14 +368,14 @@ class Replica:
 
     def _hear_load(self, note: LoadNote, now: float) -> list[Effect]:
         effects = self._hear_beat(note, now)
-        # Whose beat counts may report: a member, each note once, and about the record that we hold.
+        # A report counts if its beat does: from a member, each note once, and about the record that is held here.
         counts = any(isinstance(effect, Remember) for effect in effects)
         taken = counts and self._reporters.allows(note.node, now)
         loads = loads_in(note, self.catalog.held[note.node].record) if taken else {}
         return [*effects, Loaded(note.node, loads)]
 
     def _is_newer_beat(self, note: Heartbeat | Doubt | LoadNote) -> bool:
-        # Versions come first: a node restored from a backup steps past its old words and counts beats anew.
+        # Versions come first: a node restored from a backup steps past its old versions and counts beats from the start.
         pulse = self.members.pulses[note.node]
         return (note.version, note.beat) > (pulse.version, pulse.beat)
 

@@ -55,10 +55,10 @@ from registry.store import Put, Space, Store
 
 log = logging.getLogger("modelvine.registry")
 
-# A loop that wakes later than this was stopped, or has too much to do.
+# Seconds: an event loop that wakes later than this was stopped, or has too much to do.
 _STALL = 1.0
 _CONTEST_SECONDS = 300.0
-# Lapses are noticed at this grain; finer wakes an idle node for nothing.
+# Longest wait in seconds between ticks; a shorter one wakes an idle node for nothing.
 _GRAIN = 0.25
 # A tick may take this share of the loop's time, and no more: it takes a pass over the whole registry.
 _TICK_SHARE = 0.1
@@ -68,7 +68,7 @@ _CONTESTED = "another machine uses this node's key: stop one of them, and give i
 
 
 class Registry:
-    """Who serves what, as the rest of the node sees it. Lives on one event loop."""
+    """The registry as the rest of the node sees it: which node serves which model. Lives on one event loop."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Registry:
         self._wake = asyncio.Event()
         self._listeners: list[Callable[[frozenset[PeerId]], None]] = []
 
-    # What others read.
+    # Reading.
 
     @property
     def catalog(self) -> Catalog:
@@ -132,19 +132,19 @@ class Registry:
 
     @property
     def own(self) -> Record:
-        """Our own newest word."""
+        """The newest version of our own record."""
         return self._replica.own
 
     def presence(self, node: PeerId) -> Presence:
-        """Say what a node is to us."""
+        """Return the presence of a node; an unknown node is lost."""
         return self._replica.presence(node)
 
     def pulse(self, node: PeerId) -> Pulse | None:
-        """Return what we know of another node's life."""
+        """Return what is known about another node's life; `None` for an unknown node."""
         return self._replica.pulses().get(node)
 
     def degraded(self) -> Mapping[str, str]:
-        """Return the parts that do not work now, each with a sentence."""
+        """Return the parts that do not work now, each with the reason as a sentence."""
         parts: dict[str, str] = {}
         if self.saving.failure:
             parts["store"] = f"{self.saving.failure}: no changes are saved"
@@ -155,22 +155,22 @@ class Registry:
         return MappingProxyType(parts)
 
     def counted(self) -> Mapping[str, int]:
-        """Return what was counted since the start."""
+        """Return the counts of all events since the start."""
         lost = {"frames_lost_in_queue": self.mesh.dropped()}
         return counted(self.counters, self._gate.counters, self.mesh.refused(), lost)
 
     def admits(self, peer: PeerId) -> bool:
-        """Say whether a peer may take part here, as `allow` and `deny` have it."""
+        """Return whether a peer may take part here, according to `allow` and `deny`."""
         return self._replica.admits(peer)
 
     def on_change(self, listener: Callable[[frozenset[PeerId]], None]) -> None:
         """Call `listener` with the nodes whose record or presence changed; it must not block."""
         self._listeners.append(listener)
 
-    # What others do.
+    # Changing.
 
     async def restore(self) -> None:
-        """Load what the store kept of others. Serving does not depend on it."""
+        """Load the records and heartbeats of other nodes from the store. Serving does not depend on it."""
         frames = (await self.saving.read(Space.RECORDS)).values()
         beats = beats_in(await self.saving.read(Space.SELF))
         bad = self._replica.restore(frames, self._now(), beats=beats)
@@ -180,7 +180,7 @@ class Registry:
     async def introduce(
         self, *, services: Sequence[Service], reach: Reach, agent: str, name: str = ""
     ) -> None:
-        """Say our first word of this run; raise `LimitReached`."""
+        """Publish the first record of this run; raise `LimitReached`."""
         self._replica.describe(agent, name)
         effects = self._replica.announce(
             self._now(), services=services, reach=reach, standing=Standing.SERVING
@@ -188,7 +188,7 @@ class Registry:
         await self._perform(effects)
 
     async def announce(self, services: Sequence[Service]) -> None:
-        """Change what we serve; raise `LimitReached`, and change nothing, when it does not fit."""
+        """Change the services in our record; raise `LimitReached`, and change nothing, when they do not fit."""
         await self._perform(self._replica.announce(self._now(), services=services))
 
     def fits(self, services: Sequence[Service]) -> None:
@@ -196,27 +196,27 @@ class Registry:
         self._replica.fits(services)
 
     def pin(self, addresses: Sequence[str]) -> None:
-        """Keep these addresses connected whatever else happens, besides the nodes that we know."""
+        """Keep these addresses connected whatever else happens, besides the nodes that are known."""
         self.mesh.pin(tuple(addresses))
 
     async def readdress(self, reach: Reach) -> None:
-        """Change how we are reached."""
+        """Change the addresses in our record."""
         await self._perform(self._replica.announce(self._now(), reach=reach))
 
     async def take_back(self, revoked: Sequence[Revocation]) -> None:
-        """Change which grants of ours are taken back, and publish it at once; raise `LimitReached` when it does not fit."""
+        """Change which of our grants are revoked, and publish it at once; raise `LimitReached` when they do not fit."""
         await self._perform(self._replica.announce(self._now(), revoked=revoked))
         await self._hurry()
 
     async def stand(self, standing: Standing) -> None:
-        """Change our standing, and publish it at once: draining and leaving travel ahead of everything."""
+        """Change our standing, and publish it at once: draining and leaving go ahead of everything else."""
         await self._perform(self._replica.announce(self._now(), standing=standing))
         await self._hurry()
 
     def observe(self, node: PeerId, evidence: Evidence) -> None:
-        """Take in what a request showed about a node."""
+        """Note what a request showed about a node."""
         pulse, now = self._replica.pulses().get(node), self._now()
-        # A busy node shows the same a thousand times a second.
+        # A busy node gives the same evidence a thousand times a second.
         if evidence is Evidence.ANSWERED and pulse is not None and pulse.well(now):
             return
         self._notify(self._replica.observe(node, evidence, now))
@@ -227,15 +227,15 @@ class Registry:
             self._wake.set()
 
     def silent(self, node: PeerId) -> bool:
-        """Say whether a node left our own probe unanswered, and has not answered since."""
+        """Return whether a node left this node's own probe unanswered, and has not answered since."""
         return self._replica.members.silent(node)
 
     def refresh(self, node: PeerId) -> None:
-        """Compare with a node at once, because what we hold of it is behind; at most once a second for each."""
+        """Fetch a node's record at once, because our copy of it is outdated; at most once a second for each."""
         self._comparing.refresh(node)
 
     async def start(self, serve_pipe: PipeHandler) -> None:
-        """Join the mesh; raise `MeshDown` when it cannot be had at all, a port in use for example."""
+        """Join the mesh; raise `MeshDown` when it cannot start at all, for example because a port is in use."""
 
         async def serve(pipe: Pipe) -> None:
             if self._admission.admits(pipe.peer):
@@ -244,7 +244,7 @@ class Registry:
         await self.mesh.start(self._answer, serve, self._gate.judge, self._gate.knows)
 
     async def run(self) -> None:
-        """Keep the registry true until cancelled."""
+        """Keep the registry up to date until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._listen())
             group.create_task(self._tick())
@@ -259,7 +259,7 @@ class Registry:
         with suppress(StoreUnavailable):
             await self.saving.save()
 
-    # How.
+    # Internals.
 
     async def _listen(self) -> None:
         async for event in self.mesh.events():
@@ -277,7 +277,7 @@ class Registry:
                     await self._perform(self._replica.meet(peer, self._now(), chosen=chosen))
                     self._comparing.want(peer)
                     if len(self.mesh.connections()) == 1:
-                        # What we said while nobody listened is said again.
+                        # What was published while no peer was connected is published again.
                         await self._hurry()
                 case PeerLeft(peer):
                     await self._perform(self._replica.part(peer, self._now()))

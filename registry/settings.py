@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class RegistrySettings(BaseModel):
-    """How a node announces itself, believes others, and keeps what it knows."""
+    """How a node announces itself, what it accepts from others, and how it keeps what it knows."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -20,10 +20,10 @@ SIGNATURE_BYTES = 64
 # PublicKey{Type: Ed25519, Data: 32 bytes}.
 _ID_PREFIX = bytes.fromhex("002408011220")
 ID_HEAD = "12D3KooW"
-"""How the text of every peer id begins: it comes of the prefix alone."""
+"""Beginning of the text of every peer id; it follows from the prefix alone."""
 
-# The points of order 1, 2, 4 and 8 in every spelling, sign bit aside. Without any secret, a signature of theirs can
-# be made for one message in a few, so such a key is nobody's.
+# The points of order 1, 2, 4 and 8 in every encoding, sign bit aside. For such a key, anyone can make a signature without
+# a secret for one message in a few, so it identifies no node.
 _WEAK_KEYS = frozenset(
     bytes.fromhex(spelling)
     for spelling in (
@@ -60,14 +60,14 @@ def public_of(peer: str) -> bytes:
     if len(decoded) != len(_ID_PREFIX) + KEY_BYTES or not decoded.startswith(_ID_PREFIX):
         raise InvalidSignature(f"{peer!r} is not the id of an Ed25519 key")
     public = decoded[len(_ID_PREFIX) :]
-    # The decoder forgives white space; two spellings of one id would be two nodes with one key.
+    # The decoder ignores white space; two spellings of one id would be two nodes with one key.
     if peer_of(public) != peer:
         raise InvalidSignature(f"{peer!r} is not a canonical peer id")
     return public
 
 
 class Identity:
-    """This node's key: it signs, and says who it is."""
+    """This node's key, which signs, and the peer id that it implies."""
 
     def __init__(self, seed: bytes) -> None:
         self._key = Ed25519PrivateKey.from_private_bytes(seed)
@@ -79,7 +79,7 @@ class Identity:
         return f"Identity({self.peer})"
 
     def sign(self, domain: bytes, body: bytes) -> bytes:
-        """Sign `body` for one purpose."""
+        """Sign `body` for the one purpose that `domain` names."""
         return self._key.sign(domain + body)
 
 

@@ -7,7 +7,7 @@ inside the buckets that differ, then pull what is newer there and push what is n
     list      the numbers of some buckets         →  what is held in them: node, version, fingerprint
     pull      some nodes                          →  their frames, each with its age
     push      frames, each with its age           →  how many were news
-    heard     after a start only                  →  whom the peer heard lately, each with its age
+    heard     after a start only                  →  the nodes that the peer heard lately, each with its age
 
 Pulls and pushes repeat until nothing is left or the exchange has been long enough.
 """
@@ -50,23 +50,23 @@ __all__ = [
 ]
 
 MAX_BATCHES = 32
-"""Pulls, and pushes, of one exchange; the rest waits for the next."""
+"""Most pulls, and most pushes, of one exchange; the rest waits for the next."""
 
 MAX_CHECKED = 128
-"""Frames of one batch that are packed, and checked; checking as many keeps the event loop for some 30 ms."""
+"""Most frames of one batch whose signatures are checked, which keeps the event loop busy for some 30 ms."""
 
 MAX_IN_BATCH = 256
-"""Frames of one batch, and nodes that one pull asks for."""
+"""Most frames of one batch, and most nodes that one pull asks for."""
 
 MAX_LOOKED_UP = 1_024
-"""Nodes of one pull that are looked for; others may ask for more at once than is ever sent."""
+"""Most nodes of one pull that are looked up; a peer may ask for more at once than is ever sent."""
 
 MAX_AGE = 30 * 86_400.0
-"""Seconds; longer than any lease. This age and any above it says: not lately, or never."""
+"""Seconds; longer than any lease. This age, or any above it, means: not lately, or never."""
 
 _COMPARE, _LIST, _PULL, _PUSH, _HEARD = b"c", b"l", b"p", b"P", b"h"
 EQUAL = b"="
-"""The answer of a peer whose registry is ours."""
+"""The answer of a peer whose registry equals ours."""
 
 
 Clock = Callable[[], float]
@@ -75,25 +75,28 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to put to the peer next, and what was learned until now: do that first, the peer may never answer."""
+    """The next question to the peer, and the effects of what was learned so far.
+
+    The effects come first, since the peer may never answer.
+    """
 
     question: bytes
     effects: Sequence[Effect] = ()
 
 
 Exchange = Generator[Step, bytes, list[Effect]]
-"""Yields steps, is sent the peer's answers, returns what the last of them had us learn."""
+"""Yields steps, is sent the peer's answers, and returns the effects of the last answer."""
 
 
 def digest_question(replica: Replica) -> bytes:
-    """Return the question whether a peer's registry is equal: the smallest there is, and a probe as well."""
+    """Return the question whether a peer's registry is equal: the smallest question, and a probe as well."""
     return _COMPARE + bytes.fromhex(replica.catalog.digest)
 
 
 def compare(replica: Replica, clock: Clock, peer: PeerId | None = None) -> Exchange:
-    """Make our registry and a peer's equal, as far as one exchange goes; raise `InvalidFrame` for nonsense.
+    """Make our registry and a peer's equal, as far as one exchange goes; raise `InvalidFrame` for a malformed answer.
 
-    A `peer` brings in no more strangers than a neighbour may; nobody's name stands for one that is trusted, in a simulation.
+    A `peer` introduces no more strangers than a neighbour may; `None` stands for a trusted peer, in a simulation.
     """
     answer = yield Step(digest_question(replica))
     if answer == EQUAL:
@@ -104,7 +107,7 @@ def compare(replica: Replica, clock: Clock, peer: PeerId | None = None) -> Excha
     ours = _held(replica.catalog, unlike)
     wanted = sorted(node for node in theirs if node in ours and theirs[node] > ours[node])
     owed = sorted(node for node in ours if node not in theirs or ours[node] > theirs[node])
-    # Whoever is connected comes first on both sides, however many strangers there are.
+    # Records of connected nodes come first on both sides, however many strangers there are.
     owed.sort(key=lambda node: node != replica.peer)
     room, has_met = replica.room(peer, clock()), replica.newcomers.has_met
     unknown = [node for node in theirs if node not in ours]
@@ -118,7 +121,7 @@ def compare(replica: Replica, clock: Clock, peer: PeerId | None = None) -> Excha
 
 
 def _strangers(replica: Replica, listed: Sequence[PeerId], room: int, now: float) -> list[PeerId]:
-    """Choose as many as there is room for, one in any case: a peer cannot know which of those that it lists it has to have."""
+    """Choose as many as there is room for, and at least one: a peer cannot know which of the listed records it must have."""
     first = int(replica.jitter() * len(listed))
     worth_it = (n for n in chain(listed[first:], listed[:first]) if not replica.refuses(n, now))
     return [*islice(worth_it, max(room, 1))]
@@ -128,7 +131,7 @@ def _fetch(
     nodes: Sequence[PeerId], effects: Sequence[Effect] = ()
 ) -> Generator[Step, bytes, bytes]:
     batch = yield Step(_PULL + messages.write_wanted(nodes), effects)
-    # It listed them a moment ago: whoever lists what is not there has us work for nothing.
+    # The peer listed them a moment ago: listing records that are not there makes this node work for nothing.
     if {wire.author_of(frame) for _, frame in messages.unpack(batch)}.isdisjoint(nodes):
         raise InvalidFrame("listed records cannot be fetched")
     return batch
@@ -171,7 +174,7 @@ def _ask_whom_it_heard(replica: Replica, clock: Clock, effects: list[Effect]) ->
 def answer(
     replica: Replica, question: bytes, now: float, *, asker: PeerId | None = None
 ) -> tuple[bytes, list[Effect]]:
-    """Answer a peer's question; raise `InvalidFrame` for nonsense. What an `asker` pushes is its to answer for."""
+    """Answer a peer's question; raise `InvalidFrame` for a malformed one. The `asker` is responsible for what it pushes."""
     kind, body = question[:1], question[1:]
     catalog = replica.catalog
     if kind == _COMPARE:
@@ -211,7 +214,7 @@ def _held(catalog: Catalog, buckets: Collection[int]) -> dict[PeerId, Held]:
 
 
 def _pack(replica: Replica, nodes: Sequence[PeerId], now: float) -> tuple[bytes, list[PeerId]]:
-    """Return as many frames as one batch holds, and the nodes whose turn comes later."""
+    """Return as many frames as one batch holds, and the nodes that are left for the next."""
     parts: list[bytes] = []
     size = 0
     for place, node in enumerate(nodes):
@@ -229,7 +232,7 @@ def _pack(replica: Replica, nodes: Sequence[PeerId], now: float) -> tuple[bytes,
 def _take(
     replica: Replica, batch: bytes, now: float, *, via: PeerId | None
 ) -> tuple[set[PeerId], list[Effect]]:
-    """Learn a batch; return whose words were read, and what came of it. Nonsense changes nothing, as all is checked first."""
+    """Learn a batch; return the nodes whose records were read, and the effects. A malformed batch changes nothing."""
     words, left_out = _read_batch(replica, batch, now, via=via)
     effects: list[Effect] = []
     refused = [f"{via} introduces more unknown nodes than its limit"] * left_out
@@ -246,9 +249,9 @@ def _take(
 def _read_batch(
     replica: Replica, batch: bytes, now: float, *, via: PeerId | None
 ) -> tuple[list[tuple[float, Signed]], int]:
-    """Return ages and words, and how many strangers were left out.
+    """Return ages and records, and how many strangers were left out.
 
-    What is held already, and strangers beyond those that a neighbour may bring in, are not worth a look at their signature.
+    Signatures are not checked of frames that are held already, and of strangers beyond those that a neighbour may introduce.
     """
     words: list[tuple[float, Signed]] = []
     room = replica.room(via, now)
@@ -273,14 +276,14 @@ def _record(frame: bytes) -> Signed:
 
 
 def _age(replica: Replica, node: PeerId, now: float) -> float:
-    # Whom we hold for lost, or doubt, nobody shall hold for alive on our word: they may come too late to hear of the doubt.
+    # A node that is lost or suspect here must not count as alive at a peer on our word: the peer may have missed the doubt.
     pulse = replica.pulses().get(node)
     doubted = pulse is not None and pulse.contact in (Status.SUSPECT, Status.LOST)
     return MAX_AGE if doubted else min(now - replica.heard(node, now), MAX_AGE)
 
 
 def _heard(age: float, now: float) -> float:
-    # An age is hearsay: it counts for nodes that we have not heard ourselves, and never as the future.
+    # An age is hearsay: it counts for nodes that this one has not heard itself, and never as a time in the future.
     fresh = math.isfinite(age) and age < MAX_AGE
     return now - max(age, 0.0) if fresh else float("-inf")
 

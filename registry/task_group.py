@@ -15,7 +15,7 @@ _Result = TypeVar("_Result")
 
 
 class BackgroundTasks:
-    """The tasks that one mesh runs for its peers; one that fails costs the others nothing."""
+    """The tasks that one mesh runs for its peers; a failing task does not affect the others."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -24,7 +24,7 @@ class BackgroundTasks:
         return len(self._tasks)
 
     def spawn(self, work: Coroutine[Any, Any, _Result]) -> "asyncio.Task[_Result]":
-        """Run `work` until it ends or the crew is dismissed; what it raises is logged here."""
+        """Run `work` until it ends or `dismiss` cancels it; what it raises is logged here."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._left)
@@ -40,7 +40,7 @@ class BackgroundTasks:
     def _left(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # A peer that left is no news. The text of an error may quote what a peer sent, so only its type is told.
+            # A peer that left is no news. The text of an error may quote what a peer sent, so only its type is logged.
             level = logging.DEBUG if isinstance(error, MeshError) else logging.WARNING
             _log.log(level, "a task for a peer failed: %s", type(error).__name__)
             _log.debug("a task for a peer failed", exc_info=error)

@@ -1,6 +1,6 @@
 """Values: immutable dataclasses. For the hot path, only the type checker enforces this, not the run time.
 
-A frozen dataclass sets each of its fields in a roundabout way, which takes four times as long.
+A frozen dataclass sets each of its fields through `object.__setattr__`, which takes four times as long.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ _Value = TypeVar("_Value")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value_class(made: type[_Value]) -> type[_Value]:
-    """Make a class a dataclass with slots, equal and hashed by its fields, that is frozen to the type checker."""
+    """Make a class a dataclass with slots, compared and hashed by its fields, and frozen for the type checker only."""
     return dataclass(slots=True, unsafe_hash=True)(made)
 
 
@@ -35,6 +35,6 @@ def changed(value: _Value, /, **changes: object) -> _Value:
 @lru_cache(maxsize=1_024)
 def _fields_of(kind: Any) -> tuple[Mapping[str, int], Callable[[object], tuple[object, ...]]]:
     names = [one.name for one in fields(kind) if one.init]
-    # Of a single name, `attrgetter` returns the value itself.
+    # For a single name, `attrgetter` returns the value itself, not a tuple.
     getter = attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
     return {name: place for place, name in enumerate(names)}, getter

@@ -49,7 +49,7 @@ DOMAINS = {
 CHALLENGE_BYTES = 16
 """Random bytes that a proof of life signs, so that it cannot have been made before."""
 
-_READ_LATELY = 8  # frames: the mesh judges each, and a moment later the registry takes it in
+_READ_LATELY = 8  # frames: the mesh judges each, and a moment later the registry decodes it again
 
 HEADER_BYTES = 2 + signing.KEY_BYTES + signing.SIGNATURE_BYTES
 MAX_NAME_BYTES = 256
@@ -57,29 +57,29 @@ MAX_SERVICES = 2_000
 MAX_CONTEXT = 2**31 - 1
 MAX_ABILITIES = 2**16 - 1
 MAX_CREATED = 2**33
-"""The latest time of a registration, in 2242."""
+"""The latest Unix time of a registration, in 2242."""
 MAX_ADDRESSES = 16
 MAX_ADDRESS_CHARACTERS = 256
 MAX_CERTIFICATE_CHARACTERS = 2_048
 MAX_AGENT_CHARACTERS = 128
 MAX_NODE_NAME_CHARACTERS = 64
 MAX_REVOKED = 1_024
-"""Grants that one node may have taken back before they end."""
+"""Grants that one node may have revoked and that have not expired yet."""
 GRANT_CHARACTERS = 32
 """Hexadecimal characters of a grant's id."""
 MAX_LOADS = 64
-"""Rows of one load; who has more busy replicas names those whose load moved most."""
+"""Rows of one load note; a node with more busy replicas sends those whose load changed most."""
 MAX_COUNT = (1 << 16) - 1
-"""Where the whole numbers of a load end: a greater one is said as this."""
+"""Greatest whole number in a load; a greater one is sent as this."""
 MAX_FIGURE = 1e6
-"""Where its seconds, and its events per second, end."""
+"""Greatest number of seconds, and of events per second, in a load."""
 # JSON readers in other languages keep integers exact only to 2^53.
 MAX_COUNTER = (1 << 53) - 1
 
 _TYPES = {int(kind): kind for kind in ModelType}
 _SHORTEST_ROW = 4
 _CID, _CREATED = 6, 7
-"""The place of the cid in a row whose third element is the typed one, for older nodes."""
+"""Places in a row: the cid, if the third element is the typed one for older nodes, and the time of registration."""
 _HEARTBEAT_BODY = struct.Struct(">QQQ")
 _DOUBT_BODY = struct.Struct(f">QQQ{signing.KEY_BYTES}s")
 _LOAD_HEAD = struct.Struct(">QQQH")
@@ -109,21 +109,21 @@ class _Body(BaseModel):
 
 
 def is_name(text: str) -> bool:
-    """Whether a project, model or cid may be called so: at most 256 bytes of UTF-8, nothing unprintable."""
+    """Return whether a text may name a project, model or cid: at most 256 bytes of UTF-8, nothing unprintable."""
     # A character takes at most four bytes, so short names need no second look.
     short = len(text) * 4 <= MAX_NAME_BYTES
     return text.isprintable() and (short or len(text.encode()) <= MAX_NAME_BYTES)
 
 
 def is_node_name(text: str) -> bool:
-    """Whether a node may be called so: 1 to 64 printable characters, no blanks, and not as a peer id begins."""
-    # What is not printable drives terminals or, as the marks that turn the direction of writing, deceives the eye.
+    """Return whether a text may name a node: 1 to 64 printable characters, no spaces, and no beginning of a peer id."""
+    # Unprintable characters control terminals or, like the marks that change the direction of writing, mislead the reader.
     fits = 0 < len(text) <= MAX_NODE_NAME_CHARACTERS
     return fits and text.isprintable() and " " not in text and not text.startswith(signing.ID_HEAD)
 
 
 def encode_record(record: Record, identity: signing.Identity) -> Signed:
-    """Sign a record; raise `LimitReached` when it does not fit one frame, or when others would refuse it."""
+    """Sign a record; raise `LimitReached` when it does not fit one frame, or when other nodes would refuse it."""
     body = orjson.dumps(
         {
             "version": list(record.version),
@@ -163,7 +163,7 @@ def encode_doubt(doubt: Doubt, identity: signing.Identity) -> bytes:
 
 
 def encode_load(note: LoadNote, identity: signing.Identity) -> bytes:
-    """Sign a load: 124 bytes and 16 for each row; numbers beyond what fits are said as the greatest that does."""
+    """Sign a load: 124 bytes and 16 for each row; a number that is too great is sent as the greatest that fits."""
     head = _LOAD_HEAD.pack(*note.version, note.beat, len(note.rows))
     return _seal(LOAD, head + b"".join(_load_row(*row) for row in note.rows), identity)
 
@@ -184,14 +184,14 @@ def check_proof(frame: bytes, *, node: PeerId, challenge: bytes) -> None:
 
 
 def peer_named(text: bytes) -> PeerId:
-    """Return the peer whose id is written here; raise `InvalidFrame` when it is none."""
+    """Return the peer id that `text` is; raise `InvalidFrame` when it is none."""
     if not text.isascii():
         raise InvalidFrame("a peer id is ASCII")
     return signing.peer_of(signing.public_of(text.decode()))
 
 
 def author_of(frame: bytes) -> PeerId:
-    """Return whom a frame claims to be from, unverified; raise `InvalidFrame` when it is too short or weak."""
+    """Return the node that a frame claims to be from, unverified; raise `InvalidFrame` if its key is too short or weak."""
     return signing.peer_of(frame[2 : 2 + signing.KEY_BYTES])
 
 
@@ -221,7 +221,7 @@ def _seal(kind: int, body: bytes, identity: signing.Identity) -> bytes:
 
 
 def _require_readable(record: Record, body: bytes) -> None:
-    # Whoever signs what everybody else drops has vanished without noticing.
+    # A node whose record all others drop would vanish without noticing.
     try:
         _Body.model_validate_json(body)
     except ValidationError as error:
@@ -261,10 +261,10 @@ def _load(public: bytes, body: bytes, _: bytes) -> LoadNote:
         raise InvalidFrame(f"a load of {count} rows in {len(body)} bytes")
     rows = [*_LOAD_ROW.iter_unpack(body[_LOAD_HEAD.size :])]
     places = [row[0] for row in rows]
-    # Rising places name nothing twice, and leave one way to write a load.
+    # Rising places name no service twice, and leave one encoding of a load.
     if places[-1] >= MAX_SERVICES or any(a >= b for a, b in pairwise(places)):
         raise InvalidFrame("a load's rows are out of order or range")
-    # Written so that what is not a number fails too.
+    # Written so that NaN fails too.
     if not all(0 <= figure <= MAX_FIGURE for row in rows for figure in row[4:]):
         raise InvalidFrame("a load's figure is out of range")
     return LoadNote(signing.peer_of(public), *_counted(*counters), tuple(map(_read_row, rows)))
@@ -277,7 +277,7 @@ def _read_row(row: tuple[int, int, int, int, float, float]) -> tuple[int, Load]:
 
 def _load_row(place: int, load: Load) -> bytes:
     counts = (min(count, MAX_COUNT) for count in (load.in_flight, load.queued, load.slots))
-    # No answer takes no time at all, so 0 stands for "there was none".
+    # No answer takes 0 seconds, so 0 stands for "there was none".
     first = 0.0 if load.first is None else max(load.first, _SHORTEST)
     return _LOAD_ROW.pack(place, *counts, min(load.rate, MAX_FIGURE), min(first, MAX_FIGURE))
 
@@ -298,7 +298,7 @@ def _record(public: bytes, body: bytes, frame: bytes) -> Signed:
     read = [_service(row) for row in parsed.services]
     services = tuple(service for service in read if service is not None)
     rows = (row for row, service in zip(parsed.services, read, strict=True) if service)
-    # By the cids in the rows as well, which are all that older nodes read.
+    # Also by the cids in the rows, which are the only ones that older nodes read.
     if not len({s.key for s in services}) == len({(*row[:3],) for row in rows}) == len(services):
         raise InvalidFrame("a record names one replica twice")
     record = Record(
@@ -316,8 +316,8 @@ def _record(public: bytes, body: bytes, frame: bytes) -> Signed:
 
 
 def _service(row: list[object]) -> Service | None:
-    """Read one row; `None` for a type that only newer versions know, which is theirs to use."""
-    # Plain checks: the same as a `match` takes three times as long, and this runs for every model of every record.
+    """Read one row; return `None` for a type that only newer versions know."""
+    # Plain checks: a `match` takes three times as long, and this runs for every model of every record.
     if len(row) < _SHORTEST_ROW:
         raise InvalidFrame("a service is [project, model, cid, type]")
     project, model, cid, kind = row[:4]
@@ -340,7 +340,7 @@ def _service(row: list[object]) -> Service | None:
 
 
 def _rows(services: Iterable[Service]) -> Iterator[list[object]]:
-    """Write the services; of several types of one replica all but the first have a cid of their own for older nodes."""
+    """Encode the services. Of several types of one replica, all but the first get the typed cid, for older nodes."""
     seen: set[tuple[str, str, str]] = set()
     for service in services:
         replica = service.project, service.model, service.cid
@@ -349,7 +349,7 @@ def _rows(services: Iterable[Service]) -> Iterator[list[object]]:
 
 
 def _row(service: Service, cid: str) -> list[object]:
-    """Write a service, without what says nothing at its end."""
+    """Encode a service, without the zeros at the end of its row."""
     row: list[object] = [service.project, service.model, cid, int(service.type)]
     row += [service.context, service.abilities, service.cid if cid != service.cid else 0]
     row.append(service.created)
@@ -359,12 +359,12 @@ def _row(service: Service, cid: str) -> list[object]:
 
 
 def _node_name(found: object) -> str:
-    """Read what a node calls itself; what is no such name says nothing, and the record stands."""
+    """Read a node's name; an invalid one counts as empty, and the record is valid without it."""
     return found if isinstance(found, str) and is_node_name(found) else ""
 
 
 def _number(row: list[object], place: int, most: int) -> int:
-    """Read what a newer version added at the end of a row; what is no such number is some still newer one's, and says nothing."""
+    """Read a number that a newer version added to the end of a row; 0 for what only a still newer version can read."""
     found = row[place] if len(row) > place else 0
     if not isinstance(found, int) or isinstance(found, bool):
         return 0

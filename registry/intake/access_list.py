@@ -1,4 +1,4 @@
-"""Access list of peers: what may take part, and what may not; the deny-list has the last word."""
+"""Access list of peers: which may take part, and which may not. The deny list takes precedence."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from registry.records import PeerId
 
 @dataclass(frozen=True, slots=True)
 class AccessList:
-    """The lists of one node; an empty `allow` lets everybody in, and the node itself is always in."""
+    """The lists of one node. An empty `allow` admits every peer, and the node itself is always admitted."""
 
     own: PeerId
     allow: frozenset[str]
     deny: frozenset[str]
 
     def admits(self, peer: PeerId) -> bool:
-        """Say whether a peer may speak, ask and be spoken of."""
+        """Return whether a peer may send frames, ask questions and have its record held."""
         if peer == self.own:
             return True
         return peer not in self.deny and (not self.allow or peer in self.allow)
@@ -28,5 +28,5 @@ class AccessList:
 
 
 def guests(own: PeerId, *, allow: Iterable[str], deny: Iterable[str]) -> AccessList:
-    """Make the lists from settings."""
+    """Build the access list from settings."""
     return AccessList(own, frozenset(allow), frozenset(deny))

@@ -1,6 +1,6 @@
-"""Filter of the addresses that a peer claims: those that can be its own, seen from here.
+"""Filter for the addresses that a peer claims: those that can be its own, seen from here.
 
-A record is signed, but nothing stops its author from naming our loopback or somebody else's multicast group.
+A record is signed, but nothing stops its author from naming our loopback or a foreign multicast group.
 """
 
 import re
@@ -17,15 +17,15 @@ _THIS_MACHINE = frozenset({"localhost", "ip6-localhost"})
 
 
 def among_ourselves(own: Reach) -> bool:
-    """Whether nobody but this machine reaches us, so that a peer's loopback is ours too."""
+    """Return whether this node is reached from this machine only, so that a peer's loopback is ours too."""
     hosts = [*map(_host_of_multiaddr, own.mesh), *map(_host_of_link, own.links)]
     return all(map(_is_loopback, hosts))
 
 
-# These two are remembered: they are asked of each address of a peer for each request that is sent there.
+# This and `_is_loopback` are cached: they check each address of a peer for each request that is sent there.
 @lru_cache(maxsize=4096)
 def credible(host: str, *, together: bool) -> bool:
-    """Whether a peer may be at a host: a name or an address, loopback only where all are `together` on one machine."""
+    """Return whether a peer may be at a host, a name or an address. Loopback needs all `together` on one machine."""
     if not host or _is_loopback(host):
         return bool(host) and together
     number = _number(host)
@@ -38,18 +38,18 @@ def credible(host: str, *, together: bool) -> bool:
 
 
 def direct_addresses(reach: Reach, node: PeerId, *, together: bool) -> tuple[str, ...]:
-    """Return the multiaddrs at which a node may listen itself."""
+    """Return the multiaddrs at which a node itself may listen."""
     return tuple(a for a in _of(reach.mesh, node, together=together) if _RELAYED not in a)
 
 
 def relayed_addresses(reach: Reach, node: PeerId, *, together: bool) -> tuple[str, ...]:
-    """Return the multiaddrs at which a relay may hand on to a node."""
+    """Return the multiaddrs at which a relay may forward to a node."""
     return tuple(a for a in _of(reach.mesh, node, together=together) if _RELAYED in a)
 
 
 def _of(mesh: Iterable[str], node: PeerId, *, together: bool) -> Iterable[str]:
     for address in mesh:
-        # What else a record may name as its address, it does not have us dial.
+        # An address without the node's own peer id is not dialled.
         where, _, peer = address.rpartition("/p2p/")
         if not where or peer != node:
             continue
@@ -78,7 +78,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _number(host: str) -> IPv4Address | IPv6Address | None:
-    """Return a host as a number, `None` when it is a name; an IPv4 address in IPv6's clothes is an IPv4 address."""
+    """Return a host as an IP address, `None` when it is a name. An IPv4-mapped IPv6 address becomes an IPv4 address."""
     try:
         number = ip_address(host)
     except ValueError:

@@ -1,12 +1,12 @@
-"""Places for nodes that nobody here has met, and who gives one up. No I/O.
+"""Places for nodes that this node has not met, and which node gives one up. No I/O.
 
-A node is *met* once an authenticated connection to it stood; everybody else is a *stranger*, known by what a neighbour
-told. Identities cost nothing, connections do. So a neighbour may bring in only so many strangers in a time, strangers never
-fill the last quarter of the registry, and no stranger takes the place of a living node, while a node that is connected does
-take a stranger's.
+A node is *met* once an authenticated connection to it was open; every other node is a *stranger*, known from what a
+neighbour told. Identities cost nothing, connections do. So a neighbour may introduce only so many strangers in a time,
+strangers never fill the last quarter of the registry, and no stranger takes the place of a living node, while a node that is
+connected does take a stranger's.
 
-Strangers are weighed, too: what one serves beyond a few replicas counts against whoever brings it, and all of them together
-have a bound, whatever their number.
+Strangers have a weight, too: what one serves beyond a few replicas counts against the neighbour that introduces it, and the
+weight of all of them together is bounded, whatever their number.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -17,40 +17,40 @@ from registry.intake.rate import RateLimit
 from registry.records import PeerId
 
 AT_ONCE = 100
-"""Strangers that a neighbour which dialled us may bring in at once."""
+"""Strangers that a neighbour which dialled this node may introduce at once."""
 
 CHOSEN_AT_ONCE = 2_000
-"""The same of a neighbour that we dialled: whoever joins learns the mesh from the first nodes that it chose."""
+"""The same for a neighbour that this node dialled: a joining node learns the mesh from the first nodes that it chose."""
 
 LIGHT, LIGHT_BYTES = 16, 4_096
-"""Replicas that a stranger may have and weigh nothing, and bytes of its record."""
+"""Replicas of a stranger, and bytes of its record, that add no weight."""
 
 REPLICA_BYTES = 64
-"""Bytes beyond those that count as one replica: names may be long."""
+"""Bytes beyond `LIGHT_BYTES` that count as one replica: names may be long."""
 
 REFUSED_SECONDS = 300.0
-"""How long a node is not fetched again whose word was too heavy."""
+"""Seconds for which a node whose record was too heavy is not fetched again."""
 
 MAX_REFUSED = 1_024
 
 WEIGHT_OF_ONE = 100
-"""What a stranger has to weigh to count as one more for the neighbour that brings it in."""
+"""Weight of a stranger that counts as one more stranger for the neighbour that introduces it."""
 
 KEPT_FOR_MET = 4
-"""One in so many places is kept for nodes that we met."""
+"""One in this many places is reserved for nodes that were met."""
 
 
 def weight_of(word: Signed) -> int:
-    """Return what a record weighs: replicas beyond a few, or as many as would have its bytes."""
+    """Return the weight of a record: its replicas beyond `LIGHT`, or its bytes as replicas, whichever is greater."""
     by_bytes = (len(word.frame) - LIGHT_BYTES) // REPLICA_BYTES
     return max(0, len(word.record.services) - LIGHT, by_bytes)
 
 
 class Newcomers:
-    """Who was met, who is a stranger, and what each neighbour may still bring in."""
+    """The nodes that were met, the strangers, and how many each neighbour may still introduce."""
 
     def __init__(self, *, places: int, per_second: float, heaviest: int = 16_000) -> None:
-        """`heaviest` is what all strangers may weigh together."""
+        """`heaviest` is the greatest weight of all strangers together."""
         self._places = places
         self._heaviest = heaviest
         self._met: set[PeerId] = set()
@@ -62,23 +62,23 @@ class Newcomers:
         self._from_chosen = RateLimit(rate=per_second, burst=CHOSEN_AT_ONCE)
 
     def meet(self, peer: PeerId, *, chosen: bool) -> None:
-        """Take in that a connection to a peer stands, and whether we dialled it."""
+        """Note that a connection to a peer is open, and whether this node dialled it."""
         self._met.add(peer)
         self._weight -= self._strangers.pop(peer, 0)
         (self._chosen.add if chosen else self._chosen.discard)(peer)
 
     def part(self, peer: PeerId, *, held: bool) -> None:
-        """Take in that no connection to a peer stands any more; one that the registry holds stays met."""
+        """Note that no connection to a peer is open any more; a peer that the registry holds stays met."""
         self._chosen.discard(peer)
         if not held:
             self._met.discard(peer)
 
     def has_met(self, node: PeerId) -> bool:
-        """Say whether a connection to a node ever stood."""
+        """Return whether a connection to a node was ever open."""
         return node in self._met
 
     def allowance(self, via: PeerId, now: float) -> int:
-        """Return how many strangers a neighbour may bring in now."""
+        """Return how many strangers a neighbour may introduce now."""
         return self._pace(via).left(via, now)
 
     def places_for(
@@ -91,12 +91,12 @@ class Newcomers:
         fresh: bool,
         lost: Callable[[], list[PeerId]],
     ) -> list[PeerId]:
-        """Give a word a place and room for its weight; return who has to be forgotten for it. Raise `LimitReached`."""
+        """Find a place for a record, and room for its weight; return the nodes to forget for it. Raise `LimitReached`."""
         node, weight = word.record.node, weight_of(word) if via else 0
         newcomer = node not in held
         if newcomer:
             self.admit(node, via, now, weight=weight)
-        # The dead make room for the living only; else two full registries swap their dead for ever.
+        # Lost nodes make room for live ones only: otherwise two full registries swap their lost nodes for ever.
         gone = self.lighten(node, weight, lost() if fresh else (), now)
         if newcomer and not gone:
             place = self.place(node, held=len(held), fresh=fresh, lost=lost)
@@ -105,31 +105,31 @@ class Newcomers:
         return gone
 
     def admit(self, node: PeerId, via: PeerId | None, now: float, *, weight: int = 0) -> None:
-        """Count a newcomer against the neighbour that brings it; raise `LimitReached` when that brought enough."""
-        # Our own store brings in whom it likes, and whoever is connected introduces itself.
+        """Count a newcomer against the neighbour that introduces it; raise `LimitReached` beyond its limit."""
+        # A trusted source, such as our own store, has no limit, and a connected node introduces itself.
         if via is None or self.has_met(node):
             return
         if not self._pace(via).allows(via, now, cost=1 + weight / WEIGHT_OF_ONE):
             raise LimitReached(f"{via} introduces more unknown nodes than its limit")
 
     def has_room(self, node: PeerId, held: int) -> bool:
-        """Say whether there is a free place for a newcomer among `held` nodes."""
+        """Return whether there is a free place for a newcomer beside `held` nodes."""
         return held < self._places and (self.has_met(node) or not self._strangers_are_full())
 
     def place(
         self, node: PeerId, *, held: int, fresh: bool, lost: Callable[[], list[PeerId]]
     ) -> PeerId | None:
-        """Give a newcomer a place; return whose it was, nobody's if one was free. Raise `LimitReached` when there is none."""
+        """Find a place for a newcomer; return the node that loses it, `None` if one is free. Raise `LimitReached`."""
         gone = None
         if not self.has_room(node, held):
-            # The dead make room for the living only; else two full registries swap their dead for ever.
+            # Lost nodes make room for live ones only: otherwise two full registries swap their lost nodes for ever.
             if not fresh:
                 raise LimitReached(f"no room for {node}, which has been silent")
             gone = self.make_room(node, lost())
         return gone
 
     def make_room(self, node: PeerId, lost: Sequence[PeerId]) -> PeerId:
-        """Choose whose place a newcomer takes, `lost` in order; raise `LimitReached` when nobody's."""
+        """Choose the node whose place a newcomer takes, of `lost` in order; raise `LimitReached` when there is none."""
         gone = next((n for n in lost if n in self._strangers), None)
         if gone is None and lost and (self.has_met(node) or not self._strangers_are_full()):
             gone = lost[0]
@@ -140,19 +140,19 @@ class Newcomers:
         return gone
 
     def too_heavy(self, node: PeerId, weight: int) -> bool:
-        """Say whether strangers would weigh too much with this of a node."""
+        """Return whether all strangers would weigh too much with this weight of a node."""
         if not weight or node in self._met:
             return False
         return self._weight - self._strangers.get(node, 0) + weight > self._heaviest
 
     def refuses(self, node: PeerId, now: float) -> bool:
-        """Say whether a node's word was too heavy a moment ago, so that it is not worth fetching."""
+        """Return whether a node's record was too heavy within `REFUSED_SECONDS`, so that it is not worth fetching."""
         return self._refused.get(node, now) > now
 
     def lighten(
         self, node: PeerId, weight: int, lost: Sequence[PeerId], now: float
     ) -> list[PeerId]:
-        """Choose whose places are given up, of the `lost`, for room for so heavy a word; raise `LimitReached`."""
+        """Choose nodes of `lost` to forget so that a record of this weight fits; raise `LimitReached` if it cannot."""
         gone: list[PeerId] = []
         if not self.too_heavy(node, weight):
             return gone
@@ -171,13 +171,13 @@ class Newcomers:
         raise LimitReached(f"{words} (registry.stranger_services)")
 
     def held(self, node: PeerId, *, weight: int = 0) -> None:
-        """Take in that the registry holds a node's word from now on, which weighs so much."""
+        """Note that the registry holds a node's record of this weight from now on."""
         if node not in self._met:
             self._weight += weight - self._strangers.get(node, 0)
             self._strangers[node] = weight
 
     def forget(self, node: PeerId) -> None:
-        """Take in that a node lost its place."""
+        """Note that a node lost its place."""
         self._weight -= self._strangers.pop(node, 0)
         self._met.discard(node)
 

@@ -1,12 +1,12 @@
-"""Rate limit of strangers: token buckets by name, bounded in number; time is an argument."""
+"""Rate limiter: token buckets by name, bounded in number. Time is an argument."""
 
 from registry.errors import LimitReached
 
 MAX_BUCKETS = 16_384
-"""Buckets held at most; beyond that the one that spoke longest ago makes room, and starts full again."""
+"""Buckets held at most. Beyond that the least recently used one is evicted, and starts full again."""
 
 FRAME_COST = 4096
-"""Bytes that count as one frame more."""
+"""Bytes that count as one more frame."""
 
 
 class RateLimit:
@@ -18,7 +18,7 @@ class RateLimit:
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def allows(self, name: str, now: float, *, cost: float = 1.0) -> bool:
-        """Take `cost` tokens of `name`; return whether there were as many."""
+        """Take `cost` tokens from the bucket of `name`; return whether it had as many."""
         tokens = self._tokens(name, now)
         allowed = tokens >= cost
         self._buckets.pop(name, None)
@@ -37,22 +37,22 @@ class RateLimit:
 
 
 class AuthorRate:
-    """What each author may say: frames by their number and length. Raises `LimitReached`."""
+    """Rate limit of each author's frames, by their number and length. Raises `LimitReached`."""
 
     def __init__(self, *, rate: float) -> None:
         self._burst = max(rate * 10, 1.0)
         self._spent = RateLimit(rate=rate, burst=self._burst)
 
     def require(self, author: str, frame: bytes, now: float) -> None:
-        """Raise unless an author may say something so long; what is no news costs it nothing, so nothing is taken yet."""
+        """Raise unless an author may send a frame this long. Takes no tokens, since a frame that is no news costs nothing."""
         if len(frame) > FRAME_COST and self._spent.left(author, now) < self._cost(len(frame)):
             raise LimitReached(f"{author} sends too much")
 
     def spend(self, author: str, now: float, *, frame_bytes: int) -> None:
-        """Take in that an author says something new."""
+        """Take the tokens for an author's new frame; raise `LimitReached` when there are too few."""
         if not self._spent.allows(author, now, cost=self._cost(frame_bytes)):
             raise LimitReached(f"{author} sends too often")
 
     def _cost(self, frame_bytes: int) -> float:
-        # However slow the pace, a first word is heard.
+        # The cost is capped, so that even at the lowest rate a first frame is accepted.
         return min(max(1.0, frame_bytes / FRAME_COST), self._burst)

@@ -1,8 +1,8 @@
-"""Validator of frames: what a neighbour hands over is judged before it costs us, or others, anything.
+"""Validator of frames: judges what a neighbour forwards before it costs this node, or others, anything.
 
-The mesh judges in its own thread, before gossip passes a frame on. So nobody passes on what nobody may believe, and whoever
-hands over such a frame is to blame for it. A frame is gossiped by its owner, which libp2p has authenticated; what others
-repeat is worth nothing.
+The mesh calls it in its own thread, before gossip forwards a frame. So no node forwards a frame that no node may believe,
+and a neighbour that sends such a frame is to blame for it. A frame is gossiped by its owner, which libp2p has authenticated;
+a frame that another node repeats is worth nothing.
 """
 
 from collections import Counter
@@ -19,12 +19,12 @@ from registry.records import PeerId
 from registry.settings import RegistrySettings
 
 FORWARDED_PER_SECOND = 500.0
-"""Frames of up to `FRAME_COST` bytes that one neighbour may hand over; what many authors say comes by it."""
+"""Tokens of one neighbour, through which the frames of many authors come. A frame costs one, and one per `FRAME_COST` bytes."""
 
 FORWARDED_AT_ONCE = 2_000.0
 
 MOST = MAX_FRAME_BYTES / FRAME_COST
-"""What the longest frame costs: however slow the pace, it is heard."""
+"""Tokens that the longest frame costs; the bucket holds as many, so that it passes at any rate."""
 
 
 class Validator:
@@ -38,20 +38,20 @@ class Validator:
         knows: Callable[[PeerId], bool],
         now: Clock,
     ) -> None:
-        """`knows` says whether the registry holds a node; like `now` it is called from another thread than ours."""
+        """`knows` returns whether the registry holds a node; like `now` it is called in the mesh's thread."""
         self.counters: Counter[str] = Counter()
         self._guests = guests
         self.knows = knows
         self._now = now
         self._neighbours = RateLimit(rate=FORWARDED_PER_SECOND, burst=FORWARDED_AT_ONCE)
-        # As much as the registry reads of it. What is short is always passed on: old frames of another cannot silence it.
+        # As much as the registry reads of an author. Short frames always pass: replayed old frames cannot silence their author.
         self._long = RateLimit(
             rate=settings.frames_per_second, burst=max(settings.frames_per_second * 10, MOST)
         )
         self._strangers = RateLimit(rate=settings.strangers_per_second, burst=AT_ONCE)
 
     def judge(self, via: PeerId, author: PeerId, frame: bytes) -> Verdict:
-        """Say what to do with a frame that `via` hands over and `author` published."""
+        """Return what to do with a frame that `via` forwarded and `author` published."""
         if (reason := self._reason_to_drop(via, author, frame)) is not None:
             self.counters[reason] += 1
             return Verdict.DROP

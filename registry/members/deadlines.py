@@ -1,9 +1,9 @@
-"""Deadlines of members: whose state changes next by the mere passing of time.
+"""Deadlines of members: which node's state changes next as time passes.
 
-All pulses, in the order in which nodes fall silent. No I/O.
+Holds all pulses, in the order in which nodes fall silent. No I/O.
 
-A tick that looked at everybody would cost as much as there are nodes, four times a second. Those who live fall silent in the
-order in which they were last heard, whatever the lease is by then; only those in doubt, who are few, are looked at one by one.
+A tick that checked every node would cost time proportional to their number, four times a second. Living nodes fall silent
+in the order in which they were last heard, whatever the lease is by then. Only suspects, which are few, are checked one by one.
 """
 
 import heapq
@@ -25,7 +25,7 @@ class MemberDeadlines(Mapping[PeerId, Pulse]):
         self._pulses: dict[PeerId, Pulse] = {}
         self._suspects: dict[PeerId, None] = {}
         self._lost: dict[PeerId, None] = {}
-        # Every node that lives was heard at its bound or later, and is on the heap with it; what else is there is out of date.
+        # Each living node was last heard at its bound or later, and is on the heap with it. Other heap entries are outdated.
         self._bounds: dict[PeerId, float] = {}
         self._silence: list[tuple[float, PeerId]] = []
 
@@ -37,7 +37,7 @@ class MemberDeadlines(Mapping[PeerId, Pulse]):
     @overload
     def get(self, node: PeerId, default: Pulse | Other) -> Pulse | Other: ...
     def get(self, node: PeerId, default: object = None) -> object:
-        """Return the pulse of a node; the inherited way takes two calls more, for each request to another node."""
+        """Return the pulse of a node. The inherited method makes two more calls, for each request to another node."""
         return self._pulses.get(node, default)
 
     def __iter__(self) -> Iterator[PeerId]:
@@ -48,16 +48,16 @@ class MemberDeadlines(Mapping[PeerId, Pulse]):
 
     @property
     def living(self) -> int:
-        """How many are not lost."""
+        """The number of nodes that are not lost."""
         return len(self._pulses) - len(self._lost)
 
     @property
     def lost(self) -> list[PeerId]:
-        """Who is lost, the one that was heard longest ago first."""
+        """The lost nodes, the one that was heard longest ago first."""
         return sorted(self._lost, key=lambda node: self._pulses[node].heard)
 
     def put(self, node: PeerId, pulse: Pulse) -> None:
-        """Take in a node's pulse as it is now."""
+        """Set a node's pulse."""
         self._pulses[node] = pulse
         self._suspects.pop(node, None)
         self._lost.pop(node, None)
@@ -71,20 +71,20 @@ class MemberDeadlines(Mapping[PeerId, Pulse]):
                     self._bind(node, pulse.heard)
 
     def remove(self, node: PeerId) -> None:
-        """Follow a node no more."""
+        """Stop following a node."""
         del self._pulses[node]
         self._suspects.pop(node, None)
         self._lost.pop(node, None)
 
     def pass_time(self, now: float, **times: float) -> list[PeerId]:
-        """Change what the time changes; return whose pulse that was."""
+        """Apply the changes that are due at `now`; return the nodes whose pulses changed."""
         changed = [node for node in list(self._suspects) if self._pass_time(node, now, times)]
         while (node := self._longest_silent()) is not None and self._pass_time(node, now, times):
             changed.append(node)
         return changed
 
     def due(self, **times: float) -> float:
-        """Return when `pass_time` next changes anything; infinity when it never does."""
+        """Return when `pass_time` next changes a pulse; infinity when it never does."""
         silent = self._longest_silent()
         looked_at = self._suspects if silent is None else (*self._suspects, silent)
         return min((self._pulses[node].due(**times) for node in looked_at), default=_FOREVER)

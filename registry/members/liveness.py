@@ -1,8 +1,8 @@
-"""Liveness of a node, and whether it is reached from here.
+"""Liveness of a node, and whether this node reaches it.
 
-Which evidence moves it between the states, as a table; time is an argument.
+A table says which evidence moves a node between the states. Time is an argument.
 
-Presence is this node's own, local opinion. It is never gossiped: nobody can declare another dead for everyone.
+Presence is this node's own, local opinion. It is never gossiped: no node can declare another dead for all.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from registry.values import changed
 
 
 class Status(StrEnum):
-    """What we make of a node's silence or noise. One that lives, but not for us, is `unreachable`."""
+    """State of a node as observed from here. A node that lives, but that this node does not reach, is `unreachable`."""
 
     ALIVE = "alive"
     UNREACHABLE = "unreachable"
@@ -22,7 +22,7 @@ class Status(StrEnum):
 
 
 class Evidence(StrEnum):
-    """What can be observed about a node; `REASONS` says it in words."""
+    """What can be observed about a node; `REASONS` describes each kind."""
 
     ANSWERED = "answered"
     ASKED = "asked"
@@ -54,13 +54,13 @@ REASONS: dict[Evidence, str] = {
 }
 
 OPENS = frozenset({Evidence.ANSWERED})
-"""Evidence that our own way to a node works: there and back."""
+"""Evidence that this node's own path to a node works in both directions."""
 
 SHUTS = frozenset({Evidence.FAILED, Evidence.MISSED, Evidence.UNREACHED})
-"""Evidence that it does not."""
+"""Evidence that this node's own path does not work."""
 
 LIFE = OPENS | {Evidence.ASKED, Evidence.WORD, Evidence.PROVEN}
-"""Evidence that only a living node can give. A connection is none: it stands while the program behind it hangs."""
+"""Evidence that only a living node can give. An open connection is none: it stays open while the program behind it hangs."""
 
 TABLE: dict[Status, dict[Evidence, Status]] = {
     Status.ALIVE: {
@@ -85,29 +85,30 @@ TABLE: dict[Status, dict[Evidence, Status]] = {
         Evidence.TOLD: Status.ALIVE,
     },
 }
-"""What each piece of evidence does in each state; what is not listed changes nothing.
+"""The next state for each kind of evidence in each state; evidence that is not listed changes nothing.
 
-Where this says alive and our own way is shut, the node is unreachable. The loss of a node forgets how we reached it.
+Where this says alive and this node's own path is shut, the node is unreachable. For a lost node the state of the path is
+forgotten.
 """
 
 CONFIRMED = 2
-"""Rounds of probes that must fail before a doubt can end in loss: of one, a lost packet may be the reason.
+"""Rounds of probes that must fail before a suspicion can end in loss: a single one may fail because of a lost packet.
 
-One of them may be another's: that is what it says by a doubt. Without one of our own nobody is lost.
+Another node's doubt counts as one of them. At least one must be this node's own.
 """
 
 UNPROBED = 3
-"""A doubt that no probes have confirmed ends in loss all the same, after so many times `suspicion`."""
+"""Times `suspicion` after which a suspicion that probes have not confirmed ends in loss all the same."""
 
 FRESH = 0.1
-"""Seconds after a sign of life in which another one of the same kind shows nothing new."""
+"""Seconds after a sign of life within which another one of the same kind shows nothing new."""
 
 _BEFORE_ALL = Version(-1, -1)
 _NEVER = float("-inf")
 
 
 class Presence(StrEnum):
-    """What a node is to us: its own word on itself, tempered by whether we hear and reach it."""
+    """State of a node as shown to readers: its own standing, combined with whether this node hears and reaches it."""
 
     ALIVE = "alive"
     UNREACHABLE = "unreachable"
@@ -122,9 +123,9 @@ _AS_PRESENCE = {status: Presence(status) for status in Status}
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What we know of one node's life; times are seconds on this machine's monotonic clock.
+    """What this node knows about the life of another; times are seconds on this machine's monotonic clock.
 
-    `version` and `beat` are those of the newest heartbeat: only a greater pair proves anything.
+    `version` and `beat` are those of the newest heartbeat: only a greater pair proves life.
     """
 
     contact: Status
@@ -134,26 +135,26 @@ class Pulse:
     beat: int = -1
     version: Version = _BEFORE_ALL
     shut: Evidence | None = None
-    """What showed last that our own way to it is shut; none while it is open, as far as we know."""
+    """The latest evidence that this node's own path to it is shut; `None` while it is open, as far as is known."""
     rounds: int = 0
-    """Rounds of probes that failed since the doubt began, and when the first of them had."""
+    """Rounds of probes that failed since the suspicion began; `unreached` is when the first of them did."""
     unreached: float = _NEVER
     accused: float = _NEVER
-    """When another node last said that it does not reach this one."""
+    """When a third node last said that it does not reach the node."""
     proved_by: PeerId | None = None
-    """Who got its last proof of life that was not for us."""
+    """The helper that last got a proof of life from the node."""
 
     def well(self, now: float) -> bool:
-        """Say whether it was heard just now, is reached, and nobody has doubted it since."""
+        """Return whether the node was heard just now, is reached, and has not been doubted since."""
         fresh = self.contact is Status.ALIVE and now - self.heard < FRESH
         return fresh and self.shut is None and self.accused < self.heard
 
     def silence(self, now: float) -> float:
-        """Return the seconds since it was last heard; of one that never was, since it is followed."""
+        """Return the seconds since the node was last heard, or since it has been followed if it never was."""
         return now - (self.heard if self.heard > _NEVER else self.since)
 
     def after(self, evidence: Evidence, now: float) -> "Pulse":
-        """Return the pulse once `evidence` has been seen at `now`."""
+        """Return the pulse after `evidence` was seen at `now`."""
         moved = self._become(TABLE[self.contact].get(evidence, self.contact), evidence, now)
         if evidence is not Evidence.UNREACHED or moved.contact is not Status.SUSPECT:
             return moved
@@ -161,13 +162,13 @@ class Pulse:
         return changed(moved, rounds=moved.rounds + 1, unreached=first)
 
     def barred(self, evidence: Evidence, now: float) -> "Pulse":
-        """Return the pulse once our own way has failed to a node that spoke meanwhile: no reason to doubt its life."""
+        """Return the pulse after a probe failed on this node's own path, while the node was heard: no reason for suspicion."""
         return self._become(self.contact, evidence, now)
 
     def due(self, *, lease: float, suspicion: float, awake: float = _NEVER) -> float:
-        """Return when this pulse changes by the mere passing of time; infinity when it does not.
+        """Return when this pulse changes as time passes without evidence; infinity when it does not.
 
-        `awake` is when we ourselves last woke from a standstill: what others did not say before is no silence.
+        `awake` is when this process last resumed after a stall: silence before that does not count.
         """
         if self.contact is Status.LOST:
             return float("inf")
@@ -200,14 +201,14 @@ class Pulse:
             contact = Status.UNREACHABLE
         if contact is self.contact:
             return changed(self, heard=heard, shut=shut)
-        # Others' proof of its life is not why we do not reach it.
+        # A proof of life through a helper is not the reason why this node does not reach it.
         why = shut if contact is Status.UNREACHABLE and shut else evidence
         kept = changed(self, rounds=0, unreached=_NEVER)
         return changed(kept, contact=contact, heard=heard, since=now, why=why, shut=shut)
 
 
 def first_pulse(*, heard: float, now: float, lease: float) -> Pulse:
-    """Begin to follow a node that was last heard at `heard`, maybe by somebody else."""
+    """Return the first pulse of a node that was last heard at `heard`, maybe by another node."""
     fresh = heard + lease > now
     return Pulse(
         contact=Status.ALIVE if fresh else Status.LOST,
@@ -218,7 +219,7 @@ def first_pulse(*, heard: float, now: float, lease: float) -> Pulse:
 
 
 def presence(standing: Standing, contact: Status) -> Presence:
-    """Combine a node's own word with our contact."""
+    """Combine a node's own standing with its state as observed from here."""
     if standing is Standing.LEFT:
         return Presence.LEFT
     if contact is Status.LOST:

@@ -1,6 +1,6 @@
-"""Load reports: which of our own are worth sending, and whose another's are. No I/O.
+"""Load reports: which of this node's are worth sending, and which replicas those of other nodes are about. No I/O.
 
-A load is small, lossy and rare. It is never part of a record, never stored, never compared; an idle node says nothing.
+A load is small, lossy and rare. It is never part of a record, never stored, never compared. An idle node sends none.
 """
 
 from collections.abc import Mapping
@@ -10,19 +10,19 @@ from registry.records import Load, LoadNote, Record, Service
 from registry.wire import MAX_LOADS
 
 INTERVAL = 1.0
-"""Seconds between two notes of one node at least, multiplied by the mesh's rarity: all together say no more for being more."""
+"""Minimum seconds between two notes of one node, multiplied by `rarity`: the total does not grow with the mesh."""
 
 REPEAT = 5.0
-"""Seconds, multiplied likewise, after which a busy node says again what holds: notes get lost, and they age."""
+"""Seconds, multiplied likewise, after which a busy node repeats unchanged figures: notes get lost, and they age."""
 
 SHARE = 0.25
-"""By how much of itself a number must have moved to be worth a note; to and from nothing it always is."""
+"""Relative change that makes a number worth a note; a change to or from zero always is."""
 
 _IDLE = Load()
 
 
 class Reporter:
-    """Remembers what was said of each busy replica."""
+    """Remembers the last reported load of each busy replica."""
 
     def __init__(self) -> None:
         self._said: dict[Service, Load] = {}
@@ -31,7 +31,7 @@ class Reporter:
     def rows(
         self, busy: Mapping[Service, Load], now: float, *, rarity: float = 1.0
     ) -> dict[Service, Load]:
-        """Return what is to be said now, mostly nothing; it counts as said. `busy` are the replicas with requests."""
+        """Return the rows to report now, mostly none; they count as reported. `busy` are the replicas with requests."""
         silent = (now - self._spoke) / rarity
         if silent < INTERVAL or not (busy or self._said):
             return {}
@@ -53,14 +53,14 @@ class Reporter:
         return _is_leap(before.in_flight, load.in_flight) or _is_leap(before.queued, load.queued)
 
     def _weight(self, row: tuple[Service, Load]) -> tuple[int, int]:
-        # What moved most goes first, so that neither a new crowd nor an end of one waits; then the busiest.
+        # The largest changes go first, so that neither a burst nor the end of one waits; then the busiest replicas.
         service, load = row
         before = self._said.get(service, _IDLE)
         return abs(load.waiting - before.waiting), load.waiting
 
 
 def loads_in(note: LoadNote, record: Record) -> dict[Service, Load]:
-    """Read whose load the rows of a note are; a place where the record names nothing that we know is passed over."""
+    """Return the loads of a note by service; a row whose place in the record has no known service is skipped."""
     named = ((record.service_at(place), load) for place, load in note.rows)
     return {service: load for service, load in named if service is not None}
 

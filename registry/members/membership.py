@@ -1,8 +1,8 @@
-"""Membership: which of the known nodes live, and who is probed now. One pulse for each node, and the probes. No I/O.
+"""Membership: which of the known nodes live, and which are probed now. One pulse for each node, and the probes. No I/O.
 
 Connected peers are probed in turn, the one that was silent longest first, so the traffic of a node does not grow with the
-mesh. Whoever is in doubt is probed at once and again, directly and through others; whoever lives out of our reach, ever more
-rarely. What another node says of a third one, a doubt, only ever makes us look for ourselves, and so does a request that waits.
+mesh. A suspect is probed at once and repeatedly, directly and through helpers; an unreachable node ever more rarely. A doubt
+of another node changes no state by itself: it makes this node probe too, as does a request that waits.
 """
 
 from collections.abc import Mapping
@@ -17,24 +17,24 @@ from registry.records import PeerId, Version
 from registry.settings import RegistrySettings
 
 ROUNDS = 32
-"""Rounds of probes under way at one time; in a great failure the others wait."""
+"""Rounds of probes in progress at one time; in a large failure the others wait."""
 
 FEW = 5
-"""Up to so many live nodes the heartbeat's interval is the setting; then it grows with their number."""
+"""Live nodes up to which the heartbeat interval is the configured one; beyond, it grows with their number."""
 
 LONGEST_LEASE = 7 * 86_400.0
-"""Seconds of silence that end a node among however many: from there on heartbeats become no rarer."""
+"""Upper bound of the lease in seconds, however large the mesh: from there on heartbeats become no rarer."""
 
 RARELY = 15.0
-"""The greatest time between two tries to reach a node that lives out of our reach, as a multiple of `probe`."""
+"""The longest time between two tries to reach an unreachable node, as a multiple of `probe`."""
 
 GROWTH = 8.0
-"""That time is this part of how long it has been out of reach: one that comes back waits about as long again."""
+"""That time is the time since the node became unreachable, divided by this: one that comes back waits about as long again."""
 
 LOOK = 1.0
-"""Seconds between two looks at the same node for the sake of requests that wait for it."""
+"""Minimum seconds between two probes of the same node on behalf of requests that wait for it."""
 
-# What a round of probes did not find counts as long as it runs: an answer has ended it.
+# A failure of a round of probes counts only while the round runs: an answer has ended it.
 _OF_ROUNDS = frozenset({Evidence.MISSED, Evidence.UNREACHED})
 _NEVER, _FOREVER = float("-inf"), float("inf")
 
@@ -59,10 +59,10 @@ class Membership:
 
     @property
     def pulses(self) -> Mapping[PeerId, Pulse]:
-        """The pulse of every node that is followed."""
+        """The pulse of every followed node."""
         return self._pulses
 
-    # Who is followed.
+    # Followed nodes.
 
     def restore(self, node: PeerId, now: float, *, beat: tuple[Version, int] | None = None) -> None:
         """Follow a node that the store remembers; it counts as lost until it is heard."""
@@ -73,33 +73,33 @@ class Membership:
             self._pulses.put(node, lost)
 
     def follow(self, node: PeerId, *, heard: float, now: float, left: bool) -> None:
-        """Take in a newer word of a node, confirmed at `heard`, maybe by somebody else."""
+        """Note a newer record of a node, confirmed at `heard`, maybe by another node."""
         pulse = self._pulses.get(node)
-        # A newer word proves life only as far as it is fresh: a sync may bring one from long ago.
+        # A newer record proves life only as far as it is fresh: a sync may bring one from long ago.
         if pulse is None or heard > pulse.heard:
             first = first_pulse(heard=heard, now=now, lease=self.lease)
             self._pulses.put(node, first if pulse is None else _carry(pulse, first))
-        # Who said goodbye is not looked for.
+        # A node that left is not probed.
         (self._gone.add if left else self._gone.discard)(node)
         if left or self._pulses[node].contact is Status.ALIVE:
             self._settle(node)
         self._go_on(node, now)
 
     def forget(self, node: PeerId) -> None:
-        """Follow a node no more."""
+        """Stop following a node."""
         self._pulses.remove(node)
         self._gone.discard(node)
         self._settle(node)
         self._doubts.forget(node)
 
-    # What is seen of them.
+    # Evidence.
 
     def observe(
         self, node: PeerId, evidence: Evidence, now: float, *, asked: float | None = None
     ) -> bool:
-        """Take in evidence; return whether the node is in another state now. Strangers are not followed.
+        """Note evidence; return whether the node's state changed. Evidence about an unknown node changes nothing.
 
-        An answer is as old as its question, which was put at `asked`: it may have waited to be read.
+        An answer is as old as its question, which was sent at `asked`: it may have waited to be read.
         """
         if evidence is Evidence.LINKED:
             self._turns.join(node)
@@ -125,7 +125,7 @@ class Membership:
         return after.contact is not before.contact
 
     def told(self, node: PeerId, heard: float, now: float) -> bool:
-        """Take in that a peer heard a node lately; it counts for those that we never heard since our start."""
+        """Note that a peer heard a node, which counts if this node has not since its start; return whether a state changed."""
         pulse = self._pulses.get(node)
         if pulse is None or pulse.heard > _NEVER or heard + self.lease <= now:
             return False
@@ -133,7 +133,7 @@ class Membership:
         return self._pulses[node].contact is not pulse.contact
 
     def accuse(self, node: PeerId, now: float) -> None:
-        """Take in that another node cannot reach this one: look for ourselves, unless it speaks first."""
+        """Note that another node cannot reach `node`, and schedule a probe, unless it gives a sign of life before."""
         pulse = self._pulses.get(node)
         if pulse is None or node in self._gone:
             return
@@ -145,7 +145,10 @@ class Membership:
             self._pending.setdefault(node, look + wait)
 
     def look(self, node: PeerId, now: float) -> bool:
-        """Probe a node at once because a request waits for it; return whether that is due."""
+        """Make a probe of a node due at once, because a request waits for it; return whether it is.
+
+        It is not if the node is unknown, lost or has left, or was looked for less than `LOOK` seconds ago.
+        """
         pulse = self._pulses.get(node)
         known = pulse is not None and pulse.contact is not Status.LOST and node not in self._gone
         if not known or now - self._looked.get(node, _NEVER) < LOOK:
@@ -155,7 +158,7 @@ class Membership:
         return True
 
     def silent(self, node: PeerId) -> bool:
-        """Say whether a node left our own probe unanswered, and has not answered since."""
+        """Return whether a node left this node's own probe unanswered, and has not answered since."""
         pulse = self._pulses.get(node)
         return pulse is not None and pulse.shut in _OF_ROUNDS
 
@@ -164,24 +167,24 @@ class Membership:
         self._pulses.put(node, replace(self._pulses[node], beat=beat, version=version))
 
     def stalled(self, seconds: float, now: float) -> None:
-        """Take in that we ourselves stood still: what nobody could tell us meanwhile is no silence."""
+        """Note that this process stalled: what it could not hear meanwhile does not count as silence."""
         self.patience.stalled(seconds, now)
         self._factor = self.patience.factor(now)
         self._awake = now
 
-    # What time does.
+    # Time.
 
     @property
     def lease(self) -> float:
-        """Seconds of silence that end a node, as rare as heartbeats are now."""
+        """Seconds of silence after which a node is lost, at the current heartbeat interval."""
         return self._settings.lease * self.rarity
 
     def tick(self, now: float) -> frozenset[PeerId]:
-        """Notice who fell silent; return them."""
+        """Apply what is due; return the nodes that became lost."""
         rarest = max(LONGEST_LEASE / self._settings.lease, 1.0)
         self.rarity = min(max((self._pulses.living + 1) / FEW, 1.0), rarest)
         self._factor = self.patience.factor(now)
-        # The shell ends them long before; should it not, the node gets another round.
+        # The prober ends rounds long before this. If it does not, the node gets another round.
         for node in [n for n, began in self._running.items() if self._overdue(began) <= now]:
             self.ended(node, now)
         for node in [n for n, at in self._looked.items() if now - at > LOOK]:
@@ -193,7 +196,7 @@ class Membership:
         return frozenset(changed)
 
     def probes(self, now: float) -> list[PeerId]:
-        """Begin the rounds of probes that are due, and name their nodes; `round` says what to do, `ended` ends them."""
+        """Begin the rounds of probes that are due, and return their nodes; `round` yields the steps, `ended` ends a round."""
         free = ROUNDS - len(self._running)
         due = [n for n, at in self._pending.items() if at <= now and n not in self._running][:free]
         if len(due) < free and (turn := self._turn()) is not None and turn[1] <= now:
@@ -205,7 +208,7 @@ class Membership:
         return due
 
     def round(self, node: PeerId, connected: Mapping[PeerId, float]) -> Round:
-        """Say what to do in a round; `connected` are the peers that can be asked, each with its round trip."""
+        """Yield the steps of a round; `connected` are the peers that can be asked, each with its round trip in seconds."""
         if node not in self._running:
             return
         helpers = choose_helpers(connected, node, self._pulses[node].proved_by, self._jitter)
@@ -213,12 +216,12 @@ class Membership:
         yield from look_for(self._pulses[node], linked=linked, helpers=helpers, dial=dial)
 
     def proved(self, node: PeerId, helper: PeerId) -> None:
-        """Remember who got a proof of life from a node: that one is asked first again."""
+        """Remember the helper that got a proof of life from a node: it is asked first the next time."""
         if node in self._pulses:
             self._pulses.put(node, replace(self._pulses[node], proved_by=helper))
 
     def ended(self, node: PeerId, now: float) -> None:
-        """End a round, and plan the next while there is a reason."""
+        """End a round, and schedule the next if the node is suspect or unreachable."""
         if self._running.pop(node, None) is None:
             return
         match self._pulses[node].contact:
@@ -231,11 +234,11 @@ class Membership:
                 pass
 
     def doubts(self, now: float) -> list[PeerId]:
-        """Name the nodes that the others should look for too, each once; while we mistrust ourselves they wait."""
+        """Return the nodes that the others should probe too, each once; they wait while this node distrusts itself."""
         return self._doubts.said(now) if self._factor == 1.0 else []
 
     def due(self) -> float:
-        """Return when something is next to be done."""
+        """Return when something is due next."""
         found = [self._pulses.due(**self._times())]
         if self._factor == 1.0:
             found.append(self._doubts.due())
@@ -247,14 +250,14 @@ class Membership:
         return min(*found, turn[1] if turn else _FOREVER)
 
     def lost(self) -> list[PeerId]:
-        """List who counts as lost, the one that was heard longest ago first."""
+        """Return the lost nodes, the one that was heard longest ago first."""
         return self._pulses.lost
 
     def never_heard(self) -> bool:
-        """Say whether there are nodes that gave no sign of life since our start, and have not left."""
+        """Return whether there are nodes that gave no sign of life since our start, and have not left."""
         return any(p.heard == _NEVER and n not in self._gone for n, p in self._pulses.items())
 
-    # How.
+    # Internals.
 
     def _overdue(self, began: float) -> float:
         longest = self._settings.probe + 10 * self._settings.probe_timeout
@@ -270,13 +273,13 @@ class Membership:
     def _is_outdated(
         self, node: PeerId, pulse: Pulse, evidence: Evidence, asked: float | None
     ) -> bool:
-        # What came over a connection may be older than its end, and nobody probes in turn whom it would make alive.
+        # A message may be older than the end of its connection, and a node that it made alive would not be probed in turn.
         if node in self._turns.linked or pulse.contact is Status.ALIVE:
             return False
         return evidence is Evidence.ASKED or (asked is not None and asked < pulse.since)
 
     def _spoke(self, node: PeerId, pulse: Pulse, now: float) -> bool:
-        # Whom we do not reach anyway is doubted for its silence to all, not for ours.
+        # An unreachable node becomes suspect by its silence to all nodes, not by this node's failed probes.
         if pulse.contact is Status.UNREACHABLE:
             return now - pulse.heard < UNPROBED * self._settings.suspicion
         return pulse.heard > self._running[node]
@@ -289,7 +292,7 @@ class Membership:
         elif evidence is Evidence.MISSED and node in self._turns.linked and not lost:
             self.patience.note(node, answered=False, now=now)
         elif evidence is Evidence.UNREACHED:
-            # Who is silent only to us may say so itself when it is doubted aloud.
+            # A node that is silent only to this one can refute the doubt once it is published.
             if now - pulse.heard > self._settings.suspicion or pulse.contact is Status.SUSPECT:
                 linked = node in self._turns.linked
                 self._doubts.unreached(node, now, heard=pulse.heard, linked=linked)
@@ -297,7 +300,7 @@ class Membership:
             self._doubts.settle(node)
 
     def _go_on(self, node: PeerId, now: float) -> None:
-        """Have a node looked for that is in doubt or out of reach."""
+        """Schedule a probe of a node that is suspect or unreachable."""
         pulse = self._pulses[node]
         if node in self._running or node in self._gone:
             return
@@ -323,9 +326,9 @@ class Membership:
 
 def _carry(pulse: Pulse, fresh: Pulse) -> Pulse:
     kept = replace(pulse, heard=fresh.heard)
-    # A word from before the failure that we saw ourselves does not outweigh it.
+    # A record from before a failure that this node saw itself does not outweigh it.
     outdated = pulse.why is not Evidence.SILENCE and fresh.heard <= pulse.since
     if fresh.contact is Status.LOST or outdated:
         return kept
-    # Heard of by others it lives; that we reach it is another question.
+    # Other nodes heard it, so it lives; whether this node reaches it is another question.
     return replace(pulse.after(fresh.why, fresh.since), heard=fresh.heard)

@@ -1,4 +1,4 @@
-"""Neighbours that a node keeps connected: a choice of our own among the nodes that can be dialled."""
+"""Neighbours that a node keeps connected: its own choice among the nodes that can be dialled."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -10,15 +10,15 @@ from registry.intake import dialable
 from registry.records import PeerId, Record, Standing
 
 KEPT_NODES = 64
-"""Addresses that are handed to the mesh; it dials only as many of them as it needs."""
+"""Addresses that are passed to the mesh; it dials only as many of them as it needs."""
 
 
 PAUSE = 0.5
-"""Seconds between two choices: each takes a pass over the whole registry, and not every newcomer is worth one."""
+"""Minimum seconds between two choices: each takes a pass over the whole registry, and not every newcomer is worth one."""
 
 
 class Neighbours:
-    """Remembers what was chosen last, and when; time is an argument."""
+    """Remembers the last choice, and when the next is allowed. Time is an argument."""
 
     def __init__(self) -> None:
         self.stale = False
@@ -28,7 +28,7 @@ class Neighbours:
     def choose(
         self, own: Record, catalog: Catalog, admits: Callable[[PeerId], bool], now: float
     ) -> tuple[str, ...] | None:
-        """Return a choice unlike the last; nothing when there is none, or when it is too soon, and `stale` then."""
+        """Return a new choice; `None` if it equals the last, or if it is too soon, which sets `stale`."""
         self.stale = now < self._next
         if self.stale:
             return None
@@ -40,11 +40,11 @@ class Neighbours:
 def worth_keeping(
     own: Record, catalog: Catalog, admits: Callable[[PeerId], bool]
 ) -> tuple[str, ...]:
-    """Choose addresses to keep connected: one of each node, in an order of our own."""
+    """Choose addresses to keep connected: one of each node, in an order of this node's own."""
     together = dialable.among_ourselves(own.reach)
-    # Everybody has an order of their own, the same each time: else all would dial the same few.
+    # Each node has its own order, the same each time: otherwise all would dial the same few.
     ranked = sorted(catalog.held, key=lambda node: _rank(own.node, node))
-    # A connection through a relay is made when a request needs it: whoever has to be relayed dials others itself.
+    # A connection through a relay is made when a request needs it: a node that needs a relay dials others itself.
     worth = (
         address
         for node in ranked

@@ -1,9 +1,10 @@
 """Probe of a silent member: direct, then through helpers. A generator without I/O.
 
-Its own way and others' are different questions: others may prove that a node lives which we do not reach. A connection on
-which two probes in a row went unanswered is cut, whatever others say: the next one begins with fresh packets.
+Whether this node reaches the member and whether helpers do are different questions: helpers may prove that a node lives
+which this node does not reach. A connection on which two probes in a row went unanswered is cut, whatever helpers say: the
+next one begins with fresh packets.
 
-Schedule of probes over connected peers against which nothing speaks: the one that was silent longest. No I/O.
+Also the schedule of probes over connected peers that are not suspected: the one that was silent longest comes next.
 """
 
 from collections.abc import Container, Generator, Mapping
@@ -21,7 +22,7 @@ _NEVER = float("-inf")
 
 
 class ProbeSchedule:
-    """The peers that are connected, and when it is whose turn."""
+    """The connected peers, and when each is probed in turn."""
 
     def __init__(self, settings: RegistrySettings, jitter: Chance) -> None:
         self.linked: set[PeerId] = set()
@@ -31,18 +32,18 @@ class ProbeSchedule:
         self._next = _NEVER
 
     def join(self, node: PeerId) -> None:
-        """Take in that a peer is connected."""
+        """Note that a peer is connected."""
         self.linked.add(node)
 
     def part(self, node: PeerId) -> None:
-        """Take in that it is not any more."""
+        """Note that a peer is not connected any more."""
         self.linked.discard(node)
         self._probed.pop(node, None)
 
     def next(
         self, pulses: Mapping[PeerId, Pulse], *busy: Container[PeerId]
     ) -> tuple[PeerId, float] | None:
-        """Return who is next, and when; nobody when all that are connected are strangers or busy."""
+        """Return the next peer to probe, and when; `None` when all connected peers are unknown or busy."""
         quiet = {
             node: max(pulses[node].heard, self._probed.get(node, _NEVER))
             for node in self.linked
@@ -54,20 +55,20 @@ class ProbeSchedule:
         return node, max(self._next, quiet[node] + _QUIET * self._settings.probe)
 
     def take(self, node: PeerId, now: float) -> None:
-        """Give a peer its turn now."""
+        """Note that a peer is probed now, and set the time of the next probe."""
         self._probed[node] = now
         sparse = min(max(len(self.linked) / 4, 1.0), _SPARSE)
         self._next = now + self._settings.probe * sparse * (0.9 + 0.2 * self._jitter())
 
 
 HELPERS = 3
-"""Other nodes that are asked to probe a silent one; memberlist asks as many."""
+"""Other nodes that are asked to probe a silent one, as many as in memberlist."""
 
 ROUND_TRIPS = 4
-"""Round trips that an answer may take beyond `probe_timeout`: one for the stream, one for the question, as much again."""
+"""Round trips that an answer may take beyond `probe_timeout`: twice one for the stream and one for the question."""
 
 DIALLING = 2.0
-"""Times `probe_timeout` that a connection may take to stand, beyond the round trips of its handshakes."""
+"""Times `probe_timeout` that a dial may take, beyond the `DIAL_TRIPS` round trips of its handshakes."""
 
 DIAL_TRIPS = 6
 
@@ -75,7 +76,7 @@ _LONGEST_TRIP = 1.0
 
 
 class OwnProbe(StrEnum):
-    """What we try ourselves: a question over the connection that stands, or over one that is dialled for it."""
+    """What this node tries itself: a question over the open connection, or over one that is dialled for it."""
 
     NOTHING = "nothing"
     ASK = "ask"
@@ -84,7 +85,7 @@ class OwnProbe(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProbeStep:
-    """Try this all at one time. Each answer is evidence at once: `ANSWERED` to us, `PROVEN` through a helper."""
+    """Attempts to make concurrently. Each answer is evidence at once: `ANSWERED` to this node, `PROVEN` to a helper."""
 
     own: OwnProbe
     helpers: tuple[PeerId, ...] = ()
@@ -92,30 +93,34 @@ class ProbeStep:
 
 @dataclass(frozen=True, slots=True)
 class Saw:
-    """Take this in as evidence."""
+    """Evidence to note."""
 
     evidence: Evidence
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Close the connection to the node."""
+    """Request to close the connection to the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What came of a probe: whether we got an answer, and whether a helper got a proof."""
+    """Result of a step: whether this node got an answer, and whether a helper got a proof."""
 
     reached: bool = False
     proven: bool = False
 
 
 Round = Generator[ProbeStep | Saw | Cut, Found, None]
-"""Yields what to do next, and is sent what an attempt found; anything after `Saw` and `Cut`."""
+"""Yields what to do next, and is sent the result of each `ProbeStep`; what is sent after `Saw` and `Cut` is ignored."""
 
 
 def look_for(pulse: Pulse, *, linked: bool, helpers: tuple[PeerId, ...], dial: bool) -> Round:
-    """Go through one round; `dial` says not to content ourselves with what others say of a node that is not linked."""
+    """Yield the steps of one round.
+
+    With `dial`, a node that is not `linked` is dialled at once. Otherwise it is dialled only if its path is shut, or if no
+    helper gets a proof.
+    """
     if linked:
         if (yield ProbeStep(OwnProbe.ASK)).reached:
             return
@@ -128,7 +133,7 @@ def look_for(pulse: Pulse, *, linked: bool, helpers: tuple[PeerId, ...], dial: b
     elif dial or pulse.shut:
         found = yield ProbeStep(OwnProbe.DIAL, helpers)
     else:
-        # Whoever is in doubt far from here is nobody that all should dial.
+        # Not all nodes should dial a suspect that they are not connected to.
         if (yield ProbeStep(OwnProbe.NOTHING, helpers)).proven:
             return
         found = yield ProbeStep(OwnProbe.DIAL)
@@ -142,17 +147,17 @@ def choose_helpers(
     last: PeerId | None,
     random: Chance,
 ) -> tuple[PeerId, ...]:
-    """Choose whom to ask about a node: who proved it last, as that one is connected to it, and others by chance."""
+    """Choose the helpers for a node: the one that got its last proof, as it is connected to the node, and random peers."""
     among = sorted((peer for peer in connected if peer != node), key=lambda _: random())
     return tuple(sorted(among, key=lambda peer: peer != last)[:HELPERS])
 
 
 def patience(probe_timeout: float, round_trip: float) -> float:
-    """Return how many seconds an answer to us may take; one through a helper may take twice as many."""
+    """Return how many seconds an answer may take; one through a helper may take twice as many."""
     return probe_timeout + ROUND_TRIPS * min(round_trip, _LONGEST_TRIP)
 
 
 def dial_patience(probe_timeout: float, connected: Mapping[PeerId, float]) -> float:
-    """Return how many seconds a dial may take, where the slowest peer is as far as any may be."""
+    """Return how many seconds a dial may take, with the round trip of the slowest connected peer."""
     slowest = min(max(connected.values(), default=0.0), _LONGEST_TRIP)
     return DIALLING * probe_timeout + DIAL_TRIPS * slowest

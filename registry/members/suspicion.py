@@ -1,12 +1,12 @@
-"""Suspicion that is told to others, so that they look too: those whose connections broke speak, and one of them for all.
+"""Suspicion that is published, so that other nodes probe too.
 
-No I/O.
+Only nodes that are or were lately connected to the suspect publish it, and the first of them for all. No I/O.
 
-Awareness of a node's own slowness, as memberlist has it: how much more patient a slow node must be.
+Also the awareness of this node's own slowness, as in memberlist: how much more patient a slow node must be.
 
 Time is an argument.
 
-Lifeguard's idea (Dadgar, Phillips, Currey: "Lifeguard: SWIM-ing with Situational Awareness", 2017): whoever misses the
+Lifeguard's idea (Dadgar, Phillips, Currey: "Lifeguard: SWIM-ing with Situational Awareness", 2017): a node that misses the
 answers of many is more likely to be deaf than they are to be dead.
 """
 
@@ -15,19 +15,19 @@ from registry.records import PeerId
 from registry.settings import RegistrySettings
 
 MANY = 3
-"""Different peers whose probes fail at once, and more than half of those probed, say that it is us."""
+"""Peers with failed probes within `WINDOW` that show a fault of this node, if they are more than half of those probed."""
 
 WINDOW = 15.0
-"""Seconds for which an outcome of a probe says something about us."""
+"""Seconds for which the outcome of a probe counts."""
 
 MOST = 4.0
-"""The greatest factor; beyond it the dead would stay in view for too long."""
+"""The greatest factor; beyond it dead nodes would stay listed for too long."""
 
 _AFTER_STALL = 10.0
 
 
 class Awareness:
-    """Multiplies our time for doubt while we have reasons to mistrust ourselves."""
+    """Factor on this node's suspicion times while it has reasons to distrust itself."""
 
     def __init__(self) -> None:
         self._outcomes: dict[PeerId, tuple[float, bool]] = {}
@@ -35,20 +35,20 @@ class Awareness:
         self._stall = 0.0
 
     def note(self, peer: PeerId, *, answered: bool, now: float) -> None:
-        """Take in how a probe of a connected peer ended."""
+        """Note how a probe of a connected peer ended."""
         self._outcomes.pop(peer, None)
         self._outcomes[peer] = (now, answered)
-        # Oldest first, so the bound in time is one in number as well: peers are probed one by one.
+        # Oldest first. The bound in time is one in number as well, since peers are probed one by one.
         while now - next(iter(self._outcomes.values()))[0] > WINDOW:
             del self._outcomes[next(iter(self._outcomes))]
 
     def stalled(self, seconds: float, now: float) -> None:
-        """Take in that our own event loop stood still for so long."""
+        """Note that our own event loop stalled for this long."""
         self._stall = max(seconds, self._stall if now < self._stalled_until else 0.0)
         self._stalled_until = now + _AFTER_STALL
 
     def factor(self, now: float) -> float:
-        """Return by how much to multiply times of doubt: 1 when there is nothing to mistrust."""
+        """Return the factor on suspicion times: 1 when there is no reason for distrust."""
         recent = [answered for at, answered in self._outcomes.values() if now - at <= WINDOW]
         missed = recent.count(False)
         factor = 2.0 if missed >= MANY and 2 * missed > len(recent) else 1.0
@@ -60,11 +60,11 @@ class Awareness:
 _NEVER = float("-inf")
 
 NEAR = 10.0
-"""Times `suspicion` for which a node that was connected counts as near: only who is near speaks."""
+"""Times `suspicion` for which a node that was connected counts as near: only near nodes publish a doubt."""
 
 
 class Suspicion:
-    """Our doubts that wait to be said, and those of others that were heard."""
+    """This node's doubts that wait to be published, and those of others that were heard."""
 
     def __init__(self, settings: RegistrySettings, jitter: Chance) -> None:
         self._settings = settings
@@ -74,11 +74,11 @@ class Suspicion:
         self._unsaid: dict[PeerId, float] = {}
 
     def parted(self, node: PeerId, now: float) -> None:
-        """Take in that the connection to a node is gone."""
+        """Note that the connection to a node is gone."""
         self._parted[node] = now
 
     def hear(self, node: PeerId, now: float) -> float:
-        """Take in another's doubt; return when to look for it: not at once where the last one was lately."""
+        """Note another node's doubt about a node; return when to probe it: not at once if the last doubt was recent."""
         self._unsaid.pop(node, None)
         look = max(now, self._heard.get(node, _NEVER) + self._settings.suspicion)
         if look <= now:
@@ -86,27 +86,31 @@ class Suspicion:
         return look
 
     def unreached(self, node: PeerId, now: float, *, heard: float, linked: bool) -> None:
-        """Doubt a node aloud a little later, unless it speaks first, or somebody doubts it, or did since it was `heard`."""
+        """Schedule the publication of a doubt about a node that is, or lately was, connected.
+
+        It is dropped if the node speaks or another node publishes a doubt first. None is scheduled if another node has
+        doubted it since it was `heard`.
+        """
         if (linked or node in self._parted) and self._heard.get(node, _NEVER) <= heard:
-            # Long enough that who is first is heard by most of the others in time.
+            # Long enough that most nodes hear the first doubt before they publish their own.
             wait = self._jitter() * self._settings.probe_timeout
             self._unsaid.setdefault(node, now + wait)
 
     def settle(self, node: PeerId) -> None:
-        """Say nothing of a node, since it spoke. Its loss is no reason: only who hears of a doubt looks for it."""
+        """Drop the doubt about a node that spoke. Loss does not drop it: other nodes probe only when they hear a doubt."""
         self._unsaid.pop(node, None)
 
     def forget(self, node: PeerId) -> None:
-        """Follow a node no more."""
+        """Stop following a node."""
         for kept in (self._parted, self._heard, self._unsaid):
             kept.pop(node, None)
 
     def due(self) -> float:
-        """Return when something is to be said; infinity when nothing waits."""
+        """Return when the next doubt is due; infinity when none waits."""
         return min(self._unsaid.values(), default=float("inf"))
 
     def said(self, now: float) -> list[PeerId]:
-        """Name the nodes whose doubt is due, each once."""
+        """Return the nodes whose doubt is due, each once, and count it as published."""
         due = [node for node, at in self._unsaid.items() if at <= now]
         for node in due:
             del self._unsaid[node]
@@ -114,7 +118,7 @@ class Suspicion:
         return due
 
     def tick(self, now: float) -> None:
-        """Forget what was long ago."""
+        """Forget what is outdated."""
         suspicion = self._settings.suspicion
         for kept, seconds in ((self._parted, NEAR * suspicion), (self._heard, suspicion)):
             for node in [n for n, at in kept.items() if now - at > seconds]:

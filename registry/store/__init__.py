@@ -2,13 +2,13 @@
 
 `memory`, `sqlite`, `redis` and `postgres` keep them; one contract suite runs over all four.
 
-Choice of a store by its setting: the word before the first colon names a module of this package.
+The setting chooses the store: the word before the first colon names a module of this package.
 
-A new store is one new file here with `open_url`; it is imported only when it is asked for.
+A new store is one new file here with `open_url`; it is imported only when the setting names it.
 
-Limits of a key, a value and a space: every store keeps the same limits.
+Every store has the same limits of a key, a value and a space.
 
-Writing more is refused; more than this found in a store was not written by us and is left out.
+Writing more is refused. Values beyond the limits that are found in a store were not written by this program and are skipped.
 """
 
 import importlib
@@ -25,12 +25,12 @@ from registry.records import PeerId
 
 _NO_STORES = {"opening", "limits"}
 
-# Redis has three spellings for one protocol: plain, under TLS, and through a unix socket; libpq knows two.
+# Redis has three URL schemes: plain, over TLS, and through a Unix socket. libpq has two for the same thing.
 _ALIASES = {"rediss": "redis", "unix": "redis", "postgresql": "postgres"}
 
 
 def names() -> frozenset[str]:
-    """Return the stores that exist: this package's own files."""
+    """Return the names of the stores that exist: the modules of this package."""
     found = {module.name for module in pkgutil.iter_modules(registry.store.__path__)}
     return frozenset(found - _NO_STORES)
 
@@ -52,7 +52,7 @@ def open_store(url: str, *, data_dir: Path, node: PeerId, timeout: float = 1.0) 
     try:
         module = importlib.import_module(f"registry.store.{name}")
     except ImportError as missing:
-        # Without a name where the library is there and what it is made of is not.
+        # The error has no name if psycopg is installed but none of its implementations is.
         if missing.name not in {None, "psycopg"}:
             raise
         raise ValueError(
@@ -63,13 +63,13 @@ def open_store(url: str, *, data_dir: Path, node: PeerId, timeout: float = 1.0) 
 
 
 MAX_KEY_BYTES = 512
-"""Bytes of a key in UTF-8; a peer id has 52, a project with its model and cid a few hundred."""
+"""Most bytes of a key in UTF-8; a peer id has 52, a project with its model and cid a few hundred."""
 
 MAX_VALUE_BYTES = 512 * 1024
-"""Bytes of one value: twice the largest frame of the mesh."""
+"""Most bytes of one value: twice the largest frame of the mesh."""
 
 MAX_VALUES = 65_536
-"""Values that one space may hold to be read: six times the nodes that a registry remembers by default."""
+"""Most values of a space that can be read: six times the nodes that a registry remembers by default."""
 
 
 def check_limits(changes: "Iterable[Change]") -> None:
@@ -85,7 +85,7 @@ def check_limits(changes: "Iterable[Change]") -> None:
 
 
 def within_limits(found: Mapping[bytes, object]) -> dict[str, bytes]:
-    """Return what of a foreign store's content could have been written by us."""
+    """Return the entries of a store's content that are within the limits, and so may be this program's."""
     kept: dict[str, bytes] = {}
     for key, value in found.items():
         if not 0 < len(key) <= MAX_KEY_BYTES:
@@ -100,7 +100,7 @@ def within_limits(found: Mapping[bytes, object]) -> dict[str, bytes]:
 
 
 class Space(StrEnum):
-    """What a value is about."""
+    """The subject of a value."""
 
     RECORDS = "records"
     """Frames of signed records by peer id."""
@@ -109,7 +109,7 @@ class Space(StrEnum):
     """This machine's workers: private, never gossiped."""
 
     PEERS = "peers"
-    """Addresses that this node was told to keep connected."""
+    """Addresses that this node is configured to keep connected."""
 
     SELF = "self"
     """This node's own counters, the epoch first of all."""
@@ -118,23 +118,23 @@ class Space(StrEnum):
     """Users' API keys, hashed, by name."""
 
     REVOKED = "revoked"
-    """Grants that other nodes have revoked, by id, and when each would have ended."""
+    """Grants that other nodes have revoked, by id, and when each would have expired."""
 
     USAGE = "usage"
-    """What keys have used, by day and node."""
+    """Usage of API keys, by day and node."""
 
     RECEIPTS = "receipts"
-    """What a node asked of others and answered them, by peer and page."""
+    """Receipts of what a node asked of others and answered them, by peer and page."""
 
     AUDIT = "audit"
     """Who changed what, by node and number."""
 
     MARKS = "marks"
-    """What changes whenever another space does: cheap to look at."""
+    """Values that change whenever another space does, and are cheap to read."""
 
 
 OF_THE_SITE = frozenset({Space.RECORDS, Space.KEYS, Space.USAGE, Space.AUDIT, Space.MARKS})
-"""Spaces that all nodes share which use one store; of the others each node has its own."""
+"""Spaces that all nodes with one store share; each node has its own of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ Change = Put | Delete
 class Count:
     """An amount to be added to a counter of the site, which is forgotten after `ttl` seconds without a change.
 
-    Where it is `due`, the counter is a time, and the amount seconds: it never lies behind now.
+    If it is `due`, the counter is a point in time, never before now, and the amount is seconds.
     """
 
     name: str
@@ -175,7 +175,7 @@ class Counters(Protocol):
     """Counters that the nodes of a site share."""
 
     async def count(self, counts: "Sequence[Count]") -> "Sequence[float]":
-        """Add to counters, in one round trip, and return how each stands: its sum, or its seconds ahead of now.
+        """Add to counters, in one round trip, and return the value of each: its sum, or its seconds ahead of now.
 
         Raise `StoreUnavailable`; then the amounts may have been added.
         """
@@ -195,4 +195,4 @@ class Store(Protocol):
         """Apply all changes or none; durable when it returns."""
 
     async def close(self) -> None:
-        """Let go of files and connections; harmless when called twice."""
+        """Close files and connections; harmless when called twice."""

@@ -1,4 +1,4 @@
-"""Store in memory, for what need not survive the process: a map per space, for tests and throw-away nodes."""
+"""Store in memory, for values that need not survive the process: a map per space, for tests and throw-away nodes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,7 +33,7 @@ class MemoryStore:
                 self._spaces[change.space].pop(change.key, None)
 
     async def close(self) -> None:
-        """Let go of everything; harmless when called twice."""
+        """Close the store; harmless when called twice."""
         self._closed = True
 
     def _check_open(self) -> None:
@@ -42,7 +42,7 @@ class MemoryStore:
 
 
 def open_url(url: str, *, data_dir: Path, node: PeerId, timeout: float) -> Store:
-    """Return a store for `memory`; directory, node and time matter to the others only."""
+    """Return a store for `memory`; directory, node and timeout matter to the other stores only."""
     del data_dir, node, timeout
     if url != "memory":
         raise ValueError(f"use `memory` with nothing after it, not {url!r}")

@@ -1,8 +1,8 @@
 """Store in Redis, which the nodes of one site share: frames in one Redis hash, and each node's own spaces beside it.
 
 Every round trip is bounded and tried once: a node serves on without its store. Values are opaque here, so of two
-nodes that write one peer's frame the later write stays; readers merge, so at worst an older frame lies there until
-its owner writes again. The site's Redis sees what a node keeps of its own workers: give it a password, or TLS.
+nodes that write one peer's frame the later write stays. Readers merge, so at worst an older frame stays there until
+its owner writes again. The site's Redis sees what a node stores about its own workers: give it a password, or TLS.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from registry.store import (
 T = TypeVar("T")
 
 _SLICE = 256
-"""Values asked for at a time: at most 128 MiB on their way, and far less with real frames."""
+"""Values read at a time: at most 128 MiB in transit, and far less with real frames."""
 
 _USAGE = (
     "use redis://HOST:PORT/N, rediss://HOST:PORT/N or unix://SOCKET?db=N, with [USER]:PASSWORD@ before the host "
@@ -52,7 +52,7 @@ _USAGE = (
 _CODE = re.compile(r"[A-Z]{3,20}\b")
 
 
-# What is no number was not written by us, and counts as nothing.
+# A value that is not a number was not written by this program, and counts as 0.
 _COUNT = """
 local time = redis.call('TIME')
 local now, told = time[1] + time[2] / 1000000, {}
@@ -90,8 +90,8 @@ class RedisStore:
     async def read(self, space: Space) -> Mapping[str, bytes]:
         """Return everything in one space; raise `StoreUnavailable`.
 
-        Lengths are asked for before values, so that whoever can write there cannot fill our memory. A space of
-        more than 256 values is read in several steps, between which others may write.
+        Lengths are read before values, so that a program that can write there cannot fill our memory. A space of
+        more than 256 values is read in several steps, between which other nodes may write.
         """
         name = self._name(space)
         count = self._shaped([await self._run(lambda: self._redis.hlen(name))], int)[0]
@@ -123,7 +123,7 @@ class RedisStore:
         await self._run(commands.execute)
 
     async def count(self, counts: Sequence[Count]) -> Sequence[float]:
-        """Add to counters of the site by a script, by the server's clock; raise `StoreUnavailable`."""
+        """Add to counters of the site with a script that uses the server's clock; raise `StoreUnavailable`."""
         if not counts:
             return []
         names = [f"{self._prefix}:count:{one.name}" for one in counts]
@@ -165,7 +165,7 @@ class RedisStore:
         return within_limits(dict(zip(wanted, values, strict=True)))
 
     def _shaped(self, answer: object, kind: type[T], *, count: int = -1) -> list[T]:
-        """Return an answer that is a list of `kind`, of that many where `count` is given."""
+        """Return an answer if it is a list of `kind`, of `count` items if given; raise `StoreUnavailable` otherwise."""
         if not isinstance(answer, list) or count not in {-1, len(answer)}:
             raise StoreUnavailable(f"Redis at {self._place}: an answer of the wrong length")
         if not all(isinstance(part, kind) for part in answer):
@@ -178,7 +178,7 @@ class RedisStore:
         return await self._bounded(call)
 
     async def _bounded(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Make one round trip, waiting for our turn included.
+        """Make one round trip within the timeout, which includes waiting for our turn.
 
         What the server or the library says may repeat a password (servers quote the arguments of a command that
         they do not know), so only its kind is passed on, and the chain of causes is cut.
@@ -196,7 +196,7 @@ class RedisStore:
 
 
 def _kind(error: Exception) -> str:
-    """Say what went wrong without the words of library and server: the system's own, an error code, or the error's name."""
+    """Return what went wrong in none of the library's or server's words: an error code, the system's text, or a class name."""
     code = _CODE.match(str(error)) if isinstance(error, ResponseError) else None
     if code:
         return f"{type(error).__name__} {code[0]}"
@@ -218,7 +218,7 @@ def _connect(url: str, timeout: float) -> Redis:
             timeout=timeout,
             socket_timeout=timeout,
             socket_connect_timeout=timeout,
-            # The library would try ten times with growing pauses; whoever calls us knows better.
+            # The library would try ten times with growing pauses; the callers decide that themselves.
             retry=Retry(NoBackoff(), 0),
             protocol=2,
             driver_info=None,

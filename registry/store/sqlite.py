@@ -1,7 +1,7 @@
 """Store in SQLite, which survives restarts: one table in one SQLite file, used by one thread of its own.
 
 A write is durable when it returns: write-ahead log, synced at every commit. A damaged file is never deleted,
-replaced or repaired; the error says what a person can do. After any failure the next call opens the file anew.
+replaced or repaired; the error says what a person can do. After any failure the next call opens the file again.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ SCHEMA = 1
 
 _FILE_NAME = "modelvine.db"
 
-# SQLite does not wait for a lock here as it does elsewhere, so two processes at a new file need another try.
+# SQLite does not wait for this lock as it does for others, so two processes that open a new file need retries.
 _LOG_TRIES = 50
 _LOG_PAUSE = 0.01
 
@@ -42,7 +42,7 @@ class SqliteStore:
         self._timeout = timeout
         self._database: sqlite3.Connection | None = None
         self._closed = False
-        # One thread, so that calls are applied in the order they were made and a slow disk stops nobody else.
+        # One thread, so that calls are applied in the order they were made, and a slow disk blocks nothing else.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
 
     async def read(self, space: Space) -> Mapping[str, bytes]:
@@ -52,7 +52,7 @@ class SqliteStore:
     async def write(self, *changes: Change) -> None:
         """Apply all changes or none; raise `StoreUnavailable`, or `LimitReached` for what is too long.
 
-        When its time runs out on a stuck disk the write may still happen; writing again is harmless.
+        After a timeout on a stuck disk the write may still happen; writing again is harmless.
         """
         check_limits(changes)
         await self._run(lambda: self._apply(changes))
@@ -76,14 +76,14 @@ class SqliteStore:
             raise StoreUnavailable("the store is closed")
         loop = asyncio.get_running_loop()
         try:
-            # SQLite itself waits `timeout` for a lock; as long again is left for the disk.
+            # SQLite itself waits `timeout` for a lock; the same time again is left for the disk.
             async with asyncio.timeout(2 * self._timeout):
                 return await loop.run_in_executor(self._thread, self._translated, work)
         except TimeoutError as error:
             late = f"did not answer within {2 * self._timeout:g} s"
             raise StoreUnavailable(f"{self._path} {late}", told=f"the store {late}") from error
 
-    # What follows runs in the store's own thread only.
+    # The methods below run in the store's own thread only.
 
     def _translated(self, work: Callable[[], T]) -> T:
         try:
@@ -142,19 +142,19 @@ class SqliteStore:
 
 
 def _make_private(path: Path) -> None:
-    """See that nobody else can read the file; SQLite gives its log the same mode."""
+    """Make the file unreadable for other users, and create it if it is missing; SQLite gives its log the same mode."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
-        # By name, never through a descriptor: closing one would drop SQLite's locks in this process.
+        # By name, never through a descriptor: closing one would release SQLite's locks in this process.
         if path.stat().st_mode & 0o077:
             path.chmod(0o600)
 
 
 def _prepare(database: sqlite3.Connection, path: Path) -> None:
-    """Check what the file is, before anything is written to it, and lay out a new one."""
-    # One transaction for both questions: another process may lay the file out at this moment.
+    """Check what the file is, before anything is written to it, and create the table in a new one."""
+    # One transaction for both queries: another process may create the table at this moment.
     database.execute("BEGIN")
     version = _only(database, "PRAGMA user_version")
     tables = _only(database, "SELECT count(*) FROM sqlite_master")
@@ -184,7 +184,7 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
 
 
 def _keep_log(database: sqlite3.Connection) -> None:
-    """Switch a new file to the write-ahead log; the file remembers it."""
+    """Switch a new file to the write-ahead log, a mode that the file keeps."""
     for _ in range(_LOG_TRIES):
         try:
             database.execute("PRAGMA journal_mode = WAL")
@@ -206,7 +206,7 @@ def _explain(path: Path, error: sqlite3.Error) -> str:
 
 
 def _told(error: sqlite3.Error) -> str:
-    """Say what SQLite found, whose sentences name no file."""
+    """Return what SQLite found; its messages name no file."""
     code = _code(error)
     if code == sqlite3.SQLITE_FULL:
         return "the disk is full"

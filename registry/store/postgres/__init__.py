@@ -1,7 +1,7 @@
 """Store in PostgreSQL, which the nodes of one site share: a table of values and one of counters, in a schema of our own.
 
 A node serves on without its store. Values are opaque here, as in Redis: of two nodes that write one value the later write
-stays. Whoever may read the database sees what nodes keep of their workers.
+stays. Every user who may read the database sees what nodes store about their workers.
 """
 
 from collections import Counter
@@ -27,15 +27,15 @@ from registry.store import (
 from registry.store.postgres.client import PostgresClient, Row
 
 PAGE_BYTES = 64 * 1024 * 1024
-"""Bytes of values that are asked for at a time."""
+"""Bytes of values that are read at a time."""
 
 PRUNE_EVERY = 600
-"""Rounds of counting between two looks for counters that are forgotten: a minute where there are limits."""
+"""Rounds of counting between two deletions of expired counters: about a minute where there are limits."""
 
 _PRUNED_AT_ONCE = 1_000
 _WRITE_LOCK = 0x6D6F64656C77
 
-# The server looks at lengths, so that whoever can write there cannot fill our memory; the first row always has room.
+# The server checks lengths, so that a program that can write there cannot fill our memory; the first row always fits.
 _PAGE = f"""
 SELECT key, value FROM (
     SELECT key, value, sum(octet_length(value)) OVER (ORDER BY key) AS bytes FROM modelvine.entry
@@ -45,7 +45,7 @@ SELECT key, value FROM (
 ) AS page WHERE bytes <= %s ORDER BY key
 """  # noqa: S608 (constants)
 
-# All nodes put rows in one order, and one that deletes some of the site's does so alone: else two could wait for each other.
+# All nodes put rows in the same order, and a node deletes shared rows under an exclusive lock: otherwise two could deadlock.
 _WRITE = """
 WITH turn AS MATERIALIZED (
     SELECT CASE WHEN %s THEN pg_advisory_xact_lock(%s) ELSE pg_advisory_xact_lock_shared(%s) END
@@ -65,7 +65,7 @@ ON CONFLICT (owner, space, key) DO UPDATE SET value = excluded.value
 _NOW = "extract(epoch FROM statement_timestamp())::float8"
 _OURS = f"held.expires > {_NOW} AND held.amount BETWEEN -1e15 AND 1e15"
 
-# What stands in no range of ours was not written by us, and counts as nothing. A crash of the server may cost the last
+# An amount out of range was not written by this program, and counts as nothing. A crash of the server may lose the last
 # half second of counting, and no count waits for its disk.
 _COUNT = f"""
 WITH quickly AS MATERIALIZED (
@@ -110,7 +110,7 @@ class PostgresStore:
     async def read(self, space: Space) -> Mapping[str, bytes]:
         """Return everything in one space; raise `StoreUnavailable`.
 
-        A space of more than 64 MiB is read in several steps, between which others may write.
+        A space of more than 64 MiB is read in several steps, between which other nodes may write.
         """
         kept: dict[bytes, object] = {}
         last, more = b"", True
@@ -122,7 +122,7 @@ class PostgresStore:
                 raise StoreUnavailable(
                     f"PostgreSQL at {self._database.place} holds more than {MAX_VALUES} values in {space}"
                 )
-            # Where one value more would have had room, there is none.
+            # A page with room for one more value of any size is the last.
             more = sum(len(value) for _, value in rows) > PAGE_BYTES - MAX_VALUE_BYTES
             last = rows[-1][0] if rows else b""
         return within_limits(kept)
@@ -147,11 +147,11 @@ class PostgresStore:
     async def count(self, counts: Sequence[Count]) -> Sequence[float]:
         """Add to counters of the site, by the server's clock; raise `StoreUnavailable`.
 
-        A name that is there twice takes a round trip more.
+        A name that occurs twice takes one more round trip.
         """
         stands = [0.0] * len(counts)
         for places in _apart(counts):
-            # Before, not after: who is told that counting failed counts again.
+            # Before, not after: a caller that sees a failure counts again.
             if self._rounds % PRUNE_EVERY == 0:
                 await self._database.rows(_PRUNE)
             self._rounds += 1
@@ -170,7 +170,7 @@ class PostgresStore:
         return "" if space in OF_THE_SITE else self._node
 
     async def _counted(self, counts: Sequence[Count]) -> Mapping[bytes, tuple[float, float]]:
-        """Return by name how counters stand, and when; none is there that nobody has added to."""
+        """Return by name the amounts of counters, and the server's time; a counter without an addition is missing."""
         added = [
             (o.name.encode(), float(o.amount), float(o.ttl), o.due) for o in counts if o.amount
         ]
@@ -180,7 +180,7 @@ class PostgresStore:
         return {name: (amount, now) for name, amount, now in rows}
 
     def _shaped(self, rows: Sequence[Row], *kinds: type) -> Sequence[Row]:
-        """Return rows whose columns are of these kinds."""
+        """Return the rows if their columns are of these kinds; raise `StoreUnavailable` otherwise."""
         if not all(tuple(map(type, row)) == kinds for row in rows):
             raise StoreUnavailable(
                 f"PostgreSQL at {self._database.place}: an answer of the wrong kind"
@@ -194,7 +194,7 @@ def _columns(rows: Sequence[Row], width: int) -> Sequence[object]:
 
 
 def _apart(counts: Sequence[Count]) -> Iterable[Sequence[int]]:
-    """Yield places of counts, such that no name is there twice among those of one turn."""
+    """Return groups of places of counts, such that no name occurs twice in a group."""
     seen = Counter[str]()
     turns: list[list[int]] = []
     for place, one in enumerate(counts):

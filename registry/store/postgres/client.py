@@ -1,6 +1,6 @@
 """Client of one PostgreSQL database: one connection, one round trip at a time, each bounded and tried once.
 
-It lays out the tables of the store, and says in few words what went wrong, none of them the server's or the library's.
+It creates the tables of the store, and reports errors briefly, in none of the server's or the library's words.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 
 _LOCK = 0x6D6F64656C76
-"""Whoever lays out tables holds this, so that nodes that start together do not make them twice."""
+"""Advisory lock of a node that creates tables, so that nodes that start together do not create them twice."""
 
-# Keys and names are bytes, since text of PostgreSQL holds no zero byte, and some databases no Unicode.
+# Keys and names are bytes, since text in PostgreSQL holds no zero byte, and in some databases no Unicode.
 _STEPS = (
     """
     CREATE TABLE modelvine.entry (
@@ -37,7 +37,7 @@ _STEPS = (
     """,
 )
 SCHEMA = len(_STEPS)
-"""The layout that this version writes: how many steps were taken to it, which are only ever added."""
+"""The layout that this version writes: the number of `_STEPS`, to which steps are only ever added."""
 
 _USAGE = (
     "use postgresql://USER:PASSWORD@HOST:PORT/DATABASE, special characters in a password percent-encoded; the only "
@@ -57,7 +57,7 @@ _SYSTEM = (
     errno.ENOENT,
     errno.EACCES,
 )
-# Where no connection comes about, libpq tells no code, only sentences of its own and of the server.
+# When no connection is made, libpq gives no error code, only its own and the server's messages.
 _REFUSALS = {os.strerror(number): os.strerror(number) for number in _SYSTEM} | {
     "failed to resolve host": "no such host",
     "password authentication failed": "wrong user or password",
@@ -76,10 +76,10 @@ _REFUSALS = {os.strerror(number): os.strerror(number) for number in _SYSTEM} | {
 
 
 class _Connection(psycopg.AsyncConnection[Row]):
-    """Connection that is given up at once, with what it was asked, when nobody waits for its answer any more."""
+    """Connection that is closed at once, with its query, when the task that waits for the answer is cancelled."""
 
     async def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
-        """Wait as psycopg does, which spends ten seconds more to have a silent server stop what it was asked."""
+        """Wait as psycopg does, without the ten seconds that it spends to have a silent server stop the query."""
         try:
             return await waiting.wait_async(gen, self.pgconn.socket, interval, timeout)
         except asyncio.CancelledError:
@@ -87,30 +87,30 @@ class _Connection(psycopg.AsyncConnection[Row]):
             raise
 
     def stirs(self) -> bool:
-        """Say whether something came that nobody asked for: an idle connection's end, as a rule."""
+        """Return whether an idle connection received something, which usually means that it was closed."""
         poll = select.poll()
         poll.register(self.pgconn.socket, select.POLLIN)
         return bool(poll.poll(0))
 
 
 class PostgresClient:
-    """Makes round trips to a database. The connection is opened at the first, and anew where it was lost."""
+    """Makes round trips to a database. The connection is opened at the first one, and again after it was lost."""
 
     def __init__(self, url: str, *, timeout: float) -> None:
         """`timeout` is seconds for a round trip; raise `ValueError`, which never repeats a password."""
         self.place, given = _check(url)
         """Where the database is, without user and password."""
         self._timeout = timeout
-        # By this name a server finds what is left of connections that were given up.
+        # By this name `_prepare` finds server processes that are left of closed connections.
         self._name = f"modelvine {secrets.token_hex(8)}"
-        # One host of several that does not answer must not be in the way of the others for ever.
+        # One host of several that does not answer must not block the others for ever.
         several = {"load_balance_hosts": "random"} if "," in given["host"] else {}
         self._conninfo = make_conninfo(
             **given | several,
             gssencmode="disable",
             application_name=self._name,
             client_encoding="UTF8",
-            # The server is the first to give up: what nobody waits for any more must not be done later.
+            # The server gives up first: a query whose caller has timed out must not run later.
             options=f"-c statement_timeout={timeout * 900:.0f}ms",
         )
         self._connection: _Connection | None = None
@@ -120,7 +120,7 @@ class PostgresClient:
         self._turn = asyncio.Lock()
 
     async def rows(self, statement: str, values: Sequence[object] = ()) -> Sequence[Row]:
-        """Make one round trip, and return what a statement finds; raise `StoreUnavailable`."""
+        """Make one round trip, and return the rows of a statement; raise `StoreUnavailable`."""
 
         async def answered(connection: _Connection) -> Sequence[Row]:
             cursor = await connection.execute(statement.encode(), values, binary=True)
@@ -129,13 +129,13 @@ class PostgresClient:
         return await self._bounded(answered)
 
     async def close(self) -> None:
-        """Close the connection, after what is under way; harmless when called twice."""
+        """Close the connection after the round trip in progress; harmless when called twice."""
         self._closed = True
         async with self._turn:
             self._give_up()
 
     async def _bounded(self, call: Callable[[_Connection], Awaitable[T]]) -> T:
-        """Make one round trip, waiting for our turn and for a connection included.
+        """Make one round trip within the timeout, which includes waiting for our turn and for a connection.
 
         What the server or the library says may repeat a password, so only its kind is passed on, and the chain of
         causes is cut.
@@ -146,7 +146,7 @@ class PostgresClient:
                 try:
                     return await call(connection)
                 except psycopg.Error:
-                    # Whatever it was, the next call looks anew at what is there: the tables may be gone.
+                    # Whatever the error is, the next call prepares a new connection: the tables may be gone.
                     self._give_up()
                     raise
         except (TimeoutError, errors.QueryCanceled):
@@ -158,7 +158,7 @@ class PostgresClient:
         )
 
     async def _opened(self) -> _Connection:
-        """Return the connection, opened anew where the last one has ended."""
+        """Return the connection, opened again if the last one has ended."""
         if self._closed:
             raise StoreUnavailable("the store is closed")
         held = self._connection
@@ -174,7 +174,7 @@ class PostgresClient:
         return made
 
     async def _prepare(self, connection: _Connection) -> None:
-        """See that nothing of ours is under way elsewhere, and that the tables are there."""
+        """Ensure that no earlier query of ours is still running, and that the tables exist."""
         if self._gave_up:
             cursor = await connection.execute(
                 "SELECT coalesce(bool_and(pg_terminate_backend(pid, %s)), true) FROM pg_stat_activity "
@@ -199,7 +199,7 @@ class PostgresClient:
             )
 
     def _give_up(self) -> None:
-        """Close the connection; what was asked over it may be done yet."""
+        """Close the connection; a query that was sent over it may still run."""
         if self._connection is not None:
             self._connection.pgconn.finish()
             self._connection, self._gave_up = None, True
@@ -212,10 +212,10 @@ async def _version(connection: _Connection) -> int:
 
 
 async def _lay_out(connection: _Connection) -> int:
-    """Take the steps that this database has not seen, one node at a time, and return its layout."""
+    """Run the steps that this database has not seen, one node at a time, and return its layout."""
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        # Who may not make schemas may have been given one.
+        # A user who may not create schemas may have been given this one.
         cursor = await connection.execute("SELECT to_regnamespace('modelvine') IS NULL")
         if (await cursor.fetchone()) == (True,):
             await connection.execute("CREATE SCHEMA modelvine")
@@ -231,7 +231,7 @@ async def _lay_out(connection: _Connection) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """Say what went wrong without the words of library and server."""
+    """Return what went wrong, in none of the library's or server's words."""
     if isinstance(error, errors.InsufficientPrivilege):
         return (
             "this user may not do that: let the database's owner run CREATE SCHEMA modelvine AUTHORIZATION with this "
@@ -249,7 +249,7 @@ def _check(url: str) -> tuple[str, dict[str, Any]]:
         said = dict(conninfo_to_dict(url))
     except psycopg.Error:
         raise ValueError(_USAGE) from None
-    # Other options of the library would lift our bounds.
+    # Other options of the library would lift our limits.
     if not all(option in _OPTIONS or option.startswith("ssl") for option in said):
         raise ValueError(_USAGE)
     if not said.get("host") or "//" not in url:
