@@ -1,1 +1,1 @@
-"""Routing of requests, and the protocols of those who answer them."""
+"""Routing of requests, and the protocols of the workers that answer them."""

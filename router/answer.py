@@ -22,12 +22,12 @@ class Route(StrEnum):
 class Answer:
     """An answer that has begun: its first bytes, then the rest as they come.
 
-    `length` is the total in bytes where it is known. `rest` raises `AnswerBroken` when the worker breaks off; once the
-    answer has been left, `broken` holds that error too. `headers` are the worker's own that callers may see, lower-case
-    names. `load` and `service_time` are what another node said of the worker that answered. `usage` is what a whole answer tells
-    of its tokens, and a stream of this machine's worker once it has ended; `hides_usage` says that we asked for those of a
-    stream, so that the event which tells them is not for its caller. `verbatim` names the protocol whose words it is in, those
-    of the request's `verbatim`; none are OpenAI's. `tells` says where a stream tells its tokens.
+    `length` is the total in bytes, if known. `rest` raises `AnswerBroken` when the worker breaks off; once the answer has
+    been left, `broken` holds that error too. `headers` are the worker's headers that callers may see, by lower-case name.
+    `load` and `service_time` are what another node reported of the worker that answered. `usage` is the token usage of a whole
+    answer, and of a local worker's stream once it has ended. `hides_usage` says that the node requested the usage of a stream,
+    so that the event with it is not for the caller. `verbatim` names the protocol that it is written in, that of the request's
+    `verbatim`; empty means OpenAI's. `tells` says where a stream reports its tokens.
     """
 
     status: int

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from router.attempt import Attempt
 
 MAX_OWN = 4_096
-"""Workers of this machine and kinds of request that are remembered; the one that was asked first makes room."""
+"""Pairs of local worker and kind of request that are remembered; beyond that, the oldest is evicted."""
 
 
 class AnswerTimes:
-    """What answers have shown. Moments are arguments."""
+    """What answers have shown. Time is an argument."""
 
     def __init__(self) -> None:
         self.own: dict[tuple[Service, Kind], Estimator] = {}
@@ -31,7 +31,7 @@ class AnswerTimes:
         self.index = PrefixIndex()
 
     def estimator(self, worker: Worker, kind: Kind) -> Estimator:
-        """Return what learns the service time of a worker of this machine."""
+        """Return the estimator of a local worker's service time."""
         found = self.own.get((worker.service, kind))
         if found is None:
             if len(self.own) >= MAX_OWN:
@@ -45,17 +45,17 @@ class AnswerTimes:
         return found.time if found else None
 
     def read_by(self, request: Request, now: float) -> Iterable[tuple[PeerId, Service]]:
-        """Return who is known to have read of a request's conversation."""
+        """Return the replicas known to have read part of a request's conversation."""
         return self.read_before(request, now)[0]
 
     def read_before(
         self, request: Request, now: float
     ) -> tuple[Mapping[tuple[PeerId, Service], Read], int]:
-        """Return how much each replica has read of a request before, and how many bytes of it all are thought to have."""
+        """Return how much of a request each replica has read before, and how many bytes of it all replicas probably have."""
         return self.index.read_by(request.prefixes, now, of_batch=request.background)
 
     def began(self, attempt: "Attempt", worker: Worker, now: float) -> None:
-        """Take in how long a worker of ours took for the first byte of a stream."""
+        """Take in how long a local worker took for the first byte of a stream."""
         kind = attempt.request.kind
         learnt = self.own.get((worker.service, kind)) or self.estimator(worker, kind)
         if now - learnt.looked_first < PAUSE:
@@ -69,14 +69,14 @@ class AnswerTimes:
         )
 
     def ended(self, attempt: "Attempt", worker: Worker, answer: Answer, now: float) -> None:
-        """Take in how long a worker of ours took for a whole answer."""
+        """Take in how long a local worker took for a whole answer."""
         kind = attempt.request.kind
         learnt = self.own.get((worker.service, kind)) or self.estimator(worker, kind)
         if now - learnt.looked < PAUSE or answer.broken or answer.status // 100 != 2:
             return
         learnt.looked, usage, tokens = now, answer.usage, 0.0
         if kind in TEXT:
-            # Of a stream that was left half-way nobody knows.
+            # The tokens of a stream that was left half-way are unknown.
             if usage is None and (answer.streamed or answer.length is None):
                 return
             tokens = usage.completion if usage else (answer.length or 0) / USUAL_BYTES
@@ -95,7 +95,7 @@ class AnswerTimes:
         )
 
     def hear(self, request: Request, candidate: Candidate, told: ReplicaAnswer, now: float) -> None:
-        """Take in what the node of a candidate says of it, and of what it has read of a conversation."""
+        """Take in what a candidate's node reports: its service time, and how much of a conversation it has read."""
         if told.read is not None:
             self.index.hear(candidate.key, request.prefixes, told.read, now)
         if told.time is not None:

@@ -1,6 +1,6 @@
 """Attempt: one try at one candidate.
 
-It is put to its candidate, watched until the first byte, and booked from its start to its end.
+It is sent to its candidate, watched until the first byte, and booked from its start to its end.
 """
 
 import logging
@@ -30,9 +30,9 @@ log = logging.getLogger("modelvine.attempts")
 
 @value_class
 class Routed:
-    """An answer that has begun, who gives it, how many workers were tried for it, and who would have been tried next.
+    """An answer that has begun, its candidate, the number of workers tried, and the candidates that would have been next.
 
-    Who passes on an event stream of this machine's worker counts its events in `tally`.
+    Code that passes on an event stream of a local worker counts its events in `tally`.
     """
 
     answer: Answer
@@ -43,7 +43,7 @@ class Routed:
 
 
 class AttemptDesk(Protocol):
-    """Where attempts are put and booked: the same for all of them."""
+    """Desk that starts and books all attempts."""
 
     @property
     def ledger(self) -> Ledger:
@@ -54,20 +54,20 @@ class AttemptDesk(Protocol):
         """The clock of the books."""
 
     def put(self, attempt: "Attempt") -> AbstractAsyncContextManager[Answer]:
-        """Put the request to the candidate; entering is the first byte, and raises a `WorkerError` until then."""
+        """Send the request to the candidate; the result enters at the first byte, or raises a `WorkerError`."""
 
     def observe(self, outcome: Outcome) -> None:
         """Take in how an attempt went."""
 
 
 class Attempt:
-    """One attempt at a request. Enter once, with its answer; leaving early cancels it at the worker.
+    """One attempt at a request. Enter it once, for its answer; exiting early cancels it at the worker.
 
-    `number` counts from one. `others` are who could be asked instead, `holds_slot` says that a slot was waited for. `reply` is
-    what comes back where the request was sent already, see `Router.start`.
+    `number` counts from one. `others` are the candidates that could be asked instead, `holds_slot` says that its slot is taken
+    already. `reply` is the pending response if the request was sent already, see `Router.start`.
 
-    The ledger notes in it, as it begins, what it changes again at the end: the `occupancy` of the replica, by how much that was
-    `occupied` so far, and as `asked` what waits for the first byte of a worker of ours.
+    At the start, the ledger stores in it what it needs at the end: the `occupancy` of the replica, how many seconds that was
+    `occupied` so far, and as `asked` the local worker whose first byte is awaited.
     """
 
     __slots__ = (
@@ -118,7 +118,7 @@ class Attempt:
             self.trace = request.trace.attempted(request, candidate, others, number)
 
     def begin(self) -> None:
-        """Book that the candidate is asked: its slot is taken from now on."""
+        """Book the start of the attempt: its slot is taken from now on."""
         self._booked = True
         self.began = self._desk.now()
         if self.trace is not None:
@@ -126,7 +126,7 @@ class Attempt:
         self._desk.ledger.began(self)
 
     def answered(self, answer: Answer) -> Routed:
-        """Book that the answer begins, and return it."""
+        """Book the start of the answer, and return it."""
         self.answer = answer
         now = self._desk.now()
         if self.trace is not None:
@@ -157,7 +157,7 @@ class Attempt:
             self.end(error)
 
     def end(self, left: BaseException | None = None) -> None:
-        """Book that it is over: with its answer, the error that it failed with, or because its caller left."""
+        """Book the end of the attempt: it was answered, failed with an error, or its caller left."""
         error = None if left is None else self._marked(left)
         desk, answer, now = self._desk, self.answer, self._desk.now()
         failed = error if answer is None else answer.broken
@@ -171,11 +171,11 @@ class Attempt:
             circuit = desk.ledger.condition(self.candidate).circuit
             desk.observe(Outcome(self.candidate, failed, seconds, request=asked, circuit=circuit))
         elif answer is not None:
-            # A caller who left before the first byte has shown nothing about the worker.
+            # A caller that left before the first byte has shown nothing about the worker.
             desk.observe(Outcome(self.candidate, None, seconds, left is not error, asked))
 
     def _marked(self, left: BaseException) -> WorkerError | None:
-        """Return the error that it failed with, which says whose it is; `None` where its caller left."""
+        """Return the error that it failed with, marked with its number and worker; `None` if its caller left."""
         if not isinstance(left, WorkerError):
             return None
         left.attempts, left.at = self.number, self._at
@@ -183,7 +183,7 @@ class Attempt:
         return left
 
     def _log(self, error: WorkerError) -> None:
-        """Write down who failed and why, for the operator."""
+        """Log which worker failed and why, for the operator."""
         log.log(
             logging.WARNING if error.blames_worker else logging.INFO,
             "request=%s attempt=%d failed at %s: %s: %s",
@@ -202,17 +202,17 @@ class Attempt:
 
 
 class Attempts(Protocol):
-    """Whoever makes the attempts at a request."""
+    """Maker of the attempts at a request."""
 
     async def begin(self, request: Request, first: Attempt | None = None) -> tuple[Attempt, Routed]:
-        """Return the first attempt that is answered, entered; whoever takes it has to leave it.
+        """Return the first attempt that is answered, entered; the caller has to exit it.
 
-        `first` is the first one, where that was chosen already.
+        `first` is the first attempt, if it was made already.
         """
 
 
 class Answering:
-    """A request that is being answered: left when its attempt is."""
+    """A request that is being answered: exiting it exits its attempt."""
 
     __slots__ = ("_attempt", "_attempts", "_first", "_request")
 

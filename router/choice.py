@@ -1,6 +1,6 @@
 """Choice of candidates for a request, in order, with the slot that is already held.
 
-Reads the ledger, and asks the policy.
+It reads the ledger and asks the policy.
 """
 
 import asyncio
@@ -41,39 +41,39 @@ from router.workers import Workers
 from router.world import World
 
 LOOKED_AT = 12
-"""Replicas that are looked at where there are many: three draws among as many are as good as among all."""
+"""Size of the sample where a model has many replicas: three draws among this many are as good as among all."""
 
 MANY = 2 * LOOKED_AT
-"""Replicas up to which all of them are looked at."""
+"""Most replicas of a model that are all considered; of more, only a sample is."""
 
 ENOUGH = 3
-"""Those of them that have to be well; else all are looked at."""
+"""Trusted replicas that a sample must contain; else all replicas are considered."""
 
 MAX_EXCLUSIONS = 1_000
-"""Requests of which it is remembered who was left out."""
+"""Requests whose excluded replicas are remembered."""
 
 MAX_EXCLUDED = 12
-"""Replicas that are remembered of one of them."""
+"""Excluded replicas that are remembered for each of them."""
 
 MAX_TABLES = 1_024
-"""Models whose replicas stand in a table; the one that was made first makes room."""
+"""Models with a table of replicas; beyond that, the oldest table is evicted."""
 
 MAX_OFFERS = 65_536
-"""Offers of all these models, about 500 bytes each, beyond which those made first make room; a model with more stands alone."""
+"""Offers of all these models, about 500 bytes each; beyond that, the oldest are evicted. A model with more is kept alone."""
 
 
 _EJECTED = attrgetter("ejected")
 
 
 class ReplicaAsker(Protocol):
-    """Whoever asks other nodes about their replicas."""
+    """Client that asks other nodes about their replicas."""
 
     async def ask(self, request: Request, candidate: Candidate) -> ReplicaAnswer | None:
-        """Return what a candidate's node says, `None` where it does not in time."""
+        """Return the answer of a candidate's node, `None` if it does not come in time."""
 
 
 class Tables:
-    """Replicas of other nodes by model, in tables to draw from. One is made anew where its model's replicas have changed."""
+    """Tables of other nodes' replicas by model, to draw from. A table is rebuilt when its model's replicas have changed."""
 
     def __init__(self) -> None:
         self._tables: dict[str, tuple[Sequence[Offer], list[Offer], list[int]]] = {}
@@ -81,9 +81,9 @@ class Tables:
     def draw(
         self, model: str, offers: Sequence[Offer], random: Chance, key: bytes = b""
     ) -> list[Offer]:
-        """Draw as many as are looked at, none twice, of at least twice as many.
+        """Draw `LOOKED_AT` distinct offers of at least twice as many.
 
-        With a key half of them are those that come after it on a ring, on every node alike.
+        With a key, half of them are its successors on a hash ring, the same on every node.
         """
         made, table, marks = self._tables.get(model, (None, [], []))
         if made is not offers:
@@ -102,12 +102,12 @@ class Tables:
 
 
 class OfferedNames:
-    """Who offers which name to which kind of request, made anew where a name's workers or offers have changed."""
+    """Cache of the replicas that offer a name to a kind of request, rebuilt when the name's workers or offers change."""
 
     def __init__(
         self, world: World, bounded: BoundedWorkers, *, most_offers: int = MAX_OFFERS
     ) -> None:
-        """`bounded` are the workers of this machine, with the slots that are known of them."""
+        """`bounded` returns this machine's workers with their known slots."""
         self._world = world
         self._own = world.own
         self._bounded = bounded
@@ -116,12 +116,12 @@ class OfferedNames:
         self._workers: Workers | None = None
         self._made: dict[tuple[str, Kind], NameOffers] = {}
         self._offers = 0
-        """How many offers those have, all of them together."""
+        """Number of offers in all of them."""
         self._valid: dict[tuple[str, Kind], NameOffers] = {}
-        """Those that were compared with these very snapshots."""
+        """Entries that were compared with the current snapshots."""
 
     def of(self, request: Request) -> NameOffers:
-        """Return who offers the name that is asked for."""
+        """Return the replicas that offer the requested name."""
         catalog, workers = self._world.catalog, self._bounded()
         if catalog is not self._catalog or workers is not self._workers:
             self._catalog, self._workers = catalog, workers
@@ -137,7 +137,7 @@ class OfferedNames:
             self._forget(key)
             found = NameOffers(self._own, kind, here, offers)
             if not (here or offers):
-                # Anybody may ask for any name.
+                # Not cached: callers may ask for any name.
                 return found
             self._made[key] = found
             self._offers += len(offers)
@@ -153,9 +153,10 @@ class OfferedNames:
 
 
 class Exclusions:
-    """Who was left out of the newest choices, and why: what a choice has made anyway, kept by request and by model.
+    """Replicas that the newest choices excluded, and why, by request and by model.
 
-    A request that is held or tries several names is chosen for more than once; the last choice of each name counts.
+    A choice finds them in any case. For a request that is held or tries several names, more than one choice is made; the last
+    choice of each name counts.
     """
 
     def __init__(self, *, most: int = MAX_EXCLUSIONS) -> None:
@@ -163,7 +164,7 @@ class Exclusions:
         self._found: dict[str, dict[str, tuple[Excluded, ...]]] = {}
 
     def note(self, request: Request, excluded: tuple[Excluded, ...]) -> None:
-        """Take in who was left out of a choice."""
+        """Record the replicas that a choice excluded."""
         found = self._found.pop(request.id, None)
         if found is None:
             if not excluded:
@@ -175,20 +176,20 @@ class Exclusions:
         self._found[request.id] = found
 
     def of(self, id_: str) -> list[Excluded]:
-        """Return who was left out when this request was routed, nobody where that is not remembered."""
+        """Return the replicas that were excluded when this request was routed, none if that is not remembered."""
         return [*chain.from_iterable(self._found.get(id_, {}).values())]
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """Whom a request would be sent to, in this order, and who may not answer it."""
+    """The candidates for a request in the order of trying, and the replicas excluded, with reasons."""
 
     ordered: tuple[Candidate, ...]
     excluded: tuple[Excluded, ...]
 
 
 class Choosing:
-    """The choice for each request, from a snapshot of all that is known when it is made."""
+    """Choice of candidates for each request, from a snapshot of all that is known at that moment."""
 
     def __init__(
         self,
@@ -210,13 +211,13 @@ class Choosing:
         self._names = OfferedNames(world, ledger.workers)
 
     def explain(self, request: Request) -> Explained:
-        """Say whom a request would be put to now, and why not to others; takes no slot."""
+        """Return where a request would be sent now, and why not to other replicas; takes no slot."""
         field = self.field(request)
         ordered = in_order(self._policy, request, field.eligible, self._random)
         return Explained(tuple(ordered), field.excluded)
 
     def at_once(self, request: Request) -> tuple[Candidate, ...] | None:
-        """Return whom to try where nothing has to be waited for or asked; tell the policy where they are asked."""
+        """Return the candidates in order, `None` if that needs a wait or a query; if they are used, call the policy's `begun`."""
         offered = self._names.of(request)
         if (lone := offered.lone) and (found := self._alone(request, offered, lone)):
             return (found,)
@@ -231,7 +232,7 @@ class Choosing:
         return tuple(in_order(self._policy, request, eligible, self._random))
 
     async def ordered(self, request: Request) -> tuple[list[Candidate], bool]:
-        """Return whom to try, and whether a slot of the first is taken already: it had to be waited for."""
+        """Return the candidates in order, and whether a slot of the first is held already; raise a `RouterError` if none."""
         field, among = self._look(request, self._names.of(request))
         if self._questions and len(field.eligible) > 1 and await self._asked(request, field):
             field = self.field(request, among)
@@ -239,7 +240,7 @@ class Choosing:
         full = self.only_full(field) if field.excluded else []
         if not full and field.eligible and all(map(self._is_gone, field.eligible)):
             raise self._gone(request, field.eligible)
-        # Rather a slot of one that is well than one that failed time and again.
+        # Waiting for a slot of a healthy replica is better than trying one that failed repeatedly.
         if field.eligible and not (full and all(c.ejected for c in field.eligible)):
             ordered = list(in_order(self._policy, request, field.eligible, self._random))
             self._policy.begun(request)
@@ -260,7 +261,7 @@ class Choosing:
         return await self.slot(request, full)
 
     async def _asked(self, request: Request, field: Field) -> bool:
-        """Ask a few nodes about their replicas, where that is worth its time; say whether anything was learnt."""
+        """Ask a few nodes about their replicas, if that is worth the time; return whether anything was learnt."""
         if self._questions is None or not self._policy.compares:
             return False
         likely = worth_asking(request, field.eligible)
@@ -275,7 +276,7 @@ class Choosing:
         return any(answers)
 
     def may_return(self, request: Request) -> bool:
-        """Say whether anybody who is not there is worth waiting for, by any of the names that are asked for."""
+        """Return whether an absent replica is worth waiting for, under any of the requested names."""
         for name in (request.model, *request.fallbacks):
             field = self.field(replace(request, model=name))
             if any(map(self._ledger.may_return, field.eligible)):
@@ -294,7 +295,7 @@ class Choosing:
                 return False
 
     def _is_gone(self, candidate: Candidate) -> bool:
-        """Say whether a candidate has not been there for so long that only one request at a time tries."""
+        """Return whether a candidate has been absent for so long that only one request at a time tries it."""
         return candidate.ejected and not self._ledger.may_return(candidate)
 
     def _gone(self, request: Request, candidates: Sequence[Candidate]) -> NobodyServes:
@@ -303,14 +304,14 @@ class Choosing:
         return NobodyServes(words, retry_after=max(1.0, seconds))
 
     def only_full(self, field: Field) -> list[Candidate]:
-        """Return who is left out for want of a slot only, those that are well if there are any."""
+        """Return the candidates excluded only for lack of a slot; only the healthy ones if there are any."""
         full = [e.candidate for e in field.excluded if e.reason is Reason.FULL]
         return [c for c in full if not c.ejected] or full
 
     async def slot(
         self, request: Request, full: Sequence[Candidate]
     ) -> tuple[list[Candidate], bool]:
-        """Wait for a slot of one of these, and return whose it is, and that it is taken."""
+        """Wait for a slot of one of these candidates; return that candidate, and that its slot is held."""
         service = await self._ledger.waiting.turn(request, full)
         worker = self._ledger.workers().by_key.get(service.key)
         if worker is None or worker.service != service:
@@ -322,7 +323,7 @@ class Choosing:
     def _alone(
         self, request: Request, offered: NameOffers, lone: OfferedReplica
     ) -> Candidate | None:
-        """Return the only candidate that there is, `None` where something speaks against it that `candidates` has to name."""
+        """Return the only candidate, `None` if there is an objection to it that `candidates` has to name."""
         [candidate] = self._ledger.rows(request, (lone,))
         choosy = request.verbatim is not None or request.pin is not ANYWHERE
         reason: Reason | None = None
@@ -339,7 +340,7 @@ class Choosing:
         return None if unseeing else candidate
 
     def _look(self, request: Request, offered: NameOffers) -> tuple[Field, Sequence[Offer] | None]:
-        """Look at a few of many replicas, and return which; at all where there are not many, all matter, or few are well."""
+        """Sort a sample of many replicas, and return the sample; sort all if there are few, all matter, or few are healthy."""
         offers = offered.offers
         if len(offers) <= MANY or not self._policy.samples:
             return self._sort(request, offered), None
@@ -355,7 +356,7 @@ class Choosing:
         return field, drawn
 
     def field(self, request: Request, among: Iterable[Offer] | None = None) -> Field:
-        """Say who could answer a request, and who could not; of other nodes only `among`, where that is given."""
+        """Return the replicas that may answer a request, and the excluded; of other nodes only those in `among`, if given."""
         return self._sort(request, self._names.of(request), among)
 
     def _sort(

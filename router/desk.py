@@ -37,7 +37,7 @@ class Desk:
         self.world.observe(outcome)
 
     def inquire(self, attempt: Attempt) -> None:
-        """Have a worker asked how much it takes at one time, where it shall take more and that is not known."""
+        """Have a local worker asked how many requests it takes at one time, if it has several and its bound is to be learnt."""
         worker = attempt.candidate.worker
         if worker is None or attempt.occupancy.count <= 1 or not self.inquiry.is_due(worker):
             return
@@ -45,7 +45,7 @@ class Desk:
             self.inquiry.about(worker)
 
     def put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
-        """Put a request to its candidate; entering is the first byte, and raises a `WorkerError` until then."""
+        """Send a request to its candidate; the result enters at the first byte, or raises a `WorkerError`."""
         candidate, others = attempt.candidate, attempt.others
         dialect = self.dialects.get(candidate.dialect)
         if dialect is None:
@@ -63,7 +63,7 @@ class Desk:
 
 
 def as_asked(attempt: Attempt) -> Request:
-    """Return the request as its candidate is asked: with how long it may wait there, where there are others."""
+    """Return the request as its candidate gets it: if there are others, with how long it may wait there."""
     request, candidate, others = attempt.request, attempt.candidate, attempt.others
     if request.trace is not None and attempt.trace is not None:
         request = changed(request, passed=request.trace.onward(request.passed, attempt.trace))
@@ -71,6 +71,6 @@ def as_asked(attempt: Attempt) -> Request:
         patient = patience(request, candidate, others)
         return changed(request, waits=False, patience=patient)
     if attempt.number > 1 and request.holds:
-        # It has others to go to; whoever is ready first is found here.
+        # It has other candidates to go to; this node finds the one that is ready first.
         return changed(request, holds=False)
     return request

@@ -52,12 +52,12 @@ log = logging.getLogger("modelvine.router")
 _GONE = frozenset({Presence.LOST, Presence.LEFT})
 
 GREETED = 5.0
-"""Seconds for which an answer is proof enough that a worker lives."""
+"""Seconds for which an answer is sufficient proof that a worker lives."""
 
-Failed = tuple[Attempt, Failure]  # that was made, and what became of it
+Failed = tuple[Attempt, Failure]  # the attempt, and how it failed
 
 MOST_DEATHS = 2
-"""Workers that may die of one request: of one, the request need not be the reason."""
+"""Deaths of workers at which a request is given up: of a single one, the request need not be the cause."""
 
 
 class Router:
@@ -77,7 +77,7 @@ class Router:
         lingering: Lingering | None = None,
         questions: ReplicaAsker | None = None,
     ) -> None:
-        """The crew runs what nobody waits for; `lender` gives out slots, where another process of this node has them.
+        """`crew` runs background tasks; `lender` gives out slots, if another process of this node manages them.
 
         `questions` asks other nodes about their replicas.
         """
@@ -103,7 +103,7 @@ class Router:
             inquiry=Inquiry(dialects, self._ledger.limits, clock, crew),
             now=clock,
         )
-        # Slots that are lent are not taken for what may be thrown away.
+        # Borrowed slots are not spent on answers that may be thrown away.
         self._hedging = Hedging(self._desk) if settings.hedge and not self._ledger.lent else None
         self._starting = Starting(self._desk, self._choosing, policy, settings)
         self._holding = Holding(settings, self._ledger.events, clock, world, self._choosing)
@@ -115,50 +115,50 @@ class Router:
     def answer(
         self, request: Request, first: Attempt | None = None
     ) -> AbstractAsyncContextManager[Routed]:
-        """Enter with an answer whose first byte is there; raise a `RouterError` if nobody gives one.
+        """Return a context manager that enters when the first byte of an answer is there, or raises a `RouterError`.
 
-        `first` is what `start` returned, if anything. Leaving early cancels the request at its worker. Reading `answer.rest` may
+        `first` is what `start` returned, if anything. Exiting early cancels the request at its worker. Reading `answer.rest` may
         raise `AnswerBroken`.
         """
         return Answering(self, request, first)
 
     def start(self, request: Request) -> Attempt | None:
-        """Choose whom to ask, and send the request now where that takes no wait: a connection lies idle, or can be shared.
+        """Choose a candidate, and send the request now if that needs no wait: a connection is idle, or can be shared.
 
-        The attempt has a `reply` then. It is booked: hand it to `answer`, or end it. `None` where to choose takes time, or finds
-        nobody.
+        The attempt then has a `reply`. It is booked: pass it to `answer`, or end it. Return `None` if the choice takes time, or
+        finds no candidate.
         """
         if request.fallbacks or self._hedging:
             return None
         return self._starting.start(request)
 
     def whole(self, first: Attempt) -> Answer | None:
-        """Return the answer that has come to what `start` sent, if it came in one piece and only needs to be passed on."""
+        """Return the answer to what `start` sent, if it has come in one piece and only needs to be passed on."""
         return self._starting.whole(first)
 
     def called(self, text: str) -> tuple[Record, ...]:
-        """Return the nodes that a caller may mean by an id, its beginning or a name; who is gone only where nobody else is."""
+        """Return the nodes that an id, its beginning or a name may mean; lost and left ones only if there are no others."""
         found = self._world.catalog.called(text)
         there = tuple(r for r in found if self._world.presence_of(r.node) not in _GONE)
         return there or found
 
     def explain(self, request: Request) -> Explained:
-        """Say whom the request would be sent to now, and why not to others; sends nothing."""
+        """Return where the request would be sent now, and why not to other replicas; sends nothing."""
         return self._choosing.explain(request)
 
     def why(
         self, request: Request, candidate: Candidate, among: Sequence[Candidate]
     ) -> tuple[str, Mapping[str, float]]:
-        """Say in a few words what speaks for one of these candidates, and by which figures of the policy's own."""
+        """Describe briefly what speaks for one of these candidates, and return the figures behind it."""
         policy, asked = self._policy, (request, candidate, among)
         return policy.why(*asked), {**expectations(*asked), **policy.figures(*asked)}
 
     def busy(self) -> dict[Service, Load]:
-        """Say how busy the workers of this machine are that have requests, whoever sent them."""
+        """Return the load of this machine's workers that have requests, from any node."""
         return self._ledger.busy()
 
     def load_of(self, worker: Worker) -> Load:
-        """Say how busy one worker of this machine is."""
+        """Return the load of one worker of this machine."""
         return self._ledger.load_of(worker)
 
     def service_time(self, worker: Worker, kind: Kind) -> ServiceTime | None:
@@ -166,68 +166,68 @@ class Router:
         return self._ledger.times.of_own(worker.service, kind)
 
     def worker_of(self, project: str, model: str, cid: str, kind: Kind) -> Worker | None:
-        """Return the worker of this machine that answers such requests of a replica, if any."""
+        """Return the worker of this machine that answers this kind of request for a replica, if any."""
         named = self._ledger.workers().by_name.get(model, ())
         home = (w for w in named if (w.service.project, w.service.cid) == (project, cid))
         return next((w for w in home if serves(w.service, kind)), None)
 
     def read_by(self, worker: Worker, said: Prefixes) -> Read | None:
-        """Return how much of a conversation a worker of this machine has read, `None` where that is nothing."""
+        """Return how much of a conversation a worker of this machine has read, `None` if nothing."""
         read, _ = self._ledger.times.index.read_by(said, self._now())
         return read.get((self._world.own, worker.service))
 
     def borrowed(self) -> Mapping[Service, int]:
-        """Say how many slots of which worker this process has from another one of its node."""
+        """Return how many slots of each worker this process has borrowed from another process of its node."""
         return self._ledger.lent.held if self._ledger.lent else {}
 
     def hear(self, node: PeerId, loads: Mapping[Service, Load]) -> None:
-        """Take in how busy another node says that its replicas are."""
+        """Take in the load that another node reports for its replicas."""
         self._ledger.hear(node, loads)
 
     def forget(self, node: PeerId) -> None:
-        """Forget what a node said of its load: it is lost, or has left."""
+        """Forget what a node reported, and the slow start of its replicas: it is lost, or has left."""
         self._ledger.forget(node)
 
     def allowance(self, candidate: Candidate) -> float:
-        """Return how many of our requests a candidate may have at one time, while it is new here."""
+        """Return how many of this node's requests a candidate may have at one time during slow start."""
         return self._ledger.allowance(candidate)
 
     @property
     def under_way(self) -> int:
-        """How many attempts are under way that somebody waits for."""
+        """Number of attempts in flight that a caller still waits for."""
         return self.in_flight.total() - (self._lingering.kept if self._lingering else 0)
 
     @property
     def held(self) -> int:
-        """How many requests wait for a worker to be ready."""
+        """Number of requests that wait for a worker to be ready."""
         return self._holding.held
 
     def bounded(self, service: Service) -> bool:
-        """Say whether a worker of this machine has a bound that nobody registered, but that was learnt."""
+        """Return whether a worker of this machine has a bound that was learnt, not registered."""
         worker = self._ledger.workers().by_key.get(service.key)
         return worker is not None and worker.capacity > 0 and self._ledger.learns(worker)
 
     def condition(self, candidate: Candidate) -> Condition:
-        """Describe the circuit of a candidate; a worker that has stopped has none that would say so, see `stopped`."""
+        """Describe the circuit of a candidate; it does not show that a worker has stopped, see `stopped`."""
         return self._ledger.condition(candidate)
 
     def stopped(self, candidate: Candidate) -> bool:
-        """Say whether a candidate is a worker of this machine that answers nothing any more."""
+        """Return whether a candidate is a worker of this machine that no longer answers anything."""
         return self._ledger.stopped(candidate)
 
     def health_of(self, worker: Worker) -> str:
-        """Say how a worker of this machine is: `ok`, or what is the matter."""
+        """Describe the health of a worker of this machine: `ok`, or what is wrong."""
         return self._ledger.health_of(worker)
 
     def services(self, kind: Kind) -> list[tuple[PeerId, Service]]:
-        """Return who offers a service of a kind, this machine's own first, and who is not there now as well."""
+        """Return the replicas that offer a kind of service, this machine's first, including those that are absent now."""
         name, own = name_of_any(SERVICES[kind]), self._world.own
         offers = self._world.catalog.offers.get(name, ())
         there = [(o.node, o.service) for o in offers if o.node != own]
         return [*((own, w.service) for w in self._ledger.workers().by_name.get(name, ())), *there]
 
     async def greet(self, worker: Worker) -> bool:
-        """Say whether a worker of this machine answers: it did a moment ago, is at work for us, or is asked something small."""
+        """Return whether a worker of this machine answers: it did so recently, is at work on a request, or answers a probe."""
         vitals, by_key = self._ledger.vitals, self._ledger.workers().by_key
         busy = (by_key.get(s.key) for n, s in self.in_flight if n == self._world.own)
         at_work = any(w is not None and w.api == worker.api for w in busy)
@@ -238,16 +238,16 @@ class Router:
         return answers
 
     async def describe(self, worker: Worker) -> Described | None:
-        """Ask a worker of this machine what it is; `None` where it does not say so now; raise `WorkerFailed`."""
+        """Ask a worker of this machine to describe itself; return `None` if it does not do so now; raise `WorkerFailed`."""
         said = await self.dialects[worker.dialect].describe(worker)
         if said is not None and said != Described():
             self._ledger.vitals.probed(worker.api, self._now(), answers=True)
         return said
 
     async def begin(self, request: Request, first: Attempt | None = None) -> tuple[Attempt, Routed]:
-        """Return the first attempt that is answered, entered; whoever takes it has to leave it.
+        """Return the first attempt that is answered, entered; the caller has to exit it.
 
-        `first` is the first one, where `start` has chosen it.
+        `first` is the first attempt, if `start` has made it.
         """
         began = self._now()
         if first is None:
@@ -269,7 +269,7 @@ class Router:
     async def _ask(
         self, request: Request, began: float, failed: Failed | None = None
     ) -> tuple[Attempt, Routed]:
-        """Ask one after the other, after the first if that `failed` already; where nobody is ready, wait until somebody is."""
+        """Try one candidate after the other, starting after the first if that `failed`; if none is ready, wait until one is."""
         try:
             return await self._by_names(request, failed)
         except (NobodyServes, WorkerError) as error:
@@ -293,7 +293,7 @@ class Router:
                 return await self._by_name(asked, tried)
             except RouterError as error:
                 failed = error
-            # Of an error that left without an attempt nothing was tried.
+            # An error without attempts of its own takes over the counts so far.
             tried = failed.attempts = failed.attempts or tried
             deaths = failed.deaths = failed.deaths or deaths
             asked = replace(names.send(failed), deaths=deaths)
@@ -303,7 +303,7 @@ class Router:
     async def _by_name(
         self, request: Request, before: int, failed: Failed | None = None
     ) -> tuple[Attempt, Routed]:
-        """Ask by one name, after so many attempts by others; where all fail, wait for a slot of who is only full."""
+        """Try the candidates of one name after `before` attempts; if all fail, wait for a slot of one that is only full."""
         first, failure = failed or (None, None)
         died: set[tuple[PeerId, Service]] = set()
         try:
@@ -333,7 +333,7 @@ class Router:
         died: set[tuple[PeerId, Service]],
         failure: Failure | None = None,
     ) -> tuple[Attempt, Routed]:
-        """Try one after the other, after the first if there is a `failure` of it; add to `died` who did before it answered."""
+        """Try candidates in order, after the first if that had a `failure`; add to `died` those that die before they answer."""
         began = self._now() - (failure.elapsed if failure else 0.0)
         (candidate, *left), holds_slot = ordered
         tried = 1
@@ -350,7 +350,7 @@ class Router:
                 if self._ledger.lent and not holds_slot:
                     holds_slot = await self._ledger.lent.take(request, candidate)
                 elif tried > 1 and self._ledger.is_full(candidate):
-                    # It had room when it was chosen; whoever comes now waits in turn with the others.
+                    # It had room when it was chosen; now this request has to wait its turn like the others.
                     raise WorkerBusy("all slots of this worker are in use", retry_after=1.0)
                 others = left if tried < self._settings.attempts else ()
                 attempt = Attempt(
@@ -368,7 +368,7 @@ class Router:
                 failure = Failure(error, self._now() - began)
 
     def _tries(self, ordered: Sequence[Candidate], *, once: bool) -> Tries:
-        """Return whom to try after the first of these, which is being tried."""
+        """Return the generator of the candidates to try after the first of these, which is being tried."""
         settings = self._settings
         tries = attempts(
             ordered,
@@ -388,7 +388,7 @@ class Router:
 
 
 def _mourned(request: Request, error: WorkerError) -> Request:
-    """Return the request with those counted that died of it; raise `PoisonousRequest` where those are enough."""
+    """Return the request with its worker deaths counted; raise `PoisonousRequest` if they reach `MOST_DEATHS`."""
     if error.deaths == request.deaths:
         return request
     if error.deaths < MOST_DEATHS:

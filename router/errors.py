@@ -1,23 +1,23 @@
 """Errors of the router. Every error says whether another worker might succeed.
 
 RouterError
-├── BadRequest              the caller's fault; nobody would take it
+├── BadRequest              the caller's fault; no worker would take it
 ├── UnknownModel            no live or remembered node offers this name
-│   └── NoProvider          nobody offers a service of this type
-├── NobodyServes            the name is known, but nobody who is alive and willing serves it now
-├── NoCapacity              all who could are full; try again after `retry_after` seconds
+│   └── NoProvider          no node offers a service of this type
+├── NobodyServes            the name is known, but no live and willing node serves it now
+├── NoCapacity              all suitable workers are full; try again after `retry_after` seconds
 └── WorkerError             one attempt ended badly
-    ├── WorkerUnreachable   no connection, or silence where there was one
+    ├── WorkerUnreachable   no connection, or one that fell silent
     ├── WorkerTimeout       connected, but too slow in one named phase
     ├── WorkerBusy          it said that it is full
     ├── WorkerLoading       it said that it is still loading the model
-    ├── WorkerAway          its node is well, but nobody who serves this model answers there
-    ├── WorkerFailed        it answered with a failure of its own, or with nonsense
+    ├── WorkerAway          its node is well, but no worker of this model answers there
+    ├── WorkerFailed        it answered with an error of its own, or invalidly
     │   ├── WorkerIncomplete it said that its text is not complete
     │   └── WorkerDied      it took the request, and hung up before it answered
     ├── WorkerStale         it no longer serves this model: our catalog is behind
-    ├── Looped              the request came round to a node that it had passed
-    ├── WorkerUnable        its protocol or model cannot take what is asked; another worker's may
+    ├── Looped              the request returned to a node that it had passed
+    ├── WorkerUnable        its protocol or model does not support a parameter; another worker's may
     ├── WorkerRejected      it refused the request itself; every worker would
     ├── PoisonousRequest    two workers died of the request; it is given to no third
     └── AnswerBroken        it broke off after the first byte had gone to the caller
@@ -33,11 +33,11 @@ class RouterError(Exception):
 
     attempts: int = 0
     deaths: int = 0
-    """How many of them died of the request."""
+    """Number of workers that died of the request."""
     at: str = ""
-    """Who failed last, for the operator: a worker's address without its path, or a node's id."""
+    """Worker or node that failed last, for the operator: a worker's address without its path, or a node's id."""
     hopeful: bool = False
-    """Whether who was not there may be back in a moment, so that waiting is worth it."""
+    """Whether an absent worker may be back in a moment, so that waiting is worth it."""
 
 
 class BadRequest(RouterError):
@@ -52,7 +52,7 @@ class BadRequest(RouterError):
 class UnknownModel(RouterError):
     """No node serves a model of this name; `nearest` lists similar names.
 
-    Where the caller ruled out all that do offer it, `asked` says how, and `nearest` what they are.
+    If the caller ruled out all replicas that offer it, `asked` says how, and `nearest` may list them.
     """
 
     def __init__(self, model: str, nearest: Sequence[str] = (), *, asked: str = "") -> None:
@@ -91,10 +91,10 @@ class NoCapacity(RouterError):
 
 @dataclass(frozen=True, slots=True)
 class PeerError:
-    """A failure as the node that was asked told its caller, us: so it is passed on.
+    """An error as another node reported it to this one; it is passed on unchanged.
 
-    `status` is HTTP's and `code` `/api/v0`'s, 0 for one that is not told; `error` is OpenAI's object, `message` the text in it,
-    and `retry_after` the seconds of the header, 0 without it.
+    `status` is the HTTP status and `code` that of `/api/v0`, 0 if not given; `error` is OpenAI's error object, `message` the
+    text in it, and `retry_after` the seconds of the header, 0 without it.
     """
 
     message: str
@@ -111,7 +111,7 @@ class WorkerError(RouterError):
     blames_worker: ClassVar[bool] = True
     told: PeerError | None = None
     sent: bool = True
-    """Whether the worker may have begun to work on it: trying again makes that work be done twice."""
+    """Whether the worker may have begun to work on the request: a retry may then do that work twice."""
 
 
 class WorkerUnreachable(WorkerError):
@@ -181,7 +181,7 @@ class WorkerDied(WorkerFailed):
 
     deaths = 1
     hung_up = False
-    """Whether that was this node's own connection, and not what another node told."""
+    """Whether it was this node's own connection that closed, and not one that another node reported."""
 
 
 class WorkerStale(WorkerError):
@@ -204,7 +204,7 @@ class WorkerUnable(WorkerError):
     blames_worker = False
     sent = False
     code: ClassVar[str] = "unsupported_parameter"
-    """OpenAI's word for it, by which nodes tell each other too."""
+    """OpenAI's error code, which nodes use among themselves, too."""
 
     def __init__(self, message: str, *, param: str) -> None:
         super().__init__(message)

@@ -1,8 +1,8 @@
 """Mid-stream fail-over of text streams: a state machine over their events, without I/O.
 
-What was sent cannot be taken back, so another worker is asked with the text so far as the beginning of the answer, and goes on
-from there. A seam in the stream says so. What is more than one plain text (tool calls, several choices, forms that must be
-kept, thoughts) breaks off.
+Text that was sent cannot be taken back, so another worker gets the text so far as the beginning of its answer, and continues
+from there. A seam event in the stream says so. A stream of more than one plain text (tool calls, several choices, prescribed
+formats, reasoning) breaks off.
 """
 
 import re
@@ -17,14 +17,14 @@ from router.openai.sse import Event, has_line
 from router.requests import Kind, Request
 
 MOST_SEAMS = 3
-"""Times that one stream is taken up again; then it breaks off."""
+"""Times that one stream is continued; then it breaks off."""
 
 MOST_TEXT_CHARACTERS = 1024 * 1024
 """The longest text that is remembered; a stream that has sent more breaks off when its worker dies."""
 
 _DONE = b"[DONE]"
 _END = b"data: [DONE]\n\n"
-# What asks for more than one plain text, or for a text of a form that its second half would not keep.
+# Fields that ask for more than one plain text, or for a format that the second half of a text would not keep.
 _FORBIDDING = (
     "tools", "functions", "logprobs", "top_logprobs", "echo", "suffix", "audio", "prompt_logprobs", "return_token_ids",
     "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar", "json_schema", "regex",
@@ -41,29 +41,29 @@ class StreamState(Enum):
 
     OPEN = auto()
     COMPLETE = auto()
-    """It has said why it ends; only usage and `[DONE]` may follow."""
+    """Its finish reason has come; only usage and `[DONE]` may follow."""
     CLOSED = auto()
-    """`[DONE]` was there."""
+    """`[DONE]` has come."""
     BROKEN = auto()
-    """Its worker said that it gives up."""
+    """Its worker reported a failure by an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Ask this, and let the answer go on."""
+    """Decision to send `request` to another worker, and continue the stream with its answer."""
 
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Nothing was left to say: these are the last events."""
+    """Decision to end the stream, whose text is complete; `last` are its last events."""
 
     last: bytes
 
 
 class Continuing:
-    """One stream, over all the workers that write it. `state` is that of the present one's part."""
+    """One stream, across all the workers that write it. `state` is that of the present worker's part."""
 
     def __init__(self, request: Request, fields: Mapping[str, object]) -> None:
         """Use `of`."""
@@ -73,19 +73,19 @@ class Continuing:
         self._characters = 0
         self._head: dict[str, object] = {}
         self._written = 0
-        """Events with text in all parts, which is about their tokens."""
+        """Number of events with text in all parts, roughly that of their tokens."""
         self._lost = 0
-        """Those of the parts that broke off."""
+        """Number of those in the parts that broke off."""
         self._plain = True
         self._told = False
         self._first = True
-        """Whether the present part is the first that the caller sees anything of: it passes as it is."""
+        """Whether the present part is the first of which the caller sees anything: it passes unchanged."""
         self._dead = PeerId("")
         self.seams = 0
         self.state = StreamState.OPEN
 
     def take(self, event: Event) -> bytes:
-        """Take in an event of the present part and return what the caller is to see of it, nothing perhaps."""
+        """Take in an event of the present part, and return the bytes of it for the caller, possibly none."""
         if not event.data:
             return event.raw
         if event.data == _DONE:
@@ -103,7 +103,7 @@ class Continuing:
         return b"" if empty else _event(self._joined(said))
 
     def broke(self, dead: PeerId) -> Resume | Finish | None:
-        """Say how it goes on after the present part ended too soon; `None` when it does not."""
+        """Return how the stream goes on after the present part ended too soon, `None` if it does not."""
         progress = self._written - self._lost
         self._dead, self._lost = dead, self._written
         left = self._left()
@@ -111,7 +111,7 @@ class Continuing:
             return Finish(b"")
         if self.state is StreamState.COMPLETE or (left is not None and left < 1):
             return Finish(self._last_events())
-        # Of a request that kills whoever comes to this place, two are enough.
+        # If the request kills each worker that comes to this place, two are enough.
         deadly = self.seams > 0 and not progress
         if not self._plain or self.seams >= MOST_SEAMS or deadly:
             return None
@@ -119,18 +119,18 @@ class Continuing:
         self.state, self._first = StreamState.OPEN, not self._head
         body, deaths = orjson.dumps(self._asking(left)), self._request.deaths + 1
         asked = replace(self._request, body=body, deaths=deaths, verbatim=None)
-        # Nobody waits for one to come back, and the first byte has come.
+        # The stream does not wait for a worker to come back, and its first byte has come.
         return Resume(replace(asked, holds=False, aim=0.0))
 
     def seam(self, node: PeerId) -> bytes:
-        """Return the event that shows where one worker's text ends and that of another, at `node`, begins."""
+        """Return the event that marks where one worker's text ends and that of another, at `node`, begins."""
         if self._first:
             return b""
         seam = {"from": self._dead, "to": node, "characters": self._characters}
         return b": continued\n" + _event(self._chunk(None) | {"modelvine": {"seam": seam}})
 
     def _learn(self, choices: object) -> bool:
-        """Learn from the choices of an event; return whether it says nothing but who speaks."""
+        """Learn from the choices of an event; return whether it has no content, only a role perhaps."""
         match choices:
             case [{**choice}]:
                 pass
@@ -163,7 +163,7 @@ class Continuing:
             self._text.append(text)
 
     def _joined(self, said: dict[str, object]) -> dict[str, object]:
-        """Return an event of a later part as one of the first."""
+        """Return an event of a later part, rewritten as one of the first."""
         match said.get("choices"):
             case [{"delta": {"role": _, **delta}, **choice}]:
                 said["choices"] = [{**choice, "delta": delta}]
@@ -173,7 +173,7 @@ class Continuing:
         return said | self._head
 
     def _sum(self, usage: object) -> dict[str, object]:
-        """Return the usage of all parts: what broke off was estimated, and the last worker has read it as prompt."""
+        """Return the usage of all parts. Broken-off parts are estimated, and the last worker counted them as prompt."""
         match usage:
             case {"prompt_tokens": int(prompt), "completion_tokens": int(completion)}:
                 said = {
@@ -199,7 +199,7 @@ class Continuing:
             return asking
         if self._request.kind is Kind.COMPLETION:
             return asking | {"prompt": f"{asking['prompt']}{text}"}
-        # llama.cpp goes on with a last message of the assistant's by itself, vLLM and SGLang want to be told.
+        # llama.cpp continues a last message of the assistant by itself; vLLM and SGLang need these fields for it.
         asking |= {"continue_final_message": True, "add_generation_prompt": False}
         return asking | {"messages": _with_answer(asking["messages"], text)}
 
@@ -210,7 +210,7 @@ class Continuing:
         return {**self._head, "choices": [{"index": 0, **said, "finish_reason": ending}]}
 
     def _last_events(self) -> bytes:
-        """Return what was still to come of a text that is whole."""
+        """Return the missing last events of a stream whose text is complete."""
         last = b"" if self.state is StreamState.COMPLETE else _event(self._chunk("length"))
         match self._fields.get("stream_options"):
             case {"include_usage": True} if not self._told:
@@ -222,14 +222,14 @@ class Continuing:
 
 
 def is_wanted(request: Request) -> bool:
-    """Say whether the stream of text that a request asks for is to be continued; whether it can be, `of` says."""
+    """Return whether a request asks for a text stream that is to be continued; `of` tells whether it can be."""
     text = request.stream and request.kind in (Kind.CHAT, Kind.COMPLETION)
-    # With a list of models, another one could go on.
+    # With a list of models, another model could continue the text.
     return request.continues and text and not request.fallbacks
 
 
 def of(request: Request) -> Continuing | None:
-    """Return the stream that a request is answered with, if another worker could go on with it."""
+    """Return the stream that answers a request, `None` if no other worker could continue it."""
     if request.verbatim is not None and request.verbatim.needs:
         return None
     fields = _object(request.body)
@@ -242,19 +242,19 @@ def of(request: Request) -> Continuing | None:
 
 
 def gives_up(event: Event) -> bool:
-    """Say whether a worker says by an event that it fails."""
+    """Return whether a worker reports a failure by an event."""
     said = _object(event.data) if b'"error"' in event.data else {}
     return "error" in said and "choices" not in said
 
 
 def ended_too_soon(last: bytes) -> bool:
-    """Say by the last events of a stream whether it ended in the middle: who says that it goes on also says why it ends."""
+    """Return whether a stream ended early, by its last events: a worker that sends null finish reasons sends a last one, too."""
     ended = has_line(last, b"[DONE]") or _ENDS.search(last)
     return bool(_GOES_ON.search(last)) and not ended
 
 
 def _has_place(kind: Kind, fields: Mapping[str, object]) -> bool:
-    """Whether the beginning of an answer can be put behind what the caller says."""
+    """Return whether the beginning of an answer can be appended to the caller's input."""
     if kind is Kind.COMPLETION:
         return isinstance(fields.get("prompt"), str)
     match fields.get("messages"):

@@ -12,13 +12,13 @@ from router.openai.sse import EVENT_ENDS, Splitter, WholeEvents
 from router.openai.usage import Tokens, Usage
 
 Others = Callable[[Routed, AnswerBroken], AsyncGenerator[bytes, None]]
-"""Has others go on with a stream whose first part broke off."""
+"""Has other workers continue a stream whose first part broke off."""
 
 _ERROR = b'"error"'
 
 
 class GaveUp(AnswerBroken):
-    """A worker said by an event that it fails; `events` is that one and what came with it."""
+    """A worker reported a failure by an event; `events` is that event and what came with it."""
 
     def __init__(self, events: bytes) -> None:
         super().__init__("the worker stopped in the middle of its answer")
@@ -49,9 +49,9 @@ class FirstPart:
         self.routed = routed
         self._chunks = routed.answer.rest
         self.failure = b""
-        """The event by which the worker said that it fails, and what came with it."""
+        """The event by which the worker reported a failure, and what came with it."""
         self.opened = False
-        """Whether its first bytes were handed on."""
+        """Whether its first bytes were passed on."""
         self._sent = sent
         self._spent = spent
         self._concluded = self._over = False
@@ -61,14 +61,14 @@ class FirstPart:
         self._ready = self._passing(routed.answer.first)
 
     def opening(self) -> bytes:
-        """Return what the first bytes say, once."""
+        """Return what is ready of the first bytes, once."""
         ready, self._ready, self.opened = self._ready, b"", True
         return ready
 
     def take(self, chunk: bytes) -> bytes:
-        """Take in the next bytes, and return what is ready to be passed on, nothing perhaps."""
+        """Take in the next bytes, and return what is ready to be passed on, possibly nothing."""
         self._counted([chunk])
-        # Nearly all that comes is whole events which neither fail nor tell what was used.
+        # Nearly all chunks are whole events without a failure or usage.
         plain = not self._held.held and chunk.endswith(EVENT_ENDS) and _ERROR not in chunk
         if not plain or self._tokens.sign in chunk:
             return self._passing(chunk)
@@ -76,7 +76,7 @@ class FirstPart:
         return chunk
 
     def inspect(self, cut_through: CutThrough) -> None:
-        """Add what is wanted of what passes by."""
+        """Register what this part needs to see of the events that `cut_through` passes."""
         cut_through.signs += (_ERROR, self._tokens.sign)
         if self._tally is not None:
             cut_through.seen.append(self._counted)
@@ -84,7 +84,7 @@ class FirstPart:
         cut_through.held.append(self._held)
 
     async def next(self) -> bytes:
-        """Return what is next ready to be passed on, nothing at the end; raise `AnswerBroken` where that is too soon."""
+        """Return what is next ready to be passed on, nothing at the end; raise `AnswerBroken` if it ends too soon."""
         ready = b"" if self.opened else self.opening()
         if ready:
             return ready
@@ -107,7 +107,7 @@ class FirstPart:
         return b""
 
     def conclude(self) -> None:
-        """Count the tokens that the worker used, and leave its answer as it was, once."""
+        """Count the tokens that the worker used, and restore the `rest` of its answer, once."""
         if not self._concluded:
             self._concluded = True
             self.routed.answer.rest = self._chunks
@@ -131,7 +131,7 @@ class FirstPart:
 
 
 class ContinuedRest(AsyncIterator[bytes]):
-    """A stream of several parts: the first, and those that `others` write where it breaks off."""
+    """A stream of several parts: the first, and those that `others` yields after it breaks off."""
 
     __slots__ = ("_others", "later", "part")
 
@@ -139,7 +139,7 @@ class ContinuedRest(AsyncIterator[bytes]):
         self.part = part
         self._others = others
         self.later: AsyncGenerator[bytes, None] | None = None
-        """What others write, once the first part has broken off."""
+        """What other workers write, once the first part has broken off."""
 
     async def __anext__(self) -> bytes:
         if self.later is None:
@@ -156,7 +156,7 @@ class ContinuedRest(AsyncIterator[bytes]):
 
 
 class ContinuedFlow(ContinuedRest, Flow):
-    """The same where the first part needs nobody who waits."""
+    """The same for a first part that can be read without waiting."""
 
     __slots__ = ("_flow",)
 
@@ -165,7 +165,7 @@ class ContinuedFlow(ContinuedRest, Flow):
         self._flow = flow
 
     def here(self) -> tuple[bytes, bool]:
-        """Return what has come of the first part, and whether that is over; wait for more. Raise `AnswerBroken`."""
+        """Return what has come of the first part, and whether the rest has to be awaited; raise `AnswerBroken`."""
         part = self.part
         ready = b"" if part.opened else part.opening()
         if part.failure:
@@ -181,17 +181,17 @@ class ContinuedFlow(ContinuedRest, Flow):
         return self._flow.prompt
 
     def inspect(self, cut_through: CutThrough) -> None:
-        """Add what is wanted of what passes by."""
+        """Register what both parts need to see of the events that `cut_through` passes."""
         self.part.inspect(cut_through)
         self._flow.inspect(cut_through)
 
     def listen(self, listener: Listener | None, cut_through: CutThrough | None = None) -> None:
-        """Have news told, or no more. What `cut_through` takes is no news."""
+        """Set the listener to wake for new bytes, or remove it. Bytes that `cut_through` takes do not wake it."""
         self._flow.listen(listener, cut_through)
 
 
 def _until_failure(events: bytes) -> tuple[bytes, bytes]:
-    """Return what comes before the event by which a worker says that it fails, and the rest, nothing where none says so."""
+    """Split events before the one by which a worker reports a failure; the second part is empty if there is none."""
     before = 0
     for event in Splitter(max_event_bytes=len(events)).feed(events):
         if failover.gives_up(event):

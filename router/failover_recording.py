@@ -3,62 +3,62 @@
 import zlib
 
 BLOCK = 1024
-"""Bytes that are compressed together, at least, after what events have in common was left out."""
+"""Fewest bytes that are compressed together, without what events have in common."""
 
 MOST_KEPT = 128 * 1024
-"""Bytes that are kept of one stream, compressed: 8,000 tokens and more, whose events have 2 MB. Longer ones are not continued."""
+"""Most compressed bytes kept of one stream: 8,000 tokens or more, whose events have 2 MB. Longer ones are not continued."""
 
 TOGETHER = 4
-"""Pieces that are kept as they came, at most."""
+"""Most pieces that are kept as they came."""
 
 LARGE = 4096
-"""Bytes of a piece that is not."""
+"""Bytes of a piece above which it is abridged at once."""
 
 _EXAMPLE_BYTES = 512
 _LENGTH_BYTES = 4
 _EVENT_END = b"\n\n"
 _UNLIKE = 4  # parts of three events
 
-# Raw, with room for a block and its example: 32 KiB while it is compressed.
+# Raw deflate, with room for a block and its example: 32 KiB of memory during compression.
 _WINDOW_BITS, _MEMORY_LEVEL = -12, 5
 _STEP = 2 * BLOCK  # bytes that are unpacked at a time
 
 
 class Recording:
-    """What a caller was sent of a stream: abridged, compressed, and forgotten where there is too much of it.
+    """What a caller was sent of a stream: abridged, compressed, and dropped if there is too much of it.
 
-    Events are alike, so one has a line with what differs. Behind an empty line stands what came otherwise: its length, and
-    all of it, from which the next form of events is taken.
+    Events are alike, so each is a line with only what differs. After an empty line come bytes of another form: their length,
+    and all of them. The form of the events that follow is taken from them.
     """
 
     __slots__ = ("_abridged", "_before", "_blocks", "_form", "_newest", "_too_much")
 
     def __init__(self) -> None:
         self._newest: list[bytes] = []
-        """The last pieces; others hold the same list."""
+        """The last pieces; other objects hold the same list."""
         self._before = b""
-        """The piece before these, where they are one."""
+        """The piece before these, if these are only one."""
         self._form = _NO_FORM
         self._abridged = bytearray()
-        """What is not compressed yet of all before."""
+        """What is not compressed yet of all earlier pieces."""
         self._blocks = bytearray()
-        """Blocks one behind the other: each says itself where it ends. How the first begins is the dictionary of the others."""
+        """Compressed blocks in a row; each marks its own end. The beginning of the first is the dictionary of the others."""
         self._too_much = False
 
     def add(self, sent: bytes) -> None:
-        """Take in what was sent."""
+        """Take in bytes that were sent."""
         if len(sent) <= LARGE:
             self.keep([sent])
         else:
             newest, self._newest = self._newest, []
             self._abridge(newest)
             self._abridge([sent])
-            # Not less than the last event.
+            # At least the last event is kept.
             at = sent.rfind(_EVENT_END, 0, len(sent) - LARGE)
             self._before = sent[at + len(_EVENT_END) :] if at >= 0 else sent
 
     def keep(self, pieces: list[bytes]) -> None:
-        """Take in pieces, each of which is small; nobody changes the list any more."""
+        """Take in small pieces; the caller must not change the list afterwards."""
         newest = self._newest
         if len(newest) + len(pieces) <= TOGETHER:
             self._newest = newest + pieces if newest else pieces
@@ -69,11 +69,11 @@ class Recording:
 
     @property
     def last(self) -> bytes:
-        """The end of it, a few pieces; nothing where it was too much."""
+        """The last few pieces; empty if there was too much."""
         return b"" if self._too_much else b"".join((self._before, *self._newest))
 
     def whole(self) -> bytes | None:
-        """Return all of it; `None` where it was too much."""
+        """Return all that was sent; `None` if there was too much."""
         if self._too_much:
             return None
         return b"".join(
@@ -102,7 +102,7 @@ class Recording:
             if form is not None:
                 known, self._form = self._form != _NO_FORM, form
                 if not known:
-                    # Many streams have no other events at length.
+                    # Many streams have no other event stored in full.
                     self._compress()
         if len(abridged) >= BLOCK:
             self._compress()
@@ -125,9 +125,9 @@ _NO_FORM = (b'"', b'"')  # as no event of JSON begins
 
 
 def _form_of(events: bytes) -> _Form | None:
-    """Return what the last two of some events have in common, up to the texts that differ; `None` where that is little."""
+    """Return the common beginning and end of the last two events, around the texts that differ; `None` if there is none."""
     parts = events.split(_EVENT_END)
-    # The first is often unlike those that follow.
+    # The first event is often unlike those that follow.
     if len(parts) < _UNLIKE or parts[-1]:
         return None
     one, two = parts[-3], parts[-2]
@@ -139,7 +139,7 @@ def _form_of(events: bytes) -> _Form | None:
 
 
 def _alike(one: bytes, two: bytes) -> int:
-    """Return with how many equal bytes both begin."""
+    """Return the length of the common prefix."""
     most = min(len(one), len(two))
     for at in range(most):
         if one[at] != two[at]:
@@ -148,13 +148,13 @@ def _alike(one: bytes, two: bytes) -> int:
 
 
 def _example_in(blocks: bytes | bytearray) -> bytes:
-    """Return how what is in the first block begins; nothing where no block is."""
+    """Return the beginning of what the first block holds; empty if there is no block."""
     first = bytes(blocks[: 2 * _EXAMPLE_BYTES])
     return zlib.decompressobj(_WINDOW_BITS).decompress(first, _EXAMPLE_BYTES)
 
 
 def _unpacked(blocks: bytes) -> bytes:
-    """Return what blocks hold."""
+    """Return what compressed blocks hold."""
     events: list[bytes] = []
     example, at = b"", 0
     while at < len(blocks):
@@ -168,7 +168,7 @@ def _unpacked(blocks: bytes) -> bytes:
 
 
 def _unabridged(abridged: bytes) -> list[bytes]:
-    """Return what was abridged, in pieces."""
+    """Return abridged events in full, in pieces."""
     pieces: list[bytes] = []
     begin, end = _NO_FORM
     at = 0

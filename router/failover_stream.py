@@ -1,7 +1,7 @@
 """Text stream that several workers write in turn if one dies: performs the decisions of `router.failover`.
 
-Looks like one answer to whoever reads it, and is left like one: with it the present worker's request ends. Few workers die, so
-the first part passes as it is and is only remembered; its events are looked at once it has broken off.
+It is read and exited like a single answer: exiting it ends the present worker's request. Few workers die, so the first part
+passes unchanged and is only recorded; its events are parsed once it has broken off.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -25,9 +25,9 @@ Ask = Callable[[Request], AbstractAsyncContextManager[Routed]]
 
 
 class Continued:
-    """The answer to one request, taken up by others where its worker dies. Enter it as `Router.answer`.
+    """The answer to one request, continued by other workers if its worker dies. Enter it as `Router.answer`.
 
-    What it hands over is counted already: `spent` is told the tokens of each part.
+    What it yields is counted already: `spent` is called with the usage of each part.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Continued:
     async def __aenter__(self) -> Routed:
         routed = await self._part.__aenter__()
         self._entered = True
-        # What two workers wrote can be put together in OpenAI's words only.
+        # The texts of two workers can be joined in OpenAI's format only.
         if not routed.answer.streamed or routed.answer.verbatim:
             return routed
         answer, flow = routed.answer, routed.answer.rest
@@ -61,7 +61,7 @@ class Continued:
             self._rest = ContinuedFlow(first, flow, self._go_on)
         else:
             self._rest = ContinuedRest(first, self._go_on)
-        # Until the first part is concluded.
+        # These hold until the first part is concluded.
         answer.first, answer.rest, answer.hides_usage = b"", self._rest, False
         return Routed(answer, routed.candidate, routed.attempts, None, routed.others)
 
@@ -71,7 +71,7 @@ class Continued:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        # It refers to us: together they would stay until the garbage collector comes.
+        # It refers back to this object: the cycle would stay until the garbage collector runs.
         rest, self._rest = self._rest, None
         if rest is not None:
             if rest.later is not None:
@@ -80,7 +80,7 @@ class Continued:
         return await self._part.__aexit__(kind, error, trace) if self._entered else None
 
     async def _go_on(self, routed: Routed, broken: AnswerBroken) -> AsyncGenerator[bytes, None]:
-        """Have others go on, one after the other, where the first part broke off."""
+        """Have other workers continue, one after the other, where the first part broke off."""
         stream = self._replayed()
         while True:
             step = stream.broke(routed.candidate.node) if stream else None
@@ -113,7 +113,7 @@ class Continued:
                 return
 
     def _replayed(self) -> Continuing | None:
-        """Look at what was sent, and return the stream that goes on from there; `None` where it cannot be continued."""
+        """Parse what was sent, and return the stream that goes on from there; `None` if it cannot be continued."""
         sent = self._sent.whole()
         stream = None if sent is None else failover.of(self._request)
         if stream is not None and sent:
@@ -122,7 +122,7 @@ class Continued:
         return stream
 
     async def _later(self, routed: Routed, stream: Continuing) -> AsyncGenerator[bytes, None]:
-        """Read one more worker's part to its end; raise `AnswerBroken` where that is too soon."""
+        """Read one more worker's part to its end; raise `AnswerBroken` if that comes too soon."""
         tokens = Tokens(hidden=routed.answer.hides_usage)
         splitter = Splitter(max_event_bytes=self._max_event_bytes)
         try:
@@ -131,7 +131,7 @@ class Continued:
                     tokens.events += routed.tally.streamed([chunk])
                 if ready := _taken(stream, splitter.feed(chunk), tokens):
                     yield ready
-                # What came with it, before it, has been said.
+                # The events before the failure have been passed on.
                 if stream.state is StreamState.BROKEN:
                     raise AnswerBroken("the worker stopped in the middle of its answer")
             if ready := _taken(stream, splitter.finish(), tokens):
@@ -147,7 +147,7 @@ class Continued:
 
 
 def _last_words(broken: AnswerBroken) -> bytes:
-    """Return a worker's own words about its failure, for nobody goes on; raise the error where it said nothing."""
+    """Return a worker's own failure event, since no other worker continues; raise the error if it sent none."""
     if isinstance(broken, GaveUp):
         return broken.events
     raise broken

@@ -1,8 +1,9 @@
 """Timeout of the first byte: checks a waiting worker, and ends a silent one if another replica may answer.
 
 A worker may compute for minutes before its first byte, but its node answers probes meanwhile. Only a node that does not, or
-a worker of ours that has stopped, is given up, and only before the first byte, so nothing is done twice that a caller has seen.
-A node that lives, but whose answers do not come here, is given up where nobody else serves: to be asked again by another way.
+a local worker that has stopped, is given up, and only before the first byte, so nothing is done twice that a caller has seen.
+A node that lives, but whose answers do not arrive here, is given up even if no other replica serves: to be asked again by
+another path.
 """
 
 import asyncio
@@ -16,29 +17,29 @@ from router.errors import WorkerUnreachable
 from router.select.candidates import Candidate
 
 LOOK_AFTER = 0.5
-"""Seconds of waiting after which we look whether the node lives; looking costs one small question."""
+"""Seconds of waiting after which the node is probed; a probe costs one small message."""
 
 GRAIN = 0.25
-"""Seconds between two looks at who waits. A node must be silent at two of them: an answer may be just about to come."""
+"""Seconds between two checks of all waits. A node must be silent at two of them: an answer may be about to come."""
 
 LOOKS_CUT_OFF = 5
-"""Looks at which a node must be silent to be asked by another way: its connection is cut by then, if it is dead."""
+"""Checks at which a node must be silent to be asked by another path: its connection is cut by then, if it is dead."""
 
 
 class Lookout(Protocol):
-    """Whoever sees whether a candidate lives that is waited for."""
+    """Observer of whether candidates that requests wait for are alive."""
 
     def look_at(self, candidate: Candidate) -> None:
-        """Have a peer or worker asked, as often as it thinks fit."""
+        """Have a peer or worker probed; the observer limits how often."""
 
     def is_silent(self, candidate: Candidate) -> bool:
-        """Say that it did not answer."""
+        """Return whether it did not answer."""
 
     def is_trusted(self, candidate: Candidate) -> bool:
-        """Say that it may be asked instead."""
+        """Return whether it may be asked instead."""
 
     def is_cut_off(self, candidate: Candidate) -> bool:
-        """Say that it lives, but that its answers do not come here."""
+        """Return whether it lives, but its answers do not arrive here."""
 
 
 class Waits:
@@ -58,17 +59,17 @@ class Waits:
         *,
         elsewhere: bool = False,
     ) -> AbstractAsyncContextManager[Answer]:
-        """Return `answer`, whose entry raises `WorkerUnreachable` when it falls silent and another is trusted.
+        """Wrap `answer`: entering it raises `WorkerUnreachable` if the candidate falls silent and another is trusted.
 
-        `elsewhere` says that whoever sent the request may have others to ask, though we have not.
+        `elsewhere` says that the sender of the request may have others to ask, though this node has not.
         """
         return _Watched(self, candidate, others, answer, elsewhere=elsewhere)
 
     def look_through(self, now: float) -> None:
-        """Look for those that are waited for, and give up those that were silent the last time as well."""
+        """Check the candidates that are waited for, and give up those that were silent at the last check as well."""
         before, self._suspected = self._suspected, {}
         for place, waits in self._waiting.items():
-            # The first waits longest.
+            # The first has waited longest.
             first = next(iter(waits))
             if first.since + LOOK_AFTER > now:
                 continue
@@ -146,10 +147,10 @@ class _Watched:
         try:
             return await self._answer.__aenter__()
         except asyncio.CancelledError as error:
-            # Somebody else may have cancelled the task as well; then that is what happened.
+            # If other code has cancelled the task as well, its cancellation counts.
             if not self._given_up or task.cancelling() > cancelling + 1:
                 raise
-            # What it may have begun comes to nobody: that it is done twice is better than not at all.
+            # The answer of a node that is asked again cannot arrive: doing the work twice is better than not at all.
             raise WorkerUnreachable(
                 "the worker or node stopped answering", sent=not self._again
             ) from error
@@ -167,8 +168,8 @@ class _Watched:
         return self._answer.__aexit__(kind, error, trace)
 
     def give_up(self, *, again: bool = False) -> None:
-        """End the wait now; `again` says that the same one may be asked again."""
-        # Once only: what is cancelled twice was cancelled by somebody else as well.
+        """End the wait now; `again` says that the same candidate may be asked again."""
+        # Once only: a second cancellation counts as one by other code.
         if not self._given_up:
             self._given_up, self._again = True, again
             self._task.cancel()

@@ -1,11 +1,11 @@
 """Hedging: asks a second worker if the first is slower than usual.
 
-The first answer counts, the other is cancelled at once.
+The first answer counts; the other request is cancelled at once.
 
-Only short answers that come in one piece, of which it is known how long they usually take; only an idle worker on another
-machine or in another process; and only within the budget of second attempts: asking twice must not add to a high load.
+Only short, unstreamed answers with a known usual latency are hedged; only an idle worker on another machine or in another
+process is asked; and only within the retry budget: asking twice must not add to a high load.
 
-Latency quantiles of answers: the last ones of each model and kind, by what was asked for. No I/O.
+`Usual` holds the latency quantiles of the last answers of each model and kind of request. No I/O.
 """
 
 import asyncio
@@ -20,23 +20,23 @@ from router.requests import Kind
 from router.select.candidates import Candidate
 
 SAMPLES = 100
-"""Answers that are remembered of one model and kind; the oldest makes room."""
+"""Answers remembered for one model and kind; beyond that, the oldest is evicted."""
 
 FEWEST = 20
-"""Answers without which nothing is said."""
+"""Fewest answers from which a quantile is given."""
 
 MAX_MODELS = 1_024
-"""Models and kinds that are remembered; the one that was answered longest ago makes room."""
+"""Pairs of model and kind that are remembered; beyond that, the one answered longest ago is evicted."""
 
 
 class Usual:
-    """Seconds that answers took."""
+    """Latencies of the last answers, in seconds."""
 
     def __init__(self) -> None:
         self._took: dict[tuple[str, Kind], tuple[deque[float], list[float]]] = {}
 
     def took(self, model: str, kind: Kind, seconds: float) -> None:
-        """Take in how long one took."""
+        """Take in how long an answer took."""
         latest, ordered = self._took.pop((model, kind), (deque(), list[float]()))
         if len(self._took) >= MAX_MODELS:
             del self._took[next(iter(self._took))]
@@ -47,22 +47,22 @@ class Usual:
         insort(ordered, seconds)
 
     def slow(self, model: str, kind: Kind) -> float | None:
-        """Return the seconds that one of twenty takes longer than, `None` while too few are known."""
+        """Return the 95th percentile in seconds, `None` while too few answers are known."""
         _, ordered = self._took.get((model, kind), (None, ()))
         return ordered[len(ordered) * 19 // 20] if len(ordered) >= FEWEST else None
 
 
 SHORTEST_WAIT = 0.05
-"""Seconds after which a second worker is asked at the earliest: what takes less is not worth two workers' time."""
+"""Seconds after which a second worker is asked at the earliest: shorter answers are not worth two workers' time."""
 
 LONGEST_WAIT = 5.0
-"""Seconds beyond which an answer is no short one, and its worker is left to it."""
+"""Seconds beyond which an answer is not short, and is not hedged."""
 
 _KINDS = frozenset({Kind.CHAT, Kind.COMPLETION, Kind.EMBEDDING})
 
 
 class Hedging:
-    """Knows when a second worker is worth asking, and asks it."""
+    """Hedging of attempts: knows when a second worker is worth asking, and asks it."""
 
     def __init__(self, desk: AttemptDesk) -> None:
         self._desk = desk
@@ -70,7 +70,7 @@ class Hedging:
         self._usual = Usual()
 
     async def enter(self, attempt: Attempt) -> tuple[Attempt, Routed]:
-        """Enter an attempt or the one that overtook it, and return which; raise the first's `WorkerError`."""
+        """Enter an attempt or the one that overtook it, and return which; raise the first attempt's `WorkerError`."""
         request = attempt.request
         if request.stream or request.kind not in _KINDS:
             return attempt, await attempt.__aenter__()
@@ -85,7 +85,7 @@ class Hedging:
         return entered
 
     def _rival(self, first: Attempt) -> Attempt | None:
-        """Return an attempt at somebody else; `None` where all are busy or in doubt, or the budget is spent."""
+        """Return an attempt at another candidate; `None` if all are busy or in doubt, or the budget is spent."""
         asked = first.candidate.place
         idle = (c for c in first.others if c.place != asked and not c.rank and self._idle(c))
         rival = next(idle, None)
@@ -105,9 +105,9 @@ class Hedging:
 async def race(
     first: Attempt, second: Callable[[], Attempt | None], wait: float
 ) -> tuple[Attempt, Routed]:
-    """Enter an attempt, and after so many seconds another; return whichever is entered first, the other is cancelled.
+    """Enter an attempt, and after `wait` seconds another; return the one that enters first, and cancel the other.
 
-    Raise the first's error where neither is.
+    Raise the first attempt's error if neither enters.
     """
     entered: dict[Attempt, Routed] = {}
     failed: dict[Attempt, WorkerError] = {}
@@ -131,7 +131,7 @@ async def race(
     except BaseException:
         await _leave(entered)
         raise
-    # Both may have begun in the same moment.
+    # Both may have entered at the same moment.
     await _leave([*entered][1:])
     for attempt, routed in entered.items():
         return attempt, routed

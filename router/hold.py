@@ -1,7 +1,7 @@
 """Hold of requests until a worker is ready: one waiting request probes for all.
 
-A try that comes back soon has found nobody ready; one that does not, or that is answered, lets everybody else go at once.
-Who waits longest tries, nobody waits beyond its time, and a caller who leaves is gone.
+A try that fails soon has found no worker ready; one that lasts longer, or is answered, lets all other requests go at once.
+The request that has waited longest tries. None waits beyond its time, and one whose caller leaves is dropped.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ from router.world import World
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 0.5
-"""Seconds between two tries for one model: doubled by each that found nobody ready, up to this."""
+"""Seconds between two tries for one model: doubled by each that found no worker ready, up to this."""
 
 COMES_BACK = 0.25
-"""Seconds after which a try that has not come back is taken for one that somebody works on."""
+"""Seconds after which a try that has not come back counts as one that a worker works on."""
 
 MAX_HELD = 1_000
 """Requests that wait on this node for any model; those beyond it, and beyond `router.queue` for one model, do not wait."""
 
 MAX_HELD_BYTES = 256 * 1024 * 1024
-"""Bytes of their bodies; a request that would go beyond does not wait."""
+"""Bytes of all their bodies; a request that would exceed this does not wait."""
 
 _Result = TypeVar("_Result")
 
@@ -44,7 +44,7 @@ class Holding:
         world: World,
         choosing: Choosing,
     ) -> None:
-        """A node that is draining keeps nobody waiting."""
+        """Hold no requests while `world` is draining."""
         self.readiness = Readiness()
         self._settings = settings
         self._events = events
@@ -55,7 +55,7 @@ class Holding:
         self._rooms: dict[str, _Room] = {}
 
     def hopeful(self, request: Request, error: RouterError) -> bool:
-        """Say whether who was not there may be back in a moment."""
+        """Return whether a worker that is absent or loading may be ready soon."""
         return isinstance(error, WorkerLoading) or self._choosing.may_return(request)
 
     async def until_ready(
@@ -65,9 +65,9 @@ class Holding:
         began: float,
         attempt: Callable[[Request], Awaitable[_Result]],
     ) -> _Result:
-        """Try again and again what failed because nobody was ready; raise the last error when its time is up.
+        """Repeat an attempt that failed because no worker was ready; raise the last error when the time is up.
 
-        The request `began` at that time. Raise at once when there is no point or no place.
+        `began` is when the request began. Raise at once if waiting is pointless or there is no room.
         """
         self.readiness.missed(request.model, error, self._now())
         patience = self._settings.ready_timeout - (self._now() - began)
@@ -111,7 +111,7 @@ class Holding:
 
     @property
     def held(self) -> int:
-        """How many wait now."""
+        """Number of requests that wait now."""
         return sum(len(room.places) for room in self._rooms.values())
 
     def _room(self, request: Request) -> "_Room | None":
@@ -130,7 +130,7 @@ class _Place:
 
 
 class _Room:
-    """Those who wait for one model, longest first; at most one of them tries at one time."""
+    """Requests that wait for one model, longest first; at most one of them tries at a time."""
 
     def __init__(self) -> None:
         self.places: dict[_Place, None] = {}
@@ -144,7 +144,7 @@ class _Room:
         return place
 
     async def turn(self, place: _Place, ends: float) -> bool:
-        """Wait until it is this one's turn to try; say whether it came in time."""
+        """Wait for this request's turn to try; return whether it came in time."""
         if self._trying is place:
             self._trying = None
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
@@ -162,7 +162,7 @@ class _Room:
         return True
 
     def leave(self, place: _Place, *, found_out: bool) -> None:
-        """Wait no more; `found_out` says that a try ended with something else than that nobody is ready."""
+        """Remove a request; `found_out` says that its try ended otherwise than with no worker ready."""
         del self.places[place]
         if self._trying is place:
             self._trying = None

@@ -1,8 +1,8 @@
 """Ledger of replicas: requests in flight at each, its load and its health.
 
-Attempts write into it, the choice of whom to ask reads it. Slots of this machine's workers are taken and given back here.
+Attempts write into it, and the choice of candidates reads it. Slots of this machine's workers are taken and given back here.
 
-`EVENTS` names what is counted; `/metrics` shows all of them, also those that have not happened yet.
+`EVENTS` names the counted events; `/metrics` shows all of them, including those that have not happened yet.
 """
 
 from collections import Counter
@@ -54,14 +54,14 @@ EVENTS: Mapping[str, str] = {
 
 
 KEPT_FREE = 10.0
-"""Seconds after an answer to somebody who waits for it, in which one slot of its worker is kept free of background requests."""
+"""Seconds after a foreground request for which one slot of its worker is kept free of background requests."""
 
 LONGEST_SLOT_WAIT = 5.0
-"""Seconds: who wants to be left alone for longer has no lack of slots but a limit of another kind."""
+"""Longest requested pause in seconds that shows a lack of slots; a longer one comes from a limit of another kind."""
 
 
 class Ledger:
-    """The books of one router. What it says is as of the moment in which it is asked."""
+    """The books of one router. What it returns is as of the moment of the call."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class Ledger:
         lender: Lender | None = None,
         lingering: Lingering | None = None,
     ) -> None:
-        """`lender` gives out the slots of this machine's workers, where that is another process's work.
+        """`lender` gives out the slots of this machine's workers, if another process manages them.
 
-        `lingering` knows whose slots stay taken after their requests are over.
+        `lingering` knows which slots stay taken after their requests are over.
         """
         self._own = world.own
         self._lingering = lingering
@@ -99,10 +99,10 @@ class Ledger:
         self.vitals = Vitals()
 
     def rows(self, request: Request, replicas: Iterable[OfferedReplica]) -> list[Candidate]:
-        """Return all that is known of replicas now, to the choice of whom to ask."""
+        """Return replicas as candidates, with all that is known of them now."""
         now, kind, rows = self._now(), request.kind, []
         occupancies, failing = self.occupancies, self.health.failing
-        # Most requests are no conversation that anybody could have read.
+        # Most requests are no conversation that a replica could have read.
         read = None if request.prefixes is NONE else ReadBefore(self.times, request, now)
         for replica in replicas:
             key, worker, silent = replica.key, replica.worker, False
@@ -116,7 +116,7 @@ class Ledger:
             before = NOTHING_BEFORE if read is None else read.of(key)
             there = occupancies.get(key)
             row = replica.seen(there.count if there else 0, report, time, before)
-            # Nearly all are well and have said nothing.
+            # Nearly all are healthy and have requested no pause.
             if silent or replica.address in failing or self.retry_after.told_by:
                 row = self._doubted(row, now, silent=silent)
             rows.append(row)
@@ -128,60 +128,60 @@ class Ledger:
         return changed(row, told=told, ejected=ejected) if told or ejected else row
 
     def busy(self) -> dict[Service, Load]:
-        """Say how busy the workers of this machine are that have requests, whoever sent them."""
+        """Return the load of this machine's workers that have requests, from any node."""
         ours = {service: n for (node, service), n in self.in_flight.items() if node == self._own}
         if not ours:
             return {}
         return self._meter.loads(self.workers(), ours, self.waiting.lengths(), self._now())
 
     def load_of(self, worker: Worker) -> Load:
-        """Say how busy one worker of this machine is."""
+        """Return the load of one worker of this machine."""
         service = worker.service
         count = self.in_flight[self._own, service]
         queued = self.waiting.lengths().get(service, 0) if self.waiting.claims else 0
         return self._meter.load(service, in_flight=count, queued=queued, slots=worker.capacity)
 
     def hear(self, node: PeerId, loads: Mapping[Service, Load]) -> None:
-        """Take in how busy another node says that its replicas are."""
+        """Take in the load that another node reports for its replicas."""
         now = self._now()
         for service, load in loads.items():
             ours = self.in_flight[node, service]
             self.reports.hear(node, service, Report(load, ours, now))
 
     def read_by(self, request: Request) -> Iterable[tuple[PeerId, Service]]:
-        """Return who is known to have read of a request's conversation."""
+        """Return the replicas known to have read part of a request's conversation."""
         return self.times.read_by(request, self._now())
 
     def learn_of(self, request: Request, candidate: Candidate, told: ReplicaAnswer) -> None:
-        """Take in what the node of a candidate says of it, and of what it has read of a conversation."""
+        """Take in what a candidate's node reports: its load, its service time, and how much of a conversation it has read."""
         self.times.hear(request, candidate, told, self._now())
         self.events["cache_found"] += told.read is not None
         if told.load is not None:
             self.hear(candidate.node, {candidate.service: told.load})
 
     def forget(self, node: PeerId) -> None:
-        """Forget what a node said, and how far it was trusted with load: it is lost, or has left."""
+        """Forget what a node reported, and the slow start of its replicas: it is lost, or has left."""
         self.reports.forget(node)
         self.times.told.forget(node)
         self.warming.forget(node)
 
     def allowance(self, candidate: Candidate) -> float:
-        """Return how many of our requests a candidate may have at one time, while it is new here."""
+        """Return how many of this node's requests a candidate may have at one time during slow start."""
         return self.warming.allowance(candidate.node, candidate.service, self._now())
 
     def condition(self, candidate: Candidate) -> Condition:
-        """Describe the circuit of a candidate; a worker that has stopped has none that would say so, see `stopped`."""
+        """Describe the circuit of a candidate; it does not show that a worker has stopped, see `stopped`."""
         return self.health.condition(candidate.address, self._now())
 
     def learns(self, worker: Worker) -> bool:
-        """Say whether a bound of a worker is to be learnt: nobody registered one, and all its requests pass here.
+        """Return whether a worker's bound is to be learnt: none was registered, and all its requests pass through here.
 
-        A process that borrows slots sees a part of them only, and what it learnt would bind nobody else.
+        A process that borrows slots sees only part of them, and what it learnt would bind no other process.
         """
         return self.lent is None and self.workers.learns(worker)
 
     def health_of(self, worker: Worker) -> str:
-        """Say how a worker of this machine is, for people: `ok`, or what is the matter."""
+        """Describe the health of a worker of this machine for people: `ok`, or what is wrong."""
         candidate, now = Candidate(self._own, worker.service, worker), self._now()
         if self.stopped(candidate):
             return "silent: it has requests, but sends nothing"
@@ -193,48 +193,48 @@ class Ledger:
         return "ok" if failures < TRIP else f"{failures} failures in a row"
 
     def may_return(self, candidate: Candidate) -> bool:
-        """Say whether a candidate that is not there is worth waiting for."""
+        """Return whether an absent candidate is worth waiting for."""
         now = self._now()
-        # A process that borrows slots probes nobody: who never answered it may never have answered anybody.
+        # A process that borrows slots does not probe: a worker that never answered it may never have answered at all.
         if self.lent and candidate.worker and not self.vitals.life(candidate.address, now).ever:
             return False
         return self.vitals.may_return(candidate.address, now)
 
     def stopped(self, candidate: Candidate) -> bool:
-        """Say whether a candidate is a worker of this machine that answers nothing any more."""
+        """Return whether a candidate is a worker of this machine that no longer answers anything."""
         return candidate.worker is not None and self.silence.silent(candidate.worker.api)
 
     def release(self, service: Service) -> None:
-        """Hand a slot of our own to whoever is next, or give it back."""
+        """Hand a slot of a local worker to the next waiting request, or free it."""
         occupancy = self.occupancies[self._own, service]
         if not self._hand_over(service, occupancy):
             occupancy.change(-1, self._now())
 
     def kept_free(self, worker: Worker) -> int:
-        """Return how many slots of a worker of ours no background request may take now."""
+        """Return how many slots of a local worker no background request may take now."""
         asked = self._meter.tallies[worker.service].asked
         return int(worker.capacity > 1 and self._now() - asked < KEPT_FREE)
 
     def note_asked(self, service: Service) -> None:
-        """Note that somebody who waits for an answer asks a worker of ours."""
+        """Note that a foreground request goes to a local worker."""
         self._meter.tallies[service].asked = self._now()
 
     def is_full(self, candidate: Candidate) -> bool:
-        """Say whether a candidate is a worker of this machine that has no slot free now."""
+        """Return whether a candidate is a worker of this machine without a free slot."""
         worker = candidate.worker
         return worker is not None and 0 < worker.capacity <= self.in_flight[candidate.key]
 
     def count(self, service: Service) -> None:
-        """Note that a slot of our own is taken."""
+        """Note that a slot of a local worker is taken."""
         self.occupancies[self._own, service].change(1, self._now())
 
     def asked(self) -> None:
-        """A request came in."""
+        """Count a new request in the retry budget."""
         self._budget.began(self._now())
 
     def afford(self, candidate: Candidate | None, error: RouterError) -> bool:
-        """Say whether one more attempt may follow this failure, of this candidate where it is known, and take it as made."""
-        # What was never begun costs the workers nothing when it is tried again.
+        """Return whether another attempt may follow this failure, of `candidate` if known; if so, charge the retry budget."""
+        # A request that no worker has begun costs the workers nothing when it is retried.
         if not isinstance(error, WorkerError) or not error.sent:
             return True
         place, under_way = "", 0
@@ -246,14 +246,14 @@ class Ledger:
         return False
 
     def afford_hedge(self) -> bool:
-        """Say whether a second worker may be asked while the first is still at it, and take it as done."""
+        """Return whether a second worker may be asked while the first is at work; if so, charge the retry budget."""
         if not self._budget.spend("", 0, self._now()):
             return False
         self.events["hedged"] += 1
         return True
 
     def began(self, attempt: "Attempt") -> None:
-        """An attempt begins; whoever waited for a slot holds it already."""
+        """Begin an attempt. A request that waited for a slot already holds it."""
         candidate, now = attempt.candidate, attempt.began
         occupancy = attempt.occupancy = self.occupancies[candidate.key]
         occupancy.change(0 if attempt.holds_slot else 1, now)
@@ -267,7 +267,7 @@ class Ledger:
             attempt.asked = self.silence.began(candidate.worker.api, now)
 
     def begun(self, attempt: "Attempt", answer: Answer, now: float) -> Tally | None:
-        """The first byte is there; return what counts the events of a worker of ours."""
+        """Book the first byte of an attempt; return the tally of a local worker's events, `None` for another node."""
         candidate, request = attempt.candidate, attempt.request
         if request.prefixes is not NONE:
             self.times.index.take(candidate.key, request.prefixes, now)
@@ -289,7 +289,7 @@ class Ledger:
         return tally
 
     def ended(self, attempt: "Attempt", failed: WorkerError | None, now: float) -> None:
-        """An attempt is over: it failed, before or after its answer began, was answered, or its caller left."""
+        """Book the end of an attempt: it failed, before or after its answer began, was answered, or its caller left."""
         candidate, answer, occupancy = attempt.candidate, attempt.answer, attempt.occupancy
         worker = candidate.worker
         if worker is None:
@@ -300,7 +300,7 @@ class Ledger:
             else:
                 self.waiting.took(attempt.request.model, now - attempt.began)
                 self.times.ended(attempt, worker, answer, now)
-            # Where nothing was ever learnt there is no bound that an answer could raise.
+            # If no bound was ever learnt, there is none that an answer could raise.
             if failed is not None or (answer is not None and self.limits.changes):
                 self._learn(worker, occupancy, failed, now)
             claimed = self._lingers or self.waiting.claims
@@ -312,7 +312,7 @@ class Ledger:
             self._judge(candidate, answer, failed, now)
 
     def _heed(self, attempt: "Attempt", answer: Answer, now: float) -> None:
-        """Take in what another node says of its worker in the head of an answer."""
+        """Take in what another node reports of its worker in the headers of an answer."""
         node, service = attempt.candidate.key
         if answer.load is not None:
             self.reports.hear(node, service, Report(answer.load, attempt.occupancy.count, now))
@@ -325,14 +325,14 @@ class Ledger:
         return sum(n for (node, _), n in self.in_flight.items() if node == candidate.node)
 
     def _keeps(self, service: Service, occupancy: Occupancy) -> bool:
-        """Say whether the slot of a request that is over stays taken: its worker goes on with it, or somebody waited for it."""
+        """Return whether the slot of an ended request stays taken: its worker works on, or another request waited for it."""
         lingers = self._lingering is not None and self._lingering.keeps(service, self)
         return lingers or self._hand_over(service, occupancy)
 
     def _hand_over(self, service: Service, occupancy: Occupancy) -> bool:
-        """Hand a slot that would be free to whoever is next; return whether there was somebody."""
+        """Hand a slot that would come free to the next waiting request; return whether there was one."""
         worker = self.workers().by_key.get(service.key)
-        # Second attempts may have come on top of what it takes at one time; theirs are no slots to hand on.
+        # Second attempts may exceed the worker's slots; they leave none to hand on.
         beyond, spare = False, True
         if worker is not None and worker.capacity:
             beyond = worker.capacity < occupancy.count
@@ -342,7 +342,7 @@ class Ledger:
     def _learn(
         self, worker: Worker, occupancy: Occupancy, error: WorkerError | None, now: float
     ) -> None:
-        """Take in what the end of an attempt shows about how many requests a worker of ours takes at one time."""
+        """Take in what the end of an attempt shows about how many requests a local worker takes at one time."""
         if not self.learns(worker):
             return
         service = worker.service
@@ -350,7 +350,7 @@ class Ledger:
             case WorkerBusy() if error.retry_after <= LONGEST_SLOT_WAIT:
                 self.limits.refused(service, occupancy.count, now)
             case None if self.limits.answered(service, occupancy.count, now):
-                # One slot more: for whoever is next, if anybody waits.
+                # One slot more: for the next waiting request, if any.
                 if self.waiting.hand_over(service, beyond=False):
                     occupancy.change(1, now)
 
@@ -367,12 +367,12 @@ class Ledger:
                 self.retry_after.told(candidate.address, seconds, now)
                 sign = Sign.ANSWERED
             case WorkerUnable():
-                # It was not even asked, or another node says so of its worker.
+                # The worker was not even asked, or another node reports this of its worker.
                 sign = Sign.NOTHING
             case WorkerBusy() | WorkerRejected():
                 sign = Sign.ANSWERED
             case _:
-                # Whoever does not serve the model any more fails too, until our catalog knows it.
+                # A peer that no longer serves the model fails too, until our catalog knows it.
                 sign = Sign.FAILED
         self.health.show(candidate.address, sign, now)
         if sign is Sign.FAILED and not self.health.admits(candidate.address, now):

@@ -10,7 +10,7 @@ _STALE = WorkerStale, WorkerAway
 
 @value_class
 class Outcome:
-    """How one attempt went; `error` is `None` when it answered. `seconds` last from its start to its very end."""
+    """How one attempt went; `error` is `None` if it was answered. `seconds` last from its start to its very end."""
 
     candidate: Candidate
     error: WorkerError | None
@@ -18,13 +18,13 @@ class Outcome:
     left: bool = False
     """Whether its caller left in the middle of the answer: maybe because nothing came any more."""
     request: str = ""
-    """What the request is called."""
+    """The request's id."""
     circuit: str = ""
-    """How the candidate's circuit is after a failure; nothing where it answered."""
+    """State of the candidate's circuit after a failure; empty if it answered."""
 
     @property
     def shows(self) -> Evidence | None:
-        """What it shows about the node: the way there works, or does not. A failing worker shows nothing."""
+        """Evidence about the node: the path to it works, or does not. A failing worker shows nothing."""
         if self.error is None:
             return None if self.left else Evidence.ANSWERED
         match self.error:
@@ -35,5 +35,5 @@ class Outcome:
 
     @property
     def stale(self) -> bool:
-        """Whether another node said that it does not serve the model any more: our catalog is behind."""
+        """Whether another node reported that it no longer serves the model: our catalog is behind."""
         return self.candidate.worker is None and isinstance(self.error, _STALE)

@@ -1,6 +1,6 @@
 """Recognition of the protocol at an address.
 
-Each dialect that can tell looks in turn, and says what it asked and what came.
+Each dialect that can tell is tried in turn, and reports what it asked and what came back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ from router.worker_description import Described
 from router.workers import Worker
 
 FIRST = ("tgi_http", "openai_http", "llama_stack_http", "localai_grpc", "remotellm_grpc")
-"""Who looks first: TGI's servers have lists of models, too, and few others have its `/info`. The rest follow by name."""
+"""Dialects tried first; the rest follow by name. TGI's servers list models, too, and few others have their `/info`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What one dialect asked, and what came; `said` is set where that is its protocol.
+    """What one dialect asked, and what came back; `said` is set if that is its protocol.
 
-    `waits` says that it may be, once the worker has loaded its model.
+    `waits` says that it may be its protocol, once the worker has loaded its model.
     """
 
     asked: str
@@ -31,16 +31,16 @@ class Sighting:
 
 @runtime_checkable
 class Recognises(Protocol):
-    """A dialect that can tell whether its protocol is spoken somewhere."""
+    """A dialect that can tell whether its protocol is spoken at an address."""
 
     async def recognise(self, worker: Worker) -> Sighting:
-        """Ask something small within `ALIVE_SECONDS` each, and say what came."""
+        """Send small queries within `ALIVE_SECONDS` each, and return what came back."""
 
 
 async def recognise(
     dialects: Mapping[str, Dialect], asked: Sequence[tuple[str, Worker]]
 ) -> list[tuple[str, Sighting]]:
-    """Have dialects look one after the other, each at its own idea of the worker, until one knows it; tell what each saw."""
+    """Try dialects one after the other, each with its own `Worker`, until one recognises it; return what each saw."""
     seen: list[tuple[str, Sighting]] = []
     for name, worker in asked:
         try:
@@ -58,6 +58,6 @@ async def recognise(
 
 
 def in_order(names: Sequence[str]) -> list[str]:
-    """Return dialects in the order in which they look."""
+    """Return dialects in the order in which they are tried."""
     known = [name for name in FIRST if name in names]
     return [*known, *(name for name in sorted(names) if name not in (*known, "peer"))]

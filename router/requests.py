@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Kind(StrEnum):
-    """What a request wants done; the value is the path under `/v1/`."""
+    """What a request asks for; the value is the path under `/v1/`."""
 
-    # Equal to its value, so hashed like it; an enumeration's own does it in Python.
+    # A kind equals its value, so it is hashed like it; the hash of an enumeration would run in Python.
     __hash__ = str.__hash__
 
     CHAT = "chat/completions"
@@ -47,7 +47,7 @@ class Kind(StrEnum):
 
 
 STORES = frozenset({Kind.STORE_SET, Kind.STORE_DELETE, Kind.STORE_GET, Kind.STORE_FIND})
-"""What may be asked of a store of vectors. It keeps what it is given: two replicas are two stores."""
+"""Requests to a vector store. It keeps its own data: two replicas are two stores."""
 
 SERVICES: Mapping[Kind, ModelType] = MappingProxyType(
     {
@@ -63,10 +63,10 @@ SERVICES: Mapping[Kind, ModelType] = MappingProxyType(
         )
     }
 )
-"""What is asked of services that are no models: by method and path, see `Target`."""
+"""Requests to services that are not models, by method and path (see `Target`), with the service's type."""
 
 MODEL_KINDS = tuple(kind for kind in Kind if kind not in SERVICES)
-"""What is asked of models."""
+"""Requests to models."""
 
 NAMED_BY: Mapping[Kind, str] = MappingProxyType(
     {
@@ -74,12 +74,12 @@ NAMED_BY: Mapping[Kind, str] = MappingProxyType(
         **dict.fromkeys(STORES, "store"),
     }
 )
-"""Fields that name the model where `model` is missing: clients of ElevenLabs and of LocalAI's stores know no other."""
+"""Fields that name the model where `model` is missing: clients of ElevenLabs and of LocalAI's stores send no other."""
 
 
 @value_class
 class Pin:
-    """Restricts the choice of who may answer; an empty field restricts nothing. `but` is who has failed this very request."""
+    """Restriction of the replicas that may answer; an empty field restricts nothing. `but` has failed this very request."""
 
     project: str = ""
     cid: str | None = None
@@ -92,9 +92,9 @@ ANYWHERE = Pin()
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is asked of a service, as its protocol has it: a method, and a path with its query as they are sent.
+    """Request to a service in its own protocol: a method, and a path with its query as they are sent.
 
-    `protocol` is the dialect whose words these are. `named_by` is the field of the body that names the service.
+    `protocol` is the dialect of that protocol. `named_by` is the field of the body that names the service.
     """
 
     protocol: str
@@ -104,7 +104,7 @@ class Target:
 
 
 class PassedHeaders(dict[str, str]):
-    """Headers that travel with requests, by lower-case name, and how they are sent. Not changed, since that is kept."""
+    """Headers that travel with requests, by lower-case name. Never modified, since their `lines` as sent are cached."""
 
     __slots__ = ("lines",)
 
@@ -123,16 +123,16 @@ class Request:
     """One request. `model` is the name as the caller wrote it, `MODEL` or `PROJECT/MODEL`.
 
     `own_only` is set for requests that another node sent on: only this node's workers may answer, so there is no
-    second hop. `session` is what the caller calls the conversation that it belongs to. `passed` are the headers that travel
-    with the request (trace context, nodes passed), lower-case names. `caller` tells whom it is for, so that all get their
-    turn, and `waits` says that it may queue: not when it has others to go to, unless a slot is to be expected within
-    `patience` seconds. `holds` says that it may wait for somebody to be ready, and `continues` that another worker shall take
-    up a text stream whose worker dies. `fallbacks` are the names to be asked for in turn when nobody answers by the first; the
-    body holds the first alone. `verbatim` is the same request in its caller's own words, where those are not OpenAI's. `deaths`
-    is how many workers have died of it. `prefixes` is how its conversation begins. `aim` are the seconds within which its first
-    byte is wanted, if any. `target` is set for requests of services, whose body may be empty. `background` says that all
-    others come before it. The body of one that is `plain` has no field that only nodes understand; of others that is not known.
-    `trace` is set for what is traced.
+    second hop. `session` is the caller's name for the conversation that it belongs to. `passed` are the headers that travel
+    with the request (trace context, nodes passed), by lower-case name. `caller` says for which caller it is, so that all get
+    their turn. `waits` says that it may queue: not if it can go to other replicas, unless a slot is expected within `patience`
+    seconds. `holds` says that it may wait for a worker to be ready, and `continues` that another worker continues a text stream
+    whose worker dies. `fallbacks` are the names to try in turn if no worker answers by the first; the body holds the first
+    alone. `verbatim` is the same request in its caller's own protocol, if that is not OpenAI's. `deaths` is the number of
+    workers that have died of it. `prefixes` is how its conversation begins. `aim` is the number of seconds within which its
+    first byte is wanted, 0 for none. `target` is set for requests to services, whose body may be empty. `background` says that
+    all other requests come before it. A `plain` body has no field that only nodes understand; of others that is not known.
+    `trace` is set if it is traced.
     """
 
     id: str
@@ -162,5 +162,5 @@ class Request:
 
     @property
     def once(self) -> bool:
-        """Whether it must not be done twice: what begins or changes something at a service."""
+        """Whether it must not be done twice: it begins or changes something at a service."""
         return self.target is not None and self.target.method != "GET"

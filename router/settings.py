@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class RouterSettings(BaseModel):
-    """Whom to try, how long to wait, and how much to take in."""
+    """Settings for attempts, timeouts, and sizes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,7 +1,7 @@
 """Slots that the processes of one node share: one process lends them to the others.
 
 The number of requests at a worker with a bound is never above that bound, whichever processes they pass: a slot is taken before
-an attempt and given back after it, and whoever waits for one waits in the lender's queues.
+an attempt and given back after it, and requests that wait for one wait in the lender's queues.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Lender(Protocol):
-    """Gives out slots. A slot that was granted to somebody who has left meanwhile is taken back by whoever implements this."""
+    """Giver of slots. The implementation takes back a slot that was granted to a request that has left meanwhile."""
 
     async def take(self, request: Request, services: Sequence[Service]) -> Service | None:
         """Take a slot of the first of these workers that has one for a request."""
@@ -32,28 +32,28 @@ class Lender(Protocol):
         """Give a slot back."""
 
     def took(self, model: str, seconds: float) -> None:
-        """Say how long a slot was taken by a request for a model."""
+        """Report for how many seconds a slot was taken by a request for a model."""
 
 
 class Lent:
-    """The borrower's end: stands where `router.slot_wait.Waiting` stands in a process whose slots are its own."""
+    """The borrower's end, in place of the `router.slot_wait.SlotWaits` of a process whose slots are its own."""
 
     def __init__(self, lender: Lender, ledger: "Ledger") -> None:
-        """The ledger notes in this process's own books that a slot was granted."""
+        """`ledger` is this process's own, and counts each granted slot."""
         self._lender = lender
         self._ledger = ledger
         self.held: Counter[Service] = Counter()
-        """How many slots of which worker are borrowed now."""
+        """Number of slots that are borrowed now, by worker."""
         self.claims = self.held
-        """Whose slots the lender wants back. While there are none, `hand_over` does nothing."""
+        """Workers whose slots go back to the lender. While there are none, `hand_over` does nothing."""
         self.took = lender.took
 
     async def secure(
         self, request: Request, ordered: list[Candidate]
     ) -> tuple[list[Candidate], bool]:
-        """Take a slot for the first that needs one; return who may be tried and whether the first's slot is taken.
+        """Take a slot for the first candidate that needs one; return which to try, and whether the first's slot is taken.
 
-        Who is full is left out. Nobody is left when everybody is.
+        Full candidates are left out. None are left if all are full.
         """
         bounded = list(takewhile(needs_slot, ordered))
         if not bounded:
@@ -66,20 +66,20 @@ class Lent:
         return ordered[place:], True
 
     async def take(self, request: Request, candidate: Candidate) -> bool:
-        """Take a slot if a candidate needs one, and say whether it did; raise `WorkerBusy` when it is full."""
+        """Take a slot if a candidate needs one, and return whether it did; raise `WorkerBusy` if it is full."""
         left, holds_slot = await self.secure(request, [candidate])
         if not left:
             raise WorkerBusy("all slots of this worker are in use", retry_after=1.0)
         return holds_slot
 
     async def turn(self, request: Request, full: Sequence[Candidate]) -> Service:
-        """Wait for a slot as `Waiting.turn` does."""
+        """Wait for a slot as `SlotWaits.turn` does."""
         service = await self._lender.turn(request, [candidate.service for candidate in full])
         self._granted(service)
         return service
 
     def hand_over(self, worker: Service, *, beyond: bool, background: bool = True) -> bool:  # noqa: ARG002
-        """Give a slot back: whoever is next, the lender knows."""
+        """Give a slot back, and return `False`: the lender knows the next request."""
         if self.held[worker]:
             self.held[worker] -= 1
             if not self.held[worker]:
@@ -88,7 +88,7 @@ class Lent:
         return False
 
     def lengths(self) -> Mapping[Service, int]:
-        """Say that nobody waits here."""
+        """Return an empty mapping: no request waits here."""
         return {}
 
     def _granted(self, service: Service) -> None:
@@ -97,7 +97,7 @@ class Lent:
 
 
 class Lending:
-    """The lender, over the books of the process that gives the slots out."""
+    """The lender, on the ledger of the process that gives the slots out."""
 
     def __init__(self, ledger: "Ledger", *, own: PeerId) -> None:
         self._ledger = ledger
@@ -108,7 +108,7 @@ class Lending:
         return self.lend(services, background=request.background)
 
     def lend(self, services: Sequence[Service], *, background: bool) -> Service | None:
-        """Do what `take` does: here it needs no waiting."""
+        """Do what `take` does, which needs no waiting here."""
         for service in services:
             worker = self._worker(service)
             if worker is None:
@@ -135,15 +135,15 @@ class Lending:
         return self._noted(granted, background=request.background)
 
     def give_back(self, service: Service) -> None:
-        """Hand a slot to whoever is next."""
+        """Hand a slot to the next waiting request, or free it."""
         self._ledger.release(service)
 
     def took(self, model: str, seconds: float) -> None:
-        """Learn how long a slot was taken by a request for a model."""
+        """Learn for how many seconds a slot was taken by a request for a model."""
         self._ledger.waiting.took(model, seconds)
 
     def _noted(self, service: Service, *, background: bool) -> Service:
-        """Return whose slot is lent; the answer is seen by the borrower alone, so who asked is noted now."""
+        """Return the worker whose slot is lent. Only the borrower sees the answer, so a foreground request is noted now."""
         if not background:
             self._ledger.note_asked(service)
         return service
@@ -154,5 +154,5 @@ class Lending:
 
 
 def needs_slot(candidate: Candidate) -> bool:
-    """Say whether a candidate is a worker of this machine that takes only so many requests at one time."""
+    """Return whether a candidate is a worker of this machine with a bound on its requests at one time."""
     return candidate.worker is not None and candidate.worker.capacity > 0

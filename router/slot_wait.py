@@ -1,11 +1,11 @@
 """Wait for a slot of a local worker, in the queue of `router.state.queue`.
 
-A slot that comes free goes from hand to hand: it is never free between two requests, so nobody who comes later takes it.
+A slot that comes free is handed directly to the next request: it is never free between two, so no later request takes it.
 
-Slots that are still taken though nobody waits for an answer any more, because their workers work on.
+`Lingering` keeps the slots of cancelled requests that their workers work on.
 
-Some workers finish what was cancelled. Their slots are free when the worker is, or after a bounded time: till then another
-request would only wait there, where it cannot be seen.
+Some workers finish what was cancelled. Their slots are free when the worker is, or after a bounded time: until then another
+request would only wait at the worker, where it cannot be seen.
 """
 
 import asyncio
@@ -25,30 +25,30 @@ LONGEST = 30.0
 """Seconds after which a slot is given back whatever its worker does."""
 
 MAX_NOTES = 4_096
-"""Requests that were left and whose slots nobody gave back yet; beyond that their slots come free at once."""
+"""Cancelled requests that are noted before their slots are kept; beyond that, their slots come free at once."""
 
 Free = Callable[[], Awaitable[object]]
 """Returns once a worker is free again."""
 
 
 class Lingering:
-    """What dialects note as they leave a request, and what becomes of its slot. Lives on one event loop."""
+    """What dialects note when they leave a request early, and what becomes of its slot. Lives on one event loop."""
 
     def __init__(self, crew: BackgroundTasks, longest: float = LONGEST) -> None:
-        """The crew runs work until it ends or the node does."""
+        """`crew` runs tasks until they end or the node does."""
         self._crew = crew
         self._longest = longest
         self.noted: defaultdict[Service, list[Free]] = defaultdict(list)
         self.kept = 0
-        """How many slots are taken now for which nobody waits."""
+        """Number of slots that are taken now by requests that no caller waits for."""
 
     def note(self, service: Service, free: Free) -> None:
-        """A request to a worker is left before its end, and its worker may go on with it until `free` returns."""
+        """Note that a request was left before its end, and that its worker may go on with it until `free` returns."""
         if sum(map(len, self.noted.values())) < MAX_NOTES:
             self.noted[service].append(free)
 
     def keeps(self, service: Service, slots: "Slots") -> bool:
-        """Say whether the slot of a request that is over stays taken; then it is released later."""
+        """Return whether the slot of an ended request stays taken; if so, it is released later."""
         if service not in self.noted:
             return False
         free = self.noted[service].pop()
@@ -73,31 +73,31 @@ class Slots(Protocol):
     """The slots of this machine's workers."""
 
     def release(self, service: Service) -> None:
-        """Hand a slot to whoever is next, or give it back."""
+        """Hand a slot to the next waiting request, or free it."""
 
 
 class SlotWaits:
-    """The requests that wait, on one event loop."""
+    """The requests that wait for a slot, on one event loop."""
 
     def __init__(self, settings: RouterSettings, slots: Slots) -> None:
-        """`slots` take one back that was handed to somebody who has left."""
+        """`slots` takes back a slot that was handed to a request that has left."""
         self._queues = Queues(places=settings.queue)
         self._patience = settings.queue_timeout
         self._slots = slots
         self.claims: dict[Ticket, asyncio.Future[Service]] = {}
-        """Who waits. While that is nobody, `hand_over` does nothing."""
+        """The waiting requests. While there are none, `hand_over` does nothing."""
         self.took = self._queues.took
 
     def lengths(self) -> Mapping[Service, int]:
-        """Return how many wait for each worker; one that would do with several counts at each, and background ones nowhere.
+        """Return how many requests wait for each worker; one that accepts several counts at each, a background one nowhere.
 
-        Whoever reads this has to know how many come before a request that somebody waits for.
+        Readers need to know how many requests come before a foreground one.
         """
         ahead = (ticket.accepts for ticket in self.claims if not ticket.background)
         return Counter(service for accepts in ahead for service in accepts)
 
     async def turn(self, request: Request, full: Sequence[Candidate]) -> Service:
-        """Wait until a slot of one of these workers is handed to this request, and return whose; raise `NoCapacity`."""
+        """Wait until a slot of one of these workers is handed to this request, and return which; raise `NoCapacity`."""
         slots = sum(c.worker.capacity for c in full if c.worker)
         behind = request.background
         ahead = self._queues.expected_wait(request.model, slots=slots, background=behind)
@@ -125,7 +125,7 @@ class SlotWaits:
             ) from error
         except asyncio.CancelledError:
             if _came(turn):
-                # Its turn came in the very moment in which its caller left.
+                # Its turn came at the very moment at which its caller left.
                 self._slots.release(turn.result())
             raise
         finally:
@@ -133,14 +133,14 @@ class SlotWaits:
             self.claims.pop(joined.ticket, None)
 
     def hand_over(self, worker: Service, *, beyond: bool = False, background: bool = True) -> bool:
-        """Give a slot that would be free to whoever is next; return whether there was somebody.
+        """Hand a slot that would come free to the next waiting request; return whether there was one.
 
-        `beyond` says that it is none: its request came on top of what the worker takes at one time. `background` says whether
+        `beyond` says that it is no slot: its request was one more than the worker takes at one time. `background` says whether
         a background request may have it.
         """
         while not beyond and (ticket := self._queues.freed(worker, background=background)):
             turn = self.claims.pop(ticket)
-            # Whoever was cancelled has not had the time to leave the queue.
+            # A cancelled request may not have had the time to leave the queue.
             if not turn.done():
                 turn.set_result(worker)
                 return True

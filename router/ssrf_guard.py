@@ -1,9 +1,9 @@
 """SSRF guard: the addresses that workers may have.
 
-On this machine, never at a port of the node's own, or in a network that the operator named.
+Workers may be on this machine or in a network that the operator named, but never at a port of the node's own.
 
-Asked when a worker is registered, and again of the very address that is about to be connected to: what a name leads to may
-have changed since, and so may this machine's addresses and the node's own ports.
+The guard checks when a worker is registered, and again the very address that is about to be connected to: what a name resolves
+to may have changed since, and so may this machine's addresses and the node's own ports.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,24 +22,24 @@ def networks_of(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an IP literal is loopback, an IPv4 address in IPv6's clothes included."""
+    """Return whether an IP literal is loopback, including an IPv4-mapped IPv6 address."""
     read = _address(address)
     return read is not None and read.is_loopback
 
 
 @dataclass(frozen=True, slots=True)
 class Premises:
-    """What is allowed: `is_own` knows this machine's names and addresses, `own_ports` where this node listens now."""
+    """The allowed addresses: `is_own` knows this machine's names and addresses, `own_ports` where this node listens now."""
 
     is_own: Callable[[str], bool] = is_loopback
     own_ports: Callable[[], Iterable[int]] = tuple
     networks: tuple[Network, ...] = ()
 
     def objection(self, host: str, port: int) -> str:
-        """Say why no worker may stand at a host and port, empty when one may; no name is looked up."""
+        """Return why no worker may be at a host and port, empty if one may; no name is resolved."""
         if not self.is_own(host) and not self._listed(host):
             return ELSEWHERE
-        # On any of its addresses: a listener may stand on all of them.
+        # At any of the addresses: a listener may be bound to all of them.
         return OURSELVES if port in self.own_ports() else ""
 
     def _listed(self, host: str) -> bool:

@@ -14,7 +14,7 @@ from router.slot_lending import needs_slot
 
 
 class _Starters(dict[str, Starter | None]):
-    """What sends requests at once, by the name of a dialect; `None` for one that cannot."""
+    """The dialects that send requests at once, by name; `None` for one that cannot."""
 
     def __init__(self, dialects: Mapping[str, Dialect]) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Starting:
         self._starters = _Starters(desk.dialects)
 
     def start(self, request: Request) -> Attempt | None:
-        """Choose whom to ask, and send the request now where that can be done; see `Router.start`."""
+        """Choose a candidate, and send the request now if that is possible; see `Router.start`."""
         ordered = self._choosing.at_once(request)
         if ordered is None:
             return None
@@ -56,7 +56,7 @@ class Starting:
             asked = as_asked(attempt)
         call = None if starter is None else starter.prepare(asked, candidate)
         connection = None if call is None else call.place.idle()
-        # Whoever is chosen next is chosen by books that have this one.
+        # Booked at once, so that the next choice counts this attempt.
         attempt.begin()
         if call is not None and connection is not None:
             if candidate.in_flight:
@@ -65,7 +65,7 @@ class Starting:
         return attempt
 
     def whole(self, first: Attempt) -> Answer | None:
-        """Return the answer that has come, if it came in one piece and only needs to be passed on."""
+        """Return the answer, if it has come in one piece and only needs to be passed on."""
         starter, reply = self._starters[first.candidate.dialect], first.reply
         if starter is None or reply is None:
             return None

@@ -1,9 +1,9 @@
 """Check of a silent local worker: carries out the decisions of `router.state.stuck`.
 
-Inquiry about a worker of which nobody registered more: how many requests it takes at one time, where its dialect tells.
+`Inquiry` asks a worker without a registered bound how many requests it takes at one time, if its dialect can tell.
 
-It is asked once it has several requests, since before that it makes no difference, and again now and then: a worker may be
-started anew with other settings.
+It asks once the worker has several requests, since before that it makes no difference, and again now and then: a worker may be
+restarted with other settings.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ AGAIN = 600.0
 """Seconds after which a worker is asked again."""
 
 MAX_WORKERS = 4_096
-"""Workers that are remembered to have been asked; the one asked longest ago makes room, and is asked once more."""
+"""Workers that are remembered as asked; beyond that, the one asked longest ago is evicted, and is asked once more."""
 
 
 class Inquiry:
-    """Asks workers, beside the requests and never in their way. Lives on one event loop."""
+    """Queries to workers, in the background and never in the way of requests. Lives on one event loop."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Inquiry:
         now: Clock,
         crew: BackgroundTasks,
     ) -> None:
-        """The limits take in what a dialect was told; the crew runs the work."""
+        """`limits` takes in what a dialect was told; `crew` runs the queries."""
         self._dialects = dialects
         self._limits = limits
         self._now = now
@@ -45,7 +45,7 @@ class Inquiry:
         self._asked: dict[tuple[str, str, Key], float] = {}
 
     def is_due(self, worker: Worker) -> bool:
-        """Say whether it is time to ask a worker."""
+        """Return whether it is time to ask a worker."""
         return self._now() - self._asked.get(_which(worker), -AGAIN) >= AGAIN
 
     def about(self, worker: Worker) -> None:
@@ -67,16 +67,16 @@ class Inquiry:
 
 
 def _which(worker: Worker) -> tuple[str, str, Key]:
-    # Texts are hashed sooner than a worker, and every request looks one up.
+    # Strings are hashed faster than a worker, and every request looks one up.
     return worker.api, worker.dialect, worker.service.key
 
 
 GRAIN = 0.5
-"""Seconds between two looks at the workers that have stopped."""
+"""Seconds between two checks of the workers that have stopped."""
 
 
 class Vigil:
-    """Asks workers, each once at one time. Lives on one event loop."""
+    """Probes of workers, at most one of each at a time. Lives on one event loop."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Vigil:
         now: Clock,
         crew: BackgroundTasks,
     ) -> None:
-        """The crew runs work until it ends or the node does."""
+        """`crew` runs tasks until they end or the node does."""
         self._silence = silence
         self._dialects = dialects
         self._now = now
@@ -94,17 +94,17 @@ class Vigil:
         self._timer: asyncio.TimerHandle | None = None
 
     def look(self, candidate: Candidate) -> None:
-        """Ask a worker that somebody waits for, if it is time to."""
+        """Probe a worker that a request waits for, if it is time to."""
         worker = candidate.worker
         if worker is not None and self._silence.wants_asking(worker.api, self._now()):
             self._crew.spawn(self._ask(worker))
 
     def silent(self, worker: Worker) -> bool:
-        """Say whether a worker answers nothing any more."""
+        """Return whether a worker no longer answers anything."""
         return self._silence.silent(worker.api)
 
     async def alive(self, worker: Worker) -> bool:
-        """Ask a worker something small, in bounded time; say whether it answered."""
+        """Probe a worker, in bounded time; return whether it answered."""
         dialect = self._dialects.get(worker.dialect)
         return dialect is not None and await dialect.alive(worker)
 
@@ -128,39 +128,39 @@ class Vigil:
         for address, worker in self._stopped.items():
             if self._silence.wants_asking(address, self._now()):
                 self._crew.spawn(self._ask(worker))
-        # Nothing has stopped: nothing to look at.
+        # Without a stopped worker there is nothing to check.
         if self._stopped:
             self._watch()
 
 
 class WorldLookout:
-    """Sees whether candidates live: workers of this machine by a vigil, peers by the world."""
+    """Observer of whether candidates are alive: workers of this machine by a vigil, peers by the world."""
 
     def __init__(self, vigil: Vigil, world: World) -> None:
         self._vigil = vigil
         self._world = world
 
     def look_at(self, candidate: Candidate) -> None:
-        """Have a peer or worker asked, as often as it thinks fit."""
+        """Have a peer or worker probed; the vigil and the world limit how often."""
         if candidate.worker is None:
             self._world.look_at(candidate.node)
         else:
             self._vigil.look(candidate)
 
     def is_silent(self, candidate: Candidate) -> bool:
-        """Say that it did not answer."""
+        """Return whether it did not answer."""
         worker = candidate.worker
         return (
             self._world.is_silent(candidate.node) if worker is None else self._vigil.silent(worker)
         )
 
     def is_trusted(self, candidate: Candidate) -> bool:
-        """Say that it may be asked instead."""
+        """Return whether it may be asked instead."""
         if candidate.worker is not None:
             return not self._vigil.silent(candidate.worker)
         return self._world.presence_of(candidate.node) is Presence.ALIVE
 
     def is_cut_off(self, candidate: Candidate) -> bool:
-        """Say that it lives, but that its answers do not come here."""
+        """Return whether it lives, but its answers do not arrive here."""
         presence = self._world.presence_of(candidate.node)
         return candidate.worker is None and presence is Presence.UNREACHABLE

@@ -1,6 +1,6 @@
 """Trace of one request: its ids and its attempts, from which spans are made at its end.
 
-Only a request that is traced has one. No words of the request, and none of an error: both may quote what was said.
+Only a request that is traced has one. It holds no text of the request or of an error: both may quote the conversation.
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from router.select.candidates import Candidate
 from router.select.weights import expectations
 
 MOST_ATTEMPTS = 32
-"""Attempts of one request that are noted: a stream that goes on often has more, and its later parts are left out."""
+"""Attempts of one request that are noted: a stream that is often continued has more, and its later parts are left out."""
 
 SAMPLED = 1
 """The flag of a `traceparent` by which a caller says that the trace is recorded (W3C Trace Context, 3.2.2.5.1)."""
 
 
 class SpanIds(Protocol):
-    """Where ids of spans come from."""
+    """Source of span ids."""
 
     def span(self) -> str:
         """Return the id of a new span, 16 hexadecimal digits."""
@@ -34,10 +34,10 @@ def parent_of(trace: str, span: str, flags: str) -> str:
 
 @dataclass(slots=True)
 class AttemptTrace:
-    """One attempt. Times are of the router's clock, 0 for what has not happened.
+    """One attempt. Times are of the router's clock, 0 for events that have not happened.
 
-    `call` is the id of the span of the call to this machine's worker; none where another node is asked. `others` is how many
-    could be asked instead, `expected` the seconds that it was expected to take, negative where nobody knows.
+    `call` is the id of the span of the call to this machine's worker, empty if another node is asked. `others` is the number of
+    other candidates, `expected` the seconds that the attempt was expected to take, negative if unknown.
     """
 
     id: str
@@ -50,7 +50,7 @@ class AttemptTrace:
     first_byte: float = 0.0
     ended: float = 0.0
     route: str = ""
-    """How the answer came; nothing where none did."""
+    """How the answer came; empty if none did."""
     status: int = 0
     usage: Usage | None = None
     error: str = ""
@@ -61,7 +61,7 @@ class AttemptTrace:
         self.route, self.status, self.first_byte = route, status, now
 
     def over(self, error: Exception | None, usage: Usage | None, now: float) -> None:
-        """Note the end, what it failed with, and what it took."""
+        """Note the end, the error, and the token usage."""
         self.ended, self.usage = now, usage
         self.error = "" if error is None else type(error).__name__
 
@@ -100,6 +100,6 @@ class Trace:
         return made
 
     def onward(self, passed: PassedHeaders, attempt: AttemptTrace) -> PassedHeaders:
-        """Return the headers that travel with one attempt: whoever is asked is a child of its span."""
+        """Return the headers that travel with one attempt: the receiver's span is a child of the attempt's."""
         parent = parent_of(self.id, attempt.call or attempt.id, self.flags)
         return PassedHeaders({**passed, PARENT: parent})

@@ -8,11 +8,11 @@ from registry.wire import MAX_CONTEXT, is_name
 from router.workers import Worker
 
 MAX_MODELS = 1_000
-"""The most models that are read of one worker; the rest of a longer list is left."""
+"""The most models that are read of one worker; the rest of a longer list is ignored."""
 
 MAX_SOFTWARE_CHARACTERS = 64
 MOST_SLOTS = 65_535
-"""More requests at one time are no sensible number."""
+"""A larger number of requests at one time is not plausible."""
 
 _IN = {"text": Ability.TEXT_IN, "image": Ability.IMAGE_IN, "audio": Ability.AUDIO_IN, "video": Ability.VIDEO_IN}  # fmt: skip
 _OUT = {"text": Ability.TEXT_OUT, "image": Ability.IMAGE_OUT, "audio": Ability.AUDIO_OUT, "video": Ability.VIDEO_OUT}  # fmt: skip
@@ -21,9 +21,9 @@ MODALITIES = tuple(_IN)
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """One model that a worker says it runs: how many tokens it reads and writes, what it takes and gives, and what it is for.
+    """One model that a worker reports: how many tokens it reads and writes, its inputs and outputs, and its purpose.
 
-    `api` is where it is asked for, empty where that is where the others are; `project` is whose it is, if anybody's.
+    `api` is its own address, empty if it shares that of the others; `project` is the project that it belongs to, if any.
     """
 
     name: str
@@ -36,10 +36,10 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A worker in its own words: the program and its version, its models, how many requests it takes at one time.
+    """A worker as it describes itself: the program and its version, its models, how many requests it takes at one time.
 
-    `output` is the longest answer in tokens. `limits` are other bounds that its protocol tells, under the protocol's names.
-    `fault` says why it would answer nobody, such as a wrong key.
+    `output` is the longest answer in tokens. `limits` are other bounds that its protocol reports, under the protocol's names.
+    `fault` says why it would answer no request, such as a wrong key.
     """
 
     software: str = ""
@@ -50,7 +50,7 @@ class Described:
     fault: str = ""
 
     def of(self, worker: Worker) -> Offered:
-        """Return what it says of one of its models; who runs a single one means that, under whatever name it is registered."""
+        """Return what it reports of a registered model; a worker with a single model means that one, under any name."""
         name = worker.own_model
         for wanted in (name, f"{name}:latest"):
             if found := [model for model in self.models if model.name == wanted]:
@@ -59,7 +59,7 @@ class Described:
 
 
 def taught(worker: Worker, said: Offered) -> Worker:
-    """Return a worker with what it said of itself, where its operator said nothing."""
+    """Return a worker completed by what it reported of itself, where its operator registered nothing."""
     service = worker.service
     told = service.abilities & ~(PROTOCOLS | Ability.OWN_PATH)
     known = replace(
@@ -71,7 +71,7 @@ def taught(worker: Worker, said: Offered) -> Worker:
 
 
 def models_of(found: Iterable[Offered]) -> tuple[Offered, ...]:
-    """Return models whose names can be, each once of each type."""
+    """Return the models with valid names, each once for each type."""
     models: dict[tuple[str, ModelType | None], Offered] = {}
     for model in found:
         if len(models) >= MAX_MODELS:
@@ -82,26 +82,26 @@ def models_of(found: Iterable[Offered]) -> tuple[Offered, ...]:
 
 
 def count_of(said: object, most: int = MAX_CONTEXT) -> int:
-    """Return a number of things, 0 for what is none."""
+    """Return a count from 1 to `most`, 0 for anything else."""
     if not isinstance(said, int) or isinstance(said, bool):
         return 0
     return said if 0 < said <= most else 0
 
 
 def first_count(said: Mapping[str, object], *names: str) -> int:
-    """Return the first of these fields that is a number of tokens, 0 where none is."""
+    """Return the first of these fields that is a number of tokens, 0 if none is."""
     return next(filter(None, (count_of(said.get(name)) for name in names)), 0)
 
 
 def text_of(said: object, most: int = MAX_SOFTWARE_CHARACTERS) -> str:
-    """Return a short text that may be shown, `""` for what is none."""
+    """Return a short printable text, `""` for anything else."""
     if not isinstance(said, str) or not said.isprintable():
         return ""
     return said.strip()[:most]
 
 
 def abilities_of(inputs: object, outputs: object) -> Ability:
-    """Read two lists of words such as `text` and `image`; others say nothing."""
+    """Read two lists of words such as `text` and `image`; unknown words are ignored."""
     found = Ability.NOT_SAID
     for said, words in ((inputs, _IN), (outputs, _OUT)):
         for word in said if isinstance(said, list) else ():

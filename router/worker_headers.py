@@ -1,6 +1,6 @@
 """HTTP headers that a worker gets with every request, and the sources of their values.
 
-A value is said as it is sent, or names a file by `@/path`, alone or after a word (`Bearer @/run/secrets/key`): then the file's
+A value is given as it is sent, or names a file by `@/path`, alone or after a word (`Bearer @/run/secrets/key`): then the file's
 first line is read anew for each request, so that a key need not be stored here and may change. No value is ever logged or shown.
 """
 
@@ -15,9 +15,9 @@ from router.workers import Worker
 
 MAX_HEADERS = 16
 MAX_HEADERS_BYTES = 4096
-"""The most headers of one worker, and bytes of all their names and values; of each value that comes out of a file too."""
+"""Most headers of one worker, and most bytes of all their names and values; a value from a file has the same bound."""
 
-# What HTTP and gRPC both take for a name.
+# Names that both HTTP and gRPC accept.
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 _NAMED = re.compile(r"(|[!-~]* )@(/.*)")
@@ -33,11 +33,11 @@ _OF_A_CONNECTION = frozenset(
         "trailer", "transfer-encoding", "upgrade",
     }
 )  # fmt: skip
-"""What concerns one connection alone (RFC 9110 7.6.1)."""
+"""Hop-by-hop headers, which concern one connection alone (RFC 9110 7.6.1)."""
 
 
 def objection(name: str, value: str) -> str:
-    """Say why a header cannot be sent with every request, nothing when it can; the value is not repeated."""
+    """Return why a header cannot be sent with every request, empty if it can; the value is not quoted."""
     if not _NAME.fullmatch(name):
         return f"{name[:64]!r} is not a header name: at most 64 of a-z, 0-9, '.', '_' and '-'"
     if name in _OURS or name in _OF_A_CONNECTION or name.startswith((PREFIX, "grpc-")):
@@ -64,7 +64,7 @@ def files(worker: Worker) -> list[str]:
 
 
 def read(worker: Worker) -> Mapping[str, str]:
-    """Return the headers to send to a worker, as of now, by lower-case names; raise `WorkerFailed` where a file does not tell."""
+    """Return the headers to send to a worker now, by lower-case name; raise `WorkerFailed` if a file cannot be used."""
     return {name: _value(name, value) for name, value in worker.headers}
 
 
@@ -75,7 +75,7 @@ def _value(name: str, value: str) -> str:
     try:
         found = _first_line(named[2])
     except (OSError, ValueError) as error:
-        # The path is the operator's business, and this message reaches callers.
+        # Without the path: it is the operator's business, and this message reaches callers.
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise WorkerFailed(
             f"the file of the worker's header {name!r} cannot be read: {why}"
@@ -86,7 +86,7 @@ def _value(name: str, value: str) -> str:
 
 
 def _first_line(path: str) -> str:
-    # Without O_NONBLOCK a pipe put in the file's place would hold everybody up.
+    # Without O_NONBLOCK, a pipe put in the file's place would block all requests.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

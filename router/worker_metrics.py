@@ -1,6 +1,6 @@
 """Metrics that workers report: a few figures under common names, queried when somebody reads the node's metrics.
 
-They show what no node knows: who else asks a worker, and how fast it is by its own clock.
+They show what no node knows: a worker's requests from elsewhere, and how fast it is by its own clock.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ from router.errors import WorkerFailed
 from router.workers import Worker
 
 FRESH = 5.0
-"""Seconds for which what was told is told again: whoever looks often asks no worker more often than that."""
+"""Seconds for which a result is cached, so that frequent readers do not query the worker each time."""
 
 AGAIN = 600.0
-"""Seconds after which a worker is asked once more that has no such figures."""
+"""Seconds after which a worker without such figures is queried again."""
 
 AT_ONCE = 32
-"""Workers that are asked at one time."""
+"""Workers that are queried at one time."""
 
 
 class Figure(StrEnum):
-    """What a worker may tell; the label of `modelvine_worker_tells`."""
+    """Figure that a worker may report; the label of `modelvine_worker_tells`."""
 
     QUEUED = "queued"
     """Requests that wait there."""
@@ -49,11 +49,11 @@ class TellsLoad(Protocol):
     """A dialect whose protocol has such figures."""
 
     async def figures(self, worker: Worker) -> Told | None:
-        """Ask within `ALIVE_SECONDS`; return nothing where none came now, `None` where the worker has none at all."""
+        """Query within `ALIVE_SECONDS`; return an empty mapping if none came now, `None` if the worker has none at all."""
 
 
 class Figures:
-    """Asks the workers of this machine, each seldom."""
+    """Cache of the figures of this machine's workers, which are seldom queried."""
 
     def __init__(self, dialects: Mapping[str, Dialect], now: Clock) -> None:
         self._dialects = dialects
@@ -63,9 +63,9 @@ class Figures:
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def of(self, workers: Iterable[Worker]) -> Mapping[Service, Told]:
-        """Return what these workers tell, those that tell something; what is told of others is forgotten."""
+        """Return the figures of those of these workers that report any; the cached ones of other workers are dropped."""
         asked = list(workers)
-        # Who comes while somebody looks waits, and then finds what that one was told.
+        # A reader that comes during a query waits, and then finds its results.
         async with self._looking:
             await asyncio.gather(*map(self._ask, asked))
             self._told = {worker: self._told[worker] for worker in asked if worker in self._told}
@@ -87,12 +87,12 @@ class Figures:
 
 
 def known(told: Mapping[Figure, float]) -> Told:
-    """Leave out what is no amount: the words are a worker's."""
+    """Leave out values that are not valid amounts: they come from a worker."""
     return {figure: value for figure, value in told.items() if isfinite(value) and value >= 0}
 
 
 def in_text(text: bytes, names: Mapping[str, Figure]) -> Told:
-    """Read figures by their names in Prometheus' text format, each the sum of its series; others are passed over."""
+    """Read figures by their names in Prometheus' text format, each the sum of its series; others are ignored."""
     found: dict[Figure, float] = {}
     for name, figure in names.items():
         series = rf"^{re.escape(name)}(?:\{{[^\n]*\}})? +(\S{{1,40}})".encode()

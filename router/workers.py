@@ -12,10 +12,10 @@ from registry.records import Key, Service
 
 Scalar = str | bool | int | float
 Option = Scalar | list[Scalar]
-"""What one option of loading a model may be."""
+"""Value of one option for loading a model."""
 
 Template = Literal["", "worker", "chatml", "llama3", "plain"]
-"""How messages become the one text that some workers want; nothing said: their dialect decides."""
+"""How messages become the single text that some workers need; if empty, their dialect decides."""
 
 TEMPLATES: tuple[Template, ...] = get_args(Template)
 
@@ -25,10 +25,10 @@ class Worker:
     """One replica of one model on this machine.
 
     `api` is the URL that was registered: a base (`http://127.0.0.1:8080`, `…/v1`) or a full endpoint. `model` is the
-    worker's own name for the model, empty when it is the registered one. `capacity` is the number of requests that it
-    takes at one time, 0 when that is not known. `load` is the JSON object of options to load the model with, where the
-    worker's protocol has that: as text, for 1 and true are one to Python. `headers` are sent with every request, see
-    `router.worker_headers`. `template` is how a chat becomes one text where the worker wants that.
+    worker's own name for the model, empty if it is the registered one. `capacity` is the number of requests that it
+    takes at one time, 0 if that is not known. `load` is the JSON object of options to load the model with, if the
+    worker's protocol has that: as text, since 1 and true are equal in Python. `headers` are sent with every request, see
+    `router.worker_headers`. `template` is how a chat becomes one text, if the worker needs that.
     """
 
     service: Service
@@ -42,7 +42,7 @@ class Worker:
 
     @property
     def key(self) -> Key:
-        """What tells one worker from another: project, model, cid, type."""
+        """Identity of the worker: project, model, cid, type."""
         return self.service.key
 
     @property
@@ -68,7 +68,7 @@ class Workers:
 
     @classmethod
     def of(cls, workers: Iterable[Worker]) -> "Workers":
-        """Make a table; of two workers with one key the later counts."""
+        """Make a table; of two workers with the same key, the later counts."""
         by_key = {worker.key: worker for worker in workers}
         by_name: dict[str, tuple[Worker, ...]] = {}
         for worker in by_key.values():
@@ -83,5 +83,5 @@ class Workers:
         return len(self.by_key)
 
     def services(self) -> tuple[Service, ...]:
-        """What the world may know of this table, in a stable order."""
+        """Return what other nodes may know of this table, in a stable order."""
         return tuple(sorted(worker.service for worker in self.by_key.values()))

@@ -1,6 +1,6 @@
 """World of a router: what it can see of its node and of other nodes, and what it reports of attempts.
 
-Each attribute is an immutable snapshot as of the moment in which it is read: whoever decides reads it once.
+Each attribute is an immutable snapshot as of the moment at which it is read: code that decides by it reads it once.
 """
 
 from dataclasses import dataclass, field
@@ -33,16 +33,16 @@ class World(Protocol):
         """Whether this node takes no new requests."""
 
     def presence_of(self, node: PeerId) -> Presence:
-        """Say whether a node lives, and is reached from here."""
+        """Return whether a node lives, and can be reached from here."""
 
     def absence_of(self, node: PeerId) -> float:
-        """Return the seconds for which a node has not been heard that is lost or has left."""
+        """Return the seconds for which a node that is lost or has left has not been heard."""
 
     def is_silent(self, node: PeerId) -> bool:
-        """Say whether a node did not answer when it was looked at."""
+        """Return whether a node did not answer when it was probed."""
 
     def look_at(self, node: PeerId) -> None:
-        """Have a node probed for which a request waits, as often as the registry thinks fit."""
+        """Have a node probed that a request waits for; the registry limits how often."""
 
     def observe(self, outcome: Outcome) -> None:
         """Take in how an attempt went."""
@@ -58,19 +58,19 @@ class LoneWorld:
     draining: bool = False
 
     def presence_of(self, node: PeerId) -> Presence:  # noqa: ARG002 (a World)
-        """Take everybody for alive."""
+        """Return that any node is alive."""
         return Presence.ALIVE
 
     def absence_of(self, node: PeerId) -> float:  # noqa: ARG002
-        """Miss nobody."""
+        """Return that no node is absent."""
         return 0.0
 
     def is_silent(self, node: PeerId) -> bool:  # noqa: ARG002
-        """Find nobody silent."""
+        """Return that no node is silent."""
         return False
 
     def look_at(self, node: PeerId) -> None:
-        """Look at nobody."""
+        """Probe no node."""
 
     def observe(self, outcome: Outcome) -> None:
         """Take nothing in."""

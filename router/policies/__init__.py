@@ -1,8 +1,8 @@
 """Load-balancing policies: the order of candidates. One file per policy, found by its module name.
 
-A policy module's docstring is what users read of it; it defines `create() -> Policy`. A policy knows nothing of dialling, and
-leaves to `in_order` what holds for all of them: the trusted come before those in doubt. To order is to say whom one would
-ask, and people ask that too: what a policy learns, it learns from `begun`.
+A policy module's docstring is its user documentation; the module defines `create() -> Policy`. A policy knows nothing of
+connections, and leaves to `in_order` what holds for all policies: trusted candidates come before those in doubt. `order` must
+not change a policy's state, since it is also called to explain choices to people: a policy learns only from `begun`.
 """
 
 import pkgutil
@@ -18,10 +18,10 @@ from router.select.weights import keeps_to_slots, late
 
 
 class Policy(Protocol):
-    """One way to choose. A policy derives from this class, for what it has no view on.
+    """Load-balancing policy. A policy derives from this class, for its defaults.
 
-    One that `samples` looks at a few candidates that were drawn; the others want to know everybody. For one that `compares`
-    what candidates cost, nodes are asked how busy they are before a long request.
+    One that `samples` gets a few drawn candidates if there are many; the others get all. For one that `compares` what
+    candidates cost, nodes are asked for their load before a long request.
     """
 
     samples: bool = False
@@ -33,7 +33,7 @@ class Policy(Protocol):
         """Return all candidates, the first to be tried first."""
 
     def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:
-        """Say in a few words what speaks for or against one of these candidates, for people."""
+        """Describe briefly what speaks for or against one of these candidates, for people."""
 
     def figures(
         self,
@@ -41,11 +41,11 @@ class Policy(Protocol):
         candidate: Candidate,  # noqa: ARG002
         among: Sequence[Candidate],  # noqa: ARG002
     ) -> Mapping[str, float]:
-        """Return by name what `why` is made of besides load, for machines; by default there is nothing else."""
+        """Return by name the figures behind `why` besides load, for machines; none by default."""
         return {}
 
     def begun(self, request: Request) -> None:  # noqa: ARG002
-        """Take in that the request is sent out in the order that was just returned; by default nothing is learnt from it."""
+        """Take in that the request is sent in the order that was just returned; do nothing by default."""
         return
 
 
@@ -57,14 +57,14 @@ _RANK = attrgetter("rank")
 
 
 def load(name: str) -> Policy:
-    """Make the policy of that name; raise `ValueError` that lists the names there are."""
+    """Make the policy of that name; raise a `ValueError` that lists the known names."""
     if name not in NAMES:
         raise ValueError(f"there is no policy {name!r}; known are: {', '.join(NAMES)}")
     return cast("Policy", import_module(f"{__name__}.{name}").create())
 
 
 def summary(name: str) -> str:
-    """Return the first sentence of what a policy says of itself."""
+    """Return the first paragraph of a policy's docstring."""
     doc = import_module(f"{__name__}.{name}").__doc__ or ""
     return doc.partition("\n\n")[0].replace("\n", " ").strip()
 
@@ -72,7 +72,7 @@ def summary(name: str) -> str:
 def in_order(
     policy: Policy, request: Request, candidates: Sequence[Candidate], random: Chance
 ) -> Sequence[Candidate]:
-    """Order candidates by a policy, and before all by how far they can be trusted, see `Candidate.rank`."""
+    """Order candidates first by how far they can be trusted (see `Candidate.rank`), then by a policy."""
     if len(candidates) < 2:
         return candidates
     ranks = {*map(_RANK, candidates)}
@@ -85,9 +85,9 @@ def in_order(
 def _ordered(
     policy: Policy, request: Request, candidates: Sequence[Candidate], random: Chance
 ) -> Sequence[Candidate]:
-    """Order those who are trusted alike: who will miss the time that the caller wants comes after who will not.
+    """Order candidates of one rank: those that will miss the caller's target time come last.
 
-    For sessions of a batch so does who has no slot free.
+    For sessions of a batch, candidates without a free slot come after those with one.
     """
     ordered = policy.order(request, candidates, random)
     if keeps_to_slots(request):

@@ -1,6 +1,6 @@
 """Local workers first, in the order of their load; then other nodes, by power of few choices.
 
-For machines with a worker of their own that should serve their own callers: no hop, and nothing of the request leaves.
+For machines with a worker of their own that should serve their own callers: no hop, and no part of a request leaves it.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from router.select.candidates import Candidate
 
 
 class LocalFirst(Policy):
-    """Stays at home where it can."""
+    """Policy that prefers local workers."""
 
     samples = True
     compares = True

@@ -1,12 +1,12 @@
 """Power of few choices: draw three replicas, weighted by capacity, and try the one with the shortest expected time first.
 
-How long a request takes is what the machine's node has learnt from answers (`x-modelvine-service-time`), with the wait for a
-slot: ours in flight there and those of others that its node reported, which count the less the older the report is. Where no
-service times are known, the less loaded is first. Everybody draws for themselves, so nobody herds to one best machine, and a
-stale report misleads only a part of the draws.
+The expected time is what the replica's node has learnt from answers (`x-modelvine-service-time`), plus the wait for a slot:
+from this node's requests in flight there and those of others that its node reported, which count the less the older the
+report is. If no service times are known, the less loaded is first. Each node draws for itself, so nodes do not herd to one
+best machine, and a stale report misleads only a part of the draws.
 
-Of a conversation two of the three are drawn by its key, on every node alike, and whoever has read its beginning joins them:
-what is in a cache need not be read, and that saves seconds which are compared with those of waiting.
+For a conversation, two of the three are drawn by its key, the same on every node, and replicas that have read its beginning
+join them: what is in a cache need not be read, and the seconds saved are compared with those of waiting.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,17 +19,17 @@ from router.select.rendezvous import by_key, key_of
 from router.select.weights import COST, PART, draw, drawn, prospects, worth_keeping
 
 _CHOICES = 3
-"""Two are enough for machines that are alike; among unlike ones a third finds a quick one more often."""
+"""Two are enough for machines that are alike; among unlike ones, a third finds a fast one more often."""
 
 _BY_KEY = 2
-"""Of a conversation so many are drawn by its key. The third is drawn by chance: keys may be unlike in load."""
+"""Candidates drawn by the key of a conversation. The third is drawn at random: keys may differ in load."""
 
 _ORDERED = 5
-"""Candidates that are compared: hardly a request is tried more often, and the others stay as they were drawn."""
+"""Candidates that are compared: hardly any request is tried more often, and the others stay as they were drawn."""
 
 
 class FewChoices(Policy):
-    """Compares the few that are drawn first, then those left and the next."""
+    """Policy that compares the few that are drawn first, then those left and the next."""
 
     samples = True
     compares = True
@@ -37,9 +37,9 @@ class FewChoices(Policy):
     def order(
         self, request: Request, candidates: Sequence[Candidate], random: Chance
     ) -> Sequence[Candidate]:
-        """Return the candidates, the best of the few that are drawn first; each is drawn as often as it can bear requests.
+        """Return the candidates, beginning with the best of the few drawn first; each is drawn in proportion to its part.
 
-        The first few of a conversation are ordered by what they cost: whoever is next may know it too.
+        The first few of a conversation are ordered by cost: the next one may have read it, too.
         """
         expected = prospects(request, candidates)
         parts: list[float] = [*map(PART, expected)]
@@ -52,11 +52,11 @@ class FewChoices(Policy):
             ordered = sorted(dict.fromkeys(likely), key=costs.__getitem__)
             left = [place for place in left if place not in ordered]
         if len(left) <= _CHOICES and len({*map(costs.__getitem__, left)}) == len(left):
-            # All of them would be drawn, and no two are alike: chance has no say.
+            # All of them would be drawn, and no two cost the same: chance has no effect.
             left.sort(key=costs.__getitem__)
         elif len(ordered) < _ORDERED:
             left = [left[at] for at in drawn([parts[place] for place in left], random)]
-            # Of those that were drawn first the best, of the others and the next one again the best, and so on.
+            # The best of those drawn first, then the best of the others and the next one, and so on.
             for at in range(min(_ORDERED - len(ordered), len(left) - 1)):
                 best = min(left[at : at + _CHOICES], key=costs.__getitem__)
                 left.remove(best)
@@ -91,7 +91,7 @@ class FewChoices(Policy):
 
 
 def load_of(candidate: Candidate) -> str:
-    """Say what is known of a candidate's load."""
+    """Describe what is known of a candidate's load."""
     here, said = f"{candidate.in_flight} in flight from here", candidate.report
     if said is None or not (others := max(0, said.load.waiting - said.ours)):
         return here

@@ -9,7 +9,7 @@ from router.select.candidates import Candidate
 
 
 class RoundRobin(Policy):
-    """Begins one further each time."""
+    """Policy that begins one candidate further each time."""
 
     def __init__(self) -> None:
         self._turn = 0
@@ -20,7 +20,7 @@ class RoundRobin(Policy):
         candidates: Sequence[Candidate],
         random: Chance,  # noqa: ARG002
     ) -> Sequence[Candidate]:
-        """Return the candidates in a fixed order, begun one further than the last time."""
+        """Return the candidates in a fixed order, beginning one further than the last time."""
         ring = sorted(candidates, key=lambda c: c.key)
         start = self._turn % len(ring) if ring else 0
         return ring[start:] + ring[:start]

@@ -1,7 +1,7 @@
 """Session affinity: requests with the same `x-modelvine-session` header, or `prompt_cache_key`, go to one machine.
 
-Rendezvous hashing by slots: every node comes to the same choice without a word between them, and when a machine comes or
-goes only its own sessions move. A machine with far more than its share is passed over. Without a session: power of few
+Rendezvous hashing by slots: all nodes make the same choice without communication, and when a machine comes or goes
+only its own sessions move. A machine with far more than its share is passed over. Without a session: power of few
 choices.
 """
 
@@ -17,7 +17,7 @@ from router.select.weights import crowded, prospects, with_room_first
 
 
 class Session(Policy):
-    """Remembers nothing, and comes to the same choice each time."""
+    """Policy without state, which makes the same choice each time."""
 
     def __init__(self) -> None:
         self._without = FewChoices()
@@ -25,13 +25,13 @@ class Session(Policy):
     def order(
         self, request: Request, candidates: Sequence[Candidate], random: Chance
     ) -> Sequence[Candidate]:
-        """Return the candidates by how high they score for this session."""
+        """Return the candidates by their score for this session."""
         if not request.session:
             return self._without.order(request, candidates, random)
         return with_room_first(request, _ring(request, candidates))
 
     def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:
-        """Say whether the session lives there, and whether it may."""
+        """Say whether it is the session's machine, and whether that is above its share."""
         if not request.session:
             return self._without.why(request, candidate, among)
         home = _ring(request, among)[0]

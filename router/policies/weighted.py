@@ -1,6 +1,6 @@
 """Weighted random by capacity, whatever the load: for equal requests.
 
-What it can bear is its slots, registered (`capacity`) or reported by its node, by the time that an answer takes it.
+Capacity is a replica's slots, registered (`capacity`) or reported by its node, divided by the time that an answer takes it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from router.select.weights import draw, prospects
 
 
 class Weighted(Policy):
-    """Draws by slots and speed."""
+    """Policy that draws in proportion to slots and speed."""
 
     samples = True
 

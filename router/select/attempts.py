@@ -1,13 +1,13 @@
 """Order of attempts, and their end: a generator without I/O.
 
-Yields the candidate to try and is sent what went wrong. What every worker would reject is not tried again, nor what
+It yields the candidate to try and is sent the failure. A request that every worker would reject is not retried, nor one that
 broke after the caller had seen part of an answer.
 
-Fallback through the names that a caller listed: a name gives way to the next when nobody serves it, or when its worker failed
-in a way that another might not.
+Fallback through the names that a caller listed: the next name is tried if no node serves a name, or if its worker failed in a
+way that another might not.
 
-Retry budget: second attempts are a share of recent requests, so that trying again cannot double a load. What died with many
-requests under way is no load of its own: as many of them as were there may go elsewhere, once. Time is an argument.
+Retry budget: retries are a share of recent requests, so that they cannot double a load. The death of a machine or worker with
+many requests in flight adds no load: as many requests as were there may go elsewhere, once. Time is an argument.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -23,10 +23,10 @@ WINDOW = 10
 """Seconds that count as recent."""
 
 RESERVE = 30
-"""Second attempts within `WINDOW` that are always allowed: with few requests a share of them would be none."""
+"""Retries within `WINDOW` that are always allowed: a share of few requests would be none."""
 
 MAX_PLACES = 4_096
-"""Machines and workers that are remembered to have died lately; the one that died longest ago makes room."""
+"""Machines and workers that are remembered as having died lately; beyond that, the one that died first is evicted."""
 
 
 @dataclass(slots=True)
@@ -36,28 +36,28 @@ class _Death:
 
 
 class Budget:
-    """What is left to spend on second attempts; `share` is what they may be of recent requests."""
+    """Retry budget; `share` is the share of recent requests that retries may be."""
 
     def __init__(self, share: float) -> None:
         self._share = share
         self._second = 0
         self._next = 1
-        # The requests of this second join the others when it is over.
+        # The requests of this second are added to the others when it is over.
         self._newest = 0
         self._requests = [0] * WINDOW
         self._retries = [0] * WINDOW
         self._deaths: dict[str, _Death] = {}
 
     def began(self, now: float) -> None:
-        """A request came in."""
+        """Count a new request."""
         if now >= self._next:
             self._turn(now)
         self._newest += 1
 
     def spend(self, place: str, under_way: int, now: float) -> bool:
-        """Say whether what failed at a place may be tried again, and take it as done.
+        """Return whether a request that failed at a place may be retried; if so, charge the budget.
 
-        `under_way` is how many requests were there when this one failed, itself included.
+        `under_way` is how many requests were in flight there when this one failed, itself included.
         """
         self._turn(now)
         death = self._deaths.get(place)
@@ -89,9 +89,9 @@ class Budget:
 
 
 def in_turn(request: Request) -> Generator[Request, RouterError, None]:
-    """Go through the names of a request until one is answered or there is no point; then raise what tells most.
+    """Go through the names of a request until one is answered or there is no point; then raise the most telling error.
 
-    Yields the request as it is asked by that name alone, and is sent how that ended. Only the last name may queue.
+    Yields the request as it is sent by that name alone, and is sent its error. Only the last name may queue.
     """
     told: RouterError | None = None
     names = (request.model, *request.fallbacks)
@@ -100,7 +100,7 @@ def in_turn(request: Request) -> Generator[Request, RouterError, None]:
         if name != request.model:
             body = with_model(body, request.content_type, name)
         last = name == names[-1]
-        # Who is ready first under any of the names is found by asking for all of them again.
+        # To find the worker that is ready first under any of the names, all of them are tried again.
         error = yield replace(
             request, model=name, body=body, fallbacks=(), waits=request.waits and last, holds=False
         )
@@ -114,13 +114,13 @@ def in_turn(request: Request) -> Generator[Request, RouterError, None]:
 
 
 def _tells(error: RouterError) -> int:
-    """Rank an error: that a name is unknown tells least, what somebody answered tells most."""
+    """Rank an error: that a name is unknown tells least, what a worker answered tells most."""
     return 0 if isinstance(error, UnknownModel) else 1 if not_ready(error) else 2
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How an attempt ended badly; `elapsed` is seconds since the request began."""
+    """Failure of an attempt; `elapsed` is seconds since the request began."""
 
     error: WorkerError
     elapsed: float = 0.0
@@ -137,11 +137,11 @@ def attempts(
     afford: Callable[[Candidate, WorkerError], bool],
     once: bool = False,
 ) -> Tries:
-    """Go through the candidates until one answers or there is no point; then raise the last error that somebody gave.
+    """Go through the candidates until one answers or there is no point; then raise the last error that a worker gave.
 
-    That nobody was there tells less, and is raised when it was so at all of them. A node that has failed is asked again only
-    when no other is left. No attempt starts once `within` seconds are gone, and `afford` says whether one more may be made
-    after this failure of this candidate. What may be done `once` only is not tried again when its worker may have begun.
+    That a worker was not ready tells less, and is raised only if none was. A node that has failed is asked again only if no
+    other is left. No attempt starts once `within` seconds are over, and `afford` says whether one more may be made after this
+    failure of this candidate. What may be done `once` only is not retried if its worker may have begun.
     """
     left = list(ordered)
     failed = set()

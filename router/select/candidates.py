@@ -1,4 +1,4 @@
-"""Who could answer this request, and who could not, with the reason. Pure: values in, values out."""
+"""Candidates for a request, and the replicas that may not answer it, with the reason. Pure: values in, values out."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
@@ -22,12 +22,12 @@ from router.workers import Worker
 class Candidate:
     """One replica that could answer. `worker` is set for this machine's own; `in_flight` counts requests from here.
 
-    Whether the node of a `suspect` one answers is in doubt; if it is `unreachable` as well, it lives, but not for us. An
-    `ejected` one failed lately, time and again: it is a last resort rather than nobody. One that is `held_back` is new here and
-    has as many of our requests as it may have for now; for a `tight` one the request is probably too long.
-    `report` is what its node said of it last, `None` when that is unknown; it is never set for this machine's own, whose
-    requests all pass here. It asked to be left alone for another `told` seconds. `time` is how long its answers to such requests
-    take, `None` until its node has said so. `before` is what it has read of this very conversation.
+    It is in doubt whether the node of a `suspect` one answers; if it is also `unreachable`, it lives, but cannot be reached from
+    here. An `ejected` one failed repeatedly of late: it is a last resort. A `held_back` one is in slow start and has as many
+    of this node's requests as it may have for now; for a `tight` one, the request is probably too long.
+    `report` is what its node last reported of it, `None` if unknown; it is never set for this machine's own, whose requests all
+    pass through here. `told` is the pause in seconds that it requested and that is left. `time` is how long its answers to such
+    requests take, `None` until its node has reported it. `before` is what it has read of this very conversation.
     """
 
     node: PeerId
@@ -44,16 +44,16 @@ class Candidate:
     time: ServiceTime | None = None
     before: Before = NOTHING_BEFORE
     key: tuple[PeerId, Service] = field(init=False, repr=False, compare=False)
-    """What in-flight counts and outcomes are kept by."""
+    """Key of in-flight counts and outcomes."""
     address: str = field(init=False, repr=False, compare=False)
-    """What its circuit is kept by: the worker's URL, or the replica at its node."""
+    """Key of its circuit: the worker's URL, or the replica at its node."""
     dialect: str = field(init=False, repr=False, compare=False)
-    """The module name of the dialect that speaks to it: a peer is a worker whose dialect is ours."""
+    """The module name of the dialect that speaks to it; a replica at another node is reached by the dialect `peer`."""
     rank: int = field(init=False, repr=False, compare=False)
-    """After whom it comes, whatever the load: 0 is trusted, 1 held back or tight, 2 in doubt, 3 ejected, 4 out of reach."""
+    """Its group in the order, whatever the load: 0 is trusted, 1 held back or tight, 2 in doubt, 3 ejected, 4 unreachable."""
 
     def __post_init__(self) -> None:
-        # A value is frozen to the type checker, not to itself.
+        # A value is frozen for the type checker only.
         made: Any = self
         service, worker = self.service, self.worker
         made.key = self.node, service
@@ -64,19 +64,19 @@ class Candidate:
 
     @property
     def expected(self) -> float:
-        """How many requests are thought to be there now: ours, and what was reported of others'."""
+        """Estimated number of requests there now: this node's, and those reported of other nodes."""
         return self.in_flight + self.report.others if self.report else self.in_flight
 
     @property
     def slots(self) -> int:
-        """How many requests it takes at one time: what it was registered with or its node reported, 0 when not known."""
+        """Number of requests that it takes at one time, as registered or as its node reported; 0 if unknown."""
         if self.worker is not None:
             return self.worker.capacity
         return self.report.load.slots if self.report else 0
 
     @property
     def cached(self) -> float:
-        """How many kilobytes of the request are thought to be in its cache, so that it need not read them."""
+        """Estimated kilobytes of the request in its cache, so that it need not read them."""
         return self.before.held(self.time.holds) if self.time else 0.0
 
     @property
@@ -86,7 +86,7 @@ class Candidate:
 
     @property
     def place(self) -> str:
-        """What fails as one: the worker's process, or the other machine."""
+        """Its failure domain: the worker's process, or the other machine."""
         return self.worker.api if self.worker is not None else self.node
 
 
@@ -113,7 +113,7 @@ class Reason(StrEnum):
 
 @value_class
 class Excluded:
-    """A replica that may not answer, and why; `seconds` until it may, where that is known.
+    """A replica that may not answer, and why; `seconds` until it may, if known.
 
     `detail` are the figures behind it, for people.
     """
@@ -126,16 +126,16 @@ class Excluded:
 
 @value_class
 class Field:
-    """Everybody who offers the name: those who may answer, and those who may not."""
+    """All replicas that offer the name: those that may answer, and those that may not."""
 
     eligible: tuple[Candidate, ...]
     excluded: tuple[Excluded, ...]
 
 
 class OfferedReplica:
-    """One that offers a name: what stays of a candidate while the catalog and the table of workers do.
+    """Replica that offers a name: the part of a candidate that lasts as long as the catalog and the table of workers.
 
-    `unfit` is why no request of a kind is for it, if that is so.
+    `unfit` is why it may answer no request of a kind, if that is so.
     """
 
     __slots__ = ("address", "key", "unfit", "worker")
@@ -146,7 +146,7 @@ class OfferedReplica:
     def seen(
         self, in_flight: int, report: Reported | None, time: ServiceTime | None, before: Before
     ) -> Candidate:
-        """Return it as a candidate with this load, trusted."""
+        """Return it as a trusted candidate with this load."""
         node, service = self.key
         return Candidate(
             node, service, self.worker, in_flight, report=report, time=time, before=before
@@ -154,10 +154,10 @@ class OfferedReplica:
 
 
 class NameOffers:
-    """Everybody who offers a name to requests of one kind: what follows from the catalog and the table of workers alone.
+    """All replicas that offer a name to requests of one kind, as the catalog and the table of workers alone show.
 
     `bounded` says that one of this machine's has slots, `alike` that all have the same context, known or not, and `inputs` that
-    somebody's model says what it takes.
+    the inputs of some replica's model are known.
     """
 
     def __init__(
@@ -176,18 +176,18 @@ class NameOffers:
 
     @cached_property
     def everybody(self) -> list[OfferedReplica]:
-        """All of them, this machine's first."""
+        """All replicas, this machine's first."""
         return self.among(self.offers)
 
     @cached_property
     def lone(self) -> OfferedReplica | None:
-        """The only one that there is, if it serves such requests."""
-        # What this machine serves, its catalog offers as well.
+        """The replica, if there is only one, and it serves such requests."""
+        # The catalog also offers what this machine serves.
         replicas = self.everybody if len(self.workers) + len(self.offers) <= 2 else ()
         return replicas[0] if len(replicas) == 1 and replicas[0].unfit is None else None
 
     def among(self, offers: Iterable[Offer]) -> list[OfferedReplica]:
-        """Return those of this machine, and of other nodes those that are among these."""
+        """Return the replicas of this machine, and of other nodes those that are among these offers."""
         found, replicas = self._found, [*self._here]
         for offer in offers:
             if offer.node != self._own:
@@ -212,13 +212,13 @@ class Known(Protocol):
     """What this node knows of replicas now."""
 
     def rows(self, request: Request, replicas: Iterable[OfferedReplica]) -> list[Candidate]:
-        """Return all that is known of each: its load, its circuit, and how long it asked to be left alone."""
+        """Return all that is known of each: its load, its circuit, and the pause that it requested."""
 
     def allowance(self, candidate: Candidate) -> float:
-        """Return how many of our requests one may have at one time, while it is new here."""
+        """Return how many of this node's requests a candidate may have at one time during slow start."""
 
     def kept_free(self, worker: Worker) -> int:
-        """Return how many slots of a worker of ours no background request may take now."""
+        """Return how many slots of a local worker no background request may take now."""
 
 
 def candidates(
@@ -230,11 +230,11 @@ def candidates(
     draining: bool = False,
     among: Iterable[Offer] | None = None,
 ) -> Field:
-    """Sort everybody who offers `request.model` into eligible and excluded; of other nodes only `among`, where that is given."""
+    """Sort the replicas that offer `request.model` into eligible and excluded; of other nodes only those in `among`, if given."""
     eligible: list[Candidate] = []
     excluded: list[Excluded] = []
     media = MediaNeeds(request) if offered.inputs else None
-    # Nearly all requests are for whoever serves the model.
+    # Nearly all requests are for any replica that serves the model.
     choosy = request.verbatim is not None or request.pin is not ANYWHERE
     careful, wary = choosy or draining or offered.bounded, choosy or request.own_only
     replicas = offered.everybody if among is None else offered.among(among)
@@ -265,7 +265,7 @@ def _sort(
     eligible: list[Candidate],
     excluded: list[Excluded],
 ) -> None:
-    """Add a candidate to those who may answer, or to those who may not; `reason` is why it may not, as far as is known yet."""
+    """Add a candidate to the eligible or to the excluded; `reason` is the objection found so far, if any."""
     if reason is not None and reason is not Reason.FULL:
         served = candidate.service.type.name.lower() if reason is Reason.OTHER_TYPE else ""
         excluded.append(Excluded(candidate, reason, detail=served))
@@ -280,7 +280,7 @@ def _sort(
 
 
 def _unlike(eligible: Sequence[Candidate], excluded: Sequence[Excluded]) -> bool:
-    """Say whether it can make a difference how long the request is: not where all have the same context, known or not."""
+    """Return whether the length of the request can matter: not if all have the same context, known or not."""
     contexts = {c.service.context for c in eligible}
     contexts.update(e.candidate.service.context for e in excluded if e.reason in _FOR_NOW)
     return bool(eligible) and len(contexts) > 1
@@ -289,13 +289,13 @@ def _unlike(eligible: Sequence[Candidate], excluded: Sequence[Excluded]) -> bool
 def _long_enough(
     found: Sequence[Candidate], excluded: Sequence[Excluded], length: Length
 ) -> tuple[list[Candidate], list[Excluded]]:
-    """Leave out whose context is surely too short; where everybody's is, leave the longest: the worker has the last word."""
+    """Exclude candidates whose context is surely too short; if all are, keep the longest: the worker has the last word."""
     left = [
         changed(c, tight=True) if length.strains(c.service) else c
         for c in found
         if not length.beyond(c.service)
     ]
-    # For who is only full now, a request can wait.
+    # A request can wait for a replica that is only full now.
     later = any(e.reason in _FOR_NOW and not length.beyond(e.candidate.service) for e in excluded)
     if not left and not later:
         longest = max(c.service.context for c in found)
@@ -312,9 +312,9 @@ def _short(candidate: Candidate, length: Length) -> Excluded:
 def begin_gently(
     found: Sequence[Candidate], allowance: Callable[[Candidate], float]
 ) -> tuple[Candidate, ...]:
-    """Hold back who is new and has enough, as long as somebody else has room."""
+    """Hold back candidates in slow start that have reached their allowance, as long as another has room."""
     if len(found) < 2:
-        # Nobody else could have room.
+        # No other candidate could have room.
         return tuple(found)
     full = {c.key for c in found if c.in_flight and not c.ejected and c.in_flight >= allowance(c)}
     if not full or not any(c.has_room and not c.rank and c.key not in full for c in found):
@@ -333,7 +333,7 @@ _ABSENT = {
 
 
 def _by_older(request: Request, service: Service) -> bool:
-    """Say whether an older node means this replica by a cid of one of its types: it may take any of them for the right one."""
+    """Return whether an older node means this replica by a cid with one of its types: it may pick any of them."""
     cid, mark, number = (request.pin.cid or "").rpartition("#")
     return bool(request.own_only and mark) and cid == service.cid and number in _NUMBERS
 
@@ -341,10 +341,10 @@ def _by_older(request: Request, service: Service) -> bool:
 def against_ours(
     request: Request, ours: Candidate, unfit: Reason | None, known: Known, *, draining: bool
 ) -> Reason | None:
-    """Say why a worker of this machine may not answer a request; `unfit` is why it never may."""
+    """Return why a worker of this machine may not answer a request, if so; `unfit` is why it never may."""
     if reason := unwanted(request, ours, unfit):
         return reason
-    # A peer may still have us in its catalog while we drain; what it sends on is told to go elsewhere.
+    # A peer's catalog may still have this node while it drains; what the peer forwards is told to go elsewhere.
     if draining:
         return Reason.DRAINING
     if ours.worker is None or not ours.worker.capacity:
@@ -368,7 +368,7 @@ def _doubted(theirs: Candidate, seen: Presence) -> Candidate:
 
 
 def unwanted(request: Request, candidate: Candidate, unfit: Reason | None) -> Reason | None:
-    """Say why a candidate may not answer a request, wherever it is: it is not the one that is meant, or lacks the words."""
+    """Return why a candidate may not answer a request, wherever it is: it is not the one meant, or lacks a parameter."""
     if request.pin is not ANYWHERE and not _meant(request, candidate):
         return Reason.PINNED
     said = request.verbatim

@@ -1,7 +1,7 @@
 """Fitness of a replica for a request: by what it was registered as, by what its model takes, and by how many tokens it reads.
 
-Nobody counts tokens here, that takes the model's own tokenizer. A text has surely more than one for each `MOST_BYTES` bytes,
-and probably more than one for each `USUAL_BYTES`; what images and sounds take is not counted. The worker has the last word.
+Tokens are not counted here, since that takes the model's own tokenizer. A text has surely more than one for each `MOST_BYTES`
+bytes, and probably more than one for each `USUAL_BYTES`; those of images and sounds are ignored. The worker has the last word.
 """
 
 import re
@@ -14,13 +14,13 @@ from registry.records import INPUTS, Ability, ModelType, PeerId, Service, taken
 from router.requests import SERVICES, STORES, Kind, Request
 
 MOST_BYTES = 8
-"""Bytes of text for each token that hardly any text exceeds."""
+"""Bytes for each token that hardly any text exceeds."""
 
 USUAL_BYTES = 4
-"""The same of English; code and other scripts have fewer."""
+"""Bytes for each token of English; code and other scripts have fewer."""
 
 MAX_BYTES = 4 * 1024 * 1024
-"""Longer bodies are not read for their length: they are images more often than text."""
+"""Longer bodies are not parsed for their length: they are images more often than text."""
 
 _TEXT = frozenset({Kind.CHAT, Kind.COMPLETION})
 _IMAGES = frozenset({Kind.IMAGE, Kind.IMAGE_EDIT})
@@ -28,7 +28,7 @@ _VECTORS = frozenset({Kind.EMBEDDING, Kind.RERANK, Kind.TOKENIZE})
 _OF_SERVICES = {type_: frozenset({kind}) for kind, type_ in SERVICES.items()}
 
 MADE_FOR: Mapping[ModelType, frozenset[Kind]] = {
-    # What is registered without a type is text, and many servers of text answer all of these.
+    # A model registered without a type is text, and many text servers answer all of these.
     ModelType.TEXT: frozenset(Kind) - frozenset(SERVICES),
     ModelType.IMAGE: _IMAGES,
     ModelType.IMAGE_EDIT: _IMAGES,
@@ -40,11 +40,11 @@ MADE_FOR: Mapping[ModelType, frozenset[Kind]] = {
     ModelType.STORE: STORES,
     **_OF_SERVICES,
 }
-"""What may be asked of a model, by the type that it was registered with."""
+"""Kinds of request that a model may get, by the type that it was registered with."""
 
 
 OWN_KINDS: Mapping[ModelType, frozenset[Kind]] = {
-    # Prompts are put to it as chats.
+    # Prompts are sent to it as chats.
     ModelType.TEXT: _TEXT,
     ModelType.IMAGE: frozenset({Kind.IMAGE}),
     ModelType.IMAGE_EDIT: frozenset({Kind.IMAGE_EDIT}),
@@ -56,16 +56,16 @@ OWN_KINDS: Mapping[ModelType, frozenset[Kind]] = {
     ModelType.STORE: STORES,
     **_OF_SERVICES,
 }
-"""The same where the worker was registered by an address that is one endpoint, with none beside it."""
+"""The same for a worker that was registered by the address of a single endpoint."""
 
 _AT_HOME: Mapping[Kind, ModelType] = {
     **{kind: type_ for type_, kinds in OWN_KINDS.items() for kind in kinds},
     Kind.TRANSLATION: ModelType.TRANSCRIPTION,
 }
-"""The type that is meant by a kind of request, where one replica was registered with several."""
+"""The type that a kind of request means, if one replica was registered with several."""
 
 
-# Plain numbers: flags are slow to compare, and every candidate is.
+# Plain numbers: flags are slow to compare, and every candidate is compared.
 _OWN_PATH, _INPUTS = int(Ability.OWN_PATH), int(INPUTS)
 
 
@@ -75,33 +75,33 @@ def type_for(kind: Kind) -> ModelType | None:
 
 
 def meant_by(type_: ModelType) -> Kind:
-    """Return the kind of request that a type is for first of all."""
+    """Return the kind of request that a type is mainly for."""
     return min(OWN_KINDS[type_], key=[*Kind].index)
 
 
 def kinds_of(service: Service) -> frozenset[Kind]:
-    """Return what may be asked of a replica."""
+    """Return the kinds of request that a replica may get."""
     return (OWN_KINDS if service.abilities & _OWN_PATH else MADE_FOR)[service.type]
 
 
 def serves(service: Service, kind: Kind) -> bool:
-    """Say whether a replica is made for such requests."""
+    """Return whether a replica is made for this kind of request."""
     if service.type is ModelType.TEXT and not service.abilities & _OWN_PATH:
         return kind not in SERVICES
     return kind in kinds_of(service)
 
 
 class Types:
-    """Of one replica that was registered with several types, the type that a kind of request means is asked, and no other."""
+    """Choice of type: of a replica registered with several types, only the one that a kind of request means is asked."""
 
     def __init__(self, kind: Kind, offered: Callable[[], Iterable[tuple[PeerId, Service]]]) -> None:
-        """`offered` returns everybody who offers the name; most have the type that is meant, and then nobody asks."""
+        """`offered` returns all replicas of the name; most have the type that is meant, and then it is not called."""
         self._kind = kind
         self._home = _AT_HOME.get(kind)
         self._offered = offered
 
     def fits(self, node: PeerId, service: Service) -> bool:
-        """Say whether a replica is made for such requests, and no other type of it is meant."""
+        """Return whether a replica is made for such requests, and no other type of it is meant."""
         if service.type is self._home:
             return not service.abilities & _OWN_PATH or serves(service, self._kind)
         if not serves(service, self._kind):
@@ -117,7 +117,7 @@ class Types:
         )
 
 
-# Inside a text its quotes would stand behind backslashes, so what this finds is a part of a message.
+# Inside a text, its quotes would be escaped, so what this finds is a part of a message.
 _PARTS: Mapping[bytes, Ability] = {
     b"image_url": Ability.IMAGE_IN,
     b"input_audio": Ability.AUDIO_IN,
@@ -127,18 +127,18 @@ _PART = re.compile(rb'"type"\s*:\s*"(%b)"' % b"|".join(_PARTS))
 
 
 def says_inputs(service: Service) -> bool:
-    """Say whether it is known what a replica's model takes."""
+    """Return whether the inputs of a replica's model are known."""
     return bool(service.abilities & _INPUTS)
 
 
 class MediaNeeds:
-    """What a request holds besides text; looked for when somebody's abilities are known, and once."""
+    """Media that a request holds besides text; searched for once, when some replica's abilities are known."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
 
     def missing(self, service: Service) -> str:
-        """Name what the request holds and the replica's model takes none of, as far as its worker said; nothing where it fits."""
+        """Name the media that the replica's model does not accept, as far as its worker reported; empty if it accepts all."""
         if not says_inputs(service):
             return ""
         return " and ".join(taken(self._held & ~service.abilities))
@@ -153,37 +153,37 @@ class MediaNeeds:
 
 
 class Length:
-    """How long a request is in tokens, with those of its answer; read when somebody's context is known, and once."""
+    """Length of a request in tokens, with those of its answer; computed once, when some replica's context is known."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
 
     @cached_property
     def least(self) -> int:
-        """How many tokens it surely needs."""
+        """Number of tokens that it surely needs."""
         text, tokens = self._read
         return text // MOST_BYTES + tokens
 
     @cached_property
     def usual(self) -> int:
-        """How many tokens it probably needs."""
+        """Number of tokens that it probably needs."""
         text, tokens = self._read
         return text // USUAL_BYTES + tokens
 
     def beyond(self, service: Service) -> bool:
-        """Say whether it is surely too long for a replica."""
+        """Return whether it is surely too long for a replica."""
         return 0 < service.context < self.least
 
     def strains(self, service: Service) -> bool:
-        """Say whether it is probably too long for a replica."""
+        """Return whether it is probably too long for a replica."""
         return 0 < service.context < self.usual
 
     @cached_property
     def _read(self) -> tuple[int, int]:
-        """Return bytes of text, and tokens that are named in numbers."""
+        """Return the bytes of text, and the number of tokens that are given as numbers."""
         request = self._request
         if request.kind is Kind.TOKENIZE:
-            # It is counted, not read.
+            # Its text is tokenized, not read.
             return 0, 0
         if len(request.body) > MAX_BYTES or "json" not in request.content_type:
             return 0, 0
@@ -214,12 +214,12 @@ def _text_of_tool(tool: object) -> int:
     try:
         return len(orjson.dumps(tool))
     except orjson.JSONEncodeError:
-        # Too deep to be written again, so too deep for a tool.
+        # Too deep to be serialized again, so too deep for a tool.
         return 0
 
 
 def _input(given: object) -> tuple[int, int]:
-    """Return bytes and tokens of a text, of tokens, or of the longest of several of either: each is read by itself."""
+    """Return the bytes and tokens of a text, of tokens, or of the longest of several of these: each is read separately."""
     match given:
         case [int(), *_] as tokens:
             return 0, len(tokens)

@@ -1,4 +1,4 @@
-"""Errors for a request that nobody may answer, with the names that could have been meant."""
+"""Errors for a request that no replica may answer, with the names that could have been meant."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from router.select.candidates import Excluded, Reason
 from router.select.fitness import kinds_of
 
 NAMES_COMPARED = 500
-"""Names that are compared with one that nobody serves; comparing takes some 10 µs each, and anybody may ask."""
+"""Names that are compared with an unknown one; comparing takes some 10 µs each, and any caller may ask."""
 
 _CHARACTERS_COMPARED = 64
 _NAMED = 3
@@ -28,11 +28,11 @@ _NOT_MEANT = frozenset({Reason.PINNED, Reason.HOP})
 
 
 def nobody(request: Request, excluded: Sequence[Excluded], names: Iterable[str]) -> RouterError:
-    """Return the error for a request that all of these may not answer; `names` are those that are offered anywhere."""
+    """Return the error for a request that none of these replicas may answer; `names` are all that are offered anywhere."""
     if told := [e.seconds for e in excluded if e.reason is Reason.TOLD]:
         words = f"all workers of {request.model!r} requested a pause"
         return WorkerBusy(words, retry_after=min(told))
-    # Whom the caller ruled out, and whom a second hop would reach, do not make a name known.
+    # Replicas that the caller ruled out, or that a second hop would reach, do not make a name known.
     reasons = Counter(e.reason for e in excluded if e.reason not in _NOT_MEANT)
     if not reasons:
         return _unknown(request, excluded, names)
@@ -49,9 +49,9 @@ def nobody(request: Request, excluded: Sequence[Excluded], names: Iterable[str])
 
 
 def _unknown(request: Request, excluded: Sequence[Excluded], names: Iterable[str]) -> RouterError:
-    """Say which names are alike, or that there is such a model, though not where the caller wants it."""
+    """Return an error that lists similar names, or says that the model exists, though not where the caller wants it."""
     if request.kind in SERVICES:
-        # Nobody else can know what was begun there.
+        # No other service can know what was begun there.
         return (
             away()
             if request.pin.node or request.pin.cid
@@ -72,7 +72,7 @@ def _unknown(request: Request, excluded: Sequence[Excluded], names: Iterable[str
 
 
 def away() -> NobodyServes:
-    """Return the error for a request of a service that alone knows what it is about, and is not there."""
+    """Return the error for a request about an object that only one service knows, which is absent."""
     return NobodyServes("the service with this object is unavailable; retry later")
 
 
@@ -86,7 +86,7 @@ def _misdirected(request: Request, excluded: Sequence[Excluded]) -> BadRequest:
 
 
 def _blind(request: Request, excluded: Sequence[Excluded]) -> WorkerUnable:
-    # The least that is missing anywhere: who sees but does not hear lacks less than who does neither.
+    # The least that is missing anywhere: a model that sees but does not hear lacks less than one that does neither.
     missing = min((e.detail for e in excluded if e.reason is Reason.UNSEEING), key=len)
     return WorkerUnable(f"{request.model!r} does not accept {missing} input", param="messages")
 

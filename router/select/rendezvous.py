@@ -1,4 +1,4 @@
-"""Rendezvous hashing: an order of candidates by a key, on every node alike, in which whoever goes moves its own keys only."""
+"""Rendezvous hashing: an order of candidates by a key, the same on every node. A replica that goes moves only its own keys."""
 
 import math
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ _UNIT = 2.0**-64
 
 
 def key_of(request: Request) -> bytes:
-    """Return what a request's conversation is told apart by: what its caller calls it, else its first words; empty for none."""
+    """Return the key of a request's conversation: its caller's name for it, else that of its first words; empty if none."""
     return request.session.encode() or request.prefixes.key
 
 
 def by_key(key: bytes, candidates: Sequence[Candidate], parts: Sequence[float]) -> list[int]:
-    """Return the places of candidates in a key's order; each is first as often as it can bear these parts of all requests.
+    """Return the indices of candidates in a key's order; each is first in proportion to its part of all requests.
 
-    What each can bear is taken to the next power of four, so that keys seldom move though nodes learn all the time.
+    Each part is rounded to the nearest power of four, so that keys seldom move though nodes learn all the time.
     """
     salt = spread(key)
     scores = [
@@ -34,18 +34,18 @@ def by_key(key: bytes, candidates: Sequence[Candidate], parts: Sequence[float]) 
 
 
 def spread(key: bytes) -> int:
-    """Return 64 bits that every node makes of a key."""
+    """Return a 64-bit hash of a key, the same on every node."""
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")
 
 
 @lru_cache(maxsize=4_096)
 def mark(node: PeerId, service: Service) -> int:
-    """Return 64 bits that every node makes of a replica."""
+    """Return a 64-bit hash of a replica, the same on every node."""
     return spread(f"{node}\0{service.project}\0{service.model}\0{service.cid}".encode())
 
 
 def _mixed(bits: int) -> int:
-    """Spread 64 bits, as the last steps of SplitMix64 do: nobody gains by a collision."""
+    """Mix 64 bits, as the last steps of SplitMix64 do, which suffices: nobody gains by a collision."""
     bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
     bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB & _MASK
     return bits ^ (bits >> 31)

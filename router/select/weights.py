@@ -1,8 +1,8 @@
 """Weights of candidates: the seconds that a request would take there, and the part of all requests that each can bear.
 
 Slots are what a worker was registered with or what its node reported; service times are what its node learnt
-(`router.state.service_time`). A worker without known slots shares its processor among all that it has. Where nothing is known of
-one candidate it counts like the middle of the others: a guess would be a preference for or against it.
+(`router.state.service_time`). A worker without known slots shares its processor among all its requests. A candidate
+of which nothing is known counts as the median of the others: a guess would be a preference for or against it.
 """
 
 import math
@@ -24,48 +24,48 @@ SLACK = 1.25
 """How much more than its share of all requests a machine may have and still be preferred."""
 
 GRACE = 2.0
-"""Requests beyond that, so that among idle machines a single request moves nobody."""
+"""Requests allowed beyond that, so that among idle machines a single request makes none crowded."""
 
 QUEUEING = 1.5
-"""How many times a second in a queue counts: it delays whoever comes later as well."""
+"""Weight of a second in a queue: it delays later requests as well."""
 
 FILLING = 0.1
-"""By which part a full machine looks slower than an empty one, so that of machines alike the emptier is taken."""
+"""Part by which a full machine is rated slower than an empty one, so that of equal machines the emptier is taken."""
 
 SHARED = 8
-"""Requests that a worker without known slots is thought to work on at one time, for what it can bear."""
+"""Requests that a worker without known slots is assumed to bear at one time."""
 
 REREAD = 3.0
-"""How many times a second of reading again counts that somebody's cache would save: it takes a slot from others as well."""
+"""Weight of a second of reading that another's cache would save: it takes a slot from other requests as well."""
 
 PAYS = 0.15
-"""The part of an answer's time that reading has to take for a conversation to be kept together."""
+"""Least part of an answer's time that reading takes for a conversation to be kept together."""
 
 ASKED = 6
-"""Candidates whose nodes are asked how busy they are, and how much of a conversation they have read."""
+"""Candidates whose nodes are asked for their load, and how much of a conversation they have read."""
 
 WORTH_ASKING = 0.1
-"""Seconds of reading that may be saved, for which nodes are asked."""
+"""Fewest seconds of reading that may be saved for which nodes are asked."""
 
 LONG = 0.3
-"""Seconds of an answer from which on nodes are asked where the best candidate may be busier than is known."""
+"""Fewest seconds of an answer for which nodes are asked if the best candidate may be busier than is known."""
 
 FRESH = 1.0
 """Seconds for which a report of load is good enough for a long answer."""
 
-# Of many candidates, a comprehension would take twice as long.
+# With many candidates, a comprehension would take twice as long.
 _TIME, _SLOTS = attrgetter("time"), attrgetter("slots")
 
-_LEAST = 0.01  # the part of an answer's time that is left at least, whatever is in a cache
+_LEAST = 0.01  # least part of an answer's time that remains, whatever is in a cache
 
 
 @value_class
 class Prospect:
-    """What to expect of one candidate: `part` of all requests that it can bear, relative to the others'.
+    """What to expect of one candidate: `part` is the part of all requests that it can bear, relative to the others'.
 
-    `service` is the seconds that an answer takes in its slot with as many beside it as there are now, and `seconds` that with the
-    wait for a slot. `reread` is the seconds in which it reads what another's cache holds, as often as they count. `cost` is what
-    candidates are compared by.
+    `service` is the seconds that an answer takes in its slot beside the present requests, and `seconds` that plus the wait for a
+    slot. `reread` is the weighted seconds in which it reads what another's cache holds. `cost` is what candidates are compared
+    by.
     """
 
     part: float
@@ -79,18 +79,18 @@ PART, COST = attrgetter("part"), attrgetter("cost")
 
 
 def weights(candidates: Sequence[Candidate]) -> Sequence[int]:
-    """Return each candidate's slots, or 1 for all when somebody's are not known."""
+    """Return each candidate's slots, or 1 for all if those of any are unknown."""
     found: list[int] = [*map(_SLOTS, candidates)]
     return found if all(found) else [1] * len(found)
 
 
 def prospects(request: Request, candidates: Sequence[Candidate]) -> list[Prospect]:
-    """Return what to expect of each candidate. Where no service time is known, an answer counts as one second everywhere."""
+    """Return what to expect of each candidate. If no service time is known, an answer counts as one second everywhere."""
     times: list[ServiceTime | None] = [*map(_TIME, candidates)]
     answers = tokens = 0.0
     for time in times:
         if time:
-            # However many answers a node says that it has seen.
+            # However many answers a node claims to have seen.
             weight = min(time.answers, MEMORY)
             answers += weight
             tokens += weight * time.tokens
@@ -105,7 +105,7 @@ def prospects(request: Request, candidates: Sequence[Candidate]) -> list[Prospec
 
 
 def late(request: Request, candidates: Sequence[Candidate]) -> set[tuple[PeerId, Service]]:
-    """Return whose first byte is not to be expected within the time that the caller wants; of a whole answer, that is its end."""
+    """Return the candidates whose first byte, or whole unstreamed answer, is not expected within the caller's target time."""
     kilobytes = len(request.body) / 1_000
     found = set()
     for candidate, its in zip(candidates, prospects(request, candidates), strict=True):
@@ -124,7 +124,7 @@ def late(request: Request, candidates: Sequence[Candidate]) -> set[tuple[PeerId,
 def expectations(
     request: Request, candidate: Candidate, among: Sequence[Candidate]
 ) -> Mapping[str, float]:
-    """Return by name what is expected of one of these candidates, for people; nothing where its service time is not known."""
+    """Return by name what is expected of one of these candidates, for people; empty if its service time is unknown."""
     if candidate.time is None:
         return {}
     its = prospects(request, among)[among.index(candidate)]
@@ -136,7 +136,7 @@ def expectations(
 
 
 def _prospect(candidate: Candidate, alone: float, most: float) -> Prospect:
-    """Return what to expect of one that takes so many seconds if it reads all; `most` kilobytes are in somebody's cache."""
+    """Return what to expect of a candidate that takes `alone` seconds if it reads all; `most` kilobytes are in some cache."""
     slots, expected, time = candidate.slots, candidate.expected, candidate.time
     its, reread = alone, 0.0
     if time and most:
@@ -151,7 +151,7 @@ def _prospect(candidate: Candidate, alone: float, most: float) -> Prospect:
         return _in_slots(expected, slots, its * longer, alone * slots**sharing, reread * longer)
     sharing = time.sharing if time else UNKNOWN_SHARING
     seconds = its * (expected + 1) ** sharing
-    # Even where more at one time cost nothing yet, the emptier machine is the better one.
+    # Even if more requests at one time have cost nothing yet, the emptier machine is the better one.
     cost = (
         (its + reread) * (expected + 1) ** max(sharing, UNKNOWN_SHARING)
         if expected
@@ -163,35 +163,35 @@ def _prospect(candidate: Candidate, alone: float, most: float) -> Prospect:
 def _in_slots(
     expected: float, slots: int, service: float, others: float, reread: float = 0.0
 ) -> Prospect:
-    """Return what to expect of a machine with slots; `others`, who are there or come, have each theirs for so many seconds."""
+    """Return what to expect of a machine with slots, in which each other request takes `others` seconds."""
     fullness = (expected + 1) / slots
     if fullness <= 1:
         cost = service * (1 + FILLING * fullness) + reread
         return Prospect(slots / others, service, service, cost, reread)
     waits = fullness - 1
-    # It delays all who wait there.
+    # It delays all requests that wait there.
     reread *= 1 + waits
     cost = service * (1 + FILLING) + reread + others * QUEUEING * waits
     return Prospect(slots / others, service, service + others * waits, cost, reread)
 
 
 def draw(parts: Sequence[float], random: Chance) -> int:
-    """Draw a place, each as often as its part says."""
+    """Draw an index with a probability in proportion to its part."""
     until = [*accumulate(parts)]
     return min(bisect(until, random() * until[-1]), len(until) - 1)
 
 
 def drawn(parts: Sequence[float], random: Chance) -> list[int]:
-    """Draw all places, none twice, and of those that are left each as often as its part says.
+    """Draw all indices without replacement, each in proportion to its part among those that are left.
 
-    Each waits for a time of an exponential distribution, and who has waited is drawn: so all are drawn in one pass.
+    Each gets an exponentially distributed waiting time, and the shortest is drawn first: so one pass draws all.
     """
     waits = [-math.log(1.0 - random()) / part if part else math.inf for part in parts]
     return sorted(range(len(waits)), key=waits.__getitem__)
 
 
 def worth_keeping(request: Request, candidates: Sequence[Candidate]) -> bool:
-    """Say whether reading a request takes long enough for its conversation to be kept together: on average over candidates."""
+    """Return whether reading a request takes long enough, on average over candidates, to keep its conversation together."""
     kilobytes = len(request.body) / 1_000
     parts = [
         c.time.kilobyte * kilobytes / c.time.alone(kilobytes=kilobytes, tokens=c.time.tokens)
@@ -202,7 +202,7 @@ def worth_keeping(request: Request, candidates: Sequence[Candidate]) -> bool:
 
 
 def worth_asking(request: Request, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return whose nodes are to be asked how busy they are and how much of a conversation they have read; mostly nobody's."""
+    """Return the candidates whose nodes to ask for their load and how much of a conversation they have read; mostly none."""
     kilobytes = len(request.body) / 1_000
     for time in map(_TIME, candidates):
         if time and time.alone(kilobytes=kilobytes, tokens=time.tokens) >= LONG:
@@ -231,22 +231,22 @@ def worth_asking(request: Request, candidates: Sequence[Candidate]) -> list[Cand
 
 
 def _may_be_full(candidate: Candidate) -> bool:
-    """Say whether a candidate is full by what its node said, and not by our own requests alone, which are known."""
+    """Return whether a candidate is full by its node's report, not by this node's requests alone, which are known."""
     return not candidate.has_room and candidate.in_flight < candidate.slots
 
 
 def with_room_first(request: Request, preferred: Sequence[Candidate]) -> list[Candidate]:
-    """Move those that are crowded behind the others; else the order stays."""
+    """Move crowded candidates behind the others; otherwise keep the order."""
     full = crowded(request, preferred)
     return sorted(preferred, key=lambda c: c.key in full) if full else list(preferred)
 
 
 def crowded(request: Request, candidates: Sequence[Candidate]) -> set[tuple[PeerId, Service]]:
-    """Return who has far more than its share of all requests, or no free slot while somebody with one would be sooner done."""
+    """Return candidates with far more than their share of requests, or without a free slot while one with it is faster."""
     expected = prospects(request, candidates)
     share = SLACK * sum(c.expected for c in candidates) / (sum(p.part for p in expected) or 1)
     pairs = [*zip(candidates, expected, strict=True)]
-    # Where slots are not known, only who has nothing to do is sure to have one.
+    # If its slots are unknown, only an idle candidate is sure to have one.
     free = min((p.seconds for c, p in pairs if c.expected < (c.slots or 1)), default=math.inf)
     return {
         c.key
@@ -256,19 +256,20 @@ def crowded(request: Request, candidates: Sequence[Candidate]) -> set[tuple[Peer
 
 
 def keeps_to_slots(request: Request) -> bool:
-    """Say whether a request had better go where a slot is free than wait for one: a batch's session, as few as there are slots.
+    """Return whether a request should take a free slot anywhere rather than wait: one of a batch's sessions.
 
-    One that waits would take the slot that has read another session, whose next request then takes a third's.
+    These are as few as there are slots. One that waits would take the slot that has read another session, whose next request
+    would then take a third one's.
     """
     return request.background and bool(request.session)
 
 
 def patience(request: Request, candidate: Candidate, others: Sequence[Candidate]) -> float:
-    """Return for how many seconds a request may wait for a slot of a candidate and be done before it would be at any other.
+    """Return for how many seconds a request may wait for a slot of a candidate and still be done sooner than at any other.
 
-    0 where nothing is known of the candidate, it has no slots, or nobody else is trusted.
+    0 if the candidate's service time or slots are unknown, or no other candidate is trusted.
     """
-    # Without slots all work at one time, so there is nothing to wait for.
+    # Without slots, all requests run at one time, so there is nothing to wait for.
     if candidate.time is None or not candidate.slots:
         return 0.0
     trusted = [other for other in others if not other.rank]
