@@ -1,11 +1,11 @@
 """Faces: the protocols that clients speak to a node. One file per face, found by its module name.
 
-A face module defines `routes(context: Context) -> list[web.RouteDef]`, or `asking_routes(context: Serving)` for what is asked
-of models: any process of the node answers that. It reads bytes into a `Request` or a use case, and writes what comes back, in a
-`voice` of its own where its clients do not speak OpenAI's protocol. What other nodes may ask over the link listener stands
-in `link_routes(context)`, where a face has such; `in_own_form` says refusals where OpenAI's form is not its own; `ENDPOINTS`,
-where its protocol is somebody else's, what becomes of each RPC or endpoint of that, for docs/dialects.md. The other modules of
-this folder serve the faces.
+A face module defines `routes(context: Context) -> list[web.RouteDef]`, or `asking_routes(context: Serving)` for calls of models,
+which any process of the node answers. It reads bytes into a `Request` or a use case and writes the result, with its own encoder
+(`voice`) where its clients do not speak OpenAI's protocol. `link_routes(context)`, if defined, returns the routes for other
+nodes at the link listener. `in_own_form`, if defined, turns a refusal from OpenAI's form into the face's. `ENDPOINTS` states,
+for a third party's protocol, what becomes of each of its RPCs or endpoints, for docs/dialects.md. The other modules of this
+folder serve the faces.
 """
 
 from collections.abc import Callable, Mapping
@@ -53,9 +53,9 @@ def _plain(said: "Refusal", _: str) -> "Refusal":
 
 @dataclass(frozen=True, slots=True)
 class Asks:
-    """What marks a route that users may call. `form` says a refusal in the form of its face, by the request's id.
+    """Mark of a route that users may call. `form` turns a refusal into the form of its face, given the request's id.
 
-    `elsewhere` says that whoever answers it looks itself at what the caller may do.
+    `elsewhere` is set where the process that answers the request checks itself what the caller may do.
     """
 
     form: "Callable[[Refusal, str], Refusal]" = _plain
@@ -64,7 +64,7 @@ class Asks:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where this process listens: `host:port` of the HTTP face, of the HTTPS listener for other nodes, and of faces over gRPC."""
+    """Addresses of this process: `host:port` of the HTTP face, of the HTTPS listener for other nodes, and of faces over gRPC."""
 
     http: str
     link: str
@@ -74,13 +74,13 @@ class Listening:
 
     @property
     def url(self) -> str:
-        """Where the HTTP face is."""
+        """The URL of the HTTP face."""
         return f"{'https' if self.secured else 'http'}://{self.http}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """What a face may use that has models run."""
+    """What a face that calls models may use."""
 
     peer: PeerId
     settings: Settings
@@ -92,13 +92,13 @@ class Serving:
     usage: "UsageBook"
     receipts: "ReceiptBook"
     load_of: "Callable[[Worker], Load]"
-    """Says how busy a worker of this machine is, by all processes of this node."""
+    """Returns the load of a worker of this machine, summed over all processes of this node."""
     tracer: "Tracer | None" = None
-    """Traces requests, where that is wanted."""
+    """Traces requests; `None` where tracing is off."""
     tellings: Tellings = field(default_factory=Tellings)
-    """What other nodes were told with answers."""
+    """What other nodes were told in the headers of answers, and when."""
     pumps: PumpQueue = field(default_factory=PumpQueue)
-    """Where the streams of this process take turns."""
+    """Queue in which the streams of this process take turns."""
     timers: Timers = field(default_factory=Timers)
     """Timers of this process's streams."""
 
@@ -122,11 +122,11 @@ class Context(Serving):
     bootstrap: "Bootstrap"
     listening: Listening
     swarm_key: str = field(repr=False)
-    """The mesh's key, which invitations of nodes hold; empty for an open mesh."""
+    """The mesh's key, which invitations for nodes contain; empty for an open mesh."""
 
     started: float
-    """When this process began, on the monotonic clock."""
+    """The start of this process, on the monotonic clock."""
 
     async def audited(self, request: "web.Request", action: str, target: str = "") -> None:
-        """Write a change that was made into the audit log."""
+        """Write a completed change into the audit log, with the caller of `request`."""
         await self.audit.add(self.access.who(request), action, target)

@@ -1,4 +1,4 @@
-"""Access log: one line and the metrics of each request. Never what was said in it."""
+"""Access log: one line and the metrics of each request, never its content."""
 
 import asyncio
 import inspect
@@ -28,17 +28,17 @@ _remembered = lru_cache(maxsize=256)(quoted)
 _LEFT = (asyncio.CancelledError, ConnectionError, GeneratorExit)
 
 REFUSED = 400
-"""The least status of what did not end well."""
+"""The lowest status of a failed request."""
 
 MAX_USUAL = 29
-"""Fields that instances of a class have room for in CPython 3.11, without a dictionary each: those that are declared first."""
+"""Attributes that an instance holds in CPython 3.11 without a dictionary of its own; here those that are declared first."""
 
 CALLER_LEFT = 499
-"""The status that is logged when nobody was left to see one; nginx coined it."""
+"""The status that is logged when the caller disconnected before the end of the answer; nginx's convention."""
 
 
 class Account:
-    """What becomes of one request. A field is set once there is something to say: until then the class says that there is not."""
+    """What becomes of one request. A field is set once its value is known; until then the class attribute is its default."""
 
     id: str
     kind: Kind
@@ -51,48 +51,48 @@ class Account:
     taken: int = 0
     sent: int = 0
     asker: str = ""
-    """The node that asks, by its peer id; empty where a client does."""
+    """The peer id of the asking node; empty where a client asks."""
     served: str = ""
-    """The name of the model whose tokens are ours to count: the worker is this machine's."""
+    """The name of the model whose tokens this node counts, because the worker is on this machine; else empty."""
     usage: Usage | None = None
-    """The tokens that this worker used, as far as anything tells."""
+    """The tokens that this worker used, as far as known."""
     tokens: Tokens | None = None
     key: str = ""
-    """Name of its caller's key."""
+    """The name of the caller's key."""
     ticket: QuotaTicket | None = None
-    """Its caller's quota, of which it has a part."""
+    """The request's share of its caller's quota."""
     told: Usage | None = None
-    """What an answer of another node's worker tells of its tokens."""
+    """The usage that an answer from another node's worker reports."""
     first: float = 0.0
     """Seconds to the first byte of its answer."""
     verbatim: str = ""
-    """The protocol in whose words the answer is, its caller's and its worker's; none for OpenAI's."""
+    """The protocol of the answer, if it is both the caller's and the worker's; empty for OpenAI's."""
     seconds: float = -1.0
-    """How long it took; negative until it has ended."""
+    """Duration of the request in seconds; negative until it has ended."""
     candidate: Candidate | None = None
-    """Who answers, as it looked when it was chosen."""
+    """The candidate that answers, as it was when it was chosen."""
     others: tuple[Candidate, ...] = ()
-    """Who would have been asked next, in this order, likewise."""
+    """The candidates that would have been tried next, in this order, as they were then."""
     http: HttpRequest | None = None
-    """The request of a caller who can be cut off, as long as it is under way."""
+    """The HTTP request, while it is in flight, of a caller that can be cut off."""
     streams_text: bool = False
     """Whether the answer is a stream of text."""
     used: Usage | None = None
-    """The tokens that it took, once it has ended, as far as anybody told."""
+    """The tokens that the request used, as far as known; set once it has ended."""
     keeps_usage: bool = False
-    """Whether the node that asks wants to hear what a stream took."""
+    """Whether the asking node wants the usage event of a stream."""
     failure: str = ""
-    """Who failed and why, as fields of the log line."""
+    """The candidate that failed and why, as fields of the log line."""
     parts: tuple[tuple[str, Usage], ...] = ()
-    """The same as `served` and `usage` of the parts before, of a stream that several workers wrote."""
+    """`served` and `usage` of the earlier parts of a stream that several workers wrote."""
     error: str = ""
     """The class of the error that it failed with."""
     ended: bool = False
-    """Whether this process ended before the answer did, and told its caller."""
+    """Whether this process ended before the answer did, and told the caller."""
     hops: tuple[tuple[str, Usage], ...] = ()
-    """What other nodes tell of their parts of such a stream, by peer id."""
+    """The usage that other nodes report for their parts of such a stream, by peer id."""
     trace: Trace | None = None
-    """Its trace, where it is traced."""
+    """The trace of the request, if it is traced."""
 
     def __init__(self, id_: str, kind: Kind, asker: str = "") -> None:
         self.id, self.kind = id_, kind
@@ -101,11 +101,11 @@ class Account:
             self.asker = asker
 
     def asks(self, request: Request) -> None:
-        """Take in what is asked."""
+        """Record what is asked."""
         self.model, self.taken = request.model.strip(), len(request.body)
 
     def routed(self, routed: Routed) -> None:
-        """Take in who answers."""
+        """Record the answer and its candidate."""
         answer, candidate = routed.answer, routed.candidate
         self.candidate, self.others = candidate, routed.others
         self.node, self.route = candidate.node, str(answer.route)
@@ -115,12 +115,12 @@ class Account:
             self.served, self.usage = candidate.service.model, answer.usage
 
     def hears(self, usage: Usage | None) -> None:
-        """Take in what an answer of another node's worker tells of its tokens."""
+        """Record the usage that an answer from another node's worker reports."""
         if usage is not None and not usage.estimated:
             self.told = usage
 
     def part(self, routed: Routed, usage: Usage) -> None:
-        """Take in what one worker's part of a stream took."""
+        """Record the usage of one worker's part of a stream."""
         if routed.candidate.worker:
             self.parts = (*self.parts, (routed.candidate.service.model, usage))
         elif not usage.estimated:
@@ -128,25 +128,25 @@ class Account:
             self.hears(self.told + usage if self.told else usage)
 
     def hears_whole(self, body: bytes) -> None:
-        """Take in the same of a whole answer."""
+        """Record the usage that a whole answer from another node's worker reports."""
         if not self.served:
             self.hears(told_at_end(body))
 
     def refused(self, error: Exception, status: int) -> None:
-        """Take in how a request failed."""
+        """Record the failure of a request."""
         self.status = status
         if isinstance(error, RouterError):
             self.attempts = error.attempts
         self.failed(error)
 
     def failed(self, error: Exception) -> None:
-        """Take in who failed and why; what is wrong with a request itself may quote it, and is not logged."""
+        """Record which candidate failed and why; a message about the request itself may quote it, and is not logged."""
         self.error = type(error).__name__
         if isinstance(error, WorkerError | NobodyServes | NoCapacity):
             self.failure = f" at={error.at or '-'} why={quoted(str(error))}"
 
     def ends(self) -> Usage | None:
-        """It is over: return the tokens that workers of this machine used, and forget what is large or others' own."""
+        """End the request: return the tokens that workers of this machine used, and drop the HTTP request and the counter."""
         self.seconds = time.monotonic() - self.began
         self.http = None
         if self.tokens is not None:
@@ -156,17 +156,17 @@ class Account:
             own = usage if own is None else own + usage
         self.used = own
         if own is None:
-            # What nobody answered used none, but whoever leaves early may have had it read.
+            # A request that no worker answered used none, but for a caller that left early a worker may have read the prompt.
             unasked = self.route == "-" and self.status != CALLER_LEFT
             self.used = self.told or (_NOTHING if unasked else None)
         return own
 
     def spent(self) -> tuple[tuple[str, Usage], ...]:
-        """Return the tokens that workers of this machine used, by model, as far as anything tells."""
+        """Return the tokens that workers of this machine used, by model, as far as known."""
         return (*self.parts, (self.served, self.usage)) if self.usage else self.parts
 
     def token_seconds(self) -> float:
-        """Return how long each token after the first took in a stream that ended well, 0 where nobody tells."""
+        """Return the seconds for each token after the first in a stream that ended well, 0 where its usage is not known."""
         used = self.used
         if not self.streams_text or self.status >= REFUSED or used is None:
             return 0.0
@@ -176,10 +176,10 @@ class Account:
 
 
 def _lay_out(usual: Iterable[str]) -> None:
-    """Give the class an instance that has all usual fields.
+    """Create one instance of the class that has all usual fields.
 
-    CPython gives an instance room for what those before it had set. Without this one, fields that thousands of requests get
-    at their end only would each time cost a dictionary of 1.3 KB.
+    CPython sizes an instance by the attributes that earlier ones had set. Without this one, the fields that thousands of requests
+    get only at their end would cost each of them a dictionary of 1.3 KB.
     """
     example = Account("", Kind.CHAT)
     for name in usual:
@@ -190,19 +190,19 @@ _lay_out(list(inspect.get_annotations(Account))[:MAX_USUAL])
 
 
 def opened(context: Serving, id_: str, kind: Kind, asker: str = "") -> Account:
-    """Open the account of one request, of the node `asker` where it is no client's; whoever does so concludes it."""
+    """Open the account of one request, from the node `asker` or, if that is empty, a client; the caller must `conclude` it."""
     account = Account(id_, kind, asker)
     context.metrics.recent.under_way[account] = None
     return account
 
 
 def accounting(context: Serving, id_: str, kind: Kind, asker: str = "") -> "Concluding":
-    """Keep the account of one request, from entering to leaving."""
+    """Return a context manager that opens the account of one request, and concludes it on leaving."""
     return Concluding(context, opened(context, id_, kind, asker))
 
 
 class Concluding:
-    """Concludes an open account on leaving."""
+    """Context manager that concludes an open account on leaving."""
 
     __slots__ = ("_account", "_context")
 
@@ -225,17 +225,17 @@ class Concluding:
 
 
 def conclude(context: Serving, account: Account) -> None:
-    """Write one line, and have it counted."""
+    """Write the log line of a request, and count it in metrics, quota, usage and receipts."""
     own = account.ends()
     context.metrics.ended(account)
     if account.ticket is not None:
-        # Who does not tell leaves the estimate as it is.
+        # Without a reported usage, the quota's estimate stands.
         used = account.used
         told = used is not None and not used.estimated
         account.ticket.settle(used.prompt + used.completion if used and told else None)
         account.ticket = None
     asker = account.asker
-    # Who asks with a grant is counted by that.
+    # A node that asks with a grant is counted by the grant.
     if not asker or account.key:
         context.usage.count(account)
     if (asker or not account.served) and account.status < REFUSED:
@@ -245,7 +245,7 @@ def conclude(context: Serving, account: Account) -> None:
     if account.trace is not None and context.tracer is not None:
         context.tracer.ended(account, account.trace)
         account.trace = None
-    # The worker is not ours, or tells nothing.
+    # The worker is another node's, or reports nothing.
     tokens = "-"
     if own is not None:
         tokens = f"{'~' if own.estimated else ''}{own.prompt}+{own.completion}"
@@ -257,12 +257,12 @@ def conclude(context: Serving, account: Account) -> None:
 
 
 def _shown_model(name: str) -> str:
-    """Return a model's name as lines show it: a few come again and again, and long ones are not remembered."""
+    """Return a model's name as log lines show it, cached because few names recur; long names are not cached."""
     return _remembered(name) if len(name) <= MAX_FIELD else quoted(name)
 
 
 def _write_down(context: Serving, account: Account) -> None:
-    """Write receipts of what ended well between this node and others."""
+    """Write receipts for a request that ended well between this node and others."""
     add, id_, model, seconds = context.receipts.add, account.id, account.model, account.seconds
     if account.asker:
         add(Side.SERVED, account.asker, id_, model, account.used, seconds)

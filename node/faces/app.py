@@ -1,7 +1,7 @@
 """The two applications made of all faces: the public one, and the one for other nodes at the link listener.
 
-The middleware here is one of the two places that catch everything: whatever a handler raises leaves as an answer of
-ours, and what is no error of ours is logged without a word of the request.
+The middleware here is one of the two places that catch every exception. Whatever a handler raises becomes an error response,
+and an exception that is not the project's own is logged without any content of the request.
 """
 
 import logging
@@ -49,13 +49,13 @@ def public_app(context: Context) -> web.Application:
 
 
 def public_routes(context: Context) -> list[web.RouteDef]:
-    """Return all that clients may ask."""
+    """Return all routes for clients."""
     own = [route for face in _modules("routes") for route in face.routes(context)]
     return [*model_routes(context), *own]
 
 
 def model_routes(context: Serving) -> list[web.RouteDef]:
-    """Return what clients may ask of models, in every protocol: any process of this node answers that."""
+    """Return the routes by which clients call models, in every protocol. Any process of this node answers them."""
     return [
         web.RouteDef(r.method, r.path, r.handler, {**r.kwargs, "asks": _asks(face)})
         for face in _modules("asking_routes")
@@ -71,9 +71,9 @@ def _asks(face: ModuleType) -> Asks:
 def link_app(
     context: Serving, known: KnownPeers, grants: GrantLookup, own: Iterable[web.RouteDef] = ()
 ) -> web.Application:
-    """Return the application for nodes that are known; it must be served over TLS with client certificates.
+    """Return the application for known nodes; it must be served over TLS with client certificates.
 
-    `own` are the routes that each process of a node has otherwise.
+    `own` are further routes, specific to this process.
     """
     found = (r for face in _modules("link_routes") for r in face.link_routes(context))
     definitions = [
@@ -89,7 +89,7 @@ def link_app(
 
 
 def _modules(function: str) -> Iterator[ModuleType]:
-    """Find the faces by what they define; importing decides nothing else."""
+    """Yield the face modules that define `function`."""
     for found in pkgutil.iter_modules(faces.__path__):
         module = import_module(f"{faces.__name__}.{found.name}")
         if function in vars(module):
@@ -103,9 +103,9 @@ def application(
     leaving: Callable[[], bool] = lambda: False,
     max_bodies_bytes: int = _AS_IT_COMES.max_bodies_bytes,
 ) -> web.Application:
-    """Return an application of these routes, for whom `admit` lets in; what `admit` returns is an answer of its own.
+    """Return an application of these routes for the requests that `admit` lets in; a response from `admit` is sent as it is.
 
-    While it is `leaving`, each answer ends its connection.
+    While `leaving` returns true, each answer closes its connection.
     """
     asked: dict[CallHandler, Asks] = {}
     answered = _answering(admit, asked)
@@ -127,13 +127,13 @@ def application(
 def _answering(
     admit: Callable[[HttpRequest], web.Response | None], asked: Mapping[CallHandler, Asks]
 ) -> Callable[[HttpRequest, CallHandler], Awaitable[web.StreamResponse]]:
-    """Return what answers everything: with what a handler says, or with an error of ours.
+    """Return the function that answers every request: with the handler's response, or with an error response.
 
-    `asked` are the handlers that users may call; the others are for those who look at the node, or change it.
+    `asked` are the handlers that users may call; the others are for viewers and operators of the node.
     """
 
     async def answered(request: HttpRequest, handler: CallHandler) -> web.StreamResponse:
-        # The lane may have named it already.
+        # The lane may have set the id already.
         if ID not in request:
             request[ID] = id_of(request.headers)
         try:
@@ -149,7 +149,7 @@ def _answering(
             allowed = tuple(sorted(error.allowed_methods))
             return refusal(WrongMethod(request.method, allowed)).response()
         except ConnectionError:
-            # The caller hung up while we wrote; the connection ends quietly.
+            # The caller hung up during a write; the connection ends without a log line.
             raise
         except Exception as error:  # noqa: BLE001 (the outermost middleware: nothing may leave as a bare 500)
             _log_unforeseen(request, error)
@@ -164,12 +164,12 @@ def _answering(
 def _let_in(
     request: HttpRequest, admit: Callable[[HttpRequest], web.Response | None], asks: Asks | None
 ) -> web.Response | None:
-    """Return the answer of `admit` itself, if it has one; raise what it does, and where the caller may not ask for this."""
+    """Return the response of `admit`, if any; raise what `admit` raises, and `RoleNotAllowed` as `_authorize` does."""
     if isinstance(request, LaneRequest):
         if request.begun:
-            # It was let in. Its key may have ended since, but nobody else than its handler closes its account.
+            # It was admitted. Its key may have ended since, but only its handler closes its account.
             return None
-        # The lane takes nothing but calls of models.
+        # The lane takes only calls of models.
         asks = _PLAIN
     response = admit(request)
     if response is None:
@@ -178,7 +178,7 @@ def _let_in(
 
 
 def _authorize(request: HttpRequest, asks: Asks | None) -> None:
-    """Raise `RoleNotAllowed` where the caller's key is not for what is asked: models, or what else a node shows and does."""
+    """Raise `RoleNotAllowed` where the role of the caller's key does not allow the route: calls of models, or anything else."""
     principal = request.get(PRINCIPAL, ANYBODY)
     if asks is not None:
         if not asks.elsewhere:
@@ -190,24 +190,24 @@ def _authorize(request: HttpRequest, asks: Asks | None) -> None:
 async def _dress(
     leaving: Callable[[], bool], request: web.Request, response: web.StreamResponse
 ) -> None:
-    """Write the headers that every answer has."""
+    """Set the headers that every answer has."""
     response.headers.setdefault("x-request-id", request[ID])
     response.headers.update(request.get(SHARED, {}))
     if not isinstance(response, web.Response) and response.content_length is None:
-        # nginx would keep it back until it has some pages of it.
+        # nginx would buffer several pages of it before sending any.
         response.headers["x-accel-buffering"] = "no"
     if leaving():
-        # Whoever goes on with this connection would find it closed: it shall look for another node now.
+        # A client that reused this connection would find it closed: this makes it look for another node now.
         response.force_close()
         response.headers["connection"] = "close"
 
 
 async def _let_wait(_: web.Request) -> None:
-    """Tell nobody to send a body before a handler reads it."""
+    """Send no `100 Continue` here: it is sent when a handler reads the body."""
 
 
 def _log_unforeseen(request: HttpRequest, error: Exception) -> None:
-    # The text of an exception may quote the request, and so somebody's prompt; where it arose says enough.
+    # The text of an exception may quote the request, and so a user's prompt; the traceback's places say enough.
     where = "".join(traceback.format_tb(error.__traceback__))
     if isinstance(request, LaneRequest):
         route = request.path

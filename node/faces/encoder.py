@@ -1,7 +1,7 @@
-"""Encoder of answers in another protocol than OpenAI's. An encoder writes one answer; what all have in common is here.
+"""Encoder of answers in a protocol other than OpenAI's. Each encoder writes one answer; the common parts are here.
 
-A face that has its own words reads them into a request with OpenAI's body, and gives a voice along. Everything between is
-the same for all faces: choice, attempts, streams that break off, accounts.
+A face with a protocol of its own maps its requests to OpenAI's body, and passes an encoder (`voice`) along. Everything between is
+the same for all faces: choice, attempts, broken streams, accounts.
 """
 
 import re
@@ -28,45 +28,45 @@ _FAILURE = re.compile(rb'^data: ?\{"error"', re.MULTILINE)
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 MAX_WHOLE_BYTES = 64 * 1024 * 1024
-"""The longest answer in one piece that is said in other words; a longer one is refused as a failure of its worker."""
+"""The longest answer in one piece that is encoded, in bytes; a longer one counts as a failure of its worker."""
 
 
 class Encoder(Protocol):
-    """Says one answer in the words of its caller's protocol. One for each request."""
+    """Encoder of one answer in its caller's protocol. Each request has its own."""
 
     @property
     def streams(self) -> bool:
-        """Whether the caller hears a stream, even of an answer that came in one piece."""
+        """Whether the caller gets a stream, even of an answer that came in one piece."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What headers say besides: asked once an answer in one piece was said, or before a stream begins."""
+        """Additional headers: read after an answer in one piece was encoded, or before a stream begins."""
 
     def whole(self, body: bytes) -> tuple[str, bytes]:
-        """Return content type and bytes of an answer that came in one piece; raise `WorkerFailed` when it is none."""
+        """Return content type and bytes of an answer that came in one piece; raise `WorkerFailed` when it is invalid."""
 
     def stream(self, events: bytes) -> bytes:
-        """Return what whole events of OpenAI's stream are in the caller's, nothing perhaps; raise `WorkerFailed`."""
+        """Return whole events of OpenAI's stream in the caller's protocol, possibly nothing; raise `WorkerFailed`."""
 
     def end(self) -> bytes:
-        """Return what ends the stream; raise `WorkerFailed`."""
+        """Return the end of the stream; raise `WorkerFailed`."""
 
     def broken(self, refused: Refusal) -> bytes:
-        """Return the last bytes of a stream that broke off; none where only a cut connection is understood."""
+        """Return the last bytes of a stream that broke off; none where clients understand only a cut connection."""
 
 
 Homing = Callable[[Routed, bytes], bytes]
-"""Puts a home to the ids in what a service answers."""
+"""Adds a home to the ids in a service's answer."""
 
 
 @value_class
 class SpokenAnswer:
-    """A request, and the voice in which its answer is said; OpenAI's own words where there is none.
+    """A request, and the encoder (`voice`) of its answer; without one, the answer stays in OpenAI's form.
 
-    `dropped` names the caller's parameters that have no effect, for lack of a word in OpenAI's form. `framed` makes the caller's
-    answer of one in one piece from a worker who speaks the caller's protocol, where there is something around it. `names` are the
-    caller's for parameters of OpenAI's: others were not the caller's to say. `None` where they are the same. `homed` is set for a
-    service, and changes its JSON.
+    `dropped` names the caller's parameters that have no effect because OpenAI's form has no equivalent. `framed`, where set,
+    wraps an answer in one piece from a worker that speaks the caller's protocol into what the caller expects. `names` maps
+    OpenAI's parameters to the caller's names; parameters not in it did not come from the caller. It is `None` where the names are
+    the same. `homed` is set for a service, and changes its JSON.
     """
 
     request: Request
@@ -78,32 +78,32 @@ class SpokenAnswer:
 
 
 class WithoutDone:
-    """OpenAI's own words, but for the ends of a stream: what Llama Stack's client reads there is a piece of the answer."""
+    """OpenAI's form except for the end of a stream, which Llama Stack's client would read as a piece of the answer."""
 
     streams = True
     headers = _NO_HEADERS
 
     def whole(self, body: bytes) -> tuple[str, bytes]:
-        """Say it as it came."""
+        """Return the answer unchanged."""
         return JSON, body
 
     def stream(self, events: bytes) -> bytes:
-        """Leave out `[DONE]`, which it takes for JSON; raise `AnswerBroken` where the worker, or its node, tells a failure."""
+        """Remove `[DONE]`, which the client would parse as JSON; raise `AnswerBroken` for an error event in the stream."""
         if _FAILURE.search(events):
             raise AnswerBroken("the worker broke off")
         return _DONE.sub(b"", events)
 
     def end(self) -> bytes:
-        """End without a word."""
+        """Return nothing: the stream ends without a marker."""
         return b""
 
     def broken(self, _: Refusal) -> bytes:
-        """Have the connection cut: it takes an error for one more piece, and half an answer for a whole one."""
+        """Return nothing, so that the connection is cut: the client takes an error for a piece, and a proper end for success."""
         return b""
 
 
 class TextVoice(ABC):
-    """A voice for chats and completions: what it says of the events that were heard."""
+    """Base of encoders for chats and completions, which encode parsed events."""
 
     def __init__(self, kind: Kind, *, streams: bool, max_event_bytes: int) -> None:
         self._kind = kind
@@ -113,12 +113,12 @@ class TextVoice(ABC):
 
     @property
     def streams(self) -> bool:
-        """Whether the caller hears a stream."""
+        """Whether the caller gets a stream."""
         return self._streams
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What headers say besides."""
+        """Additional headers: none."""
         return {}
 
     @abstractmethod
@@ -127,40 +127,40 @@ class TextVoice(ABC):
 
     @abstractmethod
     def events(self, heard: Sequence[Heard]) -> bytes:
-        """Return a piece of the caller's stream: what some events look like, nothing perhaps. No `Failure` is among them."""
+        """Return some events in the form of the caller's stream, possibly nothing. `heard` holds no `TextFailure`."""
 
     @abstractmethod
     def failure(self, failure: TextFailure) -> bytes:
         """Return the last event of a stream that broke off."""
 
     def opening(self) -> bytes:
-        """Return what the stream begins with."""
+        """Return the beginning of the stream."""
         return b""
 
     def closing(self) -> bytes:
-        """Return what the stream ends with, when nothing failed. Some workers never say why: there may have been no `End`."""
+        """Return the end of a stream that did not fail. There may have been no `End`: some workers give no finish reason."""
         return b""
 
     def whole(self, body: bytes) -> tuple[str, bytes]:
-        """Say an answer that came in one piece."""
+        """Encode an answer that came in one piece."""
         heard = text_parser.whole(self._kind, body)
         if self._streams:
             return EVENT_STREAM, self._said(heard) + self.closing()
         return JSON, orjson.dumps(self.answer(heard))
 
     def stream(self, events: bytes) -> bytes:
-        """Say a piece of a stream."""
+        """Encode a piece of a stream."""
         return self._said(self._ear.take(events))
 
     def end(self) -> bytes:
-        """Say the end of a stream. It broke off if its worker said neither why it ends nor that it does."""
+        """Encode the end of a stream. One with neither a finish reason nor `[DONE]` broke off."""
         said = self._said(self._ear.finish())
         if not self._ear.whole:
             said += self._fail(TextFailure("the worker broke off", "", "answer_broken"))
         return said if self._failed else said + self.closing()
 
     def broken(self, refused: Refusal) -> bytes:
-        """Say that a stream broke off."""
+        """Encode the failure of a stream that broke off."""
         error = refused.body["error"]
         return self._fail(TextFailure(error["message"], error["type"], error["code"]))
 
@@ -169,7 +169,7 @@ class TextVoice(ABC):
             return b""
         opening = b"" if self._begun else self.opening()
         self._begun = True
-        # Nothing is heard after it.
+        # A failure is always the last event.
         if heard and isinstance(heard[-1], TextFailure):
             return opening + self.events(heard[:-1]) + self._fail(heard[-1])
         return opening + self.events(heard)

@@ -1,23 +1,25 @@
-"""Errors as callers see them. One table: exception → status, code and body.
+"""Errors as callers see them, in one table: exception → status, code and body.
 
 Every body carries both shapes: api-v0's `code` and `message`, and OpenAI's `error` object.
 
 FaceError
 ├── Unparseable            these bytes are not what they claim to be
 ├── BadHead                the request line or a header is malformed, or could be read in two ways
-├── HeadTooLarge           the headers are longer or more than what we take in
-├── UrlTooLong             the URL is longer than what we take in
+├── HeadTooLarge           the headers are longer or more than the limit
+├── UrlTooLong             the URL is longer than the limit
 ├── HeadTooSlow            the request's headers did not arrive in time
-├── TooManyConnections     no place for another connection
-├── WrongParameter         read well, but a value will not do; `param` names it
-├── NotAllowed             this caller may not do this, or not from there
+├── TooManyConnections     all connections are in use
+├── NoRoomForBody          the bodies of all requests in flight reach their limit
+├── WrongParameter         well-formed, but a value is invalid; `param` names it
+├── NotAllowed             this caller may not do this, or not from its address
 ├── UnknownPath            no endpoint has this path
 ├── WrongMethod            the path exists, for other methods
 ├── UnknownNode            the registry knows no such node
-├── BodyTooLarge           the body is longer than what we take in
-├── BodyTooSlow            the body did not come in time
+├── UnknownRequest         no request with this id is in flight here
+├── BodyTooLarge           the body is longer than the limit
+├── BodyTooSlow            the body did not arrive in time
 ├── UnsupportedMediaType   a content type or encoding that this path does not read
-└── UnsupportedExpectation an `Expect` header that we cannot meet
+└── UnsupportedExpectation an `Expect` header that the node cannot meet
 """
 
 import math
@@ -36,12 +38,12 @@ from registry.errors import StoreUnavailable
 from router import errors as router_errors
 
 MAX_REJECTION_BYTES = 64 * 1024
-"""The longest refusal of a worker that is passed on; a longer one is replaced by a sentence of ours."""
+"""The longest refusal of a worker that is passed on, in bytes; a longer one is replaced by the error's own message."""
 
-# A worker that cannot be reached may be back after its supervisor restarted it.
+# Seconds. An unreachable worker may be back once its supervisor has restarted it.
 _UNREACHABLE_RETRY = 2.0
 
-# Seconds to come back after when a model is loading and nobody knows for how long; and at most, since who waits is held here.
+# Seconds in `retry-after` while a model is loading: without an estimate, and at most, since waiting requests are held here.
 _LOADING_RETRY, _LONGEST_LOADING_RETRY = 5.0, 30.0
 
 
@@ -211,7 +213,7 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         registry_errors.ProtocolViolation: Row(502, 1007, _BROKEN, "peer_broke_rules"),
     }
 )
-"""What every error of ours looks like from outside; a test fails when a class has no row."""
+"""The outside form of every error class of the project; a test fails when a class has no row."""
 
 INNER = frozenset(
     {
@@ -227,7 +229,7 @@ INNER = frozenset(
         registry_errors.MeshError,
     }
 )
-"""Roots, and what is dealt with where it arises: no caller meets these, their rows are there in case one slips through."""
+"""Roots, and errors that are handled where they arise: no caller sees these; their rows exist in case one slips through."""
 
 _BY_REASON: Mapping[str, Row] = MappingProxyType(
     {row.reason: row for kind, row in TABLE.items() if issubclass(kind, router_errors.RouterError)}
@@ -261,7 +263,7 @@ class Refusal:
         )
 
     def event(self) -> bytes:
-        """Return it as the last event of a stream; no `[DONE]` follows. What would be a header stands in it."""
+        """Return it as the last event of a stream; no `[DONE]` follows. A `retry-after` header becomes a field of the error."""
         error = dict(self.body["error"])
         if (seconds := self.headers.get("retry-after")) is not None:
             error["retry_after"] = int(seconds)
@@ -269,7 +271,7 @@ class Refusal:
 
 
 def refusal(error: Exception) -> Refusal:
-    """Say what a caller sees of an error; one that is not ours shows nothing of itself."""
+    """Return what a caller sees of an error; one that has no row shows nothing but an internal error."""
     if isinstance(error, router_errors.WorkerError) and error.told is not None:
         return _as_told(error, error.told)
     return _as_known(error)
@@ -298,7 +300,7 @@ def _as_known(error: Exception) -> Refusal:
             | registry_errors.RegistryError()
         ):
             row = _row(error)
-            # Where the store is concerns the operator alone.
+            # The location of the store is for the operator only.
             words = error.told if isinstance(error, StoreUnavailable) else str(error)
             return Refusal(row.status, _body(row, words or row.reason), _headers(error))
         case _:
@@ -310,7 +312,7 @@ def _row(error: Exception) -> Row:
 
 
 def _body(row: Row, message: str, *, param: str | None = None) -> dict[str, Any]:
-    # What a caller sent may be quoted here, and headers may hold what is no text; JSON cannot.
+    # The message may quote what a caller sent, and headers may hold bytes that are not UTF-8, which JSON cannot.
     message = message.encode(errors="replace").decode()
     error = {"message": message, "type": row.type, "param": param, "code": row.reason}
     return {"code": row.code, "message": message, "error": error}
@@ -322,7 +324,7 @@ _HEADERS: Mapping[type[Exception], Mapping[str, str]] = MappingProxyType(
         NoRoomForBody: {"retry-after": "1"},
         # RFC 9110 15.5.2.
         **{kind: {"www-authenticate": "Bearer"} for kind in auth_errors.OF_KEYS},
-        # What OpenAI's and Anthropic's clients obey before they look at the status.
+        # OpenAI's and Anthropic's clients obey this header before they look at the status.
         router_errors.PoisonousRequest: {"x-should-retry": "false"},
     }
 )
@@ -351,12 +353,12 @@ def _headers(error: Exception) -> Mapping[str, str]:
 
 
 def _seconds(wait: float) -> str:
-    # RFC 9110 10.2.3: whole seconds; zero would invite a caller to come back at once.
+    # RFC 9110 10.2.3: whole seconds; zero would invite a caller to retry at once.
     return str(max(1, math.ceil(min(wait, 86_400))))
 
 
 def _as_told(error: router_errors.WorkerError, told: router_errors.PeerError) -> Refusal:
-    """Say a failure as the node told it whose worker failed; one that came within a stream has no status but its name's."""
+    """Return a failure as the failed worker's node reported it; one within a stream has no status but that of its `code`."""
     row = _BY_REASON.get(str(told.error.get("code")), _row(error))
     body = _body(row, told.message)
     body["code"] = told.code or row.code
@@ -374,7 +376,7 @@ def _rejected(error: router_errors.WorkerRejected) -> Refusal:
             said = orjson.loads(error.body)
             orjson.dumps(said)
         except orjson.JSONEncodeError:
-            # Nested deeper than can be written again.
+            # Nested too deeply to be serialized again.
             said = None
         except orjson.JSONDecodeError:
             said = error.body.decode(errors="replace").strip()

@@ -1,4 +1,4 @@
-"""Call of a model for faces that do not answer over HTTP: it hears events, or the whole body; the access log is kept here."""
+"""Call of a model for faces that do not answer over HTTP: returns events or the whole body, and writes the access log."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,7 +20,7 @@ from router.rpc.messages import read
 
 
 class ModelAnswer:
-    """An answer that has begun; read it once, in one of the three ways."""
+    """An answer that has begun. Read it once, with one of `messages`, `events` and `body`."""
 
     def __init__(self, routed: Routed, account: Account, *, max_event_bytes: int) -> None:
         self.routed = routed
@@ -29,11 +29,11 @@ class ModelAnswer:
 
     @property
     def verbatim(self) -> str:
-        """The protocol in whose words the answer is, those of the request; none for OpenAI's, which `events` hears."""
+        """The protocol of the answer, if it is that of the request; empty for OpenAI's form, which `events` parses."""
         return self.routed.answer.verbatim
 
     async def messages(self) -> AsyncIterator[bytes | Usage]:
-        """Return the messages of a stream in the words of its request as they come, then what it took; raise a `RouterError`."""
+        """Yield the messages of a stream in the request's protocol as they arrive, then its usage; raise a `RouterError`."""
         answer, passage = self.routed.answer, Passage(self.routed, self._account)
         splitter = Splitter(max_event_bytes=self._max_event_bytes)
         if not answer.streamed:
@@ -49,9 +49,9 @@ class ModelAnswer:
             raise WorkerFailed(str(error)) from error
 
     async def events(self) -> AsyncIterator[list[Heard]]:
-        """Hear a chat or a completion as it comes, streamed or not; raise a `RouterError`.
+        """Yield the parsed events of a chat or a completion as they arrive, streamed or not; raise a `RouterError`.
 
-        A `Failure` is the last event of a stream that somebody else broke off.
+        A `TextFailure` is the last event of a stream in which the worker or its node reported a failure.
         """
         answer = self.routed.answer
         if not answer.streamed:
@@ -86,9 +86,9 @@ class ModelAnswer:
 async def asking(
     context: Serving, principal: Principal, request: Request
 ) -> AsyncIterator[ModelAnswer]:
-    """Have a request answered; entering is the first byte, leaving early cancels it at the worker.
+    """Have a request answered. Entering waits for the first byte; leaving early cancels the request at the worker.
 
-    Raise an `AuthError` where it is not for who asks, or a `RouterError`.
+    Raise an `AuthError` where the principal may not make this request, or a `RouterError`.
     """
     with accounting(context, request.id, request.kind) as account:
         account.key = principal.name

@@ -1,13 +1,13 @@
 """Model list of `/v1/models`: the union of OpenAI's and seed 002's shape, from the live view.
 
-One entry per model name, because that is what a client puts into `model`. Where several projects serve one name, the
-entry's `project` and `owned_by` name the one with the most replicas, and `projects` names all of them; asked for as
-`PROJECT/MODEL`, a model is shown as that project's alone. Its `url` is where this node is asked for it;
-a worker's address is never shown.
+There is one entry per model name, because that is what a client puts into `model`. Where several projects serve one name, the
+entry's `project` and `owned_by` name the one with the most replicas, and `projects` names all of them; requested as
+`PROJECT/MODEL`, a model is shown as that project's alone. Its `url` is this node's URL for requests to the model; a worker's
+address is never shown.
 
-Model list for clients of Anthropic's API: the common one, with what they need besides.
+Clients of Anthropic's API get the same list with the additional fields they need.
 
-A long list is sent as it is made, slice by slice, so that other requests wait for none of it.
+A long list is sent while it is made, slice by slice, so that other requests do not wait for the whole of it.
 """
 
 import asyncio
@@ -37,21 +37,21 @@ from router.errors import UnknownModel
 from router.select.fitness import meant_by
 
 VERSION = "anthropic-version"
-"""The header that all of Anthropic's clients send, and nobody else."""
+"""The header that all of Anthropic's clients send, and no others."""
 
 
 def wanted(http: web.Request) -> bool:
-    """Say whether a client of Anthropic's asks."""
+    """Return whether the request comes from a client of Anthropic's API."""
     return VERSION in http.headers
 
 
 def model(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Show one model."""
+    """Return an entry of the list in the form for clients of Anthropic's API."""
     return {
         **entry,
         "type": "model",
         "display_name": entry["id"],
-        # When it was registered: nobody says when it was made.
+        # The time of registration: the time of the model's creation is unknown.
         "created_at": f"{datetime.fromtimestamp(entry['created'], UTC):%Y-%m-%dT%H:%M:%SZ}",
         "lifecycle": "active",
         "max_input_tokens": entry.get("context_length"),
@@ -59,7 +59,7 @@ def model(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 SLICE = 1_000
-"""Models and replicas that are looked at in one go; a list of more models is sent in pieces."""
+"""Models and replicas that are processed without yielding; a list of more models is sent in pieces."""
 
 Item = TypeVar("Item")
 
@@ -80,7 +80,10 @@ def listing_routes(
     everybody: Callable[[], Iterable[Offer]],
     offers: Callable[[str], Iterable[Offer]],
 ) -> list[web.RouteDef]:
-    """Return the routes that show models: all that are served, by name alone, and one by a name as callers write it."""
+    """Return the routes that show models.
+
+    `everybody` returns the offers of all models; `offers` returns those of one model, by its name as callers write it.
+    """
     # Records of older nodes do not say when a model was registered.
     since = int(time.time())
 
@@ -117,13 +120,13 @@ def listing_routes(
 
 
 def shows(request: web.Request, service: Service) -> bool:
-    """Say whether the caller's key is for a model; others are not shown to it."""
+    """Return whether the caller's key allows a model; others are not shown."""
     principal: Principal = request.get(PRINCIPAL, ANYBODY)
     return principal.sees(f"{service.project}/{service.model}")
 
 
 def live_offers(context: Context) -> Iterator[Offer]:
-    """Go through who serves what now."""
+    """Yield all offers of live nodes."""
     for node, signed in context.registry.catalog.held.items():
         if context.registry.presence(node) in LIVE:
             for service in signed.record.services:
@@ -131,7 +134,7 @@ def live_offers(context: Context) -> Iterator[Offer]:
 
 
 async def _slices(items: Iterator[Item]) -> AsyncIterator[list[Item]]:
-    """Yield items some at a time, and let others have their turn in between."""
+    """Yield items in slices, and give other tasks a turn after each."""
     while some := [*islice(items, SLICE)]:
         yield some
         await asyncio.sleep(0)
@@ -140,8 +143,8 @@ async def _slices(items: Iterator[Item]) -> AsyncIterator[list[Item]]:
 async def _entries(
     found: Mapping[str, Sequence[Offer]], base: str, since: int, *, as_anthropic: bool
 ) -> AsyncIterator[list[dict[str, Any]]]:
-    """Yield what is shown of models, by name, some at a time."""
-    # Sorted by parts: all at once would take as long as a hundred requests.
+    """Yield the entries of models, sorted by name, in slices."""
+    # Sorted in parts: sorting all at once would take as long as a hundred requests.
     parts = [sorted(some) async for some in _slices(iter(found))]
     async for names in _slices(merge(*parts)):
         some = [_entry(name, found[name], base, since) for name in names]
@@ -149,13 +152,13 @@ async def _entries(
 
 
 def _around(found: Mapping[str, Sequence[Offer]], *, as_anthropic: bool) -> dict[str, Any]:
-    """Return what a list says besides its models."""
+    """Return the fields of a list besides its models."""
     projects = {offer.service.project for offers in found.values() for offer in offers}
     around: dict[str, Any] = {
         "object": "list",
         "code": 0,
         "message": "success",
-        # Seed 002 names one project above the list; where there are several, each entry names its own.
+        # Seed 002 names one project for the whole list; where there are several, each entry names its own.
         "project": next(iter(projects)) if len(projects) == 1 else "",
     }
     if as_anthropic:
@@ -167,7 +170,7 @@ def _around(found: Mapping[str, Sequence[Offer]], *, as_anthropic: bool) -> dict
 async def _send(
     request: web.Request, entries: AsyncIterator[list[dict[str, Any]]], around: dict[str, Any]
 ) -> web.StreamResponse:
-    """Send a list in pieces, as fast as its reader takes them."""
+    """Send a list in pieces, as fast as its client reads them."""
     headers = {"content-type": "application/json", "x-request-id": request[ID]}
     response = Streaming(headers=headers)
     await response.prepare(request)
@@ -184,7 +187,7 @@ def _live(context: Context, offers: Iterable[Offer]) -> Iterable[Offer]:
 
 
 def _base(request: web.Request) -> str:
-    """Return where the caller asks this node, in its own words; a proxy before it may say that it asked over TLS."""
+    """Return this node's base URL as the caller used it; a proxy in front may report that the caller used TLS."""
     forwarded = request.headers.get("x-forwarded-proto") == "https"
     scheme = "https" if forwarded or request.secure else "http"
     return f"{scheme}://{request.headers.get('host', 'localhost')}"
@@ -194,7 +197,7 @@ def _entry(name: str, offers: Sequence[Offer], base: str, since: int) -> dict[st
     projects = Counter(offer.service.project for offer in offers)
     first = min(projects, key=lambda project: (-projects[project], project))
     of_first = min(o.service for o in offers if o.service.project == first)
-    # The longest: who is asked for more than the others can read is chosen accordingly.
+    # The longest: routing sends a request that is too long for some replicas to the others.
     context = max(offer.service.context for offer in offers)
     known = abilities(reduce(or_, (offer.service.abilities for offer in offers)))
     return {
@@ -210,6 +213,6 @@ def _entry(name: str, offers: Sequence[Offer], base: str, since: int) -> dict[st
         "replicas": len(offers),
         "nodes": len({offer.node for offer in offers}),
         **({"context_length": context} if context else {}),
-        # What some of them take, for requests find their way to those.
+        # Abilities of any replica: requests are routed to those that have them.
         **({"architecture": known} if known else {}),
     }

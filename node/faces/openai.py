@@ -62,7 +62,7 @@ from router.translate.verbatim import Verbatim, split
 
 LLAMA_STACK = "/v1/openai/v1"
 PREFIXES = ("/v1", LLAMA_STACK)
-"""Where the interface is found: its own place, and the one that llama-stack-client 0.2 asks."""
+"""Path prefixes of the interface: its own, and the one that llama-stack-client 0.2 uses."""
 
 ENDPOINTS: Mapping[str, str] = {
     "POST /v1/chat/completions": "any model of the mesh, with a worker of any protocol",
@@ -75,10 +75,10 @@ ENDPOINTS: Mapping[str, str] = {
 """What becomes of each endpoint of the interface standard for models."""
 
 FLEX = "flex"
-"""OpenAI's `service_tier` for what may take longer."""
+"""OpenAI's `service_tier` for requests that may take longer."""
 
 PASSED = 64
-"""Sets of headers that travel with requests which are kept; beyond, those that were wanted longest ago are made anew."""
+"""Size of the LRU cache for sets of headers that travel with requests."""
 
 _LONGEST_SESSION = 256
 _MILLISECONDS = re.compile(r"\d{1,7}", re.ASCII)
@@ -89,10 +89,10 @@ _NO_FIELDS: Mapping[str, object] = MappingProxyType({})
 
 
 def asking_routes(context: Serving) -> list[web.RouteDef]:
-    """Return what clients may ask."""
-    # LocalAI has its stores beside `/v1`.
+    """Return the routes for clients."""
+    # LocalAI's stores have no `/v1` prefix.
     asked = [(prefix, kind) for prefix in PREFIXES for kind in MODEL_KINDS] + [
-        # Cohere's clients of today rank there.
+        # Current Cohere clients rerank at `/v2`.
         ("/v2", Kind.RERANK),
         *(("", kind) for kind in STORES),
     ]
@@ -105,7 +105,7 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
 
 
 def link_routes(context: Serving) -> list[web.RouteDef]:
-    """Return what other nodes may ask: the same, of this node's own workers."""
+    """Return the routes for other nodes: the same calls, answered by this node's own workers."""
     return [_call(context, kind, own_only=True).at(f"/v1/{kind.value}") for kind in MODEL_KINDS]
 
 
@@ -137,7 +137,7 @@ def _call(context: Serving, kind: Kind, *, own_only: bool, done: bool = True) ->
 async def read_request(
     context: Serving, http: HttpRequest, kind: Kind, *, own_only: bool
 ) -> Request:
-    """Take in what a caller asks of a model; raise what `read_body` and `bodies.read` do."""
+    """Read a caller's model request; raise what `read_body`, `split` and `request_of` raise."""
     settings = context.settings.router
     rate = context.settings.web.min_body_rate
     body = await read_body(
@@ -163,9 +163,10 @@ def request_of(
     own_only: bool = False,
     verbatim: Verbatim | None = None,
 ) -> Request:
-    """Return what a body in OpenAI's form asks, with what the headers say; raise what `bodies.read` does.
+    """Return the request made of a body in OpenAI's form and of the headers.
 
-    `verbatim` is the same in the caller's own words, where they are others.
+    `verbatim` is the same request in the caller's own protocol, where that is not OpenAI's. Raise what `bodies.read`, `words_of`
+    and `pin_of` raise.
     """
     asked = bodies.read(body, content_type, named_by=NAMED_BY.get(kind, ""))
     if asked.names:
@@ -184,7 +185,7 @@ def request_of(
         pin=pin_of(context, http.headers, fields)
         if words.pin is None or "project" in fields
         else words.pin,
-        # A hop header on the public side forbids a second hop as well: it is how loops end.
+        # A hop header at the public listener forbids a second hop as well: this is how loops end.
         own_only=own_only or words.hop,
         session=words.session
         or (_session(fields["prompt_cache_key"]) if "prompt_cache_key" in fields else ""),
@@ -196,7 +197,7 @@ def request_of(
         background=background,
         patience=words.patience,
         holds=words.holds,
-        # Whoever the caller asked takes the stream up, so nobody else has to.
+        # The node that the caller asked does the failover, so no other node has to.
         continues=asked.stream and words.continues,
         fallbacks=asked.names[1:],
         plain=asked.plain,
@@ -210,10 +211,10 @@ def request_of(
 
 @dataclass(frozen=True, slots=True)
 class HeaderWords:
-    """What headers say to routing, whatever the body says: fields of `Request`, and what others of them are made of.
+    """What headers say to routing, independent of the body: fields of `Request`, and inputs to others of its fields.
 
-    `hop` says whether a node asks. `credential` and `caller` tell apart whose it is, the latter where nothing is known of who
-    asks. `pin` is that of bodies without one, `None` where it is to be read each time.
+    `hop` is set where a node asks. `credential` and `caller` tell callers apart, the latter for callers without a principal.
+    `pin` is the pin for bodies that name no project, `None` where it must be read for each request.
     """
 
     hop: bool
@@ -231,7 +232,7 @@ class HeaderWords:
 
 
 def words_of(context: Serving, http: HttpRequest) -> HeaderWords:
-    """Return what the headers of a request say, once where the same came before; raise `BadRequest` and what `passed` does."""
+    """Return what the headers of a request say, cached for equal headers; raise `BadRequest` and what `passed` raises."""
     derived = http.head.derived if isinstance(http, LaneRequest) else {}
     if HeaderWords in derived:
         known: HeaderWords = derived[HeaderWords]
@@ -257,17 +258,17 @@ def words_of(context: Serving, http: HttpRequest) -> HeaderWords:
 
 def _steady_pin(context: Serving, headers: Mapping[str, str]) -> Pin | None:
     if NODE in headers:
-        # Who is called so may change.
+        # The node that this name refers to may change.
         return None
     try:
         return pin_of(context, headers)
     except WrongParameter:
-        # Something else may be wrong with the body, and comes first.
+        # It is raised when the request is made: an error of the body is reported first.
         return None
 
 
 def background_of(http: HttpRequest, fields: Mapping[str, object] = _NO_FIELDS) -> bool:
-    """Say whether nobody waits for a request: by its header, OpenAI's `service_tier`, or its caller's key."""
+    """Return whether a request is background work: by its header, OpenAI's `service_tier`, or its caller's key."""
     asking = http.get(PRINCIPAL, ANYBODY)
     return http.headers.get(PRIORITY) == BACKGROUND or _is_background(asking, fields)
 
@@ -296,7 +297,10 @@ def _seconds(text: str) -> float:
 
 
 def caller_of(http: HttpRequest) -> str:
-    """Tell callers apart: by node, by key (its hash differs from run to run and says nothing of it), or by address."""
+    """Return a name that tells callers apart: by key, node, credential, or address.
+
+    The hash of a credential differs from run to run and reveals nothing of it.
+    """
     return _caller(http.get(PRINCIPAL, ANYBODY), _credential(http.headers), http.remote)
 
 
@@ -307,13 +311,13 @@ def _caller(asking: Principal, credential: str, address: str | None) -> str:
 
 
 def _credential(headers: Mapping[str, str]) -> str:
-    # Anthropic's clients have their key in a header of its own.
+    # Anthropic's clients send their key in `x-api-key`.
     said = headers.get(HOP) or headers.get("authorization") or headers.get("x-api-key")
     return str(hash(said)) if said else ""
 
 
 def session_of(http: HttpRequest, fields: Mapping[str, object] = _NO_FIELDS) -> str:
-    """Return what a caller calls its conversation, by header or as OpenAI has it; what is no text in it is replaced."""
+    """Return the caller's name for its conversation, by header or `prompt_cache_key`, with what cannot be encoded replaced."""
     return _session(http.headers.get(SESSION) or fields.get("prompt_cache_key"))
 
 
@@ -324,15 +328,15 @@ def _session(said: object) -> str:
 
 
 def content_type_of(http: HttpRequest, body: bytes) -> str:
-    """Return the content type as it was sent; a body without one that begins as a JSON object is taken for JSON."""
+    """Return the content type as sent; without one, `application/json` for a body that begins like a JSON object, else `""`."""
     said = http.headers.get("content-type", "")
     return said or ("application/json" if body.lstrip()[:1] == b"{" else "")
 
 
 def passed(http: HttpRequest, own: PeerId, *, background: bool = False) -> PassedHeaders:
-    """Return the headers that travel with a request to whoever answers it: what its caller accepts, its trace, its way.
+    """Return the headers that travel with a request to the replica: its trace, the nodes passed, priority and `accept`.
 
-    Raise what `onward` does.
+    Raise what `via_onward` raises.
     """
     found = trace_of(http.headers)
     found[VIA] = via_onward(", ".join(http.headers.getall(VIA, ())), own)
@@ -346,14 +350,14 @@ def passed(http: HttpRequest, own: PeerId, *, background: bool = False) -> Passe
 
 @lru_cache(maxsize=PASSED)
 def _passed(headers: tuple[tuple[str, str], ...]) -> PassedHeaders:
-    """Return the same for headers that are the same: thousands of connections keep theirs."""
+    """Return the same object for equal headers: thousands of connections keep theirs."""
     return PassedHeaders(dict(headers))
 
 
 def pin_of(
     context: Serving, headers: Mapping[str, str], fields: Mapping[str, object] = _NO_FIELDS
 ) -> Pin:
-    """Read which project, replica or node the caller insists on; a header counts before the body's field."""
+    """Return the project, replica or node that the caller requires, by header, else by field; raise what `pin` raises."""
     project = headers.get(PROJECT, fields.get("project") or "")
     cid = headers.get(CID)
     node = headers.get(NODE)
@@ -363,7 +367,7 @@ def pin_of(
 
 
 def pin(context: Serving, project: object, cid: str | None, node: str) -> Pin:
-    """Return the restriction that these words make; raise `WrongParameter`, and `UnknownNode` where nobody is called `node`."""
+    """Return the restriction to a project, a replica and a node; raise `WrongParameter`, or what `node_called` raises."""
     if not isinstance(project, str) or not is_name(project):
         raise WrongParameter("project must be the name of a project", param="project")
     if cid is not None and not is_name(cid):
@@ -372,11 +376,11 @@ def pin(context: Serving, project: object, cid: str | None, node: str) -> Pin:
 
 
 def node_called(context: Serving, text: str) -> PeerId:
-    """Return the node that a caller means: by its id, known here or not, by the beginning of one, or by a name.
+    """Return the node that a caller means: by its id, known here or not, by the beginning of its id, or by its name.
 
-    Raise `UnknownNode` when there is none, and `WrongParameter` when there are several or this is neither id nor name.
+    Raise `UnknownNode` when there is none, and `WrongParameter` when several match or `text` is neither an id nor a name.
     """
-    # What is no UTF-8 in a header stands in its text as what cannot be written.
+    # Header bytes that are not UTF-8 are lone surrogates in the text, which cannot be encoded.
     text = text.encode(errors="replace").decode()
     found = context.router.called(text)
     if len(found) == 1:

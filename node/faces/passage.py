@@ -1,4 +1,4 @@
-"""Tap on a stream as it passes: its events are made whole, its tokens counted, and its end is seen, once."""
+"""Tap on a passing event stream: reassembles whole events, counts tokens and detects the end."""
 
 import re
 
@@ -15,7 +15,7 @@ _REASON = re.compile(rb'"finish_reason" ?: ?"')
 
 
 class StreamEnd:
-    """Whether a stream of texts, of which whole events pass, lacks only its `[DONE]`: some workers leave it out."""
+    """Detector of text streams that lack only their `[DONE]`, which some workers leave out. It sees whole events."""
 
     __slots__ = ("_last",)
 
@@ -23,18 +23,18 @@ class StreamEnd:
         self._last: list[bytes] = []
 
     def seen(self, events: bytes) -> bytes:
-        """Take in what goes by, and return it."""
+        """Take in passing events, and return them."""
         if events:
             self.keep([events if len(events) <= _LAST_BYTES else events[-_LAST_BYTES:]])
         return events
 
     def keep(self, pieces: list[bytes]) -> None:
-        """Take in pieces, each of which is small, in a list that is never changed."""
+        """Take in small pieces, in a list that the caller never changes afterwards."""
         self._last = pieces if len(pieces) == LAST_PIECES else [*self._last, *pieces][-LAST_PIECES:]
 
     @property
     def lacking(self) -> bytes:
-        """What a stream lacks that ended well: nothing where it said so, failed, or never said why it ends."""
+        """What a well-ended stream lacks: nothing where it sent `[DONE]` or an error, or never gave a finish reason."""
         last = b"".join(self._last)
         over = has_line(last, b"[DONE]") or has_line(last, b'{"error"')
         if over or not _REASON.search(last):
@@ -43,7 +43,7 @@ class StreamEnd:
 
 
 class Passage:
-    """One event stream on its way through. Whole events come out, without the usage that its caller did not ask for."""
+    """Tap on one event stream. Whole events come out, without the usage event that its caller did not ask for."""
 
     __slots__ = ("_account", "_answer", "_end", "_events", "_looks", "_tally", "_tokens")
 
@@ -53,9 +53,9 @@ class Passage:
         self._answer = routed.answer
         self._tally = routed.tally
         self._account = account
-        # A node that asked for it takes it out itself.
+        # A node that asked for the usage removes it itself.
         hides = routed.answer.hides_usage and not account.keeps_usage
-        # What another node tells stands in a receipt.
+        # Usage that another node reports goes into a receipt.
         self._looks = bool(routed.tally) or hides or not account.served
         self._tokens = Tokens(hidden=hides, tells=routed.answer.tells)
         account.streams_text = account.kind in TEXT
@@ -63,11 +63,11 @@ class Passage:
             account.tokens = self._tokens
 
     def first(self, chunk: bytes) -> bytes:
-        """Take in the first bytes and return what is ready to be passed on, nothing perhaps."""
+        """Take in the first bytes and return those that are ready to be passed on, possibly none."""
         return self._end.seen(self._tokens.passing(self._events.take(chunk)))
 
     def take(self, chunk: bytes) -> bytes:
-        """Take in the next bytes and return what is ready to be passed on, nothing perhaps."""
+        """Take in the next bytes and return those that are ready to be passed on, possibly none."""
         self._counted([chunk])
         whole = not self._events.held and chunk.endswith(EVENT_ENDS)
         ready = chunk if whole else self._events.take(chunk)
@@ -76,7 +76,7 @@ class Passage:
         return self._end.seen(ready)
 
     def inspect(self, cut_through: CutThrough) -> None:
-        """Add what is wanted of what passes by."""
+        """Register what this tap needs to see of the bytes that are cut through."""
         if self._looks and self._tokens.sign not in cut_through.signs:
             cut_through.signs.append(self._tokens.sign)
         if self._tally is not None:
@@ -85,7 +85,7 @@ class Passage:
         cut_through.held.append(self._events)
 
     def rest(self) -> bytes:
-        """Return what is left at the end, an event without its blank line or nothing, and note what the answer took."""
+        """Return what is left at the end, an event without its blank line or nothing, and record the usage of the answer."""
         left = self._tokens.passing(self._events.rest) if self._events.held else b""
         if self._tally:
             self._answer.usage = self._tokens.usage()
@@ -99,5 +99,5 @@ class Passage:
 
     @property
     def lacking(self) -> bytes:
-        """What a stream of texts lacks that ended well, `[DONE]` at most."""
+        """What a well-ended text stream lacks: `[DONE]` at most."""
         return self._end.lacking

@@ -27,24 +27,24 @@ class KnownPeers(Protocol):
         """The newest snapshot."""
 
     def presence(self, node: PeerId) -> Presence:
-        """Say what a node is to us."""
+        """Return the presence of a node."""
 
     def admits(self, peer: PeerId) -> bool:
-        """Say whether a peer may take part here."""
+        """Return whether a peer is admitted here."""
 
 
 def peer_check(
     known: KnownPeers, grants: GrantLookup | None = None, wall: Clock = time.time
 ) -> Callable[[HttpRequest], None]:
-    """Return the check that only nodes which the registry knows, and which have not left, get through.
+    """Return a check that lets only nodes through that the registry knows and that have not left; it raises `NotAllowed`.
 
-    Where there are `grants`, they must show one; their requests are then bound to its terms. `wall` returns Unix time.
+    With `grants`, a node must also present one; its requests are then bound to the grant's terms. `wall` returns Unix time.
     """
 
     def check(request: HttpRequest) -> None:
         derived = request.head.derived if isinstance(request, LaneRequest) else {}
         seen: _Seen | None = derived.get(_Seen)
-        # Whatever begins so on its connection is of the same peer, and who has left says so in a record.
+        # Requests with the same head on a connection are from the same peer, and a peer that leaves changes the catalog.
         if seen is None or seen.catalog is not known.catalog:
             seen = derived[_Seen] = _seen(request, known)
         peer = seen.peer
@@ -58,14 +58,14 @@ def peer_check(
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Whom requests of a connection are from, by a snapshot in which it had not left."""
+    """The peer that a connection's requests are from, and a snapshot of the catalog in which it had not left."""
 
     peer: PeerId
     catalog: Catalog
 
 
 def _seen(request: HttpRequest, known: KnownPeers) -> _Seen:
-    """Look at who asks; raise `NotAllowed` for whom nobody knows, or has left."""
+    """Return the asking peer; raise `NotAllowed` for one that is unknown or has left."""
     peer, catalog = asking_peer(request), known.catalog
     if peer != request.headers.get(HOP):
         raise NotAllowed(f"{HOP} must name the peer of the TLS certificate")
@@ -77,7 +77,10 @@ def _seen(request: HttpRequest, known: KnownPeers) -> _Seen:
 
 
 def _granted(request: HttpRequest, peer: PeerId, grants: GrantLookup, now: float) -> Principal:
-    """Return what the grant allows that a peer shows; raise `NotAllowed`: it is asked elsewhere, whatever is wrong with it."""
+    """Return the principal for the grant that a peer presents.
+
+    Raise `NotAllowed` for any fault of the grant, so that the peer asks another node.
+    """
     shown = request.headers.get(GRANT)
     if shown is None:
         raise NotAllowed("this node requires a grant (modelvine invite --for-node)")
@@ -91,13 +94,13 @@ def asking_peer(request: HttpRequest) -> PeerId:
     """Return the peer whose key the other end of this TLS connection proved to hold; raise `NotAllowed`."""
     transport = request.transport
     secured = transport.get_extra_info("ssl_object") if transport else None
-    # uvloop and asyncio both hand out the standard library's object.
+    # uvloop and asyncio both return the standard library's object.
     if not isinstance(secured, ssl.SSLObject):
         raise NotAllowed("this listener is for nodes, over TLS")
     certificate = secured.getpeercert(binary_form=True)
     if certificate is None:
         raise NotAllowed("nodes must present their certificate")
-    # The answer is remembered by the certificate, so a connection's later requests pay for a look-up alone.
+    # The result is cached by certificate, so a connection's later requests cost only a look-up.
     try:
         return peer_of_certificate(certificate)
     except RegistryError as error:

@@ -1,4 +1,4 @@
-"""Pump of a stream: passes on what comes, as it comes, and wakes the stream's task only where somebody has to be waited for."""
+"""Pump of a stream: passes on bytes as they arrive, and wakes the stream's task only where it has to wait."""
 
 import asyncio
 from typing import Protocol
@@ -11,13 +11,13 @@ from router.http.cut_through import CutThrough
 
 
 class Tap(Protocol):
-    """What a stream passes through."""
+    """Observer and filter that a stream passes through."""
 
     def inspect(self, cut_through: CutThrough) -> None:
-        """Add what is wanted of what passes by."""
+        """Register what the tap needs to see of the bytes that are cut through."""
 
     def take(self, chunk: bytes) -> bytes:
-        """Take in the next bytes and return what is ready to be passed on, nothing perhaps."""
+        """Take in the next bytes and return those that are ready to be passed on, possibly none."""
 
 
 class Pump:
@@ -50,10 +50,10 @@ class Pump:
         self._queue = queue
         self._unsent = b""
         self._due = self._over = False
-        """Whether it stands in the queue, and whether the flow is over."""
+        """Whether the pump is in the queue, and whether the flow is over."""
 
     async def run(self) -> None:
-        """Pass on what comes until the flow is over; raise what it does, and `ConnectionError` when the caller is gone."""
+        """Pass on bytes until the flow is over; raise `AnswerBroken` from it, and `ConnectionError` when the caller is gone."""
         while not self._over:
             self._stopped = asyncio.get_running_loop().create_future()
             try:
@@ -67,7 +67,7 @@ class Pump:
                 await self._out.send(unsent)
 
     def _still(self) -> None:
-        """Take nothing more: a caller who is slow slows the worker."""
+        """Take nothing more from the flow: backpressure, so that a slow caller slows the worker."""
         self._flow.listen(None)
         self._due = False
         self._pause()

@@ -1,18 +1,18 @@
-"""Queue in which the streams of one event loop take turns to pass on what they have."""
+"""Queue in which the streams of one event loop take turns to pass on the bytes they have."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 
 PER_TURN = 16
-"""Streams that pass on what they have in one turn of the event loop, which takes them about half a millisecond."""
+"""Streams that pass on their bytes in one turn of the event loop, which takes them about half a millisecond."""
 
 
 class PumpQueue:
-    """First come, first served, and only a few in each turn of the event loop.
+    """First-come, first-served queue of streams, of which only `PER_TURN` are served in each turn of the event loop.
 
-    Where chunks come faster than they can be passed on, a new request waits for those of a turn instead of all; and what comes
-    for a stream while it stands here goes on in one piece.
+    Where chunks arrive faster than they can be passed on, a new request waits for the streams of one turn instead of all. What
+    arrives for a stream while it is queued is passed on in one piece.
     """
 
     __slots__ = ("_at_once", "_loop", "_serving", "_waiting")
@@ -22,17 +22,17 @@ class PumpQueue:
         self._waiting: deque[Callable[[], None]] = deque()
         self._serving = False
         self._at_once = 0
-        """Streams that passed on what they had at once, since somebody stood in the queue."""
+        """Streams that passed on their bytes without queueing since the queue was last served."""
 
     def at_once(self) -> bool:
-        """Return whether a stream may pass on now what has come: nobody waits, and few have done so without waiting."""
+        """Return whether a stream may pass on its bytes now: the queue is empty, and fewer than `PER_TURN` have skipped it."""
         if self._waiting or self._at_once >= PER_TURN:
             return False
         self._at_once += 1
         return True
 
     def add(self, look: Callable[[], None]) -> None:
-        """Have a stream look at what it has, in its turn."""
+        """Queue a stream: call `look` when its turn comes."""
         self._waiting.append(look)
         if not self._serving:
             self._serve_soon()

@@ -28,19 +28,19 @@ from router.openai.media_type import media_of
 Shape = TypeVar("Shape", bound=BaseModel)
 
 MAX_CONTROL_BYTES = 2 * 1024 * 1024
-"""The longest body of a control request: a record's 2,000 models, each named at full length, fit well."""
+"""The longest body of a control request: a record's 2,000 models fit easily, even with names of full length."""
 
 JSON = "application/json"
 TAKEN_FOR_JSON = frozenset(
     {JSON, "application/x-www-form-urlencoded", "application/octet-stream", ""}
 )
-"""Content types of JSON at `/api/v0`: its clients name what `curl -d` does, or none."""
+"""Content types that are read as JSON at `/api/v0`: its clients send those of `curl -d`, or none."""
 
 SHARED = web.RequestKey("shared", dict[str, str])
-"""Headers by which a page of another origin may read the answer."""
+"""Headers that let a page of another origin read the answer (CORS)."""
 
 HELD = web.RequestKey("held", int)
-"""Bytes of the room for bodies that are this request's until it is answered."""
+"""Bytes of `ROOM` that this request holds until it is answered."""
 
 
 class Room:
@@ -53,40 +53,40 @@ class Room:
         self.held = 0
 
     def fits(self, size: int) -> bool:
-        """Whether as many bytes more may be held."""
+        """Return whether `size` more bytes may be held."""
         return self.held + size <= self._most
 
 
 ROOM = web.AppKey("room", Room)
-"""The room for bodies of an application."""
+"""The memory budget of an application for bodies."""
 
 MIN_RATE = WebSettings().min_body_rate
 
 SMALL = 64 * 1024
-"""Bytes of a body that always find room: what most requests have, and not worth counting."""
+"""Bodies up to this many bytes are always admitted: most requests have no more, and they are not worth counting."""
 
 MAX_LISTED = 10_000
 """The most entries of one list that a caller may ask for."""
 
-# RFC 9110 8.4.1.2: zlib's own format; some clients send bare deflate, which has no header.
+# RFC 9110 8.4.1.2: `deflate` is the zlib format; some clients send bare deflate, which has no header.
 _GZIP, _ZLIB, _BARE = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 MAX_MEMBERS = 16
-"""Members of one gzip body, one after the other; each costs more than its bytes."""
+"""The most consecutive members of one gzip body; each costs more than its bytes."""
 
 MAX_RATIO = 200
-"""How many times its size a packed body may unpack to, beyond the first megabyte; repetitive chats reach 20."""
+"""The highest compression ratio of a body that unpacks to more than a megabyte; repetitive chats reach 20."""
 
 _ALWAYS = 1024 * 1024
-# Inflating more than this takes long enough to hold up other requests.
+# Inflating to more than this takes long enough to delay other requests.
 _INFLATE_HERE = 256 * 1024
 
 
 async def read_body(
     request: HttpRequest, *, limit: int, idle: float, rate: int = MIN_RATE
 ) -> bytes:
-    """Return the body, unpacked; at most `limit` bytes before and after, at most `idle` seconds between two pieces.
+    """Return the body, unpacked; at most `limit` bytes packed and unpacked, at most `idle` seconds between two pieces.
 
-    After as many seconds in all it must have come at `rate` bytes a second on average.
+    Beyond the first `idle` seconds in total, it must arrive at `rate` bytes a second on average.
 
     Raise `BodyTooLarge`, `BodyTooSlow`, `NoRoomForBody`, `Unparseable` or `UnsupportedMediaType`.
     """
@@ -110,7 +110,7 @@ async def read_raw(request: HttpRequest, *, limit: int, idle: float, rate: int =
     pieces: list[bytes] = []
     taken, began = 0, 0.0
     while True:
-        # Most bodies are here already, all of them: then there is nothing to wait for.
+        # Most bodies have arrived completely by now, and need no wait.
         if content.is_eof():
             piece = content.read_nowait()
         else:
@@ -147,7 +147,7 @@ async def _more(
 
 
 def _ask_for_it(request: HttpRequest) -> None:
-    """Tell a caller that waits for it to send the body."""
+    """Send `100 Continue` to a caller that waits for it before it sends the body."""
     expects = request.headers.get("expect", "").lower() == "100-continue"
     if expects and request.version == HttpVersion11 and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -157,7 +157,7 @@ _NO_ROOM = "too many large requests are in flight; try again"
 
 
 def _check_room(request: HttpRequest, size: int) -> None:
-    """Refuse unread what would be refused once it has come. Nothing is set aside: it may never come."""
+    """Refuse a body unread that would be refused on arrival. Nothing is reserved: the body may never arrive."""
     if not request.app[ROOM].fits(size - request.get(HELD, 0)):
         raise NoRoomForBody(_NO_ROOM)
 
@@ -168,7 +168,7 @@ def _hold(request: HttpRequest, size: int) -> None:
 
 
 def hold(request: HttpRequest, size: int) -> bool:
-    """Hold so many bytes, those that are held already included, until this request is answered; return whether they fit."""
+    """Hold `size` bytes in all for this request until it is answered; return whether they fit."""
     room, more = request.app[ROOM], size - request.get(HELD, 0)
     if not room.fits(more):
         return False
@@ -178,15 +178,15 @@ def hold(request: HttpRequest, size: int) -> bool:
 
 
 def release(request: HttpRequest) -> None:
-    """Nothing of the body is held any more."""
+    """Release all bytes that the request holds."""
     request.app[ROOM].held -= request.get(HELD, 0)
     request[HELD] = 0
 
 
 async def read_fields(request: web.Request, settings: Settings) -> Mapping[str, object]:
-    """Return what is asked of a model in another protocol than OpenAI's: a JSON object.
+    """Return the JSON object of a model request in a protocol other than OpenAI's.
 
-    Raise what `read_body` does, `UnsupportedMediaType`, or what `bodies.object_of` does.
+    Raise what `read_body` and `object_of` raise, or `UnsupportedMediaType`.
     """
     kind = media_of(request.headers.get("content-type") or "application/json").kind
     if kind != "application/json" and not kind.endswith("+json"):
@@ -250,7 +250,7 @@ def number_of(given: Mapping[str, Any], name: str, *, default: int = 0) -> int:
 
 
 def count_in_query(request: web.Request, *, default: int, at_most: int = MAX_LISTED) -> int:
-    """Return the `number` of entries that a caller wants, 0 for as many as by default; raise `WrongParameter`."""
+    """Return the `number` of entries in the query, at most `at_most`; missing and 0 mean `default`. Raise `WrongParameter`."""
     asked = request.query.get("number", "")
     if not asked:
         return default
@@ -265,7 +265,7 @@ def json_answer(value: object, *, status: int = 200) -> web.Response:
 
 
 def done(message: str = "ok", **fields: object) -> web.Response:
-    """Return success in api-v0's shape: `code` 0, a message, and what else there is to say."""
+    """Return success in api-v0's shape: `code` 0, a message, and further fields."""
     return json_answer({"code": 0, "message": message, **fields})
 
 
@@ -289,7 +289,7 @@ async def _unpacked(body: bytes, encoding: str, limit: int) -> bytes:
 
 
 def _inflated(packed: bytes, window: int, limit: int) -> bytes:
-    """Unpack every member of `packed`; raise `BodyTooLarge` as soon as a limit is passed."""
+    """Unpack every member of `packed`; raise `BodyTooLarge` as soon as a limit is exceeded, or `Unparseable`."""
     limit = left = min(limit, max(_ALWAYS, MAX_RATIO * len(packed)))
     pieces: list[bytes] = []
     for _ in range(MAX_MEMBERS):
@@ -310,7 +310,7 @@ def _inflated(packed: bytes, window: int, limit: int) -> bytes:
 
 
 def read_as(shape: type[Shape], given: Mapping[str, object]) -> Shape:
-    """Return a body in its shape; raise `WrongParameter` with the first place where it has another."""
+    """Return a body validated as `shape`; raise `WrongParameter` with the first invalid field."""
     try:
         return shape.model_validate(given)
     except ValidationError as error:

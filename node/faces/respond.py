@@ -1,8 +1,8 @@
-"""Response to a caller from a worker's answer: byte for byte, flushed as it comes, counted and logged once.
+"""Response to a caller from a worker's answer: byte for byte, flushed as it arrives, counted and logged once.
 
-Nothing is sent before the worker's first byte is there, so a failure until then is an ordinary error status; only who waits
-long for a stream hears comments before. After it, an event stream ends with an error event and without `[DONE]`, and any
-other body breaks off visibly.
+Nothing is sent before the worker's first byte arrives, so a failure until then has an ordinary error status. The exception is
+a caller that waits long for a stream: it gets comments before. When the answer fails after its first byte, an event stream ends
+with an error event and without `[DONE]`, and any other body breaks off visibly.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _WHOLE_BYTES = 1024 * 1024
 
 
 def plain(refused: Refusal) -> Refusal:
-    """Leave an error in OpenAI's form."""
+    """Return a refusal as it is, in OpenAI's form."""
     return refused
 
 
@@ -58,9 +58,10 @@ async def answer(
     asker: str = "",
     refuse: Callable[[Refusal], Refusal] = plain,
 ) -> web.StreamResponse:
-    """Take in a request with `ask`, have it answered, and pass the answer on; `asker`, a peer, is told how busy the worker is.
+    """Read a request with `ask`, have it answered, and pass the answer on.
 
-    `refuse` says an error before the first byte in the caller's protocol.
+    `asker` is the peer id of an asking node, which is told the load of the worker. `refuse` turns an error that occurs before the
+    first byte into the form of the caller's protocol.
     """
     with accounting(context, http[ID], kind, asker) as account:
         account.http = http
@@ -79,12 +80,12 @@ async def answer(
 
 
 def admit(context: Serving, principal: Principal, request: Request) -> QuotaTicket | None:
-    """Return a request's part of its caller's quota, `None` where there is none.
+    """Return the request's share of its caller's quota, `None` where there is no quota.
 
-    Raise an `AuthError` unless the caller may ask all the models that it names, and may ask now.
+    Raise an `AuthError` unless the caller may use all the models that it names, and has quota left now.
     """
     if principal is ANYBODY:
-        # Nobody limits those of whom nothing is known.
+        # Unidentified callers have no quota.
         return None
     if principal.key is not None:
         principal.ask(request.model, *request.fallbacks)
@@ -98,7 +99,10 @@ async def go_on(
     account: Account,
     first: Attempt | None,
 ) -> web.StreamResponse:
-    """Have a request in OpenAI's words answered whose account is open, and whose first attempt may be under way; pass it on."""
+    """Have a request in OpenAI's form answered, and pass the answer on.
+
+    Its `account` is open already, and its `first` attempt may be under way.
+    """
     with Concluding(context, account):
         try:
             return await _pass_on(context, http, spoken, account, first)
@@ -117,7 +121,7 @@ async def _pass_on(
     request, voice = spoken.request, spoken.voice
     account.keeps_usage = bool(account.asker) and USAGE in http.headers
     out = Outgoing(http, patience=settings.stall_timeout)
-    # Another node tells its own callers that it waits.
+    # An asking node sends keep-alive comments to its own callers.
     audible = request.stream and not account.asker and account.kind in TEXT
     with KeepAlive(out, settings.keep_alive if audible else 0, context.timers, account.id):
         try:
@@ -135,7 +139,7 @@ async def _pass_on(
             account.failed(error)
             await _break_off(out, refusal(error), account, voice)
         except asyncio.CancelledError as cancelled:
-            # Where the caller is still there, it is this process that ends.
+            # If the caller is still connected, it is this process that ends.
             if out.begun and http.transport is not None:
                 ending = AnswerBroken("the other node has stopped")
                 account.ended = True
@@ -147,7 +151,7 @@ async def _pass_on(
 
 
 def begin(context: Serving, routed: Routed, account: Account) -> None:
-    """Book that an answer begins, and who gives it."""
+    """Record that an answer begins, and which candidate gives it."""
     account.first = time.monotonic() - account.began
     context.metrics.first_bytes[account.kind].append(account.first)
     account.routed(routed)
@@ -156,7 +160,7 @@ def begin(context: Serving, routed: Routed, account: Account) -> None:
 def put(
     context: Serving, request: Request, account: Account, first: Attempt | None = None
 ) -> AbstractAsyncContextManager[Routed]:
-    """Put a request to the router, see `Router.answer`; entering is the first byte of its answer."""
+    """Pass a request to the router, see `Router.answer`; entering the context waits for the first byte of the answer."""
     begun = context.router.answer(request, first)
     if not request.continues or not failover.is_wanted(request):
         return begun
@@ -177,7 +181,7 @@ async def _passed_on(
     account: Account,
     spoken: SpokenAnswer,
 ) -> bytes | None:
-    """Pass on an answer as it comes, or return it where it is short: then its worker need not wait for its reader."""
+    """Pass on an answer as it arrives, or return it whole where it is short, so that its worker is free before it is sent."""
     answer = routed.answer
     streamed = answer.streamed
     if answer.verbatim and not streamed and spoken.framed:
@@ -212,7 +216,7 @@ async def _unread(answer: Answer, out: Outgoing) -> None:
 async def _of_service(
     routed: Routed, out: Outgoing, headers: dict[str, str], homed: Homing
 ) -> bytes | None:
-    """Pass on what a service answers, lines of a log as they come; return it where it is JSON, or short."""
+    """Pass on a service's answer as it arrives, such as lines of a log; return it whole where it is JSON, or short."""
     answer = routed.answer
     is_json = answer.content_type.startswith("application/json")
     if is_json or answer.length is not None:
@@ -225,7 +229,7 @@ async def _of_service(
 
 
 async def _streamed(context: Serving, routed: Routed, out: Outgoing, account: Account) -> None:
-    """Pass on a stream as it comes, and end it as OpenAI's end."""
+    """Pass on a stream as it arrives, and end it as OpenAI's streams end."""
     answer, passage = routed.answer, Passage(routed, account)
     if answer.first:
         await out.send(passage.first(answer.first))
@@ -233,7 +237,7 @@ async def _streamed(context: Serving, routed: Routed, out: Outgoing, account: Ac
         await Pump(answer.rest, passage, out, context.pumps).run()
     async for chunk in answer.rest:
         ready = passage.take(chunk)
-        # While a slow caller reads, nobody holds it twice.
+        # Not held twice while a slow caller reads.
         del chunk
         await out.send(ready)
     rest = passage.rest()
@@ -259,7 +263,7 @@ async def _voiced(
     account: Account,
     voice: Encoder,
 ) -> bytes | None:
-    """Say an answer in its caller's words: return it where it came in one piece, else pass it on as it comes."""
+    """Encode an answer in its caller's protocol: return it where it came in one piece, else pass it on as it arrives."""
     answer = routed.answer
     if not answer.streamed:
         body = await read_whole(answer, MAX_WHOLE_BYTES)
@@ -301,17 +305,17 @@ async def _break_off(
     out: Outgoing, refused: Refusal, account: Account, voice: Encoder | None
 ) -> None:
     account.status = refused.status
-    # Another node tells its caller itself, in the caller's words.
+    # An asking node tells its caller itself, in the caller's protocol.
     said = voice.broken(refused) if voice else b"" if account.verbatim else refused.event()
     if out.streamed and said:
         await out.end(said)
     else:
-        # Ending it properly would make half an answer look like a whole one.
+        # A proper end would make a partial answer look like a whole one.
         out.cut()
 
 
 async def read_whole(answer: Answer, at_most: int) -> bytes | None:
-    """Read a short answer to its end; `None` for one that is long, with what was read put back."""
+    """Return an answer of up to `at_most` bytes, read to its end; `None` for a longer one, with what was read put back."""
     if (answer.length or 0) > at_most:
         return None
     pieces, size = [answer.first], len(answer.first)

@@ -1,7 +1,8 @@
-"""Writer of responses to callers who may be slow, gone, or waiting for long: one place that writes answers piece by piece.
+"""Writer of responses, in pieces, to callers that may be slow, gone, or waiting for a long time.
 
-A caller who takes nothing for `stall_timeout` is cut off, so that its worker is not held. One who waits for a stream hears a
-comment now and then, which events do not count (WHATWG, server-sent events, 9.2.6), so that no proxy on its way gives up.
+A caller that takes nothing for `stall_timeout` is cut off, so that it does not occupy its worker. A caller that waits for a
+stream gets a keep-alive comment now and then, which is not an event (WHATWG, server-sent events, 9.2.6), so that no proxy on
+the way times out.
 """
 
 import asyncio
@@ -28,13 +29,13 @@ from router.state import remote_load, service_time
 COMMENT = b": keep-alive\n\n"
 
 AT_ONCE_BYTES = 32 * 1024
-"""Bytes that nobody has to wait for: half of what asyncio buffers before it makes a writer wait."""
+"""Bytes that are written without waiting: half of what asyncio buffers before it makes a writer wait."""
 
 
 _NOT_BEGUN = Streaming()
 _LONGEST_END = 3
 _PIECE_BYTES = 64 * 1024
-_LOOKS = 16  # at what a slow caller takes, in the time that it may take nothing
+_LOOKS = 16  # checks of a slow caller's progress within the time that it may take nothing
 
 
 class Outgoing:
@@ -57,22 +58,22 @@ class Outgoing:
         self._patience = patience
         self._response: Streaming | LaneResponse = _NOT_BEGUN
         self._lane: LaneResponse | None = None
-        """The same where it is one of the lane."""
+        """The same response where the lane sends it, else `None`."""
         self._cut_through: CutThrough | None = None
         self._last = b""
-        """The end of what was sent last; cut through are only whole events, when nothing else was left open."""
+        """The last bytes sent outside the cut-through, which passes only whole events, and only while no event is incomplete."""
         self._ended = self._event_stream = False
         self._sent = 0
 
     @property
     def sent(self) -> int:
-        """Bytes of the answer that were sent, comments not among them."""
+        """Bytes of the answer that were sent, without comments."""
         cut_through = self._cut_through
         return self._sent if cut_through is None else self._sent + cut_through.sent
 
     @property
     def begun(self) -> bool:
-        """Whether status and headers have gone."""
+        """Whether status and headers have been sent."""
         return self._response.prepared
 
     @property
@@ -81,7 +82,7 @@ class Outgoing:
         return self.begun and self._event_stream
 
     def cut_through(self) -> CutThrough | None:
-        """Return a cut-through to its caller, `None` where the lane does not write it in chunks."""
+        """Return a cut-through to the caller; `None` unless the lane sends the answer in chunks."""
         lane, transport = self._lane, self._http.transport
         if lane is None or lane.content_length is not None or transport is None:
             return None
@@ -90,24 +91,24 @@ class Outgoing:
         return self._cut_through
 
     def count(self, size: int) -> None:
-        """Count bytes that somebody else sends."""
+        """Count bytes that are sent by other means."""
         self._sent += size
 
     @property
     def in_chunks(self) -> bool:
-        """Whether the next bytes are those of a chunk: its head has left."""
+        """Whether the headers have been sent and the body follows in chunks."""
         return self._lane is not None and self._lane.chunked
 
     @property
     def response(self) -> web.StreamResponse:
-        """What a handler hands back to the server."""
-        # The lane knows its own.
+        """The response that a handler returns to the server."""
+        # The lane recognises its own responses.
         return cast("web.StreamResponse", self._response)
 
     async def begin(
         self, status: int, headers: Mapping[str, str], *, length: int | None = None
     ) -> None:
-        """Send status and headers, with the first bytes."""
+        """Begin the answer: status and headers leave with the first bytes."""
         self._event_stream = headers["content-type"].startswith("text/event-stream")
         http = self._http
         if isinstance(http, LaneRequest):
@@ -118,7 +119,7 @@ class Outgoing:
         await self._response.prepare(http)
 
     def send_now(self, chunk: bytes) -> bool:
-        """Send some bytes if nobody has to wait for that, and say whether it was so; raise `ConnectionError`."""
+        """Send bytes if that needs no waiting, and return whether they were sent; raise `ConnectionError`."""
         lane, transport = self._lane, self._http.transport
         if lane is None or transport is None or len(chunk) > AT_ONCE_BYTES:
             return False
@@ -130,7 +131,7 @@ class Outgoing:
         return True
 
     async def send(self, chunk: bytes) -> None:
-        """Send some bytes; raise `ConnectionError` when nobody takes them."""
+        """Send bytes; raise `ConnectionError` when the caller does not take them."""
         if not chunk:
             return
         self._sent += len(chunk)
@@ -138,30 +139,30 @@ class Outgoing:
         if self._is_read(chunk):
             await self._response.write(chunk)
             return
-        # In pieces where the transport holds a copy of what is not read: in chunks, and in TLS.
+        # In pieces where the transport copies unread bytes, which it does for chunks and for TLS.
         step = len(chunk) if self._uncopied() else _PIECE_BYTES
         for start in range(0, len(chunk), step):
             await self._taken(chunk[start : start + step])
 
     async def end(self, last: bytes = b"") -> None:
-        """Send the last bytes, and say that they were."""
+        """Send the last bytes, and end the answer."""
         if last:
             await self.send(last)
         self._ended = True
         await self._response.write_eof()
 
     async def comment(self) -> None:
-        """Send a comment, unless it would stand in the middle of an event, or wait for its reader."""
+        """Send a comment, unless it would split an event, or the caller has not yet read everything sent so far."""
         between = not self._last or self._last.endswith(EVENT_ENDS)
         if between and not self._ended and self._unread() == 0:
             await self._response.write(COMMENT)
 
     def cut(self) -> None:
-        """Break the connection: what was sent shall not look like a whole answer."""
+        """Abort the connection, so that a partial answer does not look like a whole one."""
         cut(self._http)
 
     def _is_read(self, chunk: bytes) -> bool:
-        """Whether it will make nobody wait: a timer for every token would cost more than the token."""
+        """Return whether `chunk` can be written without a timer: one for every token would cost more than the token."""
         return len(chunk) <= AT_ONCE_BYTES and self._unread() == 0
 
     def _uncopied(self) -> bool:
@@ -174,7 +175,10 @@ class Outgoing:
         return transport.get_write_buffer_size() if transport is not None else -1
 
     async def _taken(self, piece: bytes) -> None:
-        """Send bytes, and wait until the transport takes more; of much at once, some may have been read meanwhile."""
+        """Send bytes and wait until the transport takes more; raise `ConnectionResetError` if the caller reads nothing.
+
+        Reading a part of the unread bytes counts as progress.
+        """
         sending = asyncio.ensure_future(self._response.write(piece))
         clock = asyncio.get_running_loop().time
         since, unread = clock(), -1
@@ -192,21 +196,21 @@ class Outgoing:
 
 
 def cut(http: HttpRequest) -> None:
-    """Break the connection: what was sent shall not look like a whole answer."""
+    """Abort the connection, so that a partial answer does not look like a whole one."""
     if http.transport is not None:
         http.transport.abort()
 
 
 class KeepAlive:
-    """Sends a comment whenever nothing was sent to a caller for `seconds`, from entering to leaving; never if they are 0.
+    """Context manager that sends a comment whenever a caller was sent nothing for `seconds`; never if they are 0.
 
-    The first begins the answer, with a status of success: what fails later can only be told in an error event.
+    The first comment begins the answer with status 200: a later failure can only be reported in an error event.
     """
 
     __slots__ = ("_id", "_out", "_seconds", "_seen", "_slot", "_speaking", "_timers")
 
     def __init__(self, out: Outgoing, seconds: float, timers: Timers, id_: str) -> None:
-        """The request's id goes with the first comment, if the answer has not begun by then."""
+        """`id_`, the request's id, is sent with the first comment if the answer has not begun by then."""
         self._out = out
         self._seconds = seconds
         self._timers = timers
@@ -227,14 +231,14 @@ class KeepAlive:
             self._speaking.cancel()
 
     def fire(self) -> None:
-        """Look whether it was quiet, now and then: to set a timer anew for every chunk would cost more."""
+        """Check whether anything was sent since the last check: resetting a timer for every chunk would cost more."""
         quiet, self._seen = self._out.sent == self._seen, self._out.sent
         if quiet:
             self._speaking = asyncio.ensure_future(self._speak())
         self._slot = self._timers.start(self, self._seconds)
 
     async def _speak(self) -> None:
-        # Of a caller who left the server tells the handler itself.
+        # The server itself informs the handler of a caller that has left.
         with suppress(ConnectionError):
             if not self._out.begun:
                 headers = {"x-request-id": self._id, "content-type": "text/event-stream"}
@@ -245,9 +249,9 @@ class KeepAlive:
 def headers_of(
     context: Serving, routed: Routed, account: Account, spoken: SpokenAnswer | None = None
 ) -> dict[str, str]:
-    """Return the headers of an answer: the worker's that may be seen, and what the router did for it.
+    """Return the headers of an answer: the worker's public ones, and what the router did for it.
 
-    `spoken` may be left out where its face has a word for all that its caller says. See `steady_lines`.
+    `spoken` may be omitted where the face drops none of the caller's parameters. For the lane, `steady_lines` writes the same.
     """
     answer = routed.answer
     headers = {
@@ -266,7 +270,7 @@ def headers_of(
 
 
 def more_headers_of(context: Serving, routed: Routed, account: Account) -> dict[str, str]:
-    """Return what an answer's headers say to a node that asks, now and then, and to whom a quota limits."""
+    """Return the further headers of an answer: load reports for an asking node, when due, and the caller's quota."""
     more: dict[str, str] = {}
     asker, worker = account.asker, routed.candidate.worker
     if asker and worker:
@@ -291,13 +295,13 @@ def _tell_dropped(
     said = spoken.dropped if spoken else ()
     dropped = [name for name in said if name not in heard.split(", ")]
     lost = [] if answer.verbatim else dropped
-    # What the worker has no word for comes after what the face has none for.
+    # Parameters that the worker does not support come after those that the face does not.
     lost += _named(headers.pop(DROPPED, ""), spoken.names if spoken else None)
     if lost:
         headers[DROPPED] = ", ".join(lost)
 
 
 def _named(said: str, names: Mapping[str, str] | None) -> list[str]:
-    """Return the parameters that a worker did not hear, as their caller calls them."""
+    """Return the parameters that did not reach the worker, by the caller's names for them."""
     lost = [name for name in said.split(", ") if name]
     return lost if names is None else [names[name] for name in lost if name in names]

@@ -1,6 +1,6 @@
-"""Lists of what several services keep: one after the other, so that a page goes on where the last one ended.
+"""Lists over several services: their lists one after the other, so that a page continues where the last one ended.
 
-A service that is away has nothing in the list; asked for by an id, it is said to be away.
+A service that is away contributes nothing to the list; a cursor with an id of that service gets an error.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,31 +21,34 @@ from router.services.calls import OPENAI, ServiceCall
 from router.services.ids import ServiceHome, home_of, homed, is_kept_by
 
 USUAL, MOST = 20, 100
-"""Entries of a page where nobody says how many, and at most."""
+"""Entries of a page by default, and at most."""
 
 MAX_SERVICES = 64
-"""Services that are asked for one page at most."""
+"""The most services in one list."""
 
 Place = tuple[Kind, PeerId, Service]
-"""One service: what it is asked as, where it is, and which one there."""
+"""One service: the kind of its requests, its node, and its record there."""
 
 
 def pin_to(node: PeerId, service: Service, *, here: bool = False) -> Pin:
-    """Return what keeps a request at a service; without `here`, any node may answer that has the same one."""
+    """Return the pin of a request to a service; without `here`, any node with a replica of the same `cid` may answer."""
     return Pin(cid=service.cid, node=node if here or not service.cid else None)
 
 
 RequestMaker = Callable[[Place, Mapping[str, str]], Request]
-"""Returns the request of one service for a page, by these parameters of its query."""
+"""Returns the request to one service for a page, given the parameters of its query."""
 
 
 def is_list(call: ServiceCall, method: str) -> bool:
-    """Say whether a call lists all that a service keeps."""
+    """Return whether a call lists all objects that a service keeps."""
     return call.protocol == OPENAI and method == "GET" and "*" not in call.path
 
 
 def in_order(offered: Sequence[Place]) -> list[Place]:
-    """Return services in the order of their lists, each once: several types may be one service, and so may several nodes' be."""
+    """Return services in the order of their lists, at most `MAX_SERVICES`, each once.
+
+    One service may be offered under several types and, where it has a `cid`, by several nodes.
+    """
     found = {
         ("" if s.cid else node, s.project, s.model, s.cid): (kind, node, s)
         for kind, node, s in reversed(offered)
@@ -61,7 +64,7 @@ async def listed(
     homes: Collection[ServiceHome],
     request_of: RequestMaker,
 ) -> web.Response:
-    """Return one page over all services; raise a `RouterError` where none answers."""
+    """Return one page over all services; raise a `RouterError` where no service answers."""
     left, data, more = _limit(limit), list[Any](), False
     begin = _place_of(homes, places)
     failed: RouterError | None = None
@@ -98,7 +101,7 @@ def _place_of(homes: Collection[ServiceHome], places: Sequence[Place]) -> int:
 
 async def _page(context: Serving, request: Request, place: Place) -> dict[str, Any]:
     _, node, service = place
-    # Whose services these are was decided when they were found.
+    # The caller's rights were checked when the services were selected.
     async with asking(context, ANYBODY, request) as answer:
         body = await answer.body()
         if answer.routed.answer.status != 200:

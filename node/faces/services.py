@@ -1,7 +1,7 @@
-"""Services that are no models: batches, fine-tuning, rewards, synthetic data, vectors, memory and agents.
+"""Services other than models: batches, fine-tuning, rewards, synthetic data, vectors, memory and agents.
 
-Each call goes to a service of its type, by its method and path. What an answer calls by an id is asked for at any node
-by that id, which ends with its home.
+Each call goes to a service of its type, by its method and path. An id in an answer ends with its home, so any node can be asked
+for the object by that id.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ _LONGEST_QUERY = 100
 
 
 def asking_routes(context: Serving) -> list[web.RouteDef]:
-    """Return what clients may ask."""
+    """Return the routes for clients."""
     routes: list[web.RouteDef] = []
     for beneath in _BENEATH:
         handler = _asking(context, beneath)
@@ -51,7 +51,7 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
 
 
 def _asked_of(beneath: str) -> set[tuple[str, str]]:
-    """Return the methods and paths of all calls; several calls may share one."""
+    """Return the methods and paths of all calls; several calls may share a pair."""
     return {
         (method, beneath + call.path.partition("*")[0] + ("{tail:.+}" if "*" in call.path else ""))
         for call in CALLS
@@ -61,12 +61,12 @@ def _asked_of(beneath: str) -> set[tuple[str, str]]:
 
 
 def link_routes(context: Serving) -> list[web.RouteDef]:
-    """Return what other nodes may ask: the same of this node's own services."""
+    """Return the routes for other nodes: the same calls, answered by this node's own services."""
     return [web.post(f"/v1/{kind.value}", _serving(context, kind)) for kind in SERVICES]
 
 
 class _Asked(NamedTuple):
-    """What is asked for, with the homes taken from its ids."""
+    """A call of a service, with the homes removed from its ids."""
 
     call: ServiceCall
     target: Target
@@ -79,7 +79,7 @@ def _asking(context: Serving, beneath: str) -> Handler:
     async def handle(http: web.Request) -> web.StreamResponse:
         method = "GET" if http.method == "HEAD" else http.method
         found = calls.find(method, http.rel_url.raw_path.removeprefix(beneath))
-        # Nothing else is read of a path that is none.
+        # For an unknown path the kind is arbitrary: `ask` raises at once.
         kind = found[0].kinds[0] if found else Kind.BATCH
         if found and is_list(found[0], method) and HOP not in http.headers:
             asked = _without_homes(found, method, http.query_string, b"", {})
@@ -149,7 +149,7 @@ def _serving(context: Serving, kind: Kind) -> Handler:
 
 
 async def _body(context: Serving, http: web.Request) -> tuple[bytes, dict[str, object]]:
-    """Return a body and its fields; raise what `read_body` does, `BadRequest` or `UnsupportedMediaType`."""
+    """Return a body and its fields; raise what `read_body` raises, `BadRequest` or `UnsupportedMediaType`."""
     settings, rate = context.settings.router, context.settings.web.min_body_rate
     body = await read_body(
         http, limit=settings.max_body_bytes, idle=settings.idle_timeout, rate=rate
@@ -172,7 +172,7 @@ def _without_homes(
     body: bytes,
     fields: dict[str, object],
 ) -> _Asked:
-    """Take the homes from the ids of path, query and body; raise `BadRequest` or `UrlTooLong`."""
+    """Remove the homes from the ids in path, query and body; raise `BadRequest` or `UrlTooLong`."""
     (call, ids), stripper = found, Stripper()
     path = calls.path_of(call, [stripper.id(one) for one in ids])
     try:
@@ -191,7 +191,10 @@ def _without_homes(
 
 
 def _service(context: Serving, http: web.Request, asked: _Asked) -> tuple[Kind, str, Pin]:
-    """Return which service is asked, by kind, name and pin; raise `NobodyServes` where that one is not known."""
+    """Return the service to ask, by kind, name and pin.
+
+    Raise `NobodyServes` where a home's service is not known, and `BadRequest` where the ids have homes at different services.
+    """
     kinds = calls.kinds_of(asked.call, asked.fields.get("purpose"))
     offered = [(kind, *offer) for kind in kinds for offer in context.router.services(kind)]
     if asked.homes:

@@ -35,7 +35,7 @@ def routes(context: Context) -> list[web.RouteDef]:
     async def readyz(_: web.Request) -> web.Response:
         ready = _parts(context)
         well = all(state == "ok" for state in ready.values())
-        # A node with a broken mesh or store serves on with what it has, so it stays in rotation.
+        # A node with a broken mesh or store continues to serve with what it has, so it stays in rotation.
         return json_answer({"status": "ok" if well else "degraded", "parts": ready})
 
     async def metrics(_: web.Request) -> web.Response:
@@ -51,19 +51,19 @@ def routes(context: Context) -> list[web.RouteDef]:
     return [
         web.get("/healthz", healthz),
         web.get("/readyz", readyz),
-        # The others are where programs of `/api/v0` look for them.
+        # The other paths are where clients of `/api/v0` look for metrics.
         *(web.get(path, metrics) for path in _METRICS),
         web.get("/api/v1/status", status),
     ]
 
 
 def _parts(context: Context) -> Mapping[str, str]:
-    """Say of each part `ok`, or a sentence on what is wrong."""
+    """Return for each part `ok`, or a sentence on what is wrong."""
     parts = dict.fromkeys(("http", *_PARTS), "ok") | dict(context.registry.degraded())
     if context.registry.own.standing is Standing.DRAINING:
         parts["http"] = "draining: other nodes send no new requests"
     if found := contacts(context.bootstrap.addresses, context.registry.mesh):
-        # Who is connected to others has joined, at whatever address.
+        # A node that is connected to others has joined, whatever the address.
         parts["bootstrap"] = "ok" if context.registry.mesh.connections() else summary(found)
     return parts
 

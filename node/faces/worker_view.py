@@ -1,6 +1,6 @@
-"""View of what a worker says of itself. Only what it said: no field stands for what nobody knows.
+"""View of what a worker reports of itself. Only what it reported: unknown values have no field.
 
-Load of replicas, for people and machines: what this node measures, and what others said of theirs.
+It also shows the load of replicas, for people and programs: measured for this node's, as reported for those of other nodes.
 """
 
 import time
@@ -16,7 +16,7 @@ from router.workers import Worker
 
 
 def of_node(context: Context, node: PeerId) -> list[dict[str, Any]]:
-    """Return the load of a node's replicas as far as it is known: our own now, another's as it was reported."""
+    """Return the known load of a node's replicas: current for our own node, as last reported for another."""
     if node == context.peer:
         return [
             _load_row(service, load, 0.0) | _learned(context, service)
@@ -27,7 +27,7 @@ def of_node(context: Context, node: PeerId) -> list[dict[str, Any]]:
 
 
 def of_candidate(context: Context, candidate: Candidate) -> dict[str, Any] | None:
-    """Return the load of one candidate, `None` where nothing is known of it."""
+    """Return the load of one candidate, `None` where it is unknown."""
     if candidate.worker is not None:
         load = context.load_of(candidate.worker)
         return _shown(load, 0.0) | _learned(context, candidate.service)
@@ -41,7 +41,7 @@ def _load_row(service: Service, load: Load, age: float) -> dict[str, Any]:
 
 
 def _learned(context: Context, service: Service) -> dict[str, Any]:
-    """Say whether the slots of a worker of ours were learnt: nobody registered any."""
+    """Return whether the slots of a worker of this node were learnt, none having been registered."""
     return {"learned": context.router.bounded(service)}
 
 
@@ -58,17 +58,17 @@ def _shown(load: Load, age: float) -> dict[str, Any]:
 
 
 MAX_NAMES = 100
-"""The most names of models that are told of one worker."""
+"""The most model names that are shown of one worker, and the most warnings in one answer."""
 
 
 def rows_of(workers: Iterable[Worker], told: Told) -> dict[str, Any]:
-    """Return a field `learned` with a row for each worker that said something, no field where none did."""
+    """Return a field `learned` with a row for each worker that reported something; no field where none did."""
     rows = [row for worker in workers if (row := _row(worker, told.get(worker)))]
     return {"learned": rows} if rows else {}
 
 
 def warned(silent: Iterable[Worker]) -> dict[str, Any]:
-    """Return a field `warnings` with a sentence for each worker that answers nothing, no field where there is none."""
+    """Return a field `warnings` with a sentence for each worker that does not answer; no field where all do."""
     said = "; it is registered anyway, and callers get 503 until it answers"
     found = [
         f"nothing answers at {worker.api.partition('?')[0]} for {worker.service.project}/{worker.service.model}{said}"
@@ -90,7 +90,7 @@ def _row(worker: Worker, said: Described | None) -> dict[str, Any]:
 
 
 def of_worker(said: Described) -> dict[str, Any]:
-    """Return what holds for all its models."""
+    """Return the fields that hold for all models of a worker."""
     found = {
         "software": said.software,
         "slots": said.slots,
@@ -101,14 +101,14 @@ def of_worker(said: Described) -> dict[str, Any]:
 
 
 def of_model(said: Offered) -> dict[str, Any]:
-    """Return what it says of one model."""
+    """Return the fields that a worker reports of one model."""
     context = {"context": said.context} if said.context else {}
     kind = {} if said.type is None else {"type": int(said.type)}
     return {"name": said.name, **kind, **context, **abilities(said.abilities)}
 
 
 def abilities(known: int) -> dict[str, Any]:
-    """Return what a model takes and gives, in the words that clients of `/v1/models` know."""
+    """Return the inputs and outputs of a model, in the terms that clients of `/v1/models` know."""
     found: dict[str, Any] = {"input_modalities": taken(known), "output_modalities": given(known)}
     found = {name: words for name, words in found.items() if words}
     return {**found, **({"tools": True} if known & Ability.TOOLS else {})}

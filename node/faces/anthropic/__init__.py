@@ -1,7 +1,7 @@
 """Anthropic's Messages API, for clients that speak it: any model of the mesh answers.
 
-What is asked becomes a chat in OpenAI's words, and its answer a message of blocks. The client's key (`x-api-key`) is looked at
-to tell callers apart and goes nowhere; `anthropic-version` and `anthropic-beta` are accepted, and change nothing.
+A request becomes a chat in OpenAI's form, and its answer a message of blocks. The client's key (`x-api-key`) serves to tell
+callers apart and is not passed on; `anthropic-version` and `anthropic-beta` are accepted, and change nothing.
 """
 
 from collections.abc import Mapping
@@ -35,11 +35,11 @@ ENDPOINTS: Mapping[str, str] = {
     "POST /v1/messages/batches": "not served: 404",
     "POST /v1/files": "not served: 404",
 }
-"""What becomes of each endpoint of Anthropic's."""
+"""What becomes of each endpoint of Anthropic's API."""
 
 
 def asking_routes(context: Serving) -> list[web.RouteDef]:
-    """Return what clients may ask."""
+    """Return the routes for clients."""
 
     async def messages(http: web.Request) -> web.StreamResponse:
         async def ask() -> SpokenAnswer:

@@ -1,8 +1,8 @@
 """Encoder of answers for Anthropic's API: as a message of blocks, or as events that open, fill and close them.
 
-Thoughts are told to who asked for them. A worker that does not tell its tokens has them estimated, and `usage` says so.
+Reasoning is sent to callers that asked for it. If a worker does not report its tokens, they are estimated, and `usage` says so.
 
-Content blocks of an Anthropic answer: each is opened once, filled, and closed before the next one opens.
+Each content block is opened once, filled, and closed before the next one opens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,12 +23,13 @@ from router.requests import Kind
 from router.select.fitness import USUAL_BYTES
 
 UNREADABLE = "INVALID_JSON"
-"""Under this key stand arguments that are no JSON object, or may be nested too deep: Anthropic's form has objects only, and
-its guide names this key.
+"""Key for arguments that are not a JSON object, or may be nested too deeply.
+
+Anthropic's form has only objects, and its guide names this key.
 """
 
 MAX_CALLS = 1_024
-"""Calls of tools in one answer; a worker that makes more has failed."""
+"""The most calls of tools in one answer; a worker that makes more has failed."""
 
 Said: TypeAlias = Delta | Thought | CallPart
 
@@ -54,7 +55,7 @@ def content_of(said: Sequence[Said], own_id: str) -> list[dict[str, object]]:
 
 
 def without(blocks: list[dict[str, object]], begun: str) -> list[dict[str, object]]:
-    """Leave out what the caller had begun itself: llama.cpp repeats it in one piece, though not in a stream."""
+    """Remove the caller's prefilled beginning: llama.cpp repeats it in an answer in one piece, though not in a stream."""
     match blocks:
         case [{"type": "text", "text": str(text)}, *rest] if begun and text.startswith(begun):
             left = text.removeprefix(begun)
@@ -77,11 +78,11 @@ class Blocks:
         self._calls: set[int] = set()
 
     def take(self, said: Sequence[Said]) -> bytes:
-        """Return the events that say a piece of an answer; raise `WorkerFailed` for pieces that nobody can put together."""
+        """Return the events for a piece of an answer; raise `WorkerFailed` for pieces that cannot be put together."""
         return b"".join(map(self._event, said))
 
     def close(self) -> bytes:
-        """Close the block that is open."""
+        """Close the open block, and return the event of that."""
         if self._open is None:
             return b""
         self._open = None
@@ -91,7 +92,7 @@ class Blocks:
         match part:
             case Delta(text):
                 if self._calling and not text.strip():
-                    # Space between two calls would make a block of its own, and cut a call in two.
+                    # White space between two calls would open a block of its own, and split a call.
                     return b""
                 opened = self._opened(("text", 0), {"type": "text", "text": ""})
                 return opened + self._delta(type="text_delta", text=text)
@@ -121,7 +122,7 @@ class Blocks:
         return self._open is not None and self._open[0] == "tool_use"
 
     def _opened(self, place: tuple[str, int], empty: Mapping[str, object]) -> bytes:
-        """Open a block unless it is the open one."""
+        """Open a block unless it is open already, and return the events of that."""
         if self._open == place:
             return b""
         closed = self.close()
@@ -151,7 +152,7 @@ def _put(blocks: list[dict[str, object]], kind: str, text: str) -> None:
 
 def _object(arguments: str) -> dict[str, object]:
     if arguments.count("{") + arguments.count("[") > MAX_DEPTH:
-        # It could be read, but not be written again.
+        # It could be parsed, but not serialized again.
         return {UNREADABLE: arguments}
     try:
         said = orjson.loads(arguments or "{}")
@@ -169,12 +170,12 @@ _REASONS: Mapping[Reason, str] = {
 
 
 class AnthropicEvents(TextVoice):
-    """Says one answer."""
+    """Encoder of one answer."""
 
     def __init__(
         self, asked: MessagesRequest, request_id: str, own_id: str, *, max_event_bytes: int
     ) -> None:
-        """`own_id` is the answer's: what a caller calls its request may come twice in one conversation."""
+        """`own_id` is the answer's id: a caller's own request id may occur twice in one conversation."""
         super().__init__(Kind.CHAT, streams=asked.stream, max_event_bytes=max_event_bytes)
         self._asked = asked
         self._request_id = request_id
@@ -187,39 +188,39 @@ class AnthropicEvents(TextVoice):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Name the request where its SDK looks."""
+        """The request's id in the header that Anthropic's SDK reads."""
         return {"request-id": self._request_id}
 
     def answer(self, heard: Sequence[Heard]) -> object:
-        """Say an answer in one piece."""
+        """Return the message of an answer in one piece."""
         said = self._learnt(heard)
         content = without(content_of(said, self._id), self._asked.begun)
         return {**self._message(content), **self._ending(), "usage": self._spent()}
 
     def opening(self) -> bytes:
-        """Begin the message."""
-        # Nobody knows yet what was read; the last event says it.
+        """Return the event that begins the message."""
+        # An estimate: the number of tokens read is known, and sent, only at the end.
         usage = {"input_tokens": estimated(self._asked.fields), "output_tokens": 0}
         ending = {"stop_reason": None, "stop_sequence": None}
         message = {**self._message([]), **ending, "usage": usage}
         return event("message_start", message=message)
 
     def events(self, heard: Sequence[Heard]) -> bytes:
-        """Say a piece of it."""
+        """Return the events for a piece of the answer."""
         return self._blocks.take(self._learnt(heard))
 
     def closing(self) -> bytes:
-        """Close what is open, and say how it ended."""
+        """Return the events that close the open block and the message."""
         closed = self._blocks.close()
         ending = event("message_delta", delta=self._ending(), usage=self._spent())
         return closed + ending + event("message_stop")
 
     def failure(self, failure: TextFailure) -> bytes:
-        """Say that it broke off."""
+        """Return the event for a stream that broke off."""
         return errors.broken(failure, self._request_id)
 
     def _learnt(self, heard: Sequence[Heard]) -> list[Delta | Thought | CallPart]:
-        """Take in how it ends and what it took; return what it says besides to this caller."""
+        """Record finish reason and usage; return the other events that this caller gets."""
         said: list[Delta | Thought | CallPart] = []
         for part in heard:
             match part:
@@ -247,7 +248,7 @@ class AnthropicEvents(TextVoice):
         end = self._end or End("stop")
         reason, stop = _REASONS[end.reason], end.stop
         if self._called and reason == "end_turn":
-            # Some workers say that they just stopped, after they called a tool.
+            # Some workers give the reason `stop` after a call of a tool.
             return {"stop_reason": "tool_use", "stop_sequence": None}
         if stop in self._asked.stops:
             return {"stop_reason": "stop_sequence", "stop_sequence": stop}

@@ -1,8 +1,8 @@
-"""Errors in Anthropic's form: its own body, and its own statuses where it has one.
+"""Errors in Anthropic's form: its own body, and its own statuses where it has any.
 
-Its SDK tries 408, 409, 429 and 5xx again, after `Retry-After` where that is said, unless `x-should-retry` forbids it.
+Its SDK retries 408, 409, 429 and 5xx, after `Retry-After` if present, unless `x-should-retry` forbids it.
 
-Checks of values in Anthropic requests: faults name their place as a caller would write it.
+It also checks values in Anthropic requests: errors name the place as a caller would write it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,12 +15,12 @@ from router.openai.text_parser import TextFailure
 
 
 def wrong(where: str, words: str) -> BadRequest:
-    """Return what is wrong at a place: `words` go on from its name."""
+    """Return the error for the value at a place; `words` continue a sentence that begins with its name."""
     return BadRequest(f"`{where}` {words}", param=where)
 
 
 def mapping(fields: Mapping[str, object], name: str, where: str) -> Mapping[str, object]:
-    """Read an object, an empty one where there is none."""
+    """Return a field that is an object, an empty one where it is missing; raise `BadRequest`."""
     value = fields.get(name)
     if value is None:
         return {}
@@ -30,12 +30,12 @@ def mapping(fields: Mapping[str, object], name: str, where: str) -> Mapping[str,
 
 
 def inside(fields: Mapping[str, object], name: str) -> Mapping[str, object]:
-    """Read an object whose fields are named as they are from outside, `metadata.user_id`."""
+    """Return an object's fields under their full names, such as `metadata.user_id`; raise `BadRequest`."""
     return {f"{name}.{key}": value for key, value in mapping(fields, name, name).items()}
 
 
 def words(fields: Mapping[str, object], name: str, where: str, *, most: int, least: int = 1) -> str:
-    """Read a text that must be there, of so many characters."""
+    """Return a required text of `least` to `most` characters; raise `BadRequest`."""
     value = fields.get(name)
     if not isinstance(value, str) or not least <= len(value) <= most:
         raise wrong(f"{where}.{name}", f"must be a text of {least} to {most:,} characters")
@@ -43,7 +43,7 @@ def words(fields: Mapping[str, object], name: str, where: str, *, most: int, lea
 
 
 def rows(given: object, where: str, most: int) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Read a list of objects, each with the place where it stands."""
+    """Yield the objects of a list, each with its place; raise `BadRequest`."""
     if not isinstance(given, list):
         raise wrong(where, "must be a list")
     if len(given) > most:
@@ -66,7 +66,7 @@ _TYPES: Mapping[int, str] = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-# Its clients look for 529 where others have 503, and know neither 502 nor 508.
+# Its clients expect 529 instead of 503, and know neither 502 nor 508.
 _STATUSES: Mapping[int, int] = {422: 400, 503: 529, 504: 504}
 _STATUS_OF: Mapping[str, int] = {row.reason: row.status for row in TABLE.values()}
 _TYPES_OF_OPENAI = frozenset(
@@ -75,12 +75,12 @@ _TYPES_OF_OPENAI = frozenset(
 
 
 def status_of(status: int) -> int:
-    """Return the status that stands for one of ours."""
+    """Return Anthropic's status for one of this node's."""
     return _STATUSES.get(status, min(status, 500))
 
 
 def type_of(status: int) -> str:
-    """Return the type of an error with one of our statuses."""
+    """Return Anthropic's error type for one of this node's statuses."""
     own = status_of(status)
     return _TYPES.get(own, "invalid_request_error" if own < 500 else "api_error")
 

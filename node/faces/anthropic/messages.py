@@ -1,9 +1,9 @@
 """Mapping of Anthropic's messages to OpenAI's: turns of blocks in, messages out.
 
-A turn of the user's may hold what tools said: those become messages of their own, before the rest of it. OpenAI's form has
-no pictures in them, so these follow in the user's words.
+A user's turn may contain results of tools. These become messages of their own, before the rest of the turn. OpenAI's form allows
+no images in them, so images follow in the user's message.
 
-Mapping of Anthropic's tools to OpenAI's: only those that the caller runs itself, and describes.
+It also maps Anthropic's tools to OpenAI's: only those that the caller runs itself, and describes.
 """
 
 import binascii
@@ -21,12 +21,12 @@ MAX_DESCRIPTION_CHARACTERS = 256 * 1024
 """The longest description of one tool."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
-# What nobody here has a word for, and the answer is the same without.
+# Fields without an equivalent here; the answer is the same without them.
 _UNHEARD = ("defer_loading", "input_examples")
 
 
 def tools_of(fields: Mapping[str, object]) -> tuple[list[dict[str, object]], tuple[str, ...]]:
-    """Return the tools, and what of them has no effect; raise `BadRequest`."""
+    """Return the tools, and the names of their fields without effect; raise `BadRequest`."""
     if fields.get("tools") is None:
         return [], ()
     tools: list[dict[str, object]] = []
@@ -38,7 +38,7 @@ def tools_of(fields: Mapping[str, object]) -> tuple[list[dict[str, object]], tup
 
 
 def choice_of(fields: Mapping[str, object], tools: list[dict[str, object]]) -> dict[str, object]:
-    """Return which tool must be called, and how many at once; raise `BadRequest`."""
+    """Return OpenAI's fields for which tool must be called, and whether several may be; raise `BadRequest`."""
     if fields.get("tool_choice") is None:
         return {}
     wanted = inside(fields, "tool_choice")
@@ -97,7 +97,7 @@ def _function(tool: Mapping[str, object], where: str) -> dict[str, object]:
 
 
 MAX_BLOCKS = 10_000
-"""Blocks of one message."""
+"""The most blocks of one message."""
 
 MAX_ID_CHARACTERS = 256
 """The longest id of a call."""
@@ -106,26 +106,26 @@ MAX_NAME_CHARACTERS = 128
 """The longest name of a tool."""
 
 MAX_URL_CHARACTERS = 8_192
-"""The longest address of an image."""
+"""The longest URL of an image, and the longest title and source of a search result."""
 
 MAX_TEXT_CHARACTERS = 64 * 1024 * 1024
-"""The longest text; `router.max_body_bytes` ends it before."""
+"""The longest text; `router.max_body_bytes` is the stricter limit."""
 
 IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 """Types of images that may be sent."""
 
 FAILED = "The tool failed: "
-"""What stands before the words of a tool that failed: OpenAI's form cannot say so elsewhere."""
+"""Prefix of the result of a tool that failed: OpenAI's form has no field for that."""
 
 Block = tuple[str, Mapping[str, object]]
-"""A block, and where it stands."""
+"""The place of a block, and the block."""
 
 Said = dict[str, object]
-"""A message, or a part of one, in OpenAI's words."""
+"""A message, or a part of one, in OpenAI's form."""
 
 
 def messages_of(fields: Mapping[str, object]) -> list[Said]:
-    """Return a request's messages, the system's first; raise `BadRequest`, which names the place."""
+    """Return a request's messages, the `system` field first; raise `BadRequest`, which names the place."""
     said: list[Said] = []
     if fields.get("system") is not None:
         system = _joined(_texts(_blocks(fields["system"], "system"), "system"))
@@ -139,7 +139,7 @@ def messages_of(fields: Mapping[str, object]) -> list[Said]:
 
 
 def _turns(given: object) -> Iterator[tuple[str, list[Block]]]:
-    """Read the messages, those of one role that follow each other as one: templates of some models want turns."""
+    """Yield the messages, merging consecutive ones of one role: the templates of some models require alternating turns."""
     role, turn = "", list[Block]()
     for where, message in rows(given, "messages", MAX_MESSAGES):
         own = message.get("role")
@@ -196,7 +196,7 @@ def _of_assistant(blocks: list[Block]) -> list[Said]:
             case "thinking":
                 thoughts.append(words(block, "thinking", where, least=0, most=MAX_TEXT_CHARACTERS))
             case "redacted_thinking":
-                # Nobody but Anthropic can read it.
+                # Only Anthropic can read it.
                 pass
             case other:
                 raise _strange(other, where, "an assistant message")
@@ -229,7 +229,7 @@ def _call(block: Mapping[str, object], where: str) -> Said:
 
 
 def _result(block: Mapping[str, object], where: str) -> tuple[Said, list[Said]]:
-    """Return what a tool said, and the images that it showed."""
+    """Return the message with a tool's result, and the images in the result."""
     failed = block.get("is_error")
     if failed is not None and not isinstance(failed, bool):
         raise wrong(f"{where}.is_error", "must be true or false")
@@ -249,7 +249,7 @@ def _result(block: Mapping[str, object], where: str) -> tuple[Said, list[Said]]:
 
 
 def _reference(block: Mapping[str, object], where: str) -> Said:
-    """Return the words for a tool that a search found. The worker knows the tool: deferred ones are offered too."""
+    """Return the text for a tool that a search found. The worker knows the tool: deferred ones are offered too."""
     name = block.get("tool_name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise wrong(f"{where}.tool_name", f"must match {_NAME.pattern}")
@@ -257,7 +257,7 @@ def _reference(block: Mapping[str, object], where: str) -> Said:
 
 
 def _parts(block: Mapping[str, object], where: str) -> list[Said]:
-    """Return what a block says, without texts that are empty."""
+    """Return the parts of a user's block, without empty texts; raise `BadRequest`."""
     match block.get("type"):
         case "text":
             text = _text(block, where)
@@ -304,7 +304,7 @@ def _base64(data: object, where: str) -> str:
 
 
 def _document(block: Mapping[str, object], where: str) -> list[Said]:
-    """Return what stands in a document of text."""
+    """Return the parts of a text document; raise `BadRequest`."""
     if mapping(block, "citations", f"{where}.citations").get("enabled"):
         raise wrong(f"{where}.citations", "are not supported: workers do not report sources")
     head = [
@@ -348,7 +348,7 @@ def _words(text: str) -> Said:
 
 
 def _content(parts: list[Said]) -> object:
-    """Return parts as they are where there are images among them, else as one text: every worker reads that."""
+    """Return the parts if there are images among them, else one text, which every worker supports."""
     if all(part["type"] == "text" for part in parts):
         return _joined([str(part["text"]) for part in parts])
     return parts

@@ -1,6 +1,6 @@
-"""Mapping of Anthropic's Messages requests to OpenAI's chats: every field said, without effect and named, or refused.
+"""Mapping of Anthropic's Messages requests to OpenAI's chats: every field is mapped, named as without effect, or refused.
 
-What a field asks of Anthropic's own services (tools that run there, containers, files) nobody here can do: it is refused.
+Fields that require Anthropic's own services (tools that run there, containers, files) are refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ MAX_MODEL_CHARACTERS = 513
 """`PROJECT/MODEL`, each at most 256 bytes."""
 
 MAX_USER_CHARACTERS = 512
-"""What names a caller's own user."""
+"""The longest name of a caller's own user, in `metadata.user_id`."""
 
 READ = frozenset({
     "model", "messages", "max_tokens", "system", "stop_sequences", "stream", "temperature", "top_p", "top_k", "metadata",
@@ -25,26 +25,26 @@ READ = frozenset({
 """Fields that are read here."""
 
 PASSED = ("project", "prompt_cache_key")
-"""Fields of this node's and of OpenAI's own that clients may add."""
+"""Fields of this node and of OpenAI that clients may add."""
 
 BESIDE = frozenset({"cache_control", "service_tier", "inference_geo", "speed", "diagnostics"})
-"""Fields about Anthropic's machines that shape no answer."""
+"""Fields about Anthropic's machines that do not change the answer."""
 
 SERVICES = ("container", "mcp_servers", "user_profile_id", "workspace_id")
-"""Fields that ask for what Anthropic keeps or runs."""
+"""Fields that require something that Anthropic stores or runs."""
 
 _MOST_TOKENS = 2**31 - 1
 _THINKING = ("disabled", "enabled", "adaptive", "between_tools")
 _EFFORTS = ("high", "low", "medium", "xhigh", "max")
-# OpenAI's form ends where every worker can follow.
+# Every worker supports efforts up to `high`.
 _HIGHEST = {"xhigh": "high", "max": "high"}
 
 
 @dataclass(frozen=True, slots=True)
 class MessagesRequest:
-    """A request in OpenAI's words. `thinks` says that its caller wants to hear thoughts.
+    """A request in OpenAI's form. `thinks` is set where its caller wants to see the reasoning.
 
-    `others` are the fields that have no effect; `unheard` are parts of fields that have none.
+    `others` are the fields without effect; `unheard` names parts of fields without effect.
     """
 
     fields: Mapping[str, object]
@@ -59,7 +59,7 @@ class MessagesRequest:
 
     @property
     def stream(self) -> bool:
-        """Whether a stream is wanted."""
+        """Whether the caller wants a stream."""
         return self.fields.get("stream") is True
 
     @property
@@ -70,7 +70,7 @@ class MessagesRequest:
 
     @property
     def begun(self) -> str:
-        """What the caller says that the answer begins with."""
+        """The beginning of the answer where the caller prefilled it, else `""`."""
         match self.fields:
             case {"continue_final_message": True, "messages": [*_, {"content": str(text)}]}:
                 return text
@@ -78,12 +78,12 @@ class MessagesRequest:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """What has no effect, by name."""
+        """The names of what has no effect."""
         return (*dropped(self), *self.unheard)
 
 
 def read(fields: Mapping[str, object], *, limited: bool = True) -> MessagesRequest:
-    """Say a request; raise `BadRequest`, which names the field. Not `limited`: it need not say how long its answer may be."""
+    """Return a request; raise `BadRequest`, which names the field. Only a `limited` one must have `max_tokens`."""
     for name in SERVICES:
         if fields.get(name):
             raise BadRequest(f"`{name}` requires a service of Anthropic", param=name)
@@ -136,7 +136,7 @@ def _user(fields: Mapping[str, object]) -> str | None:
 
 
 def _thinking(fields: Mapping[str, object]) -> tuple[bool, tuple[str, ...]]:
-    """Say whether thoughts are to be told; how much is thought, a worker decides for itself."""
+    """Return whether the caller wants the reasoning, and names without effect: the worker decides how much it reasons."""
     thinking = inside(fields, "thinking")
     kind = choice(thinking, "thinking.type", *_THINKING)
     shown = choice(thinking, "thinking.display", "summarized", "omitted")
@@ -169,11 +169,11 @@ def _streaming(fields: Mapping[str, object]) -> dict[str, object]:
 
 
 def _begun(messages: list[dict[str, object]]) -> dict[str, object]:
-    """Have the answer go on where the caller has begun it itself."""
+    """Return the fields that make the answer continue the text with which the caller prefilled it, if any."""
     match messages[-1]:
         case {"role": "assistant", "tool_calls": _}:
             return {}
         case {"role": "assistant"}:
-            # llama.cpp does so by itself, vLLM and SGLang want to be told.
+            # llama.cpp does so by itself, vLLM and SGLang need these fields.
             return {"continue_final_message": True, "add_generation_prompt": False}
     return {}

@@ -1,6 +1,6 @@
-"""Token counts of Anthropic requests: those of its texts, by the worker that would read it, else by their length.
+"""Token counts of Anthropic requests: counted by a worker of the model, else estimated by the length of the texts.
 
-Neither is exact: what the model's template puts around them only its worker knows, and no worker says it.
+Neither is exact: only the worker knows what the model's template adds, and no worker reports it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,20 +16,20 @@ from router.requests import Kind, Request
 from router.select.fitness import USUAL_BYTES
 
 IMAGE_TOKENS = 1_000
-"""What an image is taken for: models differ, and only the worker would know."""
+"""Estimated tokens of an image: models differ, and only the worker would know."""
 
 MESSAGE_TOKENS = 4
-"""What most templates put around a message."""
+"""Tokens that most templates add to a message."""
 
 
 def estimated(fields: Mapping[str, object]) -> int:
-    """Estimate the tokens of a request in OpenAI's words by the length of what it says."""
+    """Return the estimated tokens of a request in OpenAI's form, by the length of its texts."""
     said = sum(len(text.encode()) for text in texts(fields))
     return -(-said // USUAL_BYTES) + around(fields)
 
 
 def around(fields: Mapping[str, object]) -> int:
-    """Estimate what a request takes besides its texts."""
+    """Return the estimated tokens of a request besides its texts: for images and for the template."""
     messages = _rows(fields.get("messages"))
     parts = (part for message in messages for part in _rows(message.get("content")))
     images = sum(part.get("type") == "image_url" for part in parts)
@@ -37,7 +37,7 @@ def around(fields: Mapping[str, object]) -> int:
 
 
 def texts(fields: Mapping[str, object]) -> Iterator[str]:
-    """Return all that a model reads of a request in OpenAI's words."""
+    """Yield all texts of a request in OpenAI's form that a model reads."""
     for message in _rows(fields.get("messages")):
         content = message.get("content")
         if isinstance(content, str):
@@ -52,9 +52,10 @@ def texts(fields: Mapping[str, object]) -> Iterator[str]:
 async def counted(
     context: Serving, principal: Principal, request: Request, fields: Mapping[str, object]
 ) -> int | None:
-    """Have a worker cut what `request`, in OpenAI's words, says; `None` where none can now. Raise `UnknownModel`.
+    """Return the tokens of `request`, in OpenAI's form, as a worker counts them; `None` where none can now.
 
-    It waits for nobody: who counts tokens is about to ask for more.
+    The question does not queue: a caller that counts tokens is about to send the request itself. Raise `UnknownModel`, or an
+    `AuthError`.
     """
     body = orjson.dumps({"model": request.model, "content": "\n".join(texts(fields))})
     question = replace(

@@ -1,6 +1,6 @@
-"""Console: the page at `/` by which people see their mesh and work with it, and the files that it loads.
+"""Console: the page at `/` with which people see their mesh and work with it, and the files that it loads.
 
-The page holds no secret, so nobody needs a key for it. What it shows it asks of the API, with the rights of whoever looks.
+The page contains no secret, so it needs no key. It gets what it shows from the API, with the rights of the person who uses it.
 Without JavaScript it shows tables to those who may see them: nodes, connections, models, the last hour.
 """
 
@@ -15,10 +15,10 @@ from node.faces.errors import UnknownPath
 from node.faces.request_ids import ID
 
 PLACE = b"<!-- tables -->"
-"""Where the tables stand in the page."""
+"""The place of the tables in the page."""
 
 PATIENCE = 0.05
-"""Seconds for which the page waits until other nodes have told their connections: whoever has JavaScript waits as well."""
+"""Seconds that the page waits for other nodes to report their connections: browsers with JavaScript wait as well."""
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -30,7 +30,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""Headers of each of the console's answers."""
+"""Headers of every answer of the console."""
 
 
 def routes(context: Context) -> list[web.RouteDef]:
@@ -55,12 +55,12 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 
 def sent(asset: Asset, request: web.Request) -> web.Response:
-    """Return a file as its caller wants it: packed, plain, or not at all where it has the same already."""
+    """Return a file as its caller accepts it: compressed, plain, or as status 304 where the caller has it already."""
     headers = {
         **HEADERS,
         "Content-Type": asset.content_type,
         "ETag": asset.etag,
-        # Another version of the node has other files under the same names.
+        # Another version of the node has different files under the same names.
         "Cache-Control": "no-cache",
         "Vary": "Accept-Encoding",
     }

@@ -1,4 +1,4 @@
-"""Assets of the console: the files that its page loads, read and packed when the first of them is asked for."""
+"""Assets of the console: the files that its page loads, read and compressed when the first of them is requested."""
 
 import gzip
 import hashlib
@@ -16,12 +16,12 @@ TYPES = {
     ".mjs": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-"""Content types of what is served; other files, as licences, only lie beside it."""
+"""Content types of the files that are served; others in the folder, such as licences, are not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file, as it is and packed by gzip."""
+    """One file, plain and compressed by gzip."""
 
     content: bytes
     packed: bytes
@@ -31,7 +31,7 @@ class Asset:
 
 @cache
 def assets() -> Mapping[str, Asset]:
-    """Return all files by their names below the folder: what is asked for is looked up here, and never on the disk."""
+    """Return all files by their paths below the folder: requests are looked up here, and never on the disk."""
     return {
         path.relative_to(FOLDER).as_posix(): _read(path)
         for path in sorted(FOLDER.rglob("*"))
@@ -44,6 +44,6 @@ def _read(path: Path) -> Asset:
 
 
 def asset_of(content: bytes, content_type: str) -> Asset:
-    """Return what is served of a content."""
+    """Return the asset of a file's content."""
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     return Asset(content, gzip.compress(content, mtime=0), content_type, etag)

@@ -10,13 +10,13 @@ from node.faces.v1.network import node_rows
 from registry.records import PeerId
 
 MAX_ROWS = 1_000
-"""Rows of one table; a line below it counts the others."""
+"""The most rows of one table; a line below it counts the others."""
 
 Row = tuple[object, ...]
 
 
 def tables(context: Context, topology: Mapping[str, Any], *, most: int = MAX_ROWS) -> bytes:
-    """Return the tables, as UTF-8, of `most` rows each; an empty `topology` says that nodes have told nothing yet."""
+    """Return the tables as UTF-8, with `most` rows each; `topology` is empty until nodes have reported."""
     names = {node: signed.record.name for node, signed in context.registry.catalog.held.items()}
 
     def name_of(node: str) -> str:
@@ -65,7 +65,7 @@ def tables(context: Context, topology: Mapping[str, Any], *, most: int = MAX_ROW
             most,
         ),
     ]
-    # A name may hold half of a character; HTML may not.
+    # A name may contain a lone surrogate, which UTF-8 cannot encode.
     return "\n".join(parts).encode(errors="replace")
 
 

@@ -1,7 +1,7 @@
-"""Faces over gRPC: one file per face, found by its name; it listens where `faces.NAME` says.
+"""Faces over gRPC: one file per face, found by its name; it listens at the address in `faces.NAME`.
 
-A face module defines `SERVICE`, the name of what it serves, and `handlers(context, door) -> Handlers`: for each RPC a coroutine
-function of its message and its call, or an async generator function where many messages are told. Nothing of gRPC is loaded
+A face module defines `SERVICE`, the name of its gRPC service, and `handlers(context, door) -> Handlers`: for each RPC a coroutine
+function of its message and its call, or an async generator function where it answers with many messages. gRPC is not imported
 before a face is opened.
 """
 
@@ -43,7 +43,7 @@ from router.translate.verbatim import Verbatim
 log = logging.getLogger("modelvine.rpc")
 
 NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
-"""Every face there is: the modules of this folder. Each has a setting of its name."""
+"""All faces: the modules of this folder. Each has a setting of its name."""
 
 Handlers = Mapping[str, Callable[[Any, Any], Any]]
 
@@ -65,13 +65,13 @@ _CODES: Mapping[int, str] = {
 
 
 def places(settings: FacesSettings) -> Mapping[str, HostPort]:
-    """Say which faces listen where."""
+    """Return the address of each face that the settings enable."""
     said = settings.model_dump()
     return {name: host_port(said[name]) for name in NAMES if said[name]}
 
 
 async def open_faces(context: Serving, closing: AsyncExitStack) -> Mapping[str, HostPort]:
-    """Open what the settings name until `closing` closes it, and say where each listens; raise `OSError` with a sentence."""
+    """Open the faces in the settings until `closing` closes them, and return their addresses; raise `OSError` with a message."""
     opened: dict[str, HostPort] = {}
     for name, place in places(context.settings.faces).items():
         try:
@@ -84,7 +84,7 @@ async def open_faces(context: Serving, closing: AsyncExitStack) -> Mapping[str, 
 async def open_face(
     name: str, context: Serving, place: HostPort, closing: AsyncExitStack
 ) -> HostPort:
-    """Open one face, and say where it listens; raise `OSError` with a sentence."""
+    """Open one face until `closing` closes it, and return its address; raise `OSError` with a message."""
     try:
         rpc = import_module("router.rpc.server")
         face = import_module(f"{__name__}.{name}")
@@ -101,16 +101,16 @@ async def open_face(
 
 
 class RpcDoor:
-    """Who may call a face: holders of a key of its file, or of the site, and whoever needs none."""
+    """Access check of a face: for holders of a key of its file or of the site, and for callers that need no key."""
 
     def __init__(self, access: Access, held: Keys, place: HostPort) -> None:
         self._access = access
         self._held = held
         self.place = place
-        """Where the face listens."""
+        """The address at which the face listens."""
 
     def holder(self, key: str, call: Any) -> Principal:
-        """Return who shows a key, or an empty text; raise an `AuthError`."""
+        """Return the principal of the caller, which sent `key` or an empty text; raise an `AuthError`."""
         if self._held.known:
             return ANYBODY if self._held.open_to(key) else self._access.holder(key, None)
         near = partial(self._is_near, call)
@@ -125,7 +125,7 @@ class RpcDoor:
         if there is None:
             return False
         caller = Endpoint(there[1] or there[2], int(there[3]))
-        # Where it listens at all addresses, who is on this machine came to the address that it calls from.
+        # If the face listens at all addresses, a caller on this machine connects to the same address that it connects from.
         host = self.place.host if _is_address(self.place.host) else caller.address
         return self._access.near_at(Endpoint(host, self.place.port), caller)
 
@@ -138,10 +138,10 @@ def _is_address(host: str) -> bool:
 
 
 def refuse(error: Exception) -> Exception:
-    """Say which status a caller sees of an error; one that is not ours shows nothing of itself."""
+    """Return the `RpcRefused` that a caller sees of an error; an unknown error is logged, and shows nothing of itself."""
     refused = import_module("router.rpc.server").RpcRefused
     if not isinstance(error, KNOWN):
-        # The text of an exception may quote the request; where it arose says enough.
+        # The text of an exception may quote the request; the traceback's places say enough.
         where = "".join(traceback.format_tb(error.__traceback__))
         log.error("an RPC failed with %s:\n%s", type(error).__qualname__, where)
     said = refusal(error)
@@ -153,7 +153,7 @@ def refuse(error: Exception) -> Exception:
 
 
 def stops_of(given: Iterable[str], param: str) -> list[str]:
-    """Return the strings at which a text ends; raise `BadRequest` where they are more or longer than what is looked for."""
+    """Return the stop strings that are not empty; raise `BadRequest` where they are too many or too long."""
     stops = [stop for stop in given if stop]
     if len(stops) > MAX_STOPS or any(len(stop) > MAX_STOP_CHARACTERS for stop in stops):
         words = f"at most {MAX_STOPS} stop strings of {MAX_STOP_CHARACTERS:,} characters each"
@@ -164,10 +164,10 @@ def stops_of(given: Iterable[str], param: str) -> list[str]:
 def name_dropped(
     call: Any, told: ModelAnswer, names: Mapping[str, str], unheard: Iterable[str] = ()
 ) -> None:
-    """Name in the trailing metadata what of a request has no effect, as its caller calls it.
+    """List the parameters without effect in the trailing metadata, by the caller's names.
 
-    `names` are the caller's for OpenAI's: what is not among them was not the caller's to say. `unheard` are those that OpenAI's
-    form has no word for, which only a worker of the caller's protocol hears.
+    `names` maps OpenAI's names to the caller's; parameters not in it did not come from the caller. `unheard` are parameters
+    without an equivalent in OpenAI's form, which only a worker of the caller's protocol understands.
     """
     said = told.routed.answer.headers.get(DROPPED, "").split(", ")
     heard = told.routed.answer.headers.get(HEARD, "").split(", ")
@@ -187,11 +187,11 @@ def request_of(
     verbatim: Verbatim | None = None,
     principal: Principal = ANYBODY,
 ) -> Request:
-    """Return a request with OpenAI's body for what an RPC asks; `said` is its metadata. Raise what `bodies.read` does.
+    """Return the request of an RPC, with `fields` as OpenAI's body; `said` is the RPC's metadata.
 
-    Raise `ModelNotAllowed` where it is not for whoever asks.
+    `verbatim` is the same request in the caller's own protocol.
 
-    `verbatim` is the same in the caller's own words.
+    Raise what `bodies.read` and `via_onward` raise, and what `Principal.ask` raises where the principal may not use the model.
     """
     body = orjson.dumps(fields)
     asked = bodies.read(body, "application/json")

@@ -1,7 +1,7 @@
 """RemoteLLM's protocol (`llm_rpc.api.RemoteLLM`): three RPCs, no streams, a key in each message.
 
-The model is named after the key (`KEY@MODEL`), in the metadata `x-model`, or it is `faces.default_model`. There are no words for
-sampling: a text ends by itself, at a stop string, or after `MAX_TOKENS`.
+The model is named after the key (`KEY@MODEL`) or in the metadata `x-model`, else it is `faces.default_model`. There are no
+parameters for sampling: a text ends by itself, at a stop string, or after `MAX_TOKENS`.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from router.translate.verbatim import Verbatim
 SERVICE = REMOTELLM
 
 MAX_TOKENS = 512
-"""Tokens of one text: the protocol has no word for how many its caller wants."""
+"""The most tokens of one text: the protocol has no parameter for it."""
 
 MAX_PROMPTS = 128
-"""Prompts of one message."""
+"""The most prompts of one message."""
 
 AT_ONE_TIME = 4
-"""How many of them are asked for at one time."""
+"""Prompts of one message that are in flight at a time."""
 
 ENDPOINTS: Mapping[str, str] = {
     "Generate": "a completion for each prompt; ends at the model's end, a stop string or 512 tokens",
@@ -48,7 +48,7 @@ _GUTS = methods_of(REMOTELLM)["GenerationalGuts"]
 
 
 def handlers(context: Serving, door: RpcDoor) -> Handlers:
-    """Return the RPCs."""
+    """Return the handlers of the RPCs."""
     face = _Face(context, door)
     return {"Generate": face.generate, "GetLlmType": face.llm_type, "GenerationalGuts": face.guts}
 
@@ -101,7 +101,7 @@ class _Face:
             case {"tokens": list(), "next": list()}:
                 pass
             case _:
-                # Some servers answer any path as if it were a chat.
+                # Some servers answer on any path as if it were a chat.
                 raise RpcRefused(
                     "UNIMPLEMENTED", "the model's worker does not report its inner state"
                 )
@@ -120,7 +120,7 @@ class _Face:
     async def _text(
         self, call: Any, principal: Principal, model: str, prompt: str, stops: list[str]
     ) -> Any:
-        """Return the texts for one prompt: one, but from workers of the protocol, whose own they are."""
+        """Return the texts for one prompt: a single one, or as many as a worker of this protocol returns."""
         ask = partial(request_of, self._context, said=metadata_of(call), principal=principal)
         fields: dict[str, object] = {"model": model, "max_tokens": MAX_TOKENS}
         fields |= {"stop": stops} if stops else {}
@@ -131,7 +131,7 @@ class _Face:
         try:
             return await self._told(call, principal, model, request, stops)
         except WorkerUnable:
-            # Nobody goes on with a text: then it is a message.
+            # No worker supports completions: the prompt is sent as a chat message.
             messages = [{"role": "user", "content": prompt}]
             chat = ask(Kind.CHAT, {**fields, "messages": messages})
             return await self._told(call, principal, model, chat, stops)
@@ -140,7 +140,7 @@ class _Face:
         self, call: Any, principal: Principal, model: str, request: Request, stops: list[str]
     ) -> Any:
         async with asking(self._context, principal, request) as told:
-            # Of what else is said for the caller, it has no words.
+            # `stop` is the only parameter that comes from the caller.
             name_dropped(call, told, {"stop": "stop"})
             if told.verbatim:
                 reply = parsed(_GENERATE.told, await told.body())
@@ -151,7 +151,7 @@ class _Face:
         return {"generations": [_written(model, heard)]}
 
     def _meant(self, api_key: str, call: Any) -> tuple[str, Principal]:
-        """Return which model is meant, and by whom; raise `Refused` when nothing names a model, or an `AuthError`."""
+        """Return the requested model and the principal; raise `RpcRefused` when no model is named, or an `AuthError`."""
         said = metadata_of(call)
         key, _, named = api_key.partition("@")
         principal = self._door.holder(key, call)
@@ -165,7 +165,7 @@ class _Face:
 
 
 def _cut(texts: Any, stops: list[str]) -> Any:
-    """End texts before the first stop string, beyond which servers of the protocol go on."""
+    """Cut texts before the first stop string: servers of the protocol do not stop there."""
     for one in texts.generations if stops else ():
         end = Stops(stops)
         one.text = end.take(one.text) + end.rest()

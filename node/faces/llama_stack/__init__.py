@@ -1,6 +1,6 @@
-"""Llama Stack 0.0.1, the first version of its specification, for clients: chats over `/inference`, whole or in pieces.
+"""Llama Stack 0.0.1, the first version of its specification, for clients: chats over `/inference`, streamed or not.
 
-The other paths of the specification are `node/faces/services.py`.
+The other paths of the specification are in `node/faces/services.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,7 +87,7 @@ def _published(context: Serving, path: str) -> Handler:
 
 
 def _verbatim(given: Mapping[str, object]) -> Verbatim | None:
-    """Return a request as it was said, where any worker of the protocol understands it."""
+    """Return a request in the caller's own form, `None` unless every worker of the protocol understands it."""
     if not of_the_specification(given):
         return None
     said = {name: value for name, value in given.items() if name != "stream"}
@@ -95,7 +95,7 @@ def _verbatim(given: Mapping[str, object]) -> Verbatim | None:
 
 
 class StackEncoder(TextVoice):
-    """Says an answer as messages of a model: candidates, or pieces of them."""
+    """Encoder of an answer as messages of a model: candidates, or pieces of them."""
 
     def __init__(self, id_: str, model: str, *, streams: bool, max_event_bytes: int) -> None:
         super().__init__(Kind.CHAT, streams=streams, max_event_bytes=max_event_bytes)
@@ -105,18 +105,18 @@ class StackEncoder(TextVoice):
         self._usage: Usage | None = None
 
     def opening(self) -> bytes:
-        """Say that the model has begun."""
+        """Return the event with which the model begins."""
         return _event({"id": f"{self._id}-0", "is_header_complete": True, "is_complete": False})
 
     def answer(self, heard: Sequence[Heard]) -> object:
-        """Say all candidates."""
+        """Return all candidates."""
         self._take(heard)
         said = [c.said(f"{self._id}-{n}") for n, c in sorted(self._candidates.items())]
         told = {"id": self._id, "candidates": said, "model_called": self._model}
         return told if self._usage is None else {**told, "usage": _usage(self._usage)}
 
     def events(self, heard: Sequence[Heard]) -> bytes:
-        """Say pieces of text; what else there is stands in the last piece of its candidate."""
+        """Return pieces of text; everything else is in the last piece of its candidate."""
         self._take(heard, keep=False)
         return b"".join(
             _event(
@@ -128,7 +128,7 @@ class StackEncoder(TextVoice):
         )
 
     def closing(self) -> bytes:
-        """Say the last piece of each candidate, and what all of it took with the last of them."""
+        """Return the last piece of each candidate; the last of these has the usage."""
         ends = sorted((self._candidates or {0: _Candidate()}).items())
         said = [candidate.said(f"{self._id}-{choice}") for choice, candidate in ends]
         if self._usage is not None:
@@ -136,14 +136,14 @@ class StackEncoder(TextVoice):
         return b"".join(map(_event, said))
 
     def failure(self, failure: TextFailure) -> bytes:
-        """Say that the answer broke off."""
+        """Return the event for an answer that broke off."""
         error = {"message": failure.message, "type": failure.type, "code": failure.code}
         return _event({"error": error})
 
     def _take(self, heard: Sequence[Heard], *, keep: bool = True) -> None:
         for event in heard:
             if isinstance(event, Usage):
-                # There is no word for an estimate.
+                # The protocol cannot mark an estimate.
                 self._usage = None if event.estimated else event
                 continue
             if isinstance(event, TextFailure):
@@ -160,7 +160,7 @@ class StackEncoder(TextVoice):
 
 
 class _Candidate:
-    """One text as far as it was heard."""
+    """One choice of the answer, as far as it has arrived."""
 
     __slots__ = ("_arguments", "_name", "reason", "texts", "tokens")
 
@@ -172,13 +172,13 @@ class _Candidate:
         self._arguments: list[str] = []
 
     def call(self, part: CallPart) -> None:
-        """Take in a piece of a call of a tool; a message has room for the first of them alone."""
+        """Take in a piece of a call of a tool; a message has room for the first call only."""
         if part.index == 0:
             self._name = self._name or part.name
             self._arguments.append(part.arguments)
 
     def said(self, id_: str) -> dict[str, object]:
-        """Return it as a message that is complete; of one that was streamed, its last piece."""
+        """Return it as a complete message; if it was streamed, as its last piece."""
         reason = _REASONS.get(self.reason, "stop")
         said: dict[str, object] = {"id": id_, "text": "".join(self.texts), "is_complete": True}
         said |= {"eot": reason != "max-length", "finish_reason": reason, **_told(self.tokens)}
@@ -196,7 +196,7 @@ class _Candidate:
 
 
 def _told(tokens: Sequence[Token]) -> dict[str, object]:
-    """Return the tokens of a text and how likely each was; only what is known of all of them."""
+    """Return the ids and log probabilities of a text's tokens; each only where it is known of all tokens."""
     columns: dict[str, list[object]] = {
         "tokens": [token.id for token in tokens],
         "log_probs": [token.logprob for token in tokens],

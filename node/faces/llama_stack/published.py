@@ -1,6 +1,6 @@
-"""Chats as later versions of Llama Stack published them: `/inference/chat_completion`, then `/v1/inference/chat-completion`.
+"""Chats of later versions of Llama Stack: `/inference/chat_completion`, then `/v1/inference/chat-completion`.
 
-Their words in, the body of one of OpenAI's requests out; and the voice of their answers: a `completion_message`, or events.
+It maps their requests to the bodies of OpenAI's, and encodes their answers: a `completion_message`, or events.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ def body_of(given: Mapping[str, object]) -> dict[str, object]:
 
 
 def dropped_of(given: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the names of what has no effect."""
+    """Return the names of fields without effect."""
     names = sorted(name for name, value in given.items() if name not in _READ and value is not None)
     return tuple(
         n for n in names if len(n) <= 64 and n.isascii() and n.isprintable() and "," not in n
@@ -69,7 +69,7 @@ def dropped_of(given: Mapping[str, object]) -> tuple[str, ...]:
 def _sampling(given: Mapping[str, object]) -> dict[str, object]:
     params = _object(given.get("sampling_params"), "sampling_params")
     strategy = params.get("strategy")
-    # At first it was a word with its numbers beside, later an object with them in it.
+    # At first `strategy` was a word with the numbers beside it, later an object that contains them.
     chosen = {**params, **strategy} if isinstance(strategy, dict) else params
     kind = strategy.get("type") if isinstance(strategy, dict) else strategy
     if kind not in (None, "greedy", "top_p", "top_k"):
@@ -192,10 +192,10 @@ def _object(given: object, param: str) -> Mapping[str, Any]:
 
 
 class PublishedEncoder(TextVoice):
-    """Says an answer as a `completion_message`, or as events of one."""
+    """Encoder of an answer as a `completion_message`, or as events of one."""
 
     def __init__(self, *, streams: bool, plain: bool, max_event_bytes: int) -> None:
-        """`plain` says that a piece of text is nothing but that, as the first of the two paths has it."""
+        """`plain` makes each piece of text a bare string, as at the first of the two paths."""
         super().__init__(Kind.CHAT, streams=streams, max_event_bytes=max_event_bytes)
         self._plain = plain
         self._texts: list[str] = []
@@ -204,11 +204,11 @@ class PublishedEncoder(TextVoice):
         self._usage: Usage | None = None
 
     def opening(self) -> bytes:
-        """Say that the model has begun."""
+        """Return the event with which the model begins."""
         return _event("start", self._text(""))
 
     def answer(self, heard: Sequence[Heard]) -> object:
-        """Say a whole answer."""
+        """Return a whole answer."""
         self._take(heard)
         message = {
             "role": "assistant",
@@ -219,7 +219,7 @@ class PublishedEncoder(TextVoice):
         return {"completion_message": message, "logprobs": None, **self._metrics}
 
     def events(self, heard: Sequence[Heard]) -> bytes:
-        """Say pieces of text; calls are told at the end, each whole."""
+        """Return events for pieces of text; calls follow at the end, each whole."""
         self._take(heard)
         said = [
             _event("progress", self._text(e.text))
@@ -230,7 +230,7 @@ class PublishedEncoder(TextVoice):
         return b"".join(said)
 
     def closing(self) -> bytes:
-        """Say the calls of tools, and the end."""
+        """Return the events for calls of tools, and for the end."""
         calls = [
             _event(
                 "progress", {"type": "tool_call", "tool_call": call, "parse_status": "succeeded"}
@@ -241,7 +241,7 @@ class PublishedEncoder(TextVoice):
         return b"".join((*calls, end))
 
     def failure(self, failure: TextFailure) -> bytes:
-        """Say that the answer broke off."""
+        """Return the event for an answer that broke off."""
         error = {"message": failure.message, "type": failure.type, "code": failure.code}
         return b"data: " + orjson.dumps({"error": error}) + b"\n\n"
 

@@ -1,4 +1,4 @@
-"""Mapping of Llama Stack requests to OpenAI's: its words in, the body of one of OpenAI's requests out. Pure."""
+"""Mapping of Llama Stack requests to the bodies of OpenAI's requests. Pure."""
 
 from collections.abc import Mapping
 
@@ -8,19 +8,19 @@ from router.canonical.values import flag, number, whole
 from router.errors import BadRequest
 
 FIELDS = frozenset({"model", "messages", "options", "n_completions", "stream"})
-"""Fields of a request that are read; others have no effect, and are named."""
+"""Fields of a request that are read; others have no effect, and are named in the answer."""
 
 OPTIONS = ("max_tokens", "temperature", "top_p")
-"""Options that are said with OpenAI's names, and mean the same."""
+"""Options with OpenAI's names and meanings."""
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-"""Who may have said a message."""
+"""The roles of messages."""
 
 MAX_MESSAGES = 10_000
 _MOST = 2**31 - 1
 _MAX_NAMED = 32
 _LONGEST_NAME = 64
-# A message of a model has no role: it is told by what it has instead.
+# A message of a model has no role: it is recognised by these fields.
 _OF_A_CALLER = frozenset({"role", "text", "attachments", "metadata"})
 _OF_A_MODEL = frozenset({"id", "tokens", "tool_call", "eot", "is_complete", "finish_reason"})
 
@@ -34,25 +34,25 @@ def body_of(given: Mapping[str, object], *, streams: bool) -> dict[str, object]:
     whole(options, "max_tokens", 0, _MOST)
     body |= {name: options[name] for name in OPTIONS if options.get(name) is not None}
     if body.get("max_tokens") == 0:
-        # Later versions of the protocol say so where there is no limit.
+        # In later versions of the protocol 0 means no limit.
         del body["max_tokens"]
     if flag(options, "logprobs"):
-        # Some servers take no number of others for none at all.
+        # Some servers take a missing `top_logprobs` as no log probabilities at all.
         body |= {"logprobs": True, "top_logprobs": 1}
     if (count := whole(given, "n_completions", 1, _MOST)) is not None:
         body["n"] = count
     if not isinstance(given.get("stream"), bool | None):
         raise BadRequest("`stream` must be true or false", param="stream")
     if streams:
-        # The last piece tells what it took.
+        # The last piece contains the usage.
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     return body
 
 
 def of_the_specification(given: Mapping[str, object]) -> bool:
-    """Say whether a request that was read asks for an answer in one piece, in the specification's words alone.
+    """Return whether a checked request, `stream` aside, has only fields of the specification.
 
-    A worker may refuse others, which are understood here.
+    This node understands further fields, which a worker may refuse.
     """
     messages = given.get("messages")
     named = set(given) - {"stream"} <= FIELDS and set(_options(given)) <= {*OPTIONS, "logprobs"}
@@ -62,7 +62,7 @@ def of_the_specification(given: Mapping[str, object]) -> bool:
 
 
 def dropped_of(given: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the names of what has no effect, as far as they can be named."""
+    """Return the names of fields without effect, as far as a header can hold them."""
     names = [name for name in given if name not in FIELDS]
     names += [f"options.{name}" for name, value in _options(given).items() if _unheard(name, value)]
     told = (name for name in names if len(name) <= _LONGEST_NAME and name.isascii())
@@ -72,7 +72,7 @@ def dropped_of(given: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def names_of(given: Mapping[str, object]) -> Mapping[str, str]:
-    """Return what a caller calls the parameters that are said in OpenAI's form for it."""
+    """Return the caller's names for the parameters in OpenAI's form."""
     options = (name for name, value in _options(given).items() if value is not None)
     return {"n": "n_completions", **{name: f"options.{name}" for name in options}}
 
@@ -122,7 +122,7 @@ def _role(message: Mapping[str, object], where: str) -> str:
 
 
 def _content(message: Mapping[str, object], where: str) -> object:
-    """Return the text, or the parts of a message with attachments; `content` is what later versions call `text`."""
+    """Return the text, or the parts of a message with attachments; later versions call `text` `content`."""
     text = message.get("text")
     if text is None:
         text = message.get("content")

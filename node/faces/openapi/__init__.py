@@ -1,6 +1,6 @@
-"""Description of this node's API at `/openapi.json`, and at `/docs` the page that shows it, without anything from elsewhere.
+"""Description of this node's API at `/openapi.json`, and the page that shows it at `/docs`, which loads nothing from other hosts.
 
-Both hold no secret, so nobody needs a key for them. They are made when they are first asked for.
+Both contain no secret, so they need no key. They are made when they are first requested.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from node.faces.console import sent
 from node.faces.console.assets import Asset, asset_of, assets
 
 PLACE = b"<!-- paths -->"
-"""Where the list for whoever has no JavaScript stands in the page."""
+"""The place in the page of the list for browsers without JavaScript."""
 
 
 class Pages:
@@ -36,7 +36,7 @@ class Pages:
 
     async def _document_of(self, app: web.Application) -> Asset:
         if self._document is None:
-            # It takes as long as a hundred requests, which need not wait for it.
+            # In a thread: it takes as long as a hundred requests, which need not wait for it.
             self._document = await asyncio.to_thread(_document, app)
         return self._document
 

@@ -1,4 +1,4 @@
-"""Description of one operation of this node's API, and the words in which its JSON is described (JSON Schema, 2020-12)."""
+"""Description of one operation of this node's API, and building blocks for its JSON schemas (JSON Schema, 2020-12)."""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
@@ -23,38 +23,38 @@ BYTES: Schema = {"type": "string", "contentMediaType": "application/octet-stream
 
 
 def told(schema: Schema, words: str) -> Schema:
-    """Return a schema with what it means."""
+    """Return a schema with a description of its meaning."""
     return {**schema, "description": words}
 
 
 def one_of(*words: str) -> Schema:
-    """Describe a text that is one of these."""
+    """Return the schema of a text that is one of these."""
     return {"type": "string", "enum": list(words)}
 
 
 def list_of(item: Schema) -> Schema:
-    """Describe a list."""
+    """Return the schema of a list."""
     return {"type": "array", "items": item}
 
 
 def or_null(schema: Schema) -> Schema:
-    """Describe what may be missing, and is null then."""
+    """Return the schema of a value that may be null."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
 def fields(optional: Schema = _NOTHING, /, **needed: Schema) -> Schema:
-    """Describe an object: fields that it always has, those that it may have, and others of which nothing is promised."""
+    """Return the schema of an object with required and optional fields; it may have others that are not described."""
     said = {"type": "object", "properties": {**needed, **optional}}
     return {**said, "required": list(needed)} if needed else said
 
 
 def done(optional: Schema = _NOTHING, /, **needed: Schema) -> Schema:
-    """Describe success in api-v0's shape."""
+    """Return the schema of success in api-v0's shape."""
     return fields(optional, code={"const": 0}, message=TEXT, **needed)
 
 
 class May(StrEnum):
-    """Who may call an operation."""
+    """The callers that may use an operation."""
 
     EVERYBODY = "everybody"
     KEY = "all who may call this node; each sees only their own"
@@ -65,12 +65,12 @@ class May(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperationDoc:
-    """What an operation does, takes and answers.
+    """Description of an operation: its effect, parameters, body and answers.
 
-    `runs` says that a model or a service is run for it, so that callers may restrict which by headers, and every error of the
-    router may come. `request` is the body, in JSON or in `form`; `answer` is JSON, `content` what else may come, by content
-    type. `needs` names the parameters of `query` that must be there. `errors` come besides those that `may`, the parameters and
-    the body bring with them. `refusal` is how errors look where not as everywhere.
+    `runs` is set where the operation runs a model or a service: then callers may restrict the choice by headers, and every error
+    of the router may occur. `request` is the body in JSON, `form` as a form; `answer` is JSON, `content` are other answers by
+    content type. `needs` names the required parameters of `query`. `errors` are those besides the ones that follow from `may`,
+    the parameters and the body. `refusal` is the schema of errors where it is not the common one.
     """
 
     summary: str
@@ -90,4 +90,4 @@ class OperationDoc:
 
 
 NUMBER_OF = told(COUNT, "number of entries; 0: the default")
-"""The parameter by which callers of lists say how long they are to be."""
+"""The parameter that limits the length of a list."""

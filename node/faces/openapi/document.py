@@ -1,6 +1,6 @@
-"""OpenAPI document of this node (3.1): the routes that are registered, with what the tables beside this file say of each.
+"""OpenAPI document of this node (3.1): the registered routes, each with its description from the tables beside this file.
 
-A route of the API that no table describes makes a test fail.
+A test fails if no table describes a route of the API.
 """
 
 import re
@@ -28,7 +28,7 @@ FORM = "multipart/form-data"
 is_described = re.compile(
     r"/(?:v1|v2|api/v0|api/v1)/.*|/(?:healthz|readyz|metrics|openapi\.json|docs)"
 ).fullmatch
-"""Finds the paths that the document has; what imitates another system has that system's own documents."""
+"""Matches the paths in the document; those of a face that imitates another system are in that system's documentation."""
 
 TABLES: Mapping[str, Mapping[str, OperationDoc]] = MappingProxyType(
     {
@@ -38,10 +38,10 @@ TABLES: Mapping[str, Mapping[str, OperationDoc]] = MappingProxyType(
         "Projects": projects.TABLE,
     }
 )
-"""What is in the document: tag → method and path → description."""
+"""The content of the document: tag → method and path → description."""
 
 ALIASES = "For llama-stack-client"
-"""Tag of what is served once more under another prefix."""
+"""Tag of endpoints that are served again under another prefix."""
 
 _TAGS: Mapping[str, str] = {
     "Models": "Requests to models, in the formats of OpenAI, Anthropic and Llama Stack.",
@@ -82,7 +82,7 @@ _SECURITY: Mapping[str, Schema] = {
         "description": "A key or a grant, as Anthropic's clients send it.",
     },
 }
-# One of them, or none: where the caller is may be enough.
+# One of them, or none: the caller's location may be enough.
 _SHOWN: Sequence[Schema] = [{}, {"bearer": []}, {"x-api-key": []}]
 
 _ANY = (
@@ -111,7 +111,7 @@ _RUNS = (
     *(kind for kind in TABLE if issubclass(kind, auth.Limited | router.RouterError)),
 )
 _CHANGES = (
-    # Of a body that a request need not have, only the content type is looked at.
+    # The body is optional, so only its content type is checked.
     errors.UnsupportedMediaType,
     registry.StoreUnavailable,
     registry.LimitReached,
@@ -142,7 +142,7 @@ def document(app: web.Application) -> dict[str, Any]:
 
 
 def operations(app: web.Application) -> Iterator[tuple[str, str, str, OperationDoc]]:
-    """Yield method, path, tag and description of each operation, by path; raise `KeyError` for what no table describes."""
+    """Yield method, path, tag and description of each operation, by path; raise `KeyError` for one that no table describes."""
     found = {
         (route.resource.canonical, route.method)
         for route in app.router.routes()
@@ -164,7 +164,7 @@ def _operations(method: str, path: str) -> Iterator[tuple[str, str, str, Operati
 
 
 class _Made:
-    """What is being made: operations name schemas and answers that several of them share."""
+    """Builder of the document; it collects the schemas and answers that several operations share."""
 
     def __init__(self) -> None:
         self._schemas: dict[str, Any] = {"Error": _ERROR}
@@ -172,7 +172,7 @@ class _Made:
         self._names: dict[tuple[object, ...], str] = {}
 
     def components(self) -> dict[str, Any]:
-        """Return what operations refer to."""
+        """Return the components that operations refer to."""
         return {
             "schemas": self._schemas,
             "responses": self._responses,
@@ -214,7 +214,7 @@ class _Made:
         return {"content": content, "required": not described.optional_body}
 
     def _schema(self, wanted: Schema | type[BaseModel]) -> Schema:
-        """Return a schema; those of a pydantic model stand among the components, under names that begin with its module's."""
+        """Return a schema; those of pydantic models are put into the components, with the module's name as a prefix."""
         if isinstance(wanted, Mapping):
             return wanted
         head = f"{wanted.__module__.rpartition('.')[2]}."
@@ -242,7 +242,7 @@ class _Made:
         key = (status, reasons, own is None)
         if key not in self._names:
             name = self._names[key] = f"{status}-{len(self._names) + 1}"
-            # What stops a request before its face is reached has the common form.
+            # An error before the request reaches its face has the common form.
             schema = _ERROR_REF if own is None else {"anyOf": [own, _ERROR_REF]}
             self._responses[name] = {
                 "description": ", ".join(f"`{reason}`" for reason in reasons),

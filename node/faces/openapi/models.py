@@ -1,4 +1,4 @@
-"""Descriptions of `/v1`: what clients ask of models. Fields that a node reads or knows are named; all others go to the worker."""
+"""Descriptions of `/v1`: requests to models. They name the fields that a node reads or knows; all others go to the worker."""
 
 from collections.abc import Mapping
 
@@ -27,7 +27,7 @@ TEXT_OF_WORKER: Mapping[str, Schema] = {
     "text/event-stream": told(EVENTS, "server-sent events, if `stream` is true"),
     "*/*": told(BYTES, "the worker's response"),
 }
-"""What a worker may answer besides JSON."""
+"""The content types of a worker's answer besides JSON."""
 
 _PASSED = "The worker receives all other fields unchanged."
 _NAME = told(TEXT, "`MODEL` or `PROJECT/MODEL`")
@@ -131,7 +131,7 @@ KINDS: Mapping[Kind, OperationDoc] = {
         "Find the nearest entries of a store", OBJECT, known={**_STORED, "key": list_of(NUMBER), "topk": COUNT}
     ),
 }  # fmt: skip
-"""What may be asked of models, each under its own path."""
+"""The kinds of requests to models, each under its own path."""
 
 _STORED_RESPONSE = "Returns 404, because nothing is stored."
 
@@ -178,4 +178,4 @@ TABLE: Mapping[str, OperationDoc] = {
         answer=OBJECT, content={"text/event-stream": EVENTS},
     ),
 }  # fmt: skip
-"""Method and path → what it does."""
+"""Method and path → description."""

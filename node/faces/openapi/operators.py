@@ -1,4 +1,4 @@
-"""Descriptions of `/api/v1`, of health and metrics, and of the pages: what operators and their programs ask."""
+"""Descriptions of `/api/v1`, of health and metrics, and of the pages: the endpoints for operators and their programs."""
 
 from collections.abc import Mapping
 
@@ -317,4 +317,4 @@ TABLE: Mapping[str, OperationDoc] = {
         errors=(UnknownNode, registry.PeerUnreachable),
     ),
 }  # fmt: skip
-"""Method and path → what it does."""
+"""Method and path → description."""

@@ -1,4 +1,4 @@
-"""Descriptions of `/api/v0`: what model projects and their clients ask."""
+"""Descriptions of `/api/v0`: the endpoints for model projects and their clients."""
 
 from collections.abc import Mapping
 
@@ -172,4 +172,4 @@ TABLE: Mapping[str, OperationDoc] = {
         for suffix in ("", "/proxy")
     },
 }  # fmt: skip
-"""Method and path → what it does."""
+"""Method and path → description."""

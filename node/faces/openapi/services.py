@@ -1,4 +1,4 @@
-"""Descriptions of the calls of services that are no models: files, batches, fine-tuning and vector stores, in OpenAI's words."""
+"""Descriptions of the calls of services other than models: files, batches, fine-tuning and vector stores, in OpenAI's form."""
 
 from collections.abc import Mapping
 
@@ -52,7 +52,7 @@ _MORE = "A service of the mesh answers; ids in its response are valid at every n
 
 
 def path_of(call: ServiceCall) -> str:
-    """Return a call's path as OpenAPI has it, each id by a name of its own."""
+    """Return a call's path in OpenAPI's notation, with a name of its own for each id."""
     head, *rest = call.path.split("*")
     ids = ["{id}", *(f"{{id_{number}}}" for number in range(2, len(rest) + 1))]
     return head + "".join(map("".join, zip(ids, rest, strict=False)))
@@ -81,10 +81,10 @@ TABLE: Mapping[str, OperationDoc] = {
     if call.protocol == OPENAI
     for method in call.methods
 }
-"""Method and path → what it does."""
+"""Method and path → description."""
 
 
 def beneath(method: str, path: str) -> list[str]:
-    """Return the paths of the calls that come by one route, as `/v1/files/{tail}`; none where it is no route of services."""
+    """Return the paths of the calls under one route, such as `/v1/files/{tail}`; none for a route that is not of services."""
     called = [call for call in CALLS if call.protocol == OPENAI and method in call.methods]
     return [path_of(call) for call in called if path == call.path.partition("*")[0] + "{tail}"]

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API, for workers that know chats. Nothing is stored: each request says all that the model shall know."""
+"""OpenAI's Responses API, for workers that support chats. Nothing is stored: each request contains the whole conversation."""
 
 import time
 from collections.abc import Mapping
@@ -37,11 +37,11 @@ _NAMES: Mapping[str, str] = {
     "response_format": "text.format",
     "verbosity": "text.verbosity",
 }
-"""What the caller calls a chat's parameters."""
+"""Parameters of a chat → the names that callers of the Responses API know."""
 
 
 def asking_routes(context: Serving) -> list[web.RouteDef]:
-    """Return what clients may ask."""
+    """Return the routes for clients."""
 
     async def create(http: web.Request) -> web.StreamResponse:
         async def ask() -> SpokenAnswer:
@@ -82,7 +82,7 @@ def _spoken(context: Serving, http: web.Request, fields: Mapping[str, object]) -
 
 
 def in_their_words(refused: Refusal) -> Refusal:
-    """Name a parameter as the caller does, where the fault was found in the chat."""
+    """Return a refusal with the caller's name of the parameter, where the fault was found in the chat."""
     error = refused.body["error"]
     param = error.get("param")
     name = _NAMES.get(param.partition("[")[0]) if isinstance(param, str) else None

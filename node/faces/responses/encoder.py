@@ -1,6 +1,6 @@
 """Encoder of answers for the Responses API: one object, or a stream of numbered events that ends with that object.
 
-Output of a response, and the events that tell of it as it grows: items, each made of one kind of what is heard.
+The output of a response grows item by item, and each item is made of one kind of parsed event.
 """
 
 from abc import ABC, abstractmethod
@@ -20,19 +20,19 @@ from router.openai.usage import Usage
 from router.requests import Kind
 
 MAX_CHARACTERS = 64 * 1024 * 1024
-"""What the texts of one answer may hold: the protocol tells all of them once more at the end."""
+"""The most characters in the texts of one answer: the protocol repeats all of them at the end."""
 
 TOKEN_CHARACTERS = 64
-"""What a token that is told with its likelihood counts for among them, and each that was likely beside it."""
+"""Characters that a token with its log probability counts for in that limit, and so does each alternative to it."""
 
 MAX_ITEMS = 1_024
-"""Items of one output."""
+"""The most items of one output."""
 
 Said: TypeAlias = dict[str, object]
 
 
 class Item(ABC):
-    """One item of an output: it is opened, grows by pieces, and is closed."""
+    """One item of an output: it is opened, grows piece by piece, and is closed."""
 
     prefix: str
 
@@ -44,28 +44,28 @@ class Item(ABC):
 
     @property
     def text(self) -> str:
-        """All of its pieces."""
+        """All of its pieces, joined."""
         return "".join(self._pieces)
 
     def grow(self, piece: str) -> Said:
-        """Add a piece and return the event that tells of it."""
+        """Add a piece and return its event."""
         self._pieces.append(piece)
         return self._delta(piece)
 
     def open(self) -> Iterator[Said]:
-        """Say that it begins."""
+        """Yield the events with which the item begins."""
         added = "response.output_item.added"
         yield {"type": added, "output_index": self.index, "item": self._head() | self._body("")}
         yield from self._opened()
 
     def close(self, status: str) -> Iterator[Said]:
-        """Say all of it."""
+        """Yield the events with which the item ends; they contain all of it."""
         self.status = status
         yield from self._closed(self.text)
         yield {"type": "response.output_item.done", "output_index": self.index, "item": self.said()}
 
     def said(self) -> Said:
-        """Return it as it stands in the output."""
+        """Return the item as it appears in the output."""
         return self._head() | self._body(self.text)
 
     def _at(self) -> Said:
@@ -88,7 +88,7 @@ class Item(ABC):
 
 
 class Parted(Item):
-    """An item whose text stands in its only part. `beside` is what events tell beside a piece, or beside all of it."""
+    """An item whose text is in its only part. `beside` are further fields of the events with a piece or with all of it."""
 
     event: str
     beside: ClassVar[Said] = {}
@@ -114,7 +114,7 @@ class Parted(Item):
 
 
 class Message(Parted):
-    """What the model says."""
+    """The text that the model says."""
 
     prefix = "msg"
     event = "response.output_text"
@@ -125,7 +125,7 @@ class Message(Parted):
         self._likely: list[Said] = []
 
     def drawn(self, piece: str, tokens: Sequence[Token]) -> Said:
-        """Add a piece with its tokens and return the event that tells of it."""
+        """Add a piece with its tokens and return its event."""
         likely = [logprobs.of_a_token(token) for token in tokens]
         self._likely += likely
         return self.grow(piece) | {"logprobs": likely}
@@ -144,7 +144,7 @@ class Message(Parted):
 
 
 class Reasoning(Parted):
-    """What the model thinks before it says something. Nobody sums it up here."""
+    """The reasoning of the model before its text, without a summary."""
 
     prefix = "rs"
     event = "response.reasoning_text"
@@ -187,13 +187,13 @@ class FunctionCall(Item):
 
 
 class Output:
-    """The output of one response, as it is heard. Only one text is open at one time, but any number of calls.
+    """The output of one response, built from parsed events. One text at most is open at a time, but any number of calls.
 
-    `reason` is why it ended, `None` while nobody has said so.
+    `reason` is the finish reason, `None` until one arrives.
     """
 
     def __init__(self, answer: str, called: Mapping[str, Mapping[str, str]]) -> None:
-        """`answer` is what the ids of all items begin with; `called` says which functions a chat calls otherwise."""
+        """`answer` is part of the ids of all items; `called` maps names of functions in the chat to the caller's names."""
         self.items: list[Item] = []
         self.reason: Reason | None = None
         self.usage: Usage | None = None
@@ -203,7 +203,7 @@ class Output:
         self._characters = 0
 
     def hear(self, heard: Heard) -> Iterator[Said]:
-        """Take in what an answer says, and say it in events; raise `WorkerFailed` where it is too much."""
+        """Take in an event of the answer and yield the caller's events for it; raise `WorkerFailed` at a limit."""
         match heard:
             case Delta(text, 0):
                 yield from self._grow(Message, text, heard.tokens)
@@ -217,18 +217,18 @@ class Output:
             case Usage():
                 self.usage = heard
             case TextFailure() | Delta() | Thought() | CallPart() | End():
-                # One answer is asked for, and failures are said elsewhere.
+                # Only one choice is requested, and failures are reported elsewhere.
                 return
 
     def finish(self) -> Iterator[Said]:
-        """Close what is open. An answer that says nothing at all is an empty text."""
+        """Close the open items. An answer without any item gets an empty text."""
         yield from self._close()
         if not self.items:
             yield from self._grow(Message, "")
             yield from self._close()
 
     def said(self) -> list[Said]:
-        """Return the items, those that were broken off included."""
+        """Return the items, including those that broke off."""
         for item in self._open.values():
             item.status = "incomplete"
         return [item.said() for item in self.items]
@@ -285,9 +285,9 @@ _INCOMPLETE: Mapping[Reason | None, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What every picture of one response has in common. `created` is Unix time, `repeats` are settings of its request.
+    """The fields that all snapshots of one response share. `created` is Unix time, `repeats` are settings of its request.
 
-    `called` says what the functions are called that a chat calls otherwise.
+    `called` maps names of functions in the chat to the caller's names.
     """
 
     id: str
@@ -298,7 +298,7 @@ class Head:
 
 
 class ResponsesVoice(TextVoice):
-    """Says one response."""
+    """Encoder of one response."""
 
     def __init__(self, head: Head, *, streams: bool, max_event_bytes: int) -> None:
         super().__init__(Kind.CHAT, streams=streams, max_event_bytes=max_event_bytes)
@@ -316,25 +316,25 @@ class ResponsesVoice(TextVoice):
         return self._response(self._status)
 
     def opening(self) -> bytes:
-        """Say that the response begins."""
+        """Return the events with which the response begins."""
         response = self._response("in_progress")
         begun = ("response.created", "response.in_progress")
         return self._written({"type": kind, "response": response} for kind in begun)
 
     def events(self, heard: Sequence[Heard]) -> bytes:
-        """Say a piece of the output."""
+        """Return the events for a piece of the output."""
         return b"".join(self._written(self._output.hear(event)) for event in heard)
 
     def closing(self) -> bytes:
-        """Say the whole response."""
+        """Return the last events, of which the last contains the whole response."""
         finished = self._written(self._output.finish())
         status = self._status
         last: Said = {"type": f"response.{status}", "response": self._response(status)}
         return finished + self._written([last])
 
     def failure(self, failure: TextFailure) -> bytes:
-        """Say that the response failed, once as its last state, and once as the error that OpenAI's clients raise."""
-        # Who waited for long heard comments before it.
+        """Return the events of a failure: the response's last state, and the error that OpenAI's clients raise."""
+        # The response may not have begun: only keep-alive comments were sent so far.
         opening = b"" if self._sequence else self.opening()
         code = failure.code or "server_error"
         error: Said = {"code": code, "message": failure.message}

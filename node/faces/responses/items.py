@@ -1,4 +1,4 @@
-"""Mapping of a Responses input to the messages of a chat: each is checked; a fault names its place."""
+"""Mapping of a Responses input to the messages of a chat: each item is checked, and an error names its place."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,10 +6,10 @@ from router.canonical.values import listed, needed, text
 from router.errors import BadRequest, WorkerUnable
 
 MAX_ITEMS = 10_000
-"""Items of one input: as many as a chat has messages."""
+"""The most items of one input: as many as a chat may have messages."""
 
 MAX_PARTS = 10_000
-"""Parts of one message."""
+"""The most parts of one message."""
 
 MAX_ITEM_ID_CHARACTERS = 512
 """The longest id of a call, and the longest name of a function."""
@@ -24,7 +24,7 @@ _NOT_STORED = "this node stores nothing: send complete items, as clients do with
 
 
 def messages(fields: Mapping[str, object]) -> list[dict[str, object]]:
-    """Return what was said so far as the messages of a chat; raise `BadRequest` or `WorkerUnable`."""
+    """Return the conversation so far as the messages of a chat; raise `BadRequest` or `WorkerUnable`."""
     talk = _Talk()
     if instructions := text(fields, "instructions", MAX_TEXT_CHARACTERS):
         talk.say("system", instructions)
@@ -42,12 +42,12 @@ def messages(fields: Mapping[str, object]) -> list[dict[str, object]]:
 
 
 def in_chat(name: str, namespace: str) -> str:
-    """Return what a chat, which knows no namespaces, calls a function."""
+    """Return the name of a function in a chat, which has no namespaces."""
     return f"{namespace}__{name}" if namespace else name
 
 
 class _Talk:
-    """A chat that is put together item by item."""
+    """Builder of a chat, item by item."""
 
     def __init__(self) -> None:
         self._system: list[str] = []
@@ -57,14 +57,14 @@ class _Talk:
         self._shown: list[Mapping[str, object]] = []
 
     def messages(self) -> list[dict[str, object]]:
-        """Return all of it. What the system says at the beginning is one message: many templates know no second."""
+        """Return all messages. Leading system messages become one, because many templates support no second."""
         self._show()
         if not self._system:
             return self._messages
         return [{"role": "system", "content": "\n\n".join(self._system)}, *self._messages]
 
     def say(self, role: str, content: object) -> None:
-        """Add what somebody says."""
+        """Add a message."""
         self._show()
         if role == "system" and not self._messages:
             self._system.append(str(content))
@@ -72,7 +72,7 @@ class _Talk:
             self._messages.append({"role": role, "content": content})
 
     def add(self, item: object, at: str) -> None:
-        """Add an item, whatever it is."""
+        """Add an item of any type; raise `BadRequest` or `WorkerUnable`."""
         if not isinstance(item, dict):
             raise BadRequest("an item must be an object", param=at)
         match item.get("type") or ("message" if "role" in item else None):
@@ -83,7 +83,7 @@ class _Talk:
             case "function_call_output":
                 self._answer(item, at)
             case "reasoning":
-                # A chat has no place for thoughts of earlier turns, and templates leave them out.
+                # A chat has no field for the reasoning of earlier turns, and templates omit it.
                 return
             case "item_reference":
                 raise WorkerUnable(_NOT_STORED, param=at)
@@ -116,7 +116,7 @@ class _Talk:
         }
         self._called.add(str(call["id"]))
         self._show()
-        # What a model says and calls in one turn is one message of a chat.
+        # Text and calls of one turn are one message of a chat.
         if not self._messages or self._messages[-1]["role"] != "assistant":
             self._messages.append({"role": "assistant", "content": None})
         turn = self._messages[-1]
@@ -134,7 +134,7 @@ class _Talk:
         self._shown += [part for part in parts if part["type"] != "text"]
 
     def _show(self) -> None:
-        """Add what tools gave besides texts: only users show something in a chat, and not between the answers of tools."""
+        """Add what tools returned besides texts, as a user message after their answers: only users may send it in a chat."""
         if self._shown:
             self._messages.append({"role": "user", "content": self._shown})
             self._shown = []
@@ -175,7 +175,7 @@ def _image(part: Mapping[str, object], at: str) -> dict[str, object]:
         raise WorkerUnable("files are not stored here; send an image_url", param=f"{at}.file_id")
     url = _text(part.get("image_url"), f"{at}.image_url")
     image: dict[str, object] = {"url": url}
-    # A chat knows fewer words for how closely an image is looked at.
+    # A chat supports fewer values of `detail`.
     if (detail := part.get("detail")) in _DETAILS:
         image["detail"] = detail
     return {"type": "image_url", "image_url": image}
@@ -189,7 +189,7 @@ def _audio(audio: object, at: str) -> dict[str, object]:
 
 
 def _plain(parts: Sequence[Mapping[str, object]]) -> object:
-    """Return a text where that is all there is: some templates read no parts."""
+    """Return a text instead of parts where there is only one text: some templates do not support parts."""
     match parts:
         case [{"type": "text", "text": only}]:
             return only

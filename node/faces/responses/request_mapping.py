@@ -1,9 +1,9 @@
-"""Mapping of Responses requests to OpenAI's chats: every field is checked; a fault names it.
+"""Mapping of Responses requests to OpenAI's chats: every field is checked, and an error names the field.
 
-What has no effect is named, never silently dropped; what would make another answer of it is refused.
+Fields without effect are named, never silently dropped. An unsupported field that would change the answer is refused.
 
-Tools of a Responses request. Those that a server runs are refused, since none is run here, but for a search that the model may do
-without: Codex offers one with each request.
+It also maps the tools of a request. Tools that a server runs are refused, since none runs here, except web search, which the
+model can do without: Codex offers it with each request.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,12 +19,12 @@ from router.openai.body import written
 _PARTS = ("name", "description", "parameters", "strict")
 _SPACE = {"type", "name", "tools"}
 _SEARCH = "web_search"
-"""How the types of tools begin that search the web. An answer without a search is still one: the offer has no effect."""
+"""Prefix of the types of web search tools. An answer without a search is still an answer: the offer has no effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function that is offered: its name, its namespace or `""`, and what a chat says of it. `unheard` has no effect."""
+    """A function that is offered: its name, its namespace or `""`, its form in a chat (`said`), and parts without effect."""
 
     name: str
     namespace: str
@@ -33,13 +33,13 @@ class Function:
 
     @property
     def called(self) -> Mapping[str, str]:
-        """What a call of it is called."""
+        """The names that identify the function in a call of it."""
         space = {"namespace": self.namespace} if self.namespace else {}
         return {"name": self.name, **space}
 
 
 def functions_of(fields: Mapping[str, object]) -> Mapping[str, Function]:
-    """Return what is offered by what a chat calls it; raise `BadRequest` or `WorkerUnable`."""
+    """Return the offered functions by their names in a chat; raise `BadRequest` or `WorkerUnable`."""
     found: dict[str, Function] = {}
     for function, at in _functions(fields.get("tools"), "tools", ""):
         name = in_chat(function.name, function.namespace)
@@ -54,7 +54,7 @@ def functions_of(fields: Mapping[str, object]) -> Mapping[str, Function]:
 def offered(
     fields: Mapping[str, object], functions: Mapping[str, Function]
 ) -> Mapping[str, object]:
-    """Return the fields of a chat that offer functions as `tool_choice` says; raise `BadRequest` or `WorkerUnable`."""
+    """Return the fields of a chat that offer the functions, following `tool_choice`; raise `BadRequest` or `WorkerUnable`."""
     match fields.get("tool_choice"):
         case {"type": "allowed_tools", "mode": "auto" | "required" as choice, "tools": [*some]}:
             names = [_name(o, f"tool_choice.tools[{at}]", functions) for at, o in enumerate(some)]
@@ -79,7 +79,7 @@ def offered(
 
 
 def _functions(given: object, at: str, namespace: str) -> Iterator[tuple[Function, str]]:
-    """Read a list of tools, each with its place; a namespace holds no other."""
+    """Yield the functions of a list of tools, each with its place; namespaces do not nest."""
     if given is None:
         return
     if not isinstance(given, list) or len(given) > MAX_TOOLS:
@@ -110,7 +110,7 @@ def _function(tool: Mapping[str, object], at: str, namespace: str) -> Function:
 
 
 def _checked(tool: Mapping[str, object], at: str) -> str:
-    """Return the name of a tool, all of whose words are as they must be."""
+    """Return the name of a tool, after checking it, `description` and `strict`; raise `BadRequest`."""
     try:
         text(tool, "description", MAX_TEXT_CHARACTERS)
         flag(tool, "strict")
@@ -120,7 +120,7 @@ def _checked(tool: Mapping[str, object], at: str) -> str:
 
 
 def _searches(fields: Mapping[str, object]) -> Iterator[object]:
-    """Return the offers to search the web, of tools that nothing is wrong with."""
+    """Yield the web search tools of a list of tools that was checked before."""
     tools = fields.get("tools")
     for tool in tools if isinstance(tools, list) else ():
         if tool["type"].startswith(_SEARCH):
@@ -139,7 +139,7 @@ def _name(one: object, at: str, functions: Mapping[str, object]) -> str:
 
 
 def repeated(fields: Mapping[str, object]) -> Mapping[str, object]:
-    """Return what a response repeats of its tools, once nothing was found wrong with them."""
+    """Return the fields about tools that a response repeats; they were checked before."""
     tools, parallel = fields.get("tools"), fields.get("parallel_tool_calls")
     listed: Sequence[object] = tools if isinstance(tools, list) else []
     return {
@@ -150,16 +150,16 @@ def repeated(fields: Mapping[str, object]) -> Mapping[str, object]:
 
 
 MAX_ID_CHARACTERS = 1_024
-"""The longest of the words by which a caller names itself or its cache."""
+"""The longest text by which a caller identifies itself or its cache."""
 
 MAX_PAIRS = 16
-"""Pairs of `metadata`, with keys of 64 and values of 512 characters, as OpenAI has it."""
+"""The most pairs of `metadata`, with keys of 64 and values of 512 characters, as in OpenAI's API."""
 
 MAX_REPEATED_BYTES = 256 * 1024
-"""What an answer repeats of instructions, tools and format: a stream does so three times. Longer ones are left out of it."""
+"""The most bytes of instructions, tools and format that an answer repeats, else it omits them. A stream has them three times."""
 
 LIKELY = "message.output_text.logprobs"
-"""What `include` says of who wants to be told how likely each token was."""
+"""Entry of `include` that requests the log probability of each token."""
 
 MAX_INCLUDED = 64
 MAX_TOP_LOGPROBS = 20
@@ -174,14 +174,14 @@ _REFUSED: Mapping[str, str] = {
     "prompt": "this node stores no prompts: send `instructions` and `input`",
     "moderation": "this node does not moderate responses",
 }
-"""Fields without which the answer would be another one, and what is said of them."""
+"""Unsupported fields that would change the answer, with the error message for each."""
 
 SAID_ALIKE = frozenset({
     "frequency_penalty", "presence_penalty", "seed", "stop", "logit_bias", "top_k", "min_p", "typical_p", "repetition_penalty",
     "chat_template_kwargs", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar",
     "json_schema", "regex", "ebnf", "project",
 })  # fmt: skip
-"""What the Responses API does not have, but workers or we do: a chat has it by the same name."""
+"""Fields that the Responses API lacks, but workers or this node know: a chat has them under the same names."""
 
 _READ = SAID_ALIKE | _REFUSED.keys() | {
     "model", "input", "instructions", "stream", "max_output_tokens", "temperature", "top_p", "text", "reasoning", "tools",
@@ -193,9 +193,9 @@ _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 @dataclass(frozen=True, slots=True)
 class ResponsesRequest:
-    """A request as the fields of a chat, and what its answer `repeats` of it. `others` are fields without effect.
+    """A request as the fields of a chat, and the fields that its answer `repeats`. `others` are fields without effect.
 
-    `called` says what the functions are called that a chat calls otherwise.
+    `called` maps names in the chat to the caller's names, for functions where these differ.
     """
 
     chat: Mapping[str, object]
@@ -211,7 +211,7 @@ class ResponsesRequest:
 
 
 def read(fields: Mapping[str, object]) -> ResponsesRequest:
-    """Read a request; raise `BadRequest` or `WorkerUnable`, which name the field. Its model is checked with the chat."""
+    """Return a request; raise `BadRequest` or `WorkerUnable`, which name the field. The model is checked with the chat."""
     for name, why in _REFUSED.items():
         if fields.get(name):
             raise WorkerUnable(why, param=name)
@@ -223,7 +223,7 @@ def read(fields: Mapping[str, object]) -> ResponsesRequest:
         **{name: fields.get(name) for name in SAID_ALIKE},
         "messages": items.messages(fields),
         **offered(fields, functions),
-        # Of its two names the one that every worker knows.
+        # Of its two names in a chat, this is the one that every worker knows.
         "max_tokens": values.whole(fields, "max_output_tokens", 1, _MOST_TOKENS),
         "temperature": values.number(fields, "temperature", 0, 2),
         "top_p": values.number(fields, "top_p", 0, 1),
@@ -255,7 +255,7 @@ def read(fields: Mapping[str, object]) -> ResponsesRequest:
 
 
 def _check(fields: Mapping[str, object]) -> None:
-    """Check what is only repeated, or dropped."""
+    """Check the fields that are only repeated or dropped."""
     for name in ("background", "store"):
         values.flag(fields, name)
     values.whole(fields, "max_tool_calls", 0, _MOST_CALLS)
@@ -280,12 +280,12 @@ def _included(fields: Mapping[str, object]) -> list[object]:
 
 
 def _likeliest(fields: Mapping[str, object]) -> int:
-    # Some servers take no others for no tokens at all.
+    # Some servers take 0 alternatives as no log probabilities at all.
     return values.whole(fields, "top_logprobs", 0, MAX_TOP_LOGPROBS) or 1
 
 
 def _without_likely(fields: Mapping[str, object]) -> Mapping[str, object]:
-    """Leave out what is told of tokens; without the wish for it their number has no effect."""
+    """Remove the request for log probabilities; if there is none, `top_logprobs` stays, as a field without effect."""
     included = _included(fields)
     if LIKELY not in included:
         return fields
@@ -294,9 +294,9 @@ def _without_likely(fields: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _repeated(fields: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the settings that stand in the answer."""
+    """Return the settings that the answer repeats."""
     told = {name: fields.get(name) for name in ("instructions", "tools", "tool_choice", "text")}
-    # As deep as it will stand in an event.
+    # Nested as deeply as in an event.
     if len(written({"response": told})) > MAX_REPEATED_BYTES:
         fields = {name: value for name, value in fields.items() if name not in told}
     alike = ("instructions", "max_output_tokens", "max_tool_calls", "temperature", "top_p", "user")
@@ -339,7 +339,7 @@ def _inner(of: str, fields: Mapping[str, object], name: str, *words: str) -> str
 
 
 def _form(given: object) -> dict[str, object] | None:
-    """Return the form that the text must have, as a chat says it."""
+    """Return the required form of the text as a chat's `response_format`, `None` for plain text; raise `BadRequest`."""
     match given:
         case None | {"type": "text"}:
             return None

@@ -1,7 +1,7 @@
-"""Text Generation Inference: what its clients ask, of one model under `/tgi/PROJECT/MODEL`, of the default model at the root.
+"""Text Generation Inference, for its clients: one model under `/tgi/PROJECT/MODEL`, the default model at the root.
 
-They know no names of models, so the path counts, and a `model` in the body does not. A model's name may hold slashes: what
-follows it is the longest path of TGI's with which the whole ends.
+These clients name no models, so the path selects the model, and a `model` in the body is ignored. A model's name may contain
+slashes: the rest of the path is the longest of TGI's paths with which it ends.
 """
 
 from collections.abc import Awaitable, Mapping
@@ -58,7 +58,7 @@ _POST = ("generate", "generate_stream", "tokenize", *_V1)
 
 
 def asking_routes(context: Serving) -> list[web.RouteDef]:
-    """Return what clients may ask. `/metrics` and `/v1` of the root are the node's own."""
+    """Return the routes for clients. `/metrics` and `/v1` at the root are the node's own."""
     return [
         web.post(PREFIX + "/{tail:.+}", partial(_under_prefix, context, "POST")),
         web.get(PREFIX + "/{tail:.+}", partial(_under_prefix, context, "GET")),
@@ -68,12 +68,12 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
 
 
 def in_own_form(refused: Refusal, _: str) -> Refusal:
-    """Say a refusal as TGI does."""
+    """Return a refusal in TGI's form."""
     return encoder.refuse(refused)
 
 
 def bridging_routes(context: Serving) -> list[web.RouteDef]:
-    """Return the same where there is nothing but this face: all of TGI's paths at the root."""
+    """Return the routes for a listener with this face alone: all of TGI's paths at the root."""
     return [
         *(web.post(f"/{path}", _at_root(context, path)) for path in ("", *_POST)),
         *(web.get(f"/{path}", _at_root(context, path)) for path in _GET),
@@ -82,20 +82,20 @@ def bridging_routes(context: Serving) -> list[web.RouteDef]:
 
 @dataclass(frozen=True, slots=True)
 class _Asking:
-    """One request: of which model, and what."""
+    """One HTTP request, and the model that it is for."""
 
     context: Serving
     http: web.Request
     model: str
 
     async def fields(self) -> Mapping[str, object]:
-        """Take in the body as a JSON object; raise what `read_fields` does, or `WrongParameter`."""
+        """Return the body as a JSON object; raise what `read_fields` raises, or `WrongParameter`."""
         if not self.model:
             raise WrongParameter("this node has no default model: use /tgi/PROJECT/MODEL")
         return await read_fields(self.http, self.context.settings)
 
     def post(self, path: str) -> Awaitable[web.StreamResponse]:
-        """Answer what is asked at one of TGI's paths."""
+        """Answer a POST request at one of TGI's paths."""
         match path:
             case "":
                 return self.generate(streams=None, listed=True)
@@ -110,7 +110,7 @@ class _Asking:
     def generate(
         self, *, streams: bool | None, listed: bool = False
     ) -> Awaitable[web.StreamResponse]:
-        """Answer with a text; where `streams` is not said, the body says it."""
+        """Answer with a text; where `streams` is `None`, the body decides."""
 
         async def ask() -> SpokenAnswer:
             given = await self.fields()
@@ -120,7 +120,7 @@ class _Asking:
             if streamed:
                 said |= {"stream": True, "stream_options": {"include_usage": True}}
             call = "generate_stream" if streamed else "generate"
-            # Which of the two is asked, the path says there.
+            # In TGI's protocol the path, not `stream`, decides whether the answer streams.
             own_words = written({name: it for name, it in given.items() if name != "stream"})
             own = Verbatim(TGI, call, own_words, wanted.needs)
             request = request_of(
@@ -133,7 +133,7 @@ class _Asking:
         return answer(self.context, self.http, Kind.COMPLETION, ask, refuse=encoder.refuse)
 
     def complete(self, kind: Kind) -> Awaitable[web.StreamResponse]:
-        """Answer what is asked at TGI's own `/v1`."""
+        """Answer a request at TGI's own `/v1`."""
 
         async def ask() -> SpokenAnswer:
             given = await self.fields()
@@ -170,7 +170,7 @@ class _Asking:
             return await told.body()
 
     async def tell(self, path: str) -> web.Response:
-        """Answer what is asked of the model itself; where none is meant, the health is that of this node."""
+        """Answer a GET request about the model; without a model, the health is that of this node."""
         if not self.model and path in _HEALTH:
             return web.Response()
         self.http.get(PRINCIPAL, ANYBODY).ask(self.model)
@@ -208,7 +208,7 @@ def _at_root(context: Serving, path: str) -> Handler:
 
 
 def _meant(tail: str) -> tuple[str, str]:
-    """Return which model is meant, as `PROJECT/MODEL`, and which path of TGI's; raise `UnknownPath`."""
+    """Return the model, as `PROJECT/MODEL`, and TGI's path; raise `UnknownPath`."""
     model, path = tail.rstrip("/"), ""
     for known in sorted((*_GET, *_POST), key=len, reverse=True):
         if model.endswith(f"/{known}"):

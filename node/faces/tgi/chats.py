@@ -1,6 +1,6 @@
-"""Requests at TGI's own `/v1` paths in OpenAI's form, and the voice that says their answers in TGI's.
+"""Requests at TGI's own `/v1` paths in OpenAI's form, and the encoder of their answers in TGI's form.
 
-What a worker says passes as it came where nothing is missing in it.
+What a worker sends is passed on unchanged where nothing is missing in it.
 """
 
 from collections.abc import Mapping
@@ -32,11 +32,11 @@ _MOST = 2.0**31
 _LONGEST_TEXT = 1024 * 1024
 
 OWN = ("logit_bias", "presence_penalty", "tool_prompt")
-"""Fields of TGI's chats for which OpenAI's form has no word, or one in another sense."""
+"""Fields of TGI's chats that OpenAI's form lacks, or has with another meaning."""
 
 
 def fields_of(given: Mapping[str, object], model: str) -> dict[str, object]:
-    """Return OpenAI's fields for a model; what TGI calls otherwise is renamed. Raise `BadRequest`."""
+    """Return OpenAI's fields for a model; fields with other names in TGI's form are renamed. Raise `BadRequest`."""
     said = {name: value for name, value in _told(given).items() if name not in _NAMING}
     if isinstance(messages := said.get("messages"), list):
         said["messages"] = [_told(m) if isinstance(m, dict) else m for m in messages]
@@ -55,7 +55,7 @@ def fields_of(given: Mapping[str, object], model: str) -> dict[str, object]:
 
 
 def check(given: Mapping[str, object], kind: Kind) -> None:
-    """Raise `BadRequest` where a field of TGI's has a value of another type than its specification says."""
+    """Raise `BadRequest` where a field of TGI's has a value that its specification does not allow."""
     for name in _PENALTIES:
         number(given, name, -2, 2)
     for name in _NUMBERS:
@@ -70,14 +70,14 @@ def check(given: Mapping[str, object], kind: Kind) -> None:
 
 
 def dropped(given: Mapping[str, object]) -> tuple[str, ...]:
-    """Name what OpenAI's form has no word for: the text between a chat and its tools, and biases that name no tokens."""
+    """Return the fields without an equivalent in OpenAI's form: `tool_prompt`, and a `logit_bias` that names no tokens."""
     bias = isinstance(given.get("logit_bias"), list)
     unheard = {"tool_prompt": given.get("tool_prompt") is not None, "logit_bias": bias}
     return tuple(name for name, there in unheard.items() if there)
 
 
 def own_words(given: Mapping[str, object]) -> Verbatim | None:
-    """Return what only a worker of TGI's own understands as its caller means it, nothing where nothing is."""
+    """Return the fields that only a worker of TGI's protocol understands as the caller means them, `None` for none."""
     heard = {name: given[name] for name in OWN if given.get(name) is not None}
     if not isinstance(heard.get("logit_bias"), list):
         heard.pop("logit_bias", None)
@@ -85,7 +85,7 @@ def own_words(given: Mapping[str, object]) -> Verbatim | None:
 
 
 def spelt(given: Mapping[str, object]) -> bool:
-    """Say whether a caller offers tools as TGI spells them; others are told of calls as OpenAI has it."""
+    """Return whether a caller offers tools in TGI's form (`arguments`); other callers get calls in OpenAI's form."""
     tools = given.get("tools")
     for tool in tools if isinstance(tools, list) else ():
         match tool:
@@ -95,7 +95,7 @@ def spelt(given: Mapping[str, object]) -> bool:
 
 
 def _told(given: Mapping[str, object]) -> dict[str, object]:
-    """Leave out what is null: some servers mind."""
+    """Return the fields that are not null: some servers refuse null."""
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -107,7 +107,7 @@ def _tool(tool: object) -> object:
 
 
 class Completed:
-    """Passes an answer of `/v1` on, with the fields that clients of TGI insist on; errors are TGI's."""
+    """Encoder that passes on an answer of `/v1`, with the fields that TGI's clients require; errors are in TGI's form."""
 
     def __init__(self, forms: Forms, *, max_event_bytes: int) -> None:
         self._forms = forms
@@ -116,16 +116,16 @@ class Completed:
 
     @property
     def streams(self) -> bool:
-        """Whether the caller hears a stream."""
+        """Whether the caller gets a stream."""
         return self._forms.sent.get("stream") is True
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Nothing besides."""
+        """Additional headers: none."""
         return {}
 
     def whole(self, body: bytes) -> tuple[str, bytes]:
-        """Say an answer in one piece."""
+        """Return an answer in one piece; raise `WorkerFailed`."""
         if self.streams:
             raise WorkerFailed("the worker does not stream")
         try:
@@ -134,7 +134,7 @@ class Completed:
             raise WorkerFailed("the answer is nested too deeply") from error
 
     def stream(self, events: bytes) -> bytes:
-        """Say a piece of a stream."""
+        """Return a piece of a stream; raise `WorkerFailed`."""
         try:
             found = self._splitter.feed(events)
         except EventTooLarge as error:
@@ -142,11 +142,11 @@ class Completed:
         return b"".join(map(self._event, found))
 
     def end(self) -> bytes:
-        """Say what is left."""
+        """Return the rest of a stream."""
         return b"".join(map(self._event, self._splitter.finish()))
 
     def broken(self, refused: Refusal) -> bytes:
-        """Say that a stream broke off."""
+        """Return the event for a stream that broke off."""
         error = refused.body["error"]
         return self._fail(TextFailure(error["message"], error["type"], error["code"]))
 

@@ -1,11 +1,11 @@
 """Encoder of answers in TGI's form: a text with its details, or a stream of pieces whose last event has them.
 
-A piece of a stream is shown as a token, unless its worker tells the tokens. What nobody tells is not made up: the `id` is 0,
-`logprob` null, and `prefill` is an empty list, as `tokens` is where they have no ids.
+A piece of a stream is shown as a token, unless its worker reports the tokens. Unknown values are not invented: `id` is 0,
+`logprob` is null, `prefill` is an empty list, and so is `tokens` where the tokens have no ids.
 
-Errors in TGI's form: each of our errors as one of its four types, with its status and body.
+Errors in TGI's form: each error of this node becomes one of TGI's types, with its status and body.
 
-Tokens of a text in TGI's form, each with the place where it stands: of what workers tell, where that makes up the text.
+Tokens of a text in TGI's form have their positions, which are derived from the worker's tokens where these make up the text.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ from router.select.fitness import USUAL_BYTES
 
 
 class ErrorForm(NamedTuple):
-    """How one type of errors looks: HTTP status, `error_type`, and what its message begins with."""
+    """The form of one type of errors: HTTP status, `error_type`, and the beginning of its message."""
 
     status: int
     type: str
@@ -47,19 +47,19 @@ _OF_TYPE = {"invalid_request_error": VALIDATION, "rate_limit_error": OVERLOADED}
 
 
 def refuse(refused: Refusal) -> Refusal:
-    """Say an error before the first byte."""
+    """Return an error before the first byte in TGI's form."""
     if refused.body["error"]["code"] == INCOMPLETE.type:
         return said(refused, INCOMPLETE)
     return said(refused, _of_status(refused.status))
 
 
 def said(refused: Refusal, form: ErrorForm) -> Refusal:
-    """Say an error in a form of TGI's; its headers stay."""
+    """Return an error in one of TGI's forms; its headers stay."""
     return Refusal(form.status, _body(form, refused.body["error"]["message"]), refused.headers)
 
 
 def event(failure: TextFailure) -> bytes:
-    """Say as the last event of a stream why it broke off."""
+    """Return the last event of a stream, with the reason why it broke off."""
     form = _OF_TYPE.get(failure.type, GENERATION)
     if failure.code in ("answer_broken", INCOMPLETE.type):
         form = INCOMPLETE
@@ -77,13 +77,13 @@ def _of_status(status: int) -> ErrorForm:
 
 
 def _body(form: ErrorForm, message: str) -> dict[str, str]:
-    # Where a TGI server refuses, it is told in its own words.
+    # The message of a TGI server has the opening already.
     whole = message if message.startswith(form.opening) else f"{form.opening}: {message}"
     return {"error": whole, "error_type": form.type}
 
 
 PIECES: Mapping[str, object] = {"with_pieces": True, "return_token_strs": True}
-"""How llama.cpp and vLLM are asked for the text of each token, which other workers refuse."""
+"""Fields that request the text of each token from llama.cpp and vLLM; other workers refuse them."""
 
 _MOST_ID = 2**32 - 1
 _SHOWN = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
@@ -95,7 +95,7 @@ _LETTERS: Mapping[str, bytes] = {
 
 
 def fields_of(given: Mapping[str, object], inputs: str) -> dict[str, object]:
-    """Return the fields of a request for the tokens of a text; TGI counts those that frame it, unless it is told not to."""
+    """Return the fields of a request for the tokens of a text; as in TGI, special tokens are included by default."""
     return {
         "content": inputs,
         "add_special_tokens": given.get("add_special_tokens") is not False,
@@ -103,7 +103,7 @@ def fields_of(given: Mapping[str, object], inputs: str) -> dict[str, object]:
 
 
 def tokens(body: bytes, inputs: str) -> list[dict[str, object]]:
-    """Return TGI's tokens; raise `WorkerUnable` where their places cannot be told, `WorkerFailed` for what is no answer."""
+    """Return TGI's tokens; raise `WorkerUnable` where their positions are unknown, `WorkerFailed` for an invalid answer."""
     try:
         said = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -119,7 +119,7 @@ def tokens(body: bytes, inputs: str) -> list[dict[str, object]]:
 
 
 def _spellings(listed: Sequence[object], strings: object) -> list[list[bytes]]:
-    """Return what the pieces may be: as they are, or in the two ways in which tokenizers write bytes that do not show."""
+    """Return the possible readings of the pieces: as they are, or in either encoding of tokenizers for invisible bytes."""
     if not isinstance(strings, list) or len(strings) != len(listed):
         return [[piece for token in listed if (piece := _piece(token)) is not None]]
     texts = [text for text in strings if isinstance(text, str)]
@@ -132,7 +132,7 @@ def _sentencepiece(text: str) -> bytes:
 
 
 def _byte_level(text: str) -> bytes:
-    """Read GPT-2's alphabet, in which each byte that does not show is a letter from U+0100 on."""
+    """Decode GPT-2's alphabet, in which each invisible byte is a letter from U+0100 on."""
     return b"".join(_LETTERS.get(letter) or letter.encode() for letter in text)
 
 
@@ -147,14 +147,14 @@ def _piece(token: object) -> bytes | None:
     match token:
         case {"piece": str(text)} | {"text": str(text)}:
             return text.encode()
-        # Half of a character is told as bytes.
+        # Incomplete characters are sent as bytes.
         case {"piece": [*numbers]} if all(isinstance(n, int) and 0 <= n < 256 for n in numbers):
             return bytes(numbers)
     return None
 
 
 def _places(pieces: list[bytes], inputs: str) -> list[dict[str, object]]:
-    """Return where in a text its pieces stand, in characters; nothing where they do not make it up."""
+    """Return the positions of the pieces in a text, in characters; an empty list where they do not make it up."""
     whole, at = inputs.encode(errors="replace"), 0
     places: list[dict[str, object]] = []
     for piece in _without_space_before(pieces, whole):
@@ -163,14 +163,14 @@ def _places(pieces: list[bytes], inputs: str) -> list[dict[str, object]]:
             return []
         start, at = at, at if framing else at + len(piece)
         first, last = _characters(whole[:start]), _characters(whole[:at])
-        # Of a character that several tokens share, the first has it all.
+        # A character that several tokens share belongs to the first of them.
         text = piece.decode(errors="replace") if framing else inputs[first:last]
         places.append({"text": text, "start": first, "stop": last})
     return places if at == len(whole) else []
 
 
 def _without_space_before(pieces: list[bytes], whole: bytes) -> list[bytes]:
-    """Leave out the space that some tokenizers put before a text."""
+    """Return the pieces without the space that some tokenizers put before a text."""
     for at, piece in enumerate(pieces):
         if piece.startswith(b" ") and len(piece) > 1 and whole.startswith(piece[1:]):
             return [*pieces[:at], piece[1:], *pieces[at + 1 :]]
@@ -180,16 +180,16 @@ def _without_space_before(pieces: list[bytes], whole: bytes) -> list[bytes]:
 
 
 def _characters(text: bytes) -> int:
-    """Count the characters that begin in these bytes."""
+    """Return the number of characters that begin in these bytes."""
     return sum(byte & 0xC0 != 0x80 for byte in text)
 
 
 UNTOLD_ID = 0
-"""The `id` of every token in a stream: which one it is, nobody told."""
+"""The `id` of a token whose id the worker did not report."""
 
 
 class Text(TextVoice):
-    """Says one text. `listed` says that an answer in one piece is a list of one, as `POST /` has it."""
+    """Encoder of one text. If `listed`, an answer in one piece is a list of one, as at `POST /`."""
 
     def __init__(
         self, asked: TgiRequest, *, streams: bool, listed: bool, max_event_bytes: int
@@ -203,7 +203,7 @@ class Text(TextVoice):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What the answer took, where its worker told that."""
+        """The length of the input, and the usage if the worker reported it."""
         said = {"x-compute-characters": str(len(self._asked.inputs))}
         if self._usage is not None and not self._usage.estimated:
             said["x-prompt-tokens"] = str(self._usage.prompt)
@@ -211,7 +211,7 @@ class Text(TextVoice):
         return said
 
     def answer(self, heard: Sequence[Heard]) -> object:
-        """Say a whole answer."""
+        """Return a whole answer."""
         text = text_parser.text_of(heard)
         self._reason, self._usage = text_parser.reason_of(heard), text_parser.usage_of(heard)
         answer: dict[str, object] = {"generated_text": self._full(text)}
@@ -223,7 +223,7 @@ class Text(TextVoice):
         return [answer] if self._listed else answer
 
     def events(self, heard: Sequence[Heard]) -> bytes:
-        """Say pieces of a stream, each as a token."""
+        """Return pieces of a stream, each as a token."""
         said: list[bytes] = []
         for event in heard:
             match event:
@@ -236,7 +236,7 @@ class Text(TextVoice):
         return b"".join(said)
 
     def closing(self) -> bytes:
-        """Say the end: a special token without text, with all of the text and its details."""
+        """Return the last event: a special token without text, with the whole text and its details."""
         ends = {
             "generated_text": self._full("".join(self._pieces)),
             "details": self._details(len(self._pieces)),
@@ -245,7 +245,7 @@ class Text(TextVoice):
         return self._event(_said(Token(""), special=True), **ends)
 
     def failure(self, failure: TextFailure) -> bytes:
-        """Say that the stream broke off."""
+        """Return the event for a stream that broke off."""
         return event(failure)
 
     def _tokens(self, heard: Sequence[Heard]) -> dict[str, object]:
@@ -273,7 +273,7 @@ class Text(TextVoice):
     def _details(self, estimate: int) -> dict[str, object]:
         written = estimate if self._usage is None else self._usage.completion
         reason = "length" if self._reason == "length" else "eos_token"
-        # That a stop string was met, and that the model had no more to say, is one reason in OpenAI's form.
+        # OpenAI's form has one finish reason for a stop string and for the model's own end.
         if reason != "length" and self._asked.stops:
             reason = "stop_sequence"
         return {
@@ -287,7 +287,7 @@ class Text(TextVoice):
 
 
 def _pieces(delta: Delta) -> Sequence[Token]:
-    """Return the tokens of a piece of text, where they make it up; else the piece as one."""
+    """Return the tokens of a piece of text, where they make it up; else the whole piece as one token."""
     if delta.tokens and "".join(token.text for token in delta.tokens) == delta.text:
         return delta.tokens
     return (Token(delta.text),)

@@ -1,7 +1,7 @@
-"""TGI's forms of `/v1` answers: an answer in OpenAI's form in, the same with every field that TGI's specification asks for out.
+"""TGI's forms of `/v1` answers: an answer in OpenAI's form in, the same with all fields that TGI's specification requires out.
 
-Whoever offered tools as TGI spells them (`arguments`) hears of calls as it does: in a stream one call for each event, and a
-message that calls has no text. Pure.
+A caller that offered tools in TGI's form (`arguments`) gets calls in TGI's form: each event of a stream has one call, and a
+message with calls has no text. Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ class Forms:
     id: str
     created: int
     spelt: bool
-    """Whether the caller spells tools as TGI does."""
+    """Whether the caller offers tools in TGI's form."""
     _called: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def whole(self, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class Forms:
         return answer | {"usage": self._usage(said.get("usage"), choices)}
 
     def chunks(self, said: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return one event of a stream, as several where a choice says more than one event has room for."""
+        """Return one event of a stream, as several where a choice contains more than one event has room for."""
         pieces = [self._pieces(choice, at) for at, choice in enumerate(_choices(said))]
         head = self._head(said, "chat.completion.chunk")
         rows = [*zip_longest(*pieces)] or [()]
@@ -75,7 +75,7 @@ class Forms:
     def _pieces(self, choice: Choice, at: int) -> list[Choice]:
         reason, index = choice.get("finish_reason"), _index(choice, at)
         if self.kind is Kind.COMPLETION:
-            # TGI's own word for a text that goes on.
+            # In TGI's form, `""` marks a text that continues.
             ended: object = reason if isinstance(reason, str) else ""
             text, likely = _text(choice.get("text")), choice.get("logprobs")
             return [
@@ -108,7 +108,7 @@ class Forms:
         return [said, *told] if text else told
 
     def _call(self, call: Mapping[str, Any], place: tuple[int, int]) -> dict[str, Any]:
-        """Return a call, or a piece of one, with what each has; its id is told with its first piece only."""
+        """Return a call, or a piece of one, with all required fields; the worker sends the id with the first piece only."""
         function = call.get("function")
         given: dict[str, Any] = function if isinstance(function, dict) else {}
         id_ = call.get("id")
@@ -145,15 +145,15 @@ def _choices(said: Mapping[str, Any]) -> list[Choice]:
 
 
 def _calls(message: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
-    """Return calls of tools, each with its number."""
+    """Return calls of tools, each with its index."""
     given = message.get("tool_calls")
-    # TGI's own streams have one call for each event.
+    # TGI's own streams have one call in each event.
     calls = [given] if isinstance(given, dict) else given if isinstance(given, list) else []
     return [(_index(call, at), call) for at, call in enumerate(calls) if isinstance(call, dict)]
 
 
 def _likely(given: object) -> object:
-    """Return how likely the tokens of a chat were; workers leave out lists that are empty."""
+    """Return the log probabilities of a chat's tokens, with the empty lists that workers omit."""
     if not isinstance(given, dict):
         return None
     content = given.get("content")
@@ -175,7 +175,7 @@ def _index(said: Mapping[str, Any], otherwise: int) -> int:
 
 
 def _text(given: object) -> str:
-    """Return a text; some workers say it in parts."""
+    """Return a text; some workers send it in parts."""
     if isinstance(given, list):
         return "".join(_text(part.get("text")) for part in given if isinstance(part, dict))
     return given if isinstance(given, str) else ""

@@ -1,4 +1,4 @@
-"""What is said of a model: whether anybody serves it, what TGI's `/info` tells of it, and how busy those are who do."""
+"""State of a model: whether it is served, TGI's `/info` of it, and the load of its replicas."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,14 +21,14 @@ _NOT_MEANT = frozenset({Reason.PINNED, Reason.HOP, Reason.OTHER_TYPE, Reason.LEF
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Who serves a model: those who would be asked now, and all who are known."""
+    """The replicas of a model: those available now, and all that are known."""
 
     now: tuple[Candidate, ...]
     known: tuple[Candidate, ...]
 
 
 def served(context: Serving, id_: str, model: str) -> Served:
-    """Return who serves the texts of a model."""
+    """Return the replicas that serve completions of a model; busy ones count as available."""
     request = Request(id_, Kind.COMPLETION, model, b"{}", "application/json")
     found = context.router.explain(request)
     busy = [left.candidate for left in found.excluded if left.reason in _THERE]
@@ -37,7 +37,7 @@ def served(context: Serving, id_: str, model: str) -> Served:
 
 
 async def told(context: Serving, found: Served) -> Described:
-    """Ask a worker of this machine what it says of itself, nothing where there is none; another node's say it in its record."""
+    """Return the description of a worker of this machine, an empty one where there is none; other nodes' are in their records."""
     for candidate in found.known:
         if candidate.worker is not None:
             with suppress(WorkerFailed):
@@ -46,13 +46,13 @@ async def told(context: Serving, found: Served) -> Described:
 
 
 def info(context: Serving, name: str, found: Served, own: Described) -> Mapping[str, object]:
-    """Return TGI's `Info`, with what a worker says of its `own`; a number is 0 where nobody tells it. Raise `UnknownModel`."""
+    """Return TGI's `Info`; `own` is the description of a worker here. Unknown numbers are 0. Raise `UnknownModel`."""
     if not found.known:
         raise UnknownModel(name)
     services: list[Service] = [candidate.service for candidate in found.known]
     tokens = max(service.context for service in services)
     limits = own.limits
-    # At least one token is left to be written.
+    # At least one token is left for the output.
     read = min(limits.get("max_input_tokens", tokens), max(0, tokens - max(own.output, 1)))
     return {
         "model_id": services[0].model,
@@ -73,7 +73,7 @@ def info(context: Serving, name: str, found: Served, own: Described) -> Mapping[
 
 
 def metrics(context: Serving, found: Served) -> bytes:
-    """Return two of TGI's series, for all replicas of a model together: as far as their nodes told."""
+    """Return two of TGI's series, summed over all replicas of a model, as far as their nodes have reported."""
     loads = [_load(context, candidate) for candidate in found.now]
     return b"".join(
         (

@@ -1,6 +1,6 @@
-"""Mapping of TGI requests to OpenAI's: each parameter is checked against TGI's bounds, and said in OpenAI's body.
+"""Mapping of TGI requests to OpenAI's: each parameter is checked against TGI's bounds, and put into OpenAI's body.
 
-What TGI does by default is said aloud, for OpenAI's defaults are others: 100 tokens, greedily.
+TGI's defaults, 100 tokens and greedy decoding, are set explicitly, because OpenAI's differ.
 """
 
 from collections.abc import Mapping
@@ -14,16 +14,16 @@ from router.canonical.values import flag, whole
 from router.errors import BadRequest
 
 DEFAULT_TOKENS = 100
-"""What a text without a limit may take."""
+"""The most tokens of a text whose request sets no limit."""
 
 MAX_STOPS = 4
-"""Stop strings of one request."""
+"""The most stop strings of one request."""
 
 MAX_BEST_OF = 1
-"""Texts from which the best is chosen by workers of other protocols: which one that is, OpenAI's form does not tell."""
+"""Largest `best_of` for workers of other protocols: OpenAI's form does not tell which text is the best."""
 
 MAX_LIKELIEST = 5
-"""Tokens that are told for one place in a text, besides the one that was drawn."""
+"""The most alternatives that are returned for each token of a text."""
 
 _MOST_TOKENS = 2**31 - 1
 _MOST_SEED = 2**63 - 1
@@ -32,10 +32,10 @@ _TGIS_OWN = ("decoder_input_details", "watermark")
 
 @dataclass(frozen=True, slots=True)
 class TgiRequest:
-    """A request for a text. `fields` are OpenAI's for a completion, but for the model and whether it streams.
+    """A request for a text. `fields` are OpenAI's fields for a completion, without the model and `stream`.
 
-    `likeliest` is how many tokens are told for each place in the text, besides the one that was drawn. `needs` names a
-    parameter that workers of TGI's own protocol alone know.
+    `likeliest` is the number of alternatives to return for each token. `needs` names a parameter that only workers of TGI's
+    protocol know.
     """
 
     inputs: str
@@ -49,7 +49,7 @@ class TgiRequest:
 
 
 def read(given: Mapping[str, object]) -> TgiRequest:
-    """Read TGI's `GenerateRequest`; raise `BadRequest`, which names the field. What TGI does not know is not read."""
+    """Return a request from TGI's `GenerateRequest`; raise `BadRequest`, which names the field. Other fields are ignored."""
     inputs = inputs_of(given)
     parameters = given.get("parameters")
     if parameters is None:
@@ -62,11 +62,11 @@ def read(given: Mapping[str, object]) -> TgiRequest:
     fields: dict[str, object] = {"prompt": inputs, "max_tokens": limit or DEFAULT_TOKENS}
     fields |= sampling
     fields |= {"stop": stop} if stop else {}
-    # OpenAI's has a sign.
+    # OpenAI's seed is signed.
     fields |= {} if seed is None else {"seed": seed & _MOST_SEED}
     fields |= _truncated(parameters, inputs) | grammar(parameters.get("grammar"), "grammar")
     details, likeliest = flag(parameters, "details"), _likeliest(parameters)
-    # To tell of each token costs some workers as much as the token: only who says it aloud is told.
+    # Reporting a token costs some workers as much as the token itself: it is requested only where the caller asks for it.
     fields |= {"logprobs": max(1, likeliest)} if details or likeliest else {}
     return TgiRequest(
         inputs=inputs,
@@ -82,7 +82,7 @@ def read(given: Mapping[str, object]) -> TgiRequest:
 
 
 def inputs_of(given: Mapping[str, object]) -> str:
-    """Return the text that is to be continued, or to be cut into tokens; raise `BadRequest`."""
+    """Return the text to continue or to tokenize; raise `BadRequest`."""
     inputs = given.get("inputs")
     if not isinstance(inputs, str) or not inputs:
         raise BadRequest("`inputs` must be a text that is not empty", param="inputs")
@@ -90,7 +90,7 @@ def inputs_of(given: Mapping[str, object]) -> str:
 
 
 def grammar(given: object, param: str) -> dict[str, object]:
-    """Say in OpenAI's field, or the one that servers have for it, which form a text must keep; raise `BadRequest`."""
+    """Return a grammar as OpenAI's field, or as the common field of servers for a regex; raise `BadRequest`."""
     match given:
         case None:
             return {}
@@ -106,7 +106,7 @@ def grammar(given: object, param: str) -> dict[str, object]:
 
 def _object(text: str) -> object:
     parsed = orjson.loads(text)
-    # A text in a text in a text would be no end of them.
+    # Only an object: a JSON string could contain JSON again, without end.
     return parsed if isinstance(parsed, dict) else None
 
 
@@ -116,7 +116,7 @@ def _schema(schema: Mapping[str, object]) -> dict[str, object]:
 
 
 def _needs(parameters: Mapping[str, object]) -> str:
-    """Name what OpenAI's form has no word for, nothing where it has all; raise `BadRequest` for what is none of TGI's."""
+    """Return the name of a parameter without an equivalent in OpenAI's form, else `""`; raise `BadRequest` for wrong values."""
     wanted = [name for name in _TGIS_OWN if flag(parameters, name)]
     if (whole(parameters, "best_of", 1, _MOST_TOKENS) or 1) > MAX_BEST_OF:
         wanted.append("best_of")
@@ -138,7 +138,7 @@ def _likeliest(parameters: Mapping[str, object]) -> int:
 
 
 def _sampling(parameters: Mapping[str, object]) -> tuple[dict[str, object], bool]:
-    """Return OpenAI's fields, and whether anything is drawn by chance: TGI does so when told to, or how."""
+    """Return OpenAI's fields, and whether the text is sampled: TGI samples with `do_sample` or any sampling parameter."""
     temperature = _number(parameters, "temperature")
     top_p = _number(parameters, "top_p", most=1, usual=1)
     typical_p = _number(parameters, "typical_p", most=1, usual=1)
@@ -164,7 +164,7 @@ def _number(
     most: float | None = None,
     usual: float | None = None,
 ) -> float | None:
-    """Read a number that is greater than `above`; `usual` is the value that changes nothing, `None` stands for both."""
+    """Return a number above `above` and at most `most`, `None` if missing or `usual` (no effect); raise `BadRequest`."""
     value = parameters.get(name)
     if value is None:
         return None
@@ -188,7 +188,7 @@ def _stop(parameters: Mapping[str, object]) -> list[str]:
 
 
 def _truncated(parameters: Mapping[str, object], inputs: str) -> dict[str, object]:
-    """Return vLLM's word for it, which a worker may know: nobody counts tokens here, but no text has more than bytes."""
+    """Return vLLM's field for `truncate`, for workers that know it; nothing if the text has fewer bytes, so fewer tokens."""
     limit = whole(parameters, "truncate", 1, _MOST_TOKENS)
     if limit is None or len(inputs.encode()) < limit:
         return {}

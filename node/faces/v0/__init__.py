@@ -1,4 +1,4 @@
-"""`/api/v0`: the interface of seed 002, with which model projects register, ask and run their models."""
+"""`/api/v0`: the interface of seed 002, with which model projects register, list and run their models."""
 
 from aiohttp import web
 
@@ -7,15 +7,15 @@ from node.faces.v0 import host, peers, projects, run
 
 
 def routes(context: Context) -> list[web.RouteDef]:
-    """Return what projects and operators may ask of this process."""
+    """Return the routes for projects and operators; only a node's first process has them."""
     return [*host.routes(context), *peers.routes(context), *projects.routes(context)]
 
 
 def asking_routes(context: Serving) -> list[web.RouteDef]:
-    """Return what may be asked of models, of any process of this node."""
+    """Return the routes that run models; any process of this node answers them."""
     return run.asking_routes(context)
 
 
 def link_routes(context: Serving) -> list[web.RouteDef]:
-    """Return what other nodes may ask."""
+    """Return the routes for other nodes."""
     return host.link_routes(context)

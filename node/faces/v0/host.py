@@ -1,4 +1,4 @@
-"""`/api/v0/host/info`: what machine a node runs on. Asked of another node, the question goes there, over the link."""
+"""`/api/v0/host/info`: the machine that a node runs on. A question about another node is sent to that node, over the link."""
 
 import asyncio
 from http import HTTPStatus
@@ -36,7 +36,7 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 
 def link_routes(context: Serving) -> list[web.RouteDef]:
-    """Return what other nodes may ask; serial numbers stay here."""
+    """Return the routes for other nodes; they do not get serial numbers."""
 
     async def info(_: web.Request) -> web.Response:
         return json_answer(without_serials(await context.host.look()))
@@ -45,7 +45,7 @@ def link_routes(context: Serving) -> list[web.RouteDef]:
 
 
 async def _of_other(context: Context, node: PeerId, request_id: str) -> dict[str, Any]:
-    """Ask another node for what it shows of its machine; raise `UnknownNode` or `PeerUnreachable`."""
+    """Ask another node for the description of its machine; raise `UnknownNode` or `PeerUnreachable`."""
     if node not in context.registry.catalog.held:
         raise UnknownNode(f"this node's registry does not contain {node}")
     seconds = context.settings.registry.ask_timeout
@@ -62,7 +62,7 @@ async def _of_other(context: Context, node: PeerId, request_id: str) -> dict[str
 
 
 def _checked(node: PeerId, status: int, said: bytes) -> dict[str, Any]:
-    """Take from another node's answer only the parts that there are to be."""
+    """Return only the expected parts of another node's answer; raise `PeerUnreachable` for an invalid one."""
     try:
         seen = orjson.loads(said) if status == HTTPStatus.OK else None
     except orjson.JSONDecodeError:

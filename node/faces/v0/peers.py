@@ -1,4 +1,4 @@
-"""`/api/v0` on the network: who this node is, whom it knows, to whom it is connected, and whom it keeps connected."""
+"""`/api/v0` on the network: this node's identity, the nodes it knows, its connections, and its bootstrap addresses."""
 
 from typing import Any
 
@@ -114,7 +114,7 @@ def _connection(connection: PeerConnection) -> dict[str, Any]:
         "id": connection.peer,
         "peer": connection.peer,
         "addr": connection.address,
-        # `0s` is what clients of this interface know as unmeasured.
+        # Clients of this interface read `0s` as unmeasured.
         "latency": f"{connection.round_trip * 1000:.3g}ms" if connection.round_trip else "0s",
         "direction": connection.direction,
     }
@@ -148,7 +148,7 @@ def _bootstrap(context: Context) -> list[web.RouteDef]:
 
 
 def _address(given: dict[str, Any]) -> str:
-    """Read `node_addr`; raise `WrongParameter` when nobody could dial it."""
+    """Return `node_addr`; raise `WrongParameter` for an address that cannot be dialled, or `Unparseable`."""
     address = text_of(given, "node_addr")
     _peer_of(address)
     return address

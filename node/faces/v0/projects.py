@@ -1,4 +1,4 @@
-"""`/api/v0/ai`: how model projects register their models, and ask who serves what."""
+"""`/api/v0/ai`: registration of model projects and models, and lists of which nodes serve them."""
 
 import time
 from typing import Any
@@ -25,7 +25,7 @@ from registry.members.liveness import Presence
 from registry.records import PeerId, Service
 from router.workers import Worker
 
-# Numbers of the interface for how a node can be reached.
+# The interface's numbers for the reachability of a node.
 _CONNECTED, _CAN_CONNECT, _CANNOT_CONNECT, _RELAYED = 1, 2, 3, 4
 _MAX_PEERS = 100
 
@@ -137,13 +137,13 @@ def _model(context: Context, node: PeerId, service: Service, *, local: bool) -> 
     worker = _own_worker(context, node, service)
     said = {
         "Model": service.model,
-        # Where a worker listens is nobody's business but its own machine's.
+        # A worker's address is shown only to callers on its own machine.
         "API": worker.api if worker and local else "",
         "Type": int(service.type),
         "CID": service.cid,
         "Idle": _idle(context, node, service),
     }
-    # As the Go programs write it, and as their documentation does.
+    # The Go programs capitalise the names; their documentation has them in lower case.
     return said | {name.lower(): value for name, value in said.items()}
 
 
@@ -152,7 +152,7 @@ def _own_worker(context: Context, node: PeerId, service: Service) -> Worker | No
 
 
 def _idle(context: Context, node: PeerId, service: Service) -> int:
-    """Return how many requests are there as far as this node knows, those that wait included: 0 is free."""
+    """Return the number of requests at a replica, as far as this node knows, waiting ones included: 0 means free."""
     if worker := _own_worker(context, node, service):
         return context.load_of(worker).waiting
     said = context.router.reports.of(node, service, time.monotonic())
@@ -173,7 +173,7 @@ def _peer(context: Context, offer: Offer) -> dict[str, Any]:
 
 
 def _connectivity(context: Context, node: PeerId) -> tuple[int, int]:
-    """Return how a node can be reached, and its round trip in microseconds, 0 where that is unknown."""
+    """Return the interface's number for a node's reachability, and its round trip in microseconds, 0 where unknown."""
     if node == context.peer:
         return _CONNECTED, 0
     for connection in context.registry.mesh.connections():

@@ -1,8 +1,8 @@
-"""Parser of registrations. Decoded JSON in, workers out; the sentences are api-v0's.
+"""Parser of registrations. Decoded JSON in, workers out; error messages are api-v0's.
 
-Pure but for what the premises ask, whether a host is this machine, and for headers whose values are in files.
+It has no side effects, except that `Premises` looks up whether a host is this machine, and that header values in files are read.
 
-Parser of a worker's further options: headers, load options, template. Decoded JSON in, values out.
+It also parses a worker's further options: headers, load options, template.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ from router.workers import TEMPLATES, Scalar, Template, Worker
 MAX_CAPACITY = 1_000_000
 MAX_OPTIONS = 64
 MAX_OPTIONS_BYTES = 4096
-"""The most options of one worker, and the bytes that they may have as JSON."""
+"""The most load options of one worker, and their most bytes as JSON."""
 
 MAX_INTEGER = 2**63 - 1
 _MAX_NAME_CHARACTERS = 64
@@ -36,7 +36,7 @@ _SCALARS = get_args(Scalar)
 
 
 def headers_of(given: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Read what is sent with every request, by lower-case names; raise `Unparseable` or `WrongParameter`."""
+    """Return the headers to send with every request, by lower-case name; raise `Unparseable` or `WrongParameter`."""
     rows = _object(given, "headers")
     headers: dict[str, str] = {}
     for said, value in rows.items():
@@ -57,7 +57,7 @@ def headers_of(given: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def load_of(given: Mapping[str, Any]) -> str:
-    """Read the options to load the model with, as JSON; raise `Unparseable` or `WrongParameter`."""
+    """Return the options for loading the model, as JSON; raise `Unparseable` or `WrongParameter`."""
     rows = _object(given, "load")
     if not rows:
         return ""
@@ -73,7 +73,7 @@ def load_of(given: Mapping[str, Any]) -> str:
 
 
 def template_of(given: Mapping[str, Any]) -> Template:
-    """Read how a chat becomes one text for the worker; raise `Unparseable` or `WrongParameter`."""
+    """Return the template that turns a chat into one text for the worker; raise `Unparseable` or `WrongParameter`."""
     said = text_of(given, "template")
     for template in TEMPLATES:
         if template == said:
@@ -85,7 +85,7 @@ def template_of(given: Mapping[str, Any]) -> Template:
 
 
 def abilities_in(given: Mapping[str, Any]) -> int:
-    """Read what the model takes and gives, 0 where nothing is said; raise `Unparseable` or `WrongParameter`."""
+    """Return the model's abilities by its modalities, 0 where none are given; raise `Unparseable` or `WrongParameter`."""
     inputs, outputs = (_words(given, f"{way}_modalities") for way in ("input", "output"))
     return int(abilities_of(inputs, outputs))
 
@@ -103,7 +103,7 @@ def _words(given: Mapping[str, Any], name: str) -> list[str]:
 
 
 def capacity_of(given: Mapping[str, Any]) -> int:
-    """Read how many requests the worker takes at one time, under either name; raise `Unparseable` or `WrongParameter`."""
+    """Return the worker's maximum of concurrent requests, by either name; raise `Unparseable` or `WrongParameter`."""
     capacity = number_of(given, "capacity")
     same = number_of(given, "max_concurrency", default=capacity)
     if given.get("capacity") is not None and same != capacity:
@@ -152,7 +152,7 @@ SCHEMES: Mapping[str, tuple[str, str]] = {
     "grpc+localai": ("localai_grpc", "grpc"),
     "grpc+remotellm": ("remotellm_grpc", "grpc"),
 }
-"""URL scheme of `api` → dialect, and the scheme that the dialect is given."""
+"""URL scheme of `api` → dialect, and the scheme in the URL that the dialect gets."""
 
 # Another node is reached through its record, never registered as a worker.
 _OFFERED = tuple(name for name in dialects.NAMES if name != "peer")
@@ -160,7 +160,7 @@ _TYPES = {int(kind): kind for kind in ModelType}
 
 
 def read_project(given: Mapping[str, Any], premises: Premises) -> tuple[str, Sequence[Worker]]:
-    """Read a project with its whole list of models; raise `Unparseable` or `WrongParameter`."""
+    """Return a project with its whole list of models; raise `Unparseable` or `WrongParameter`."""
     project = project_of(given)
     rows = given.get("models") or []
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -178,7 +178,7 @@ def read_project(given: Mapping[str, Any], premises: Premises) -> tuple[str, Seq
 
 
 def read_worker(project: str, given: Mapping[str, Any], premises: Premises) -> Worker:
-    """Read one model of a project; raise `Unparseable` or `WrongParameter`."""
+    """Return one model of a project as a worker; raise `Unparseable` or `WrongParameter`."""
     model, api, cid = model_of(given), text_of(given, "api"), cid_of(given)
     if not api:
         raise WrongParameter("model api can not be empty", param="api")
@@ -206,10 +206,10 @@ def read_worker(project: str, given: Mapping[str, Any], premises: Premises) -> W
 
 
 def require_may_read(workers: Iterable[Worker], *, may_read: bool) -> None:
-    """Raise `NotAllowed` or `WrongParameter` where a header's value is to be read from a file that cannot be."""
+    """Raise `NotAllowed` or `WrongParameter` where a header's value is in a file that may not or cannot be read."""
     for worker in workers:
         if (named := worker_headers.files(worker)) and not may_read:
-            # Another user of this machine would have files read that only this node may read.
+            # Otherwise another user of this machine could have files read that only this node may read.
             raise NotAllowed(
                 f"the value of the header {named[0]!r} is in a file: only operators may name files"
             )
@@ -220,7 +220,7 @@ def require_may_read(workers: Iterable[Worker], *, may_read: bool) -> None:
 
 
 def project_of(given: Mapping[str, Any]) -> str:
-    """Read the name of a project; raise `Unparseable` or `WrongParameter`."""
+    """Return the name of the project; raise `Unparseable` or `WrongParameter`."""
     project = text_of(given, "project")
     if not project:
         raise WrongParameter("project name can not be empty", param="project")
@@ -228,7 +228,7 @@ def project_of(given: Mapping[str, Any]) -> str:
 
 
 def model_of(given: Mapping[str, Any]) -> str:
-    """Read the name of a model; raise `Unparseable` or `WrongParameter`."""
+    """Return the name of the model; raise `Unparseable` or `WrongParameter`."""
     model = text_of(given, "model")
     if not model:
         raise WrongParameter("model name can not be empty", param="model")
@@ -236,12 +236,12 @@ def model_of(given: Mapping[str, Any]) -> str:
 
 
 def cid_of(given: Mapping[str, Any]) -> str:
-    """Read which replica is meant, `""` where none is named; raise `Unparseable` or `WrongParameter`."""
+    """Return the `cid` of the replica, `""` where none is given; raise `Unparseable` or `WrongParameter`."""
     return _name(text_of(given, "cid"), "cid")
 
 
 def type_of(given: Mapping[str, Any]) -> ModelType | None:
-    """Read a type, `None` where none is named; raise `Unparseable` or `WrongParameter`."""
+    """Return the model's type, `None` where none is given; raise `Unparseable` or `WrongParameter`."""
     if given.get("type") is None:
         return None
     kind = _TYPES.get(number_of(given, "type"))
@@ -301,7 +301,7 @@ def _checked_api(api: str, premises: Premises) -> tuple[str, str]:
 
 
 def _check_place(api: str, port: int, premises: Premises) -> None:
-    # Read by the parser that will connect: where two read one text differently, a check is passed by.
+    # Parsed by the same parser as for connecting: if two parsers read one text differently, the check can be bypassed.
     try:
         host = URL(api).host or ""
     except ValueError as error:
@@ -315,7 +315,7 @@ def _spoken() -> list[str]:
 
 
 def _dialect(given: str, scheme: str) -> str:
-    """Choose by name where one is given (`openai` is short for `openai_http`), else by the URL's scheme."""
+    """Return the dialect by name if one is given (`openai` is short for `openai_http`), else by the URL's scheme."""
     wanted = given or SCHEMES[scheme][0]
     for name in (wanted, f"{wanted}_http", f"{wanted}_grpc"):
         if name in _OFFERED:

@@ -1,7 +1,7 @@
 """`/api/v0/chat` and `/api/v0/image`: running a model of a project, at one named node or at any (`…/proxy`).
 
-What concerns the choice of the node (`node_id`, `project`, `cid`) is taken out of the body, and so is what these
-clients send to prove who pays (`wallet`, `signature`, `hash`): it is passed to no one.
+Fields for the choice of the node (`node_id`, `project`, `cid`) are removed from the body, and so are those with which these
+clients prove who pays (`wallet`, `signature`, `hash`): they are not passed on.
 """
 
 from collections.abc import Mapping
@@ -107,14 +107,14 @@ def _fields(body: bytes) -> Mapping[str, Any]:
 
 
 def _for_one_model(body: bytes, fields: Mapping[str, Any], model: str) -> bytes:
-    """Name the model alone, and leave out what the worker is not to see, in any spelling; all other bytes stay."""
+    """Set `model`, and remove the fields that the worker must not see, in any letter case; all other bytes stay."""
     hidden = _OURS | _PAYMENT | {"model"}
     out = {name for name in fields if name.lower() in hidden}
     return bodies.with_field(bodies.without(body, out), "model", model)
 
 
 def _form_with_model(body: bytes, content_type: str, model: str) -> bytes:
-    """Name the model in a form whose caller named it in the query alone."""
+    """Set the model in a form; if only the query named it, the field is added."""
     if any(part.name == "model" for part in multipart.parts(body, content_type)):
         return bodies.with_model(body, content_type, model)
     delimiter = body.partition(b"\r\n")[0]

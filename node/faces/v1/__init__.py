@@ -1,4 +1,4 @@
-"""`/api/v1`: what operators see and do: the network, the worker at an address, and why a request goes where it goes."""
+"""`/api/v1`: the interface for operators: the network, the worker at an address, the reasons of a routing decision."""
 
 from aiohttp import web
 
@@ -21,7 +21,7 @@ from node.faces.v1 import (
 
 
 def routes(context: Context) -> list[web.RouteDef]:
-    """Return what operators may ask of this process."""
+    """Return the routes for operators; only a node's first process has them."""
     return [
         *audit.routes(context),
         *examination.routes(context),
@@ -39,10 +39,10 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 
 def link_routes(context: Serving) -> list[web.RouteDef]:
-    """Return what other nodes may ask."""
+    """Return the routes for other nodes."""
     return [*examination.link_routes(context), *replica.link_routes(context)]
 
 
 def own_link_routes(context: Context) -> list[web.RouteDef]:
-    """Return what other nodes may ask of a node's first process only."""
+    """Return the routes for other nodes that only a node's first process answers."""
     return [*receipts.own_link_routes(context), *topology.own_link_routes(context)]

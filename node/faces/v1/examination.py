@@ -1,7 +1,7 @@
-"""`/api/v1/examination`: what a node finds when it looks at its own workers, store and neighbours, for operators.
+"""`/api/v1/examination`: a node's check of its own workers, store and neighbours, for operators.
 
-Everything is asked at once and within seconds; `modelvine doctor` says what it means. `/api/v1/clock` of the link listener tells
-other nodes this machine's time.
+All checks run concurrently and within seconds; `modelvine doctor` explains the results. `/api/v1/clock` of the link listener
+tells other nodes this machine's time.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ from router.workers import Worker
 CLOCK = "/api/v1/clock"
 MAX_CLOCK_BYTES = 1024
 MAX_WORKERS, MAX_PEERS = 64, 32
-"""Workers and other nodes that are looked at; of more, the first ones."""
+"""The most workers and other nodes that are checked; of more, the first ones."""
 
 MOST_AHEAD = 1e9
-"""Seconds that are told of a clock at most: another node may say any number."""
+"""The largest clock offset that is reported, in seconds: another node may answer with any number."""
 
 AT_ONCE = 8
 WORKER_SECONDS, PEER_SECONDS = 8.0, 5.0
-"""How long the look at one worker, and at one other node, may take."""
+"""Time limits of the check of one worker and of one other node, in seconds."""
 
 _EXAMINED = "examined"
 _LIVE = frozenset({Presence.ALIVE, Presence.UNREACHABLE, Presence.SUSPECT, Presence.DRAINING})
@@ -94,7 +94,7 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 
 def link_routes(_: Serving) -> list[web.RouteDef]:
-    """Return what other nodes may ask."""
+    """Return the routes for other nodes."""
 
     async def clock(_: web.Request) -> web.Response:
         return json_answer({"time": time.time()})
@@ -103,7 +103,7 @@ def link_routes(_: Serving) -> list[web.RouteDef]:
 
 
 async def each(look: Callable[[One], Awaitable[Found]], all_of: Iterable[One]) -> list[Found]:
-    """Look at all of them, some at a time, and return what was found in their order."""
+    """Call `look` for each item, `AT_ONCE` at a time, and return the results in the order of the items."""
     turn = asyncio.Semaphore(AT_ONCE)
 
     async def one(which: One) -> Found:
@@ -134,7 +134,7 @@ def _process(context: Context) -> dict[str, Any]:
 
 
 async def _store(context: Context) -> dict[str, Any]:
-    """Write a small value and read it: what can be read cannot always be written."""
+    """Write a small value and read from the store: a store that can be read cannot always be written."""
     saving, began = context.registry.saving, time.monotonic()
     error = ""
     try:
@@ -158,7 +158,7 @@ async def _worker(context: Context, worker: Worker) -> dict[str, Any]:
     answers, tries = False, list[tuple[str, Sighting]]()
     try:
         async with asyncio.timeout(WORKER_SECONDS):
-            # One that works for this node may answer nothing else until that is done.
+            # A worker that is busy with this node's requests may answer nothing else until they are done.
             answers = await context.router.dialects[worker.dialect].alive(worker) or (
                 load.in_flight > 0 and await context.router.greet(worker)
             )
@@ -171,7 +171,7 @@ async def _worker(context: Context, worker: Worker) -> dict[str, Any]:
         "model": service.model,
         "cid": service.cid,
         "type": int(service.type),
-        # A query may hold a key.
+        # A query may contain a key.
         "api": worker.api.partition("?")[0],
         "dialect": worker.dialect,
         "answers": answers,
@@ -189,7 +189,7 @@ async def _worker(context: Context, worker: Worker) -> dict[str, Any]:
 
 
 async def _tries(context: Context, worker: Worker) -> list[tuple[str, Sighting]]:
-    """Have a worker's own dialect look first, and the others where that does not know it."""
+    """Try a worker's own dialect first, and the other dialects if it does not recognise the worker."""
     spoken = context.router.dialects
     tries = await recognition.recognise(spoken, [(worker.dialect, worker)])
     if not tries or any(sighting.said or sighting.waits for _, sighting in tries):
@@ -204,7 +204,7 @@ async def _tries(context: Context, worker: Worker) -> list[tuple[str, Sighting]]
 
 
 async def _peer(context: Context, peer: PeerId, request_id: str) -> dict[str, Any]:
-    """Ask another node for its time, by the way that requests take."""
+    """Ask another node for its time, over the same link as requests."""
     held = context.registry.catalog.held.get(peer)
     row: dict[str, Any] = {
         "node": peer,
@@ -219,7 +219,7 @@ async def _peer(context: Context, peer: PeerId, request_id: str) -> dict[str, An
     headers = {**context.links.introduction, "x-request-id": request_id}
     try:
         async with asyncio.timeout(PEER_SECONDS), context.links.to(peer) as link:
-            # The first request of a connection shakes hands.
+            # The first request on a connection includes the handshake, so it is not measured.
             await link.ask(CLOCK, headers, at_most=MAX_CLOCK_BYTES)
             asked, began = time.time(), time.monotonic()
             _, said = await link.ask(CLOCK, headers, at_most=MAX_CLOCK_BYTES)
@@ -234,13 +234,16 @@ async def _peer(context: Context, peer: PeerId, request_id: str) -> dict[str, An
 
 
 def offset(said: bytes, asked: float, took: float) -> float | None:
-    """Return by how many seconds another clock is ahead of ours, `None` where it was not told."""
+    """Return the seconds by which another clock is ahead of this one, `None` if the answer `said` holds no time.
+
+    `asked` is the Unix time of the request, `took` its round trip in seconds.
+    """
     try:
         theirs = orjson.loads(said)["time"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return None
     if not isinstance(theirs, float):
         return None
-    # Half of the way there and half of it back, as NTP takes it.
+    # As in NTP, half of the round trip is taken for the way there, half for the way back.
     ahead = theirs - (asked + took / 2)
     return round(max(-MOST_AHEAD, min(ahead, MOST_AHEAD)), 6)

@@ -1,4 +1,4 @@
-"""`/api/v1/grants`: invitations of people and nodes, for operators. One is in the answer that makes it, and nowhere else.
+"""`/api/v1/grants`: invitations for people and nodes, for operators. Each is shown only once, in the answer that creates it.
 
 Grants are listed and revoked among the keys, by name (`/api/v1/keys`).
 """
@@ -23,7 +23,7 @@ MAX_SECONDS = 366 * 86_400.0
 
 
 class WantedGrant(Terms):
-    """A grant that is wanted, for `expires_in` seconds. `for_node` asks for an invitation that holds the mesh's key."""
+    """A grant to create, valid for `expires_in` seconds. `for_node` requests an invitation that contains the mesh's key."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
 
@@ -53,7 +53,7 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 
 def _wanted(given: Mapping[str, Any]) -> WantedGrant:
-    """Read which grant is wanted; raise `WrongParameter`."""
+    """Return the grant to create; raise `WrongParameter`."""
     wanted = read_as(WantedGrant, given)
     if wanted.name:
         check_name(wanted.name)

@@ -1,4 +1,4 @@
-"""`/api/v1/keys`: keys of users, for operators. A key itself is in the answer that makes it, and nowhere else."""
+"""`/api/v1/keys`: keys of users, for operators. A key itself is shown only once, in the answer that creates it."""
 
 import time
 from collections import Counter
@@ -14,19 +14,19 @@ from node.faces.errors import WrongParameter
 from node.faces.request_reader import done, read_as, read_object
 
 MAX_AT_ONCE = 5_000
-"""Keys that one request may make: a whole school."""
+"""The most keys that one request may create: enough for a whole school."""
 
 MAX_DAYS = 36_500
 
 
 class WantedLimit(ModelLimit):
-    """A limit that is wanted of some models."""
+    """A limit for some models in a request for a key."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class WantedKey(Allowance):
-    """A key that is wanted. `expires_in` is in seconds; it or `expires` may be given."""
+    """A key to create. `expires_in` is in seconds; either it or `expires` may be given."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -36,7 +36,7 @@ class WantedKey(Allowance):
 
 
 class Order(BaseModel):
-    """Keys that are wanted, all or none."""
+    """The keys to create in one request; either all are created or none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -57,7 +57,7 @@ def routes(context: Context) -> list[web.RouteDef]:
         context.access.change(request)
         order = _order(await read_object(request, idle=idle))
         made = await ring.create({one.name: _allowance(one, time.time()) for one in order.keys})
-        # Of a whole class not all names find room; how many there were does.
+        # The audit log has no room for all names of a whole class, but for their number.
         names = " ".join(made)
         await audited(request, "create keys", names if len(made) == 1 else f"{len(made)}: {names}")
         return done(keys=[{"name": name, "key": secret} for name, secret in made.items()])
@@ -85,12 +85,12 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 
 def shown(key: ApiKey, now: float) -> dict[str, Any]:
-    """Show a key as operators see it: never its hash."""
+    """Return a key as operators see it, without its hash."""
     return {"state": key.ended(now) or "active", **key.model_dump(mode="json", exclude={"hash"})}
 
 
 def check_name(name: str) -> None:
-    """Raise `WrongParameter` unless a key may be called so."""
+    """Raise `WrongParameter` unless `name` is valid as the name of a key."""
     if not NAME.fullmatch(name):
         raise WrongParameter(
             f"{name[:100]!r} is not a valid name: 1 to 64 letters, digits and . _ @ + -, a letter or digit first",
@@ -99,7 +99,7 @@ def check_name(name: str) -> None:
 
 
 def _order(given: Mapping[str, Any]) -> Order:
-    """Read which keys are wanted; raise `WrongParameter`."""
+    """Return the keys to create; raise `WrongParameter`."""
     order = read_as(Order, given)
     for one in order.keys:
         check_name(one.name)

@@ -1,7 +1,7 @@
-"""Live view of a node: who looks and what they may, requests now and lately, the last hour, and all of it again each second.
+"""Live view of a node: the caller's rights, current and recent requests, the last hour, and an event with the news each second.
 
-`/api/v1/events` is one stream of server-sent events. What all readers see in a second is made once; a reader has no queue, and
-whoever reads too slowly is cut off. Names of keys are for those who may change the node. Nobody is shown what was said.
+`/api/v1/events` is a stream of server-sent events. Each event is made once for all readers; a reader has no queue, and is cut off
+if it is too slow. Names of keys are shown only to callers that may change the node, the content of requests to no one.
 """
 
 import asyncio
@@ -31,24 +31,24 @@ PERIOD = 1.0
 """Seconds between two events."""
 
 NODES_EVERY = 5
-"""Events after which the nodes are shown again though nothing was heard of them: their loads change all the time."""
+"""Events after which the nodes are shown again even without news of them: their loads change all the time."""
 
 MAX_READERS = 32
-"""Streams at one time; each is a connection and some kilobytes a second."""
+"""The most concurrent streams; each is a connection and some kilobytes a second."""
 
 MAX_SHOWN = 200
-"""Requests of each sort in one event; whoever sees that some are missing asks for the list."""
+"""The most requests of each sort in one event; a client that sees that some are missing requests the list."""
 
 SLOW_SECONDS = 10.0
-"""How long a reader may take for one event."""
+"""Seconds that a reader may take for one event."""
 
 MAX_CONSIDERED = 12
-"""Candidates that are shown of one request."""
+"""The most candidates that are shown of one request."""
 
 _DOUBTS = ("unreachable", "ejected", "suspect", "held_back", "tight")
 
 MAX_MODEL = 100
-"""Characters of a model's name that are shown: what nobody serves can be called anything."""
+"""The most characters of a model's name that are shown: a request may name any model, served or not."""
 
 
 def routes(context: Context) -> list[web.RouteDef]:
@@ -90,7 +90,7 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 
 class Feed:
-    """What readers of the stream see, made once a second for all of them."""
+    """Source of the event stream, whose events are made once a second for all readers."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -98,11 +98,11 @@ class Feed:
         self._tick = -1
         self._events: dict[bool, bytes] = {}
         self._requests = self._node_events = 0
-        """What earlier events have shown."""
+        """The counts of ended requests and of node events that earlier events have shown."""
         self._changes, self._nodes_at = -1, -NODES_EVERY
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Send one reader an event a second for as long as it may look; raise `TooManyConnections`."""
+        """Send one reader an event a second for as long as it may view the node; raise `TooManyConnections`."""
         if self._readers >= MAX_READERS:
             raise TooManyConnections(f"{MAX_READERS} consoles are open already; close one")
         keys = _may_change(self._context, request)
@@ -124,7 +124,7 @@ class Feed:
         return response
 
     def event(self, now: float, *, keys: bool) -> bytes:
-        """Return the event of this second, with names of keys or without."""
+        """Return the event of this second, with or without the names of keys."""
         tick = int(now / PERIOD)
         if tick != self._tick:
             self._tick = tick
@@ -172,7 +172,7 @@ def _may_change(context: Context, request: web.Request) -> bool:
 
 
 def _me(context: Context, request: web.Request) -> dict[str, Any]:
-    """Say who asks and what they may, so that a page shows nothing else."""
+    """Return the caller's identity and rights, so that a page shows only what the caller may use."""
     principal = request.get(PRINCIPAL, ANYBODY)
     may = {"ask": principal.ask, "look": principal.look}
     allowed = {what: _passes(check) for what, check in may.items()}
@@ -200,7 +200,7 @@ def _requests(context: Context, number: int, *, keys: bool) -> dict[str, Any]:
     failed = failed_by_request(recent)
     return {
         "count": recent.count,
-        # Each process remembers its own, and this is the first one's.
+        # Each process keeps its own requests, and these are the first one's.
         "processes": context.whole.processes,
         "under_way": [request_row(context, one, failed, keys=keys) for one in recent.under_way][
             :MOST
@@ -210,9 +210,9 @@ def _requests(context: Context, number: int, *, keys: bool) -> dict[str, Any]:
 
 
 def _cut(context: Context, id_: str) -> int:
-    """Cut off the callers of a request, as if they had hung up, and return how many there were; raise `UnknownRequest`.
+    """Abort the connections of a request's callers, as if they had hung up, and return their number; raise `UnknownRequest`.
 
-    What another node asks belongs to its own callers, and is cancelled there.
+    A request from another node belongs to that node's caller, and is cancelled there.
     """
     asked = [
         one.http.transport
@@ -228,7 +228,7 @@ def _cut(context: Context, id_: str) -> int:
 
 
 def failed_by_request(recent: Recent) -> Mapping[str, list[FailedAttempt]]:
-    """Return the attempts that failed, by the ids of their requests."""
+    """Return the failed attempts, by the ids of their requests."""
     found: dict[str, list[FailedAttempt]] = {}
     for attempt in recent.failed:
         found.setdefault(attempt.request, []).append(attempt)
@@ -242,7 +242,7 @@ def request_row(
     *,
     keys: bool,
 ) -> dict[str, Any]:
-    """Show one request; times are Unix times and seconds."""
+    """Return the row of one request; `at` is Unix time, durations are in seconds."""
     running = account.seconds < 0
     age = time.monotonic() - account.began
     used = account.used
@@ -277,7 +277,7 @@ def request_row(
 
 
 def _chosen(account: Account) -> dict[str, Any]:
-    """Say which replica answers, and what all looked like when it was chosen, in the order in which they would be asked."""
+    """Return the replica that answers, and all candidates as they were when it was chosen, in the order of trying."""
     if (candidate := account.candidate) is None:
         return {"project": "", "cid": "", "expected": None, "considered": []}
     considered = [_looked(one) for one in (candidate, *account.others[: MAX_CONSIDERED - 1])]
@@ -291,7 +291,7 @@ def _chosen(account: Account) -> dict[str, Any]:
 
 
 def _looked(candidate: Candidate) -> dict[str, Any]:
-    """Show a candidate as it was thought to be: requests there, slots, kilobytes of the request in its cache, doubts."""
+    """Return a candidate as it was estimated: requests there, slots, kilobytes of the request in its cache, doubts."""
     return {
         "node": candidate.node,
         "project": candidate.service.project,
@@ -304,7 +304,7 @@ def _looked(candidate: Candidate) -> dict[str, Any]:
 
 
 def _left_out(left: Excluded) -> dict[str, Any]:
-    """Show who was left out when a request was routed; the seconds are those that it had to wait then."""
+    """Return a replica that routing excluded; `retry_in` are the seconds for which it was excluded at that time."""
     service = left.candidate.service
     return {
         "node": left.candidate.node,
@@ -317,7 +317,7 @@ def _left_out(left: Excluded) -> dict[str, Any]:
 
 
 def _history(context: Context, model: str) -> dict[str, Any]:
-    """Show the last hour: of one model in buckets, of all of them in sums."""
+    """Return the last hour: of all models in sums, or of one model with its buckets too."""
     history = context.usage_log.history
     rows = []
     for name, node in history.pairs():

@@ -1,4 +1,4 @@
-"""`/api/v1/logs`: the last lines of this node's log, for operators: they name models and nodes."""
+"""`/api/v1/logs`: the last lines of this node's log, for operators only, since they name models and nodes."""
 
 import logging
 import math
@@ -30,7 +30,7 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 
 def shown(line: LogLine) -> dict[str, object]:
-    """Return a line as operators see it."""
+    """Return a log line as operators see it."""
     return {
         "time": round(line.time, 6),
         "level": line.level.lower(),
@@ -42,7 +42,7 @@ def shown(line: LogLine) -> dict[str, object]:
 
 
 def _severity(level: str) -> int:
-    # Levels that a library made up count as what people want to see.
+    # Levels that a library invented count as errors, so that they are always shown.
     return logging.getLevelNamesMapping().get(level, logging.ERROR)
 
 

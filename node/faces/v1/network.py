@@ -1,4 +1,4 @@
-"""`/api/v1`: how this node sees the network, and taking it out of service and back."""
+"""`/api/v1`: this node's view of the network, and draining and undraining the node."""
 
 import time
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ def _standing(context: Context) -> list[web.RouteDef]:
 
 
 def _catalog(context: Context, *, digest_only: bool) -> dict[str, Any]:
-    """Show every live record; `records` counts all that are held, because the digest covers all of them."""
+    """Return every live record; `records` counts all that are held, because the digest covers all of them."""
     catalog = context.registry.catalog
     brief = {"digest": catalog.digest, "records": len(catalog.held)}
     if digest_only:
@@ -93,7 +93,7 @@ def _record(context: Context, node: PeerId, signed: Signed) -> dict[str, Any]:
 
 
 def _health(context: Context, node: PeerId, service: Service) -> dict[str, str]:
-    """Say how a worker of this machine is; how others' are, their nodes know."""
+    """Return the health of a worker of this machine; that of other nodes' workers is not known here."""
     worker = context.agent.workers.by_key.get(service.key) if node == context.peer else None
     return {"health": context.router.health_of(worker)} if worker else {}
 
@@ -103,25 +103,25 @@ def _silence(context: Context, node: PeerId) -> float:
     pulse = context.registry.pulse(node)
     if pulse is None:
         return 0.0
-    # What was never heard since our start has been silent for as long as we can tell.
+    # A node that was not heard since this node's start is counted as silent since then.
     heard = max(pulse.heard, context.started)
     return round(max(0.0, time.monotonic() - heard), 3)
 
 
 def _reason(context: Context, node: PeerId) -> dict[str, Any]:
-    """Say for how many seconds a node has been what it is to us, and the evidence that made it so."""
+    """Return for how many seconds a node has had its present state here, and the evidence for that state."""
     pulse = context.registry.pulse(node)
     if pulse is None:
         return {"since": round(time.monotonic() - context.started, 3), "why": "this node itself"}
     if context.registry.presence(node) is Presence.LEFT:
-        # That it answers no more is no news then, and no doubt: its last word was that it goes.
+        # It is expected not to answer, and not suspect: the last thing it announced was that it leaves.
         return {"since": _silence(context, node), "evidence": Evidence.WORD, "why": _LEFT}
     since = round(max(0.0, time.monotonic() - pulse.since), 3)
     return {"since": since, "evidence": pulse.why, "why": REASONS[pulse.why]}
 
 
 def node_rows(context: Context) -> list[dict[str, Any]]:
-    """Show every node that is known, by its id."""
+    """Return every known node, sorted by id."""
     connections = {c.peer: c for c in context.registry.mesh.connections()}
     return [
         {
@@ -146,7 +146,7 @@ def node_rows(context: Context) -> list[dict[str, Any]]:
 
 
 def strays(context: Context) -> dict[str, Any]:
-    """Show which nodes do not come together with this one: those it dials in vain, and how many came in vain to it."""
+    """Return the state of the bootstrap addresses, and the number of incoming connections whose handshake failed."""
     found = contacts(context.bootstrap.addresses, context.registry.mesh)
     failed = context.registry.counted()["handshakes_failed"]
     return {"bootstrap": shown(found), "handshakes_failed": failed}

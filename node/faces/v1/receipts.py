@@ -1,4 +1,4 @@
-"""`/api/v1/receipts`: what this node and others asked of each other, for operators; a peer reads its own chain over the link."""
+"""`/api/v1/receipts`: receipts of requests between this node and others, for operators; a peer reads its chain over the link."""
 
 import asyncio
 from dataclasses import asdict
@@ -22,11 +22,11 @@ from router.errors import WorkerError
 
 PATH = "/api/v1/receipts"
 OF_ASKER = f"{PATH}/yours"
-"""Where a peer reads, over the link, what this node keeps of the two."""
+"""Path at which a peer reads, over the link, the receipts that this node keeps of the two."""
 
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
 SHOWN = 50
-"""Requests that a comparison names of each sort."""
+"""The most requests of each sort, and the most faults, that a comparison names."""
 
 
 def routes(context: Context) -> list[web.RouteDef]:
@@ -79,7 +79,7 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 
 def own_link_routes(context: Context) -> list[web.RouteDef]:
-    """Return what other nodes may ask of the process that keeps the receipts."""
+    """Return the routes for other nodes that only the process with the receipts answers."""
 
     async def yours(request: web.Request) -> web.Response:
         return await _pages(context, asking_peer(request))

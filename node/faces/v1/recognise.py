@@ -1,6 +1,6 @@
 """`/api/v1/recognise`: the protocol at an address of this machine, its models, and the evidence.
 
-Nothing is registered. Whoever may register may ask: the address has to be one where a worker may stand.
+Nothing is registered. It requires the same rights as registering, and an address at which a worker may be registered.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -39,7 +39,7 @@ def routes(context: Context) -> list[web.RouteDef]:
         return done(tries=[_try(name, sighting) for name, sighting in seen], **found)
 
     def at_work(apis: Container[str]) -> bool:
-        """Whether a worker there has requests of this node: many servers answer nothing else until those are done."""
+        """Return whether a worker there has requests of this node: many servers answer nothing else until those are done."""
         ours = (worker for worker in context.agent.workers if worker.api in apis)
         return any(context.load_of(worker).in_flight for worker in ours)
 
@@ -47,11 +47,11 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 
 def candidates(given: Mapping[str, Any], premises: Premises) -> list[tuple[str, Worker]]:
-    """Return which dialects look, in order, and at which worker each; raise `Unparseable` or `WrongParameter`."""
+    """Return the dialects to try, in order, each with the worker to probe; raise `Unparseable` or `WrongParameter`."""
     api, wanted = text_of(given, "api"), text_of(given, "dialect")
     scheme, separator, rest = api.partition("://")
     if separator and scheme not in ("http", "https", "grpc"):
-        # The scheme says it.
+        # The scheme determines the dialect.
         worker = _worker(given, api, wanted, premises)
         return [(worker.dialect, worker)]
     if wanted:
@@ -64,7 +64,7 @@ def candidates(given: Mapping[str, Any], premises: Premises) -> list[tuple[str, 
         try:
             found.append((name, _worker(given, address, name, premises)))
         except WrongParameter as error:
-            # What is not installed does not look, unless it is asked for by name.
+            # A dialect that is not installed is skipped, unless it was named.
             if wanted or error.param != "dialect":
                 raise
     if not found:
@@ -82,7 +82,7 @@ def _schemes_of(dialect: str) -> tuple[str, ...]:
 
 
 def _address(dialect: str, scheme: str, rest: str) -> str:
-    """Return the URL by which a worker of a dialect is registered."""
+    """Return the URL with which a worker of a dialect is registered."""
     if dialect.endswith("_grpc"):
         return f"{_named(dialect)}://{rest}"
     return f"{scheme or 'http'}://{rest}"
@@ -125,6 +125,6 @@ def _shown(dialect: str, worker: Worker, said: Described) -> dict[str, Any]:
 
 
 def _place(model: Offered) -> dict[str, str]:
-    """Return where a model is asked for, and whose it is, as far as its list says so."""
+    """Return the API and the project of a model, as far as its worker's list gives them."""
     said = {"api": model.api, "project": model.project}
     return {name: value for name, value in said.items() if value}

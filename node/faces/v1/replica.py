@@ -1,4 +1,4 @@
-"""`/api/v1/replica` of the link listener: how busy a replica here is, and how much of a conversation it has read."""
+"""`/api/v1/replica` of the link listener: the load of a replica here, and how much of a conversation it has read."""
 
 from aiohttp import web
 
@@ -10,7 +10,7 @@ from router.state.prefix_index import ReplicaAnswer
 
 
 def link_routes(context: Serving) -> list[web.RouteDef]:
-    """Return what other nodes may ask."""
+    """Return the routes for other nodes."""
     router, idle = context.router, context.settings.router.idle_timeout
 
     async def replica(http: web.Request) -> web.Response:

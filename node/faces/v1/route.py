@@ -1,6 +1,6 @@
-"""`/api/v1/route`: the candidates of a request in their order, and the reasons against the others. Sends nothing.
+"""`/api/v1/route`: the candidates of a request in order, and the reasons against the other replicas. Nothing is sent.
 
-With a body it is the request itself, which is read as on `/v1`, weighed, and forgotten: it is neither logged nor kept.
+A body is the request itself. It is read as on `/v1`, routed, and discarded: it is neither logged nor kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ def _named(context: Context, http: web.Request) -> Request:
 
 
 def _first_served(context: Context, request: Request) -> tuple[Request, Explained]:
-    """Return the request by the first of its names that somebody may answer, else by the first that is known."""
+    """Return the request by the first of its names with a candidate, else by the first known one; raise `UnknownModel`."""
     names = (request.model, *request.fallbacks)
     asked = [
         replace(request, model=name, fallbacks=names[place + 1 :])
@@ -78,7 +78,7 @@ def _explanation(context: Context, asked: Request) -> dict[str, Any]:
     connections = {c.peer: c for c in context.registry.mesh.connections()}
     return {
         "model": request.model,
-        # The names that are asked for in turn where nobody answers this one.
+        # The names that are tried in turn if no candidate answers for this one.
         "fallbacks": list(request.fallbacks),
         "policy": context.settings.router.policy,
         "candidates": [
@@ -105,7 +105,7 @@ def _weighed(
     candidate = ordered[place]
     why, figures = context.router.why(request, candidate, ordered)
     return {
-        # How many requests are thought to be there now; `figures` are the policy's own.
+        # The estimated number of requests at the candidate now; `figures` are the policy's own.
         "score": round(candidate.expected, 2),
         "figures": {name: round(figure, 3) for name, figure in figures.items()},
         "chosen": place == 0,
@@ -114,7 +114,7 @@ def _weighed(
 
 
 def reason(left: Excluded) -> str:
-    """Say why a replica may not answer, with the figures behind it."""
+    """Return why a replica may not answer, with the figures behind it."""
     detail = f"{left.seconds:.1f} s more" if left.seconds else left.detail
     return f"{left.reason}: {detail}" if detail else left.reason
 
@@ -156,7 +156,7 @@ def _why(context: Context, candidate: Candidate, place: int, why: str) -> str:
 
 
 def _why_last(context: Context, candidate: Candidate) -> str:
-    """Say why a candidate comes after others whatever the policy, nothing where it does not."""
+    """Return why a candidate comes after others under any policy, `""` where it does not."""
     if candidate.unreachable:
         return "its node is unreachable from here, so it comes last"
     if candidate.suspect:
@@ -170,7 +170,7 @@ def _why_last(context: Context, candidate: Candidate) -> str:
 
 
 def _why_later(context: Context, candidate: Candidate) -> str:
-    """Say why a candidate that is well comes after others, nothing where it does not."""
+    """Return why a healthy candidate comes after others, `""` where it does not."""
     if candidate.tight:
         tokens = f"{candidate.service.context:,} tokens"
         return f"the request may exceed its context of {tokens}, so it comes after others"

@@ -1,6 +1,6 @@
-"""`/api/v1/topology`: which nodes of the mesh are connected to each other, as each of them tells when it is asked.
+"""`/api/v1/topology`: the connections between the nodes of the mesh, as each node reports them on request.
 
-It stands in no record and in no gossip. Nodes are asked over the link, like for their machine, while somebody looks at the mesh.
+They are in no record and in no gossip. Nodes are asked over the link, as for `/api/v0/host/info`, only on request.
 """
 
 import asyncio
@@ -23,23 +23,23 @@ from router.errors import WorkerError
 from router.peers.links import Links
 
 CONNECTIONS = "/api/v1/connections"
-"""Where a node tells its own connections: its callers, and other nodes over the link."""
+"""Path at which a node reports its own connections, to its callers and, over the link, to other nodes."""
 
 MAX_ASKED = 50
-"""Nodes of a mesh that are asked: as many as are drawn. Of a larger mesh only the own connections are shown."""
+"""Size of the largest mesh whose nodes are asked, and drawn. Of a larger mesh only this node's own connections are shown."""
 
 MAX_TOLD = 64
-"""Connections that a node tells, and is believed."""
+"""The most connections that a node reports, and that are read from another node's report."""
 
 MAX_ANSWER_BYTES = 16 * 1024
 SECONDS = 1.0
-"""How long a node may take; a picture does not wait for it."""
+"""Seconds that a node may take to answer; a slower one is left out of the picture."""
 
 FRESH = 9.0
-"""Seconds for which all who look are shown the same."""
+"""Seconds for which the topology is cached, for all callers."""
 
 Told = Mapping[PeerId, bool]
-"""The peers that a node is connected to, and whether through a relay only."""
+"""The peers that a node is connected to, each with whether that is through a relay only."""
 
 _ANSWERING = frozenset({Presence.ALIVE, Presence.DRAINING})
 
@@ -57,7 +57,7 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 
 def own_link_routes(context: Context) -> list[web.RouteDef]:
-    """Return what other nodes may ask of the process that is connected to them."""
+    """Return the routes for other nodes that only the process with the mesh connections answers."""
 
     async def connections(_: web.Request) -> web.Response:
         return _shown(context.registry)
@@ -66,7 +66,7 @@ def own_link_routes(context: Context) -> list[web.RouteDef]:
 
 
 class Topology:
-    """What the nodes told when they were last asked, for all who look."""
+    """Cache of what the nodes reported when they were last asked."""
 
     def __init__(self, registry: Registry, links: Links) -> None:
         self._registry = registry
@@ -76,7 +76,7 @@ class Topology:
         self._until = 0.0
 
     async def seen(self, now: float, request_id: str) -> dict[str, Any]:
-        """Show each connection once, and which nodes told theirs; ask anew where that is too long ago."""
+        """Return each connection once, and the nodes that reported theirs; ask them again if the cache is too old."""
         async with self._turn:
             if now >= self._until:
                 self._seen = await self._asked(request_id)
@@ -84,7 +84,7 @@ class Topology:
             return self._seen
 
     async def seen_within(self, seconds: float, now: float, request_id: str) -> dict[str, Any]:
-        """Show the same, or after so many `seconds` what was shown last, nothing perhaps; nodes are asked all the same."""
+        """Return the same, or after `seconds` the previous, possibly empty, result; asking the nodes goes on."""
         asking = self._links.crew.spawn(self.seen(now, request_id))
         await asyncio.wait({asking}, timeout=seconds)
         return self._seen
@@ -106,7 +106,7 @@ class Topology:
         for node, peers in told.items():
             for peer, relayed in peers.items():
                 pair = (min(node, peer), max(node, peer))
-                # Between two that do not agree, a direct connection stands beside the relayed one.
+                # Where two nodes disagree, there is a direct connection beside the relayed one.
                 links[pair] = links.get(pair, True) and relayed
         return {
             "links": [
@@ -117,7 +117,7 @@ class Topology:
         }
 
     async def _told_by(self, node: PeerId, request_id: str) -> Told | None:
-        """Ask a node for its connections; `None` where it tells none: its version is older, or it does not answer."""
+        """Ask a node for its connections; return `None` where its version is older, or it does not answer."""
         headers = {**self._links.introduction, "x-request-id": request_id}
         try:
             async with asyncio.timeout(SECONDS), self._links.to(node) as link:
@@ -141,7 +141,7 @@ def _shown(registry: Registry) -> web.Response:
 
 
 def read(said: bytes, node: PeerId, known: Collection[PeerId]) -> Told | None:
-    """Take from a node's answer its connections to others that are known here; `None` where it is no such answer."""
+    """Return a node's connections to nodes that are `known` here from its answer; `None` for an invalid answer."""
     try:
         rows = orjson.loads(said)["connections"][:MAX_TOLD]
         pairs = [(row["node"], row["relayed"] is True) for row in rows]

@@ -1,4 +1,4 @@
-"""`/api/v1/usage`: what keys have used, for operators; users see what is their own."""
+"""`/api/v1/usage`: the usage of all keys, for operators; holders of other keys see only their own."""
 
 import csv
 import io
@@ -43,7 +43,7 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 
 def _days(request: web.Request, today: str) -> tuple[str, str]:
-    """Read the days that are asked for, the last week by default; raise `WrongParameter`."""
+    """Return the first and the last requested day, by default the last week; raise `WrongParameter`."""
     until = _day(request, "until", today)
     usual = date.fromisoformat(until) - timedelta(days=USUAL_DAYS - 1)
     since = _day(request, "since", usual.isoformat())

@@ -1,7 +1,7 @@
-"""LocalAI's backend protocol (`backend.Backend`), as a server: LocalAI names it as an external backend, the mesh answers.
+"""Server of LocalAI's backend protocol (`backend.Backend`): LocalAI uses it as an external backend, and the mesh answers.
 
-`LoadModel` says which model is meant from then on, by all who ask here: LocalAI has one backend for each of its models, and
-opens a connection for each call. Metadata `x-model` counts before it, and `faces.default_model` where neither was said.
+`LoadModel` selects the model from then on for all callers of this face: LocalAI has one backend for each of its models, and opens
+a connection for each call. The metadata `x-model` takes precedence over it; without either, it is `faces.default_model`.
 """
 
 import inspect
@@ -45,7 +45,7 @@ _UNINITIALIZED, _READY, _ERROR = 0, 2, -1
 
 
 def handlers(context: Serving, door: RpcDoor) -> Handlers:
-    """Return the RPCs; raise `OSError` when `faces.localai_files` is no directory."""
+    """Return the handlers of the RPCs; raise `OSError` when `faces.localai_files` is not a directory."""
     settings, face = context.settings.faces, _Face(context, door)
     answers = (
         face.own()
@@ -57,7 +57,7 @@ def handlers(context: Serving, door: RpcDoor) -> Handlers:
 
 
 def _locked(answer: Any, door: RpcDoor) -> Any:
-    """Return what answers only those who show a key, as LocalAI does: `authorization: Bearer KEY` beside the message."""
+    """Return a handler that first checks the caller's key, in the metadata as in LocalAI: `authorization: Bearer KEY`."""
 
     def check(call: Any) -> None:
         door.holder(shown_key(metadata_of(call)), call)
@@ -90,7 +90,7 @@ class _Face:
         return _METHODS["Health"].told(message=b"OK")
 
     async def load(self, asked: Any, call: Any) -> Any:  # noqa: ARG002
-        # LocalAI has failures of loading in the message, under a status of success.
+        # LocalAI expects a failure of loading in the message, with a status of success.
         told = _METHODS["LoadModel"].told
         model = asked.Model
         if not model or not self.desk.known(model):

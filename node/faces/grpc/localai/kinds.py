@@ -1,9 +1,9 @@
-"""LocalAI's embeddings, tokens, rankings and vector stores, as requests: what comes as numbers and lists, without files.
+"""LocalAI's embeddings, tokens, rankings and vector stores, as requests: RPCs with numbers and lists, without files.
 
-LocalAI's images and sounds, as requests; they are files, at paths that the caller names.
+LocalAI's images and sounds, as requests: these are files, at paths that the caller names.
 
-Whoever may name paths could read and write all that this process can. So a path must lie under one directory that the operator
-names (`faces.localai_files`), links and `..` followed; without one, these RPCs are refused.
+A caller that names paths could read and write everything that this process can. So a path must lie under one directory that the
+operator sets (`faces.localai_files`), after links and `..` are resolved; without that setting, these RPCs are refused.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from router.rpc.messages import LOCALAI, message_class, methods_of
 from router.rpc.server import RpcRefused
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
-"""The largest file that is read."""
+"""The largest file that is read, in bytes."""
 
 
 _SECOND = 1_000_000_000
@@ -45,7 +45,7 @@ _ENDING = re.compile(r"\.[A-Za-z0-9]{1,5}")
 
 
 def file_handlers(desk: ModelLookup, root: Path | None) -> dict[str, Any]:
-    """Return these RPCs; without a directory each says what to set."""
+    """Return the handlers of RPCs with files; without a directory each refuses and names the setting."""
     made = _Files(desk, root)
     return {
         "GenerateImage": made.image,
@@ -83,7 +83,7 @@ class _Files:
         return _METHODS["GenerateImage"].told(success=True, message="Image generated")
 
     async def transcription(self, asked: Any, call: Any) -> Any:
-        # The field is called so, and is what is to be heard.
+        # Despite its name, `dst` is the recording to transcribe.
         sound = await self._read(asked.dst, "dst")
         kind = Kind.TRANSLATION if asked.translate else Kind.TRANSCRIPTION
         fields: dict[str, object] = {"response_format": "verbose_json"}
@@ -133,7 +133,7 @@ class _Files:
         return await self._desk.told(call, request, own)
 
     def _path(self, given: str, name: str) -> Path:
-        """Return a path that the caller may name; raise `Refused` or `BadRequest`."""
+        """Return the resolved path, which must lie under the directory; raise `RpcRefused` or `BadRequest`."""
         if self._root is None:
             words = "files are exchanged in one directory: set faces.localai_files of the node"
             raise RpcRefused("FAILED_PRECONDITION", words)
@@ -162,7 +162,7 @@ class _Files:
 
 
 def _content(path: Path) -> bytes:
-    # Neither a link put there meanwhile, nor a pipe that would hold us up.
+    # Do not follow a link put there since the check, and do not block on a pipe.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         content = file.read(MAX_FILE_BYTES + 1)
@@ -172,7 +172,7 @@ def _content(path: Path) -> bytes:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically: whole or not at all."""
     draft = path.with_name(f".{uuid4().hex}")
     try:
         draft.write_bytes(content)
@@ -197,7 +197,7 @@ def _segment(at: int, heard: Segment) -> Any:
 def _form(fields: dict[str, object], file: tuple[str, str, bytes]) -> tuple[bytes, str]:
     boundary = uuid4().hex
     name, path, content = file
-    # Workers go by its ending; the rest of the name is nobody's business.
+    # Workers use only the file's extension; the rest of the name stays private.
     ending = Path(path).suffix.lower() if _ENDING.fullmatch(Path(path).suffix) else ""
     parts = [
         f'--{boundary}\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n{value}\r\n'.encode()
@@ -214,7 +214,7 @@ _METHODS = methods_of(LOCALAI)
 
 
 def handlers(desk: ModelLookup) -> dict[str, Any]:
-    """Return these RPCs."""
+    """Return the handlers of RPCs without files."""
     columns = _Columns(desk)
     return {
         "Embedding": columns.embedding,

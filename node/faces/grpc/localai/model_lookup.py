@@ -1,4 +1,4 @@
-"""Look-up of the model that a backend's caller means, and the request to it."""
+"""Look-up of the model that a caller of the LocalAI face means, and the request to it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -19,26 +19,26 @@ from router.rpc.server import RpcRefused, metadata_of
 from router.translate.verbatim import LOCALAI, Verbatim
 
 MAX_MODELS = 1_000
-"""Models of which the last text is remembered."""
+"""Models whose last text is remembered; beyond that, the oldest is evicted."""
 
 _STATUS_SECONDS = 2.0
-_EMPTY = b"\x08\x00"  # a field that no version has, and that says nothing
+_EMPTY = b"\x08\x00"  # a field that no version defines, so it has no meaning
 _SAME = {
     name: name for name in ("language", "negative_prompt", "seed", "size", "step", "top_n", "voice")
 }
-"""What a backend's callers and OpenAI's call alike."""
+"""Parameters with the same name in LocalAI's protocol and in OpenAI's form."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """What one answer took, in tokens, and how many of them came in a second."""
+    """The tokens of one answer, and its speed in tokens a second."""
 
     usage: Usage
     speed: float
 
 
 class ModelLookup:
-    """Asks the mesh for a face. `meant` is the model that was loaded last, `last` the last text of each model."""
+    """Client of the mesh for this face. `meant` is the model that was loaded last, `last` the last text of each model."""
 
     def __init__(self, context: Serving, door: RpcDoor) -> None:
         self.context = context
@@ -47,23 +47,23 @@ class ModelLookup:
         self.last: dict[str, ModelReply] = {}
 
     def named(self, call: Any) -> str:
-        """Return the model that a call means, nothing when none does."""
+        """Return the model that a call means, `""` when none is named."""
         said = metadata_of(call).get("x-model", "")
         return said or self.meant or self.context.settings.faces.default_model
 
     def known(self, model: str) -> bool:
-        """Whether anybody offers a model, ready or not."""
+        """Return whether any node offers a model, ready or not."""
         explained = self.context.router.explain(self._probe(model))
         return bool(explained.ordered or explained.excluded)
 
     def served(self, model: str) -> bool:
-        """Whether a model would be answered now."""
+        """Return whether a model has a candidate now."""
         return bool(self.context.router.explain(self._probe(model)).ordered)
 
     def request(
         self, call: Any, kind: Kind, fields: Mapping[str, object], own: Verbatim | None = None
     ) -> Request:
-        """Return what a call asks; raise `Refused` when it means no model, an `AuthError`, and what `bodies.read` raises."""
+        """Return the request of a call; raise `RpcRefused` without a model, an `AuthError`, or what `request_of` raises."""
         model = self.named(call)
         if not model:
             words = "name a model: with LoadModel, in the metadata x-model, or by faces.default_model of the node"
@@ -78,9 +78,9 @@ class ModelLookup:
     async def asked(
         self, call: Any, kind: Kind, fields: Mapping[str, object], own: Verbatim | None
     ) -> AsyncIterator[ModelAnswer]:
-        """Ask for a text, which is heard as it comes; its reader says what it took, see `done`.
+        """Have a text written, to be read as it arrives; the caller of this method then records its usage, see `done`.
 
-        `own` is the same in the caller's own words.
+        `own` is the same request in LocalAI's protocol.
         """
         async with asking(
             self.context, self._holder(call), self.request(call, kind, fields, own)
@@ -88,7 +88,7 @@ class ModelLookup:
             yield told
 
     def done(self, call: Any, usage: Usage | None, seconds: float) -> None:
-        """Note what a text took; nothing where its worker does not tell."""
+        """Record the usage of a text, if its worker reported it."""
         if usage is None or usage.estimated:
             return
         model = self.named(call)
@@ -104,18 +104,18 @@ class ModelLookup:
         fields: Mapping[str, object],
         own: Mapping[str, str] = MappingProxyType({}),
     ) -> bytes:
-        """Ask for something that comes in one piece; `own` are the caller's names for the fields that only few workers hear."""
+        """Return an answer in one piece; `own` maps fields that only few workers support to the caller's names."""
         return await self.told(call, self.request(call, kind, fields), own)
 
     async def told(self, call: Any, request: Request, own: Mapping[str, str]) -> bytes:
-        """Put a request whose answer comes in one piece, and name to its caller what had no effect."""
+        """Return the answer in one piece to a request, and list the parameters without effect in the metadata."""
         async with asking(self.context, self._holder(call), request) as told:
             name_dropped(call, told, {**_SAME, **own}, own.values())
             return await told.body()
 
     async def status(self, call: Any) -> bytes:
-        """Return what a worker says of itself, where it is a backend too and says so within a moment; else nothing."""
-        # Nobody answers this in OpenAI's words; an empty message could not be told from none.
+        """Return the status that a worker of this protocol reports within `_STATUS_SECONDS`; else `b""`."""
+        # OpenAI's form has no equivalent, so only such workers answer. An empty message would look like none.
         own = Verbatim(LOCALAI, "Status", _EMPTY, needs="Status")
         request = self.request(call, Kind.COMPLETION, {"prompt": "", "max_tokens": 1}, own)
         try:

@@ -1,7 +1,7 @@
-"""LocalAI's texts, as requests. `Predict` and its stream, as a chat or a completion.
+"""LocalAI's texts, as requests: `Predict` and its stream, as a chat or a completion.
 
-In proto3 a number that nobody said is 0, and LocalAI fills in its own defaults: 0 is the caller's wish for the temperature alone,
-which is greedy then; for every other it is none.
+In proto3 a number that was not set is 0, and LocalAI fills in its own defaults. So 0 counts as the caller's choice only for the
+temperature, where it means greedy; for every other number it means that there is none.
 """
 
 import base64
@@ -41,11 +41,11 @@ NAMES: Mapping[str, str] = {
     "grammar": "Grammar", "ignore_eos": "IgnoreEOS", "n_keep": "NKeep", "mirostat": "Mirostat", "mirostat_tau": "MirostatTAU",
     "mirostat_eta": "MirostatETA", "tools": "Tools", "tool_choice": "ToolChoice",
 }  # fmt: skip
-"""The fields of a prediction, by OpenAI's names and llama.cpp's."""
+"""Names in OpenAI's form, or llama.cpp's → fields of a prediction."""
 
 
 def handlers(desk: ModelLookup) -> dict[str, Any]:
-    """Return the RPCs for texts."""
+    """Return the handlers of RPCs for texts."""
     texts = _Texts(desk)
     return {"Predict": texts.predict, "PredictStream": texts.stream}
 
@@ -89,7 +89,7 @@ class _Texts:
     async def _own(
         self, asked: Any, call: Any, told: ModelAnswer, began: float
     ) -> AsyncIterator[Any]:
-        """Pass a backend's replies on as they come, up to a stop string."""
+        """Pass on the replies of a worker of this protocol as they arrive, up to a stop string."""
         cut = _Cut(asked)
         async for said in told.messages():
             if isinstance(said, Usage):
@@ -103,9 +103,9 @@ class _Texts:
 
 
 class _Cut:
-    """Ends a text of a backend before the first stop string, beyond which many go on; `over` says that it was there.
+    """Cutter of a backend's text before the first stop string, where many backends do not stop; `over` is set once it occurred.
 
-    Without stop strings replies are passed on as they are.
+    Without stop strings, replies are passed on as they are.
     """
 
     def __init__(self, asked: Any) -> None:
@@ -118,19 +118,19 @@ class _Cut:
         return bool(self._stops.hit)
 
     def next(self, reply: Any) -> Any:
-        """Return what is surely part of the text of the next reply."""
+        """Return the next reply, without text that may be the beginning of a stop string."""
         if not self._idle:
             shown = self._stops.take(self._decoder.decode(reply.message))
             reply.message = shown.encode(errors="replace")
         return reply
 
     def rest(self) -> Any:
-        """Return what was held back of a text that ended by itself, `None` for nothing."""
+        """Return the text that was held back, where the text ended by itself; `None` for nothing."""
         text = self._stops.take(self._decoder.decode(b"", final=True)) + self._stops.rest()
         return _REPLY(message=text.encode(errors="replace")) if text else None
 
     def whole(self, reply: Any) -> Any:
-        """Return the only reply, cut."""
+        """Return the only reply of a text, cut."""
         reply = self.next(reply)
         if (rest := self.rest()) is not None:
             reply.message += rest.message
@@ -138,7 +138,7 @@ class _Cut:
 
 
 def unheard(asked: Any) -> list[str]:
-    """Name the fields that ask for something and have no word in OpenAI's form; what LocalAI says always asks for nothing."""
+    """Return the names of set fields without an equivalent in OpenAI's form; LocalAI's own defaults do not count as set."""
     wanted = {
         "NegativePrompt": asked.NegativePrompt,
         "NegativePromptScale": asked.NegativePromptScale if asked.NegativePrompt else 0,
@@ -152,7 +152,7 @@ def unheard(asked: Any) -> list[str]:
 
 
 def _verbatim(asked: Any, call: str) -> Verbatim:
-    """Return a prediction as it was asked for."""
+    """Return a prediction in LocalAI's own protocol."""
     return Verbatim(LOCALAI_WORDS, call, asked.SerializeToString())
 
 
@@ -162,7 +162,7 @@ def _usage(reply: Any) -> Usage | None:
 
 
 def said_in_full(asked: Any) -> tuple[Kind, dict[str, object]]:
-    """Say a prediction in OpenAI's words; raise `BadRequest`."""
+    """Return a prediction in OpenAI's form; raise `BadRequest`."""
     fields = _sampling(asked)
     seen = {"Images": asked.Images, "Audios": asked.Audios, "Videos": asked.Videos}
     if not (asked.UseTokenizerTemplate and asked.Messages):
@@ -189,12 +189,12 @@ def _message(message: Any) -> dict[str, object]:
 
 
 def _choice(text: str) -> object:
-    """Return which tool is to be called: a word, or JSON."""
+    """Return the tool choice, given as a word or as JSON; raise `BadRequest`."""
     return _json(text, "ToolChoice") if text[:1] in ("{", '"') else text
 
 
 def _sampling(asked: Any) -> dict[str, object]:
-    # Floats of 32 bits: 0.7 would be 0.699999988 in OpenAI's.
+    # Floats have 32 bits: without rounding, 0.7 would become 0.699999988.
     wanted: Mapping[str, object] = {
         "max_tokens": asked.Tokens if asked.Tokens > 0 else None,
         "temperature": _rounded(asked.Temperature),
@@ -204,7 +204,7 @@ def _sampling(asked: Any) -> dict[str, object]:
         "repetition_penalty": _rounded(asked.Penalty) or None,
         "frequency_penalty": _rounded(asked.FrequencyPenalty) or None,
         "presence_penalty": _rounded(asked.PresencePenalty) or None,
-        # Seeds of 32 bits without a sign come as what they are with one; -1 is no seed.
+        # Unsigned 32-bit seeds arrive as signed numbers; -1 means no seed.
         "seed": asked.Seed & 0xFFFFFFFF if asked.Seed not in (0, -1) else None,
         "stop": stops_of(asked.StopPrompts, "StopPrompts") or None,
         "logit_bias": _json(asked.LogitBias, "LogitBias"),
@@ -219,7 +219,7 @@ def _sampling(asked: Any) -> dict[str, object]:
 
 
 def _mirostat(asked: Any) -> dict[str, object]:
-    """Say llama.cpp's own words for it, where it is wanted; LocalAI fills in the others always."""
+    """Return llama.cpp's fields for Mirostat, if it is enabled: LocalAI always fills in tau and eta."""
     if not asked.Mirostat:
         return {}
     return {
@@ -243,7 +243,7 @@ def _json(text: str, name: str) -> object:
 
 
 def _show(messages: list[dict[str, object]], asked: Any) -> None:
-    """Put images, sounds and films, which come in base64, to the last message of the user."""
+    """Add images, sounds and videos, which are in base64, to the last message of the user; raise `BadRequest`."""
     last = next((m for m in reversed(messages) if m["role"] == "user"), None)
     if last is None:
         raise BadRequest("images, audio and video require a user message", param="Messages")
@@ -276,7 +276,7 @@ def _data(image: str) -> str:
 
 
 def _calls(heard: Iterable[Heard]) -> list[Any]:
-    """Return the calls of tools among events, as newer backends tell them."""
+    """Return the calls of tools among events, in the form of newer backends."""
     calls = [
         _CALL(index=part.index, id=part.id, name=part.name, arguments=part.arguments)
         for part in heard
@@ -292,11 +292,11 @@ def _reply(text: str, heard: list[Heard]) -> Any:
     reply = _REPLY(message=text.encode(), chat_deltas=_calls(heard))
     usage = text_parser.usage_of(heard)
     if usage is not None and not usage.estimated:
-        # 0 is what backends say that do not count; there is no word for an estimate.
+        # Backends that do not count tokens report 0; the protocol cannot mark an estimate.
         reply.tokens, reply.prompt_tokens = int32(usage.completion), int32(usage.prompt)
     return reply
 
 
 def int32(number: int) -> int:
-    """Return a number, or the greatest that there is room for."""
+    """Return `number`, or the greatest 32-bit integer if that is less."""
     return min(number, 2**31 - 1)
