@@ -17,7 +17,7 @@ from router.ledger import Ledger
 from router.outcome import Outcome
 from router.requests import Request
 from router.select.weights import patience
-from router.stuck_check import Inquiry
+from router.slot_discovery import SlotDiscovery
 from router.world import World
 
 
@@ -29,20 +29,20 @@ class Desk:
     ledger: Ledger
     dialects: Mapping[str, Dialect]
     waits: Waits
-    inquiry: Inquiry
+    discovery: SlotDiscovery
     now: Clock
 
     def observe(self, outcome: Outcome) -> None:
         """Take in how an attempt went."""
         self.world.observe(outcome)
 
-    def inquire(self, attempt: Attempt) -> None:
+    def discover_slots(self, attempt: Attempt) -> None:
         """Have a local worker asked how many requests it takes at one time, if it has several and its bound is to be learnt."""
         worker = attempt.candidate.worker
-        if worker is None or attempt.occupancy.count <= 1 or not self.inquiry.is_due(worker):
+        if worker is None or attempt.occupancy.count <= 1 or not self.discovery.is_due(worker):
             return
         if self.ledger.learns(worker):
-            self.inquiry.about(worker)
+            self.discovery.ask(worker)
 
     def put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
         """Send a request to its candidate; the result enters at the first byte, or raises a `WorkerError`."""
@@ -52,7 +52,7 @@ class Desk:
             raise WorkerFailed(f"this node has no dialect called {candidate.dialect!r}")
         asked = as_asked(attempt)
         if attempt.reply is None:
-            self.inquire(attempt)
+            self.discover_slots(attempt)
             answer = dialect.answer(asked, candidate)
         elif not candidate.worker and self.world.presence_of(candidate.node) is Presence.LOST:
             attempt.reply.close()

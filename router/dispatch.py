@@ -35,6 +35,7 @@ from router.select.candidates import Candidate, Reason
 from router.select.fitness import serves
 from router.select.weights import expectations
 from router.settings import RouterSettings
+from router.slot_discovery import SlotDiscovery
 from router.slot_lending import Lender, Lending
 from router.slot_wait import Lingering
 from router.start import Starting
@@ -42,7 +43,7 @@ from router.state.circuit import Condition
 from router.state.prefix_index import Read
 from router.state.readiness import not_ready
 from router.state.service_time import ServiceTime
-from router.stuck_check import Inquiry, Vigil, WorldLookout
+from router.stuck_check import Vigil, WorldLookout
 from router.worker_description import Described
 from router.workers import Worker
 from router.world import World
@@ -77,10 +78,7 @@ class Router:
         lingering: Lingering | None = None,
         questions: ReplicaAsker | None = None,
     ) -> None:
-        """`crew` runs background tasks; `lender` gives out slots, if another process of this node manages them.
-
-        `questions` asks other nodes about their replicas.
-        """
+        """`crew` runs background tasks, `lender` gives out slots that another process manages, `questions` asks other nodes."""
         self._world = world
         self.dialects = dialects
         self._policy = policy
@@ -100,7 +98,7 @@ class Router:
             ledger=self._ledger,
             dialects=dialects,
             waits=Waits(WorldLookout(self._vigil, world)),
-            inquiry=Inquiry(dialects, self._ledger.limits, clock, crew),
+            discovery=SlotDiscovery(dialects, self._ledger.limits, clock, crew),
             now=clock,
         )
         # Borrowed slots are not spent on answers that may be thrown away.
@@ -125,8 +123,8 @@ class Router:
     def start(self, request: Request) -> Attempt | None:
         """Choose a candidate, and send the request now if that needs no wait: a connection is idle, or can be shared.
 
-        The attempt then has a `reply`. It is booked: pass it to `answer`, or end it. Return `None` if the choice takes time, or
-        finds no candidate.
+        The attempt then has a `reply`. It is booked: pass it to `answer`, or end it. Return `None` if the choice takes time
+        or finds no candidate, and for requests with fallbacks or second attempts.
         """
         if request.fallbacks or self._hedging:
             return None

@@ -60,7 +60,7 @@ class Starting:
         attempt.begin()
         if call is not None and connection is not None:
             if candidate.in_flight:
-                desk.inquire(attempt)
+                desk.discover_slots(attempt)
             attempt.reply = connection.begin(call.head, call.body, call.place.batch)
         return attempt
 

@@ -1,75 +1,16 @@
-"""Check of a silent local worker: carries out the decisions of `router.state.stuck`.
-
-`Inquiry` asks a worker without a registered bound how many requests it takes at one time, if its dialect can tell.
-
-It asks once the worker has several requests, since before that it makes no difference, and again now and then: a worker may be
-restarted with other settings.
-"""
+"""Check of a silent local worker: carries out the decisions of `router.state.stuck`."""
 
 import asyncio
 from collections.abc import Mapping
 
 from registry.clock import Clock
 from registry.members.liveness import Presence
-from registry.records import Key
 from registry.task_group import BackgroundTasks
 from router.dialects import Dialect
 from router.select.candidates import Candidate
-from router.state.concurrency import Limits
 from router.state.stuck import Silence
 from router.workers import Worker
 from router.world import World
-
-AGAIN = 600.0
-"""Seconds after which a worker is asked again."""
-
-MAX_WORKERS = 4_096
-"""Workers that are remembered as asked; beyond that, the one asked longest ago is evicted, and is asked once more."""
-
-
-class Inquiry:
-    """Queries to workers, in the background and never in the way of requests. Lives on one event loop."""
-
-    def __init__(
-        self,
-        dialects: Mapping[str, Dialect],
-        limits: Limits,
-        now: Clock,
-        crew: BackgroundTasks,
-    ) -> None:
-        """`limits` takes in what a dialect was told; `crew` runs the queries."""
-        self._dialects = dialects
-        self._limits = limits
-        self._now = now
-        self._crew = crew
-        self._asked: dict[tuple[str, str, Key], float] = {}
-
-    def is_due(self, worker: Worker) -> bool:
-        """Return whether it is time to ask a worker."""
-        return self._now() - self._asked.get(_which(worker), -AGAIN) >= AGAIN
-
-    def about(self, worker: Worker) -> None:
-        """Ask a worker, if it is time to."""
-        if not self.is_due(worker):
-            return
-        which = _which(worker)
-        self._asked.pop(which, None)
-        if len(self._asked) >= MAX_WORKERS:
-            del self._asked[next(iter(self._asked))]
-        self._asked[which] = self._now()
-        self._crew.spawn(self._ask(worker))
-
-    async def _ask(self, worker: Worker) -> None:
-        dialect = self._dialects.get(worker.dialect)
-        slots = 0 if dialect is None else await dialect.slots(worker)
-        if slots > 0:
-            self._limits.said(worker.service, slots, self._now())
-
-
-def _which(worker: Worker) -> tuple[str, str, Key]:
-    # Strings are hashed faster than a worker, and every request looks one up.
-    return worker.api, worker.dialect, worker.service.key
-
 
 GRAIN = 0.5
 """Seconds between two checks of the workers that have stopped."""

@@ -1,10 +1,10 @@
-"""Laws of asking a worker about itself."""
+"""Laws of the discovery of slots."""
 
 from collections.abc import Coroutine
 from typing import Any
 
 from registry.records import Service
-from router.stuck_check import AGAIN, MAX_WORKERS, Inquiry
+from router.slot_discovery import AGAIN, MAX_WORKERS, SlotDiscovery
 from router.workers import Worker
 
 
@@ -14,7 +14,7 @@ class World:
         self.told = slots
         self.heard: list[int] = []
         self.work: list[Coroutine[Any, Any, None]] = []
-        self.inquiry = Inquiry(
+        self.discovery = SlotDiscovery(
             {"openai_http": self},
             self,
             lambda: self.now,
@@ -31,7 +31,7 @@ class World:
         self.work.append(work)
 
     async def ask(self, worker: Worker) -> list[int]:
-        self.inquiry.about(worker)
+        self.discovery.ask(worker)
         while self.work:
             await self.work.pop()
         heard, self.heard = self.heard, []
@@ -58,4 +58,4 @@ async def test_memory_is_bounded() -> None:
     world = World(1)
     for number in range(MAX_WORKERS + 10):
         await world.ask(worker(number))
-    assert len(world.inquiry._asked) == MAX_WORKERS
+    assert len(world.discovery._asked) == MAX_WORKERS

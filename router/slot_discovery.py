@@ -1,0 +1,64 @@
+"""Discovery of a worker's slots: how many requests it takes at one time, where none were registered and its dialect can tell.
+
+A worker is asked once it has several requests, since before that it makes no difference, and again now and then: it may be
+restarted with other settings.
+"""
+
+from collections.abc import Mapping
+
+from registry.clock import Clock
+from registry.records import Key
+from registry.task_group import BackgroundTasks
+from router.dialects import Dialect
+from router.state.concurrency import Limits
+from router.workers import Worker
+
+AGAIN = 600.0
+"""Seconds after which a worker is asked again."""
+
+MAX_WORKERS = 4_096
+"""Workers that are remembered as asked; beyond that, the one asked longest ago is evicted, and is asked once more."""
+
+
+class SlotDiscovery:
+    """Asks workers in the background, never in the way of requests. Lives on one event loop."""
+
+    def __init__(
+        self,
+        dialects: Mapping[str, Dialect],
+        limits: Limits,
+        now: Clock,
+        crew: BackgroundTasks,
+    ) -> None:
+        """`limits` takes in what a dialect was told; `crew` runs the queries."""
+        self._dialects = dialects
+        self._limits = limits
+        self._now = now
+        self._crew = crew
+        self._asked: dict[tuple[str, str, Key], float] = {}
+
+    def is_due(self, worker: Worker) -> bool:
+        """Return whether it is time to ask a worker."""
+        return self._now() - self._asked.get(_which(worker), -AGAIN) >= AGAIN
+
+    def ask(self, worker: Worker) -> None:
+        """Ask a worker, if it is time to."""
+        if not self.is_due(worker):
+            return
+        which = _which(worker)
+        self._asked.pop(which, None)
+        if len(self._asked) >= MAX_WORKERS:
+            del self._asked[next(iter(self._asked))]
+        self._asked[which] = self._now()
+        self._crew.spawn(self._query(worker))
+
+    async def _query(self, worker: Worker) -> None:
+        dialect = self._dialects.get(worker.dialect)
+        slots = 0 if dialect is None else await dialect.slots(worker)
+        if slots > 0:
+            self._limits.said(worker.service, slots, self._now())
+
+
+def _which(worker: Worker) -> tuple[str, str, Key]:
+    # Strings are hashed faster than a worker, and every request looks one up.
+    return worker.api, worker.dialect, worker.service.key
