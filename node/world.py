@@ -9,7 +9,7 @@ from node.observe.metrics import Metrics
 from registry.catalog import Catalog
 from registry.clock import Clock
 from registry.members.liveness import Presence
-from registry.records import PeerId, Standing
+from registry.records import PeerId
 from registry.service import Registry
 from router.outcome import Outcome
 from router.workers import Workers
@@ -32,7 +32,7 @@ class NodeWorld:
     @property
     def catalog(self) -> Catalog:
         """The newest record of every node."""
-        return self.registry.catalog
+        return self.registry.replica.catalog
 
     @property
     def workers(self) -> Workers:
@@ -42,7 +42,7 @@ class NodeWorld:
     @property
     def draining(self) -> bool:
         """Whether this node's own record says that it takes no new requests."""
-        return self.registry.own.standing is not Standing.SERVING
+        return self.registry.replica.is_draining()
 
     def presence_of(self, node: PeerId) -> Presence:
         """Return whether a node is alive, and reachable from this node."""

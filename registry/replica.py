@@ -97,6 +97,10 @@ class Replica:
         """The newest version of our own record."""
         return self._voice.own
 
+    def is_draining(self) -> bool:
+        """Return whether our own record says that this node takes no new requests."""
+        return self.own.standing is not Standing.SERVING
+
     def restore(
         self,
         frames: Iterable[bytes],

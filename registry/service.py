@@ -84,11 +84,12 @@ class Registry:
         self.peer = identity.peer
         self.mesh = mesh
         self.counters: Counter[str] = Counter()
-        self._replica = Replica(identity, settings, epoch=epoch, jitter=random)
-        self.load = LoadExchange(self._replica, now=now, counters=self.counters)
+        self.replica = Replica(identity, settings, epoch=epoch, jitter=random)
+        """Its core, for readers of each request; only the registry changes it."""
+        self.load = LoadExchange(self.replica, now=now, counters=self.counters)
         self._now = now
         self.saving = Persistence(store, Put(Space.SELF, EPOCH_KEY, str(epoch).encode()))
-        self.saving.also(lambda: rows_of(self.catalog, self._replica.pulses()))
+        self.saving.also(lambda: rows_of(self.catalog, self.replica.pulses()))
         lists = guests(identity.peer, allow=settings.allow, deny=settings.deny)
         self._gate = Validator(
             settings, lists, knows=lambda node: node in self.catalog.held, now=now
@@ -97,7 +98,7 @@ class Registry:
             lists, now=now, counters=self.counters, disconnect=mesh.disconnect
         )
         self._comparing = Comparison(
-            self._replica,
+            self.replica,
             mesh,
             settings,
             now=now,
@@ -107,7 +108,7 @@ class Registry:
             counters=self.counters,
         )
         self._probing = Prober(
-            self._replica,
+            self.replica,
             mesh,
             settings,
             now=now,
@@ -128,20 +129,20 @@ class Registry:
     @property
     def catalog(self) -> Catalog:
         """The newest snapshot."""
-        return self._replica.catalog
+        return self.replica.catalog
 
     @property
     def own(self) -> Record:
         """The newest version of our own record."""
-        return self._replica.own
+        return self.replica.own
 
     def presence(self, node: PeerId) -> Presence:
         """Return the presence of a node; an unknown node is lost."""
-        return self._replica.presence(node)
+        return self.replica.presence(node)
 
     def pulse(self, node: PeerId) -> Pulse | None:
         """Return what is known about another node's life; `None` for an unknown node."""
-        return self._replica.pulses().get(node)
+        return self.replica.pulses().get(node)
 
     def degraded(self) -> Mapping[str, str]:
         """Return the parts that do not work now, each with the reason as a sentence."""
@@ -150,7 +151,7 @@ class Registry:
             parts["store"] = f"{self.saving.failure}: no changes are saved"
         if not self.mesh.running():
             parts["mesh"] = "the mesh is restarting; other nodes cannot reach this one"
-        if self._now() - self._contested < _CONTEST_SECONDS or self._replica.quiet:
+        if self._now() - self._contested < _CONTEST_SECONDS or self.replica.quiet:
             parts["identity"] = _CONTESTED
         return MappingProxyType(parts)
 
@@ -161,7 +162,7 @@ class Registry:
 
     def admits(self, peer: PeerId) -> bool:
         """Return whether a peer may take part here, according to `allow` and `deny`."""
-        return self._replica.admits(peer)
+        return self.replica.admits(peer)
 
     def on_change(self, listener: Callable[[frozenset[PeerId]], None]) -> None:
         """Call `listener` with the nodes whose record or presence changed; it must not block."""
@@ -173,7 +174,7 @@ class Registry:
         """Load the records and heartbeats of other nodes from the store. Serving does not depend on it."""
         frames = (await self.saving.read(Space.RECORDS)).values()
         beats = beats_in(await self.saving.read(Space.SELF))
-        bad = self._replica.restore(frames, self._now(), beats=beats)
+        bad = self.replica.restore(frames, self._now(), beats=beats)
         if bad:
             log.warning("ignored %d unreadable records in the store", bad)
 
@@ -181,19 +182,19 @@ class Registry:
         self, *, services: Sequence[Service], reach: Reach, agent: str, name: str = ""
     ) -> None:
         """Publish the first record of this run; raise `LimitReached`."""
-        self._replica.describe(agent, name)
-        effects = self._replica.announce(
+        self.replica.describe(agent, name)
+        effects = self.replica.announce(
             self._now(), services=services, reach=reach, standing=Standing.SERVING
         )
         await self._perform(effects)
 
     async def announce(self, services: Sequence[Service]) -> None:
         """Change the services in our record; raise `LimitReached`, and change nothing, when they do not fit."""
-        await self._perform(self._replica.announce(self._now(), services=services))
+        await self._perform(self.replica.announce(self._now(), services=services))
 
     def fits(self, services: Sequence[Service]) -> None:
         """Raise `LimitReached` unless these services could be announced."""
-        self._replica.fits(services)
+        self.replica.fits(services)
 
     def pin(self, addresses: Sequence[str]) -> None:
         """Keep these addresses connected whatever else happens, besides the nodes that are known."""
@@ -201,34 +202,34 @@ class Registry:
 
     async def readdress(self, reach: Reach) -> None:
         """Change the addresses in our record."""
-        await self._perform(self._replica.announce(self._now(), reach=reach))
+        await self._perform(self.replica.announce(self._now(), reach=reach))
 
     async def take_back(self, revoked: Sequence[Revocation]) -> None:
         """Change which of our grants are revoked, and publish it at once; raise `LimitReached` when they do not fit."""
-        await self._perform(self._replica.announce(self._now(), revoked=revoked))
+        await self._perform(self.replica.announce(self._now(), revoked=revoked))
         await self._hurry()
 
     async def stand(self, standing: Standing) -> None:
         """Change our standing, and publish it at once: draining and leaving go ahead of everything else."""
-        await self._perform(self._replica.announce(self._now(), standing=standing))
+        await self._perform(self.replica.announce(self._now(), standing=standing))
         await self._hurry()
 
     def observe(self, node: PeerId, evidence: Evidence) -> None:
         """Note what a request showed about a node."""
-        pulse, now = self._replica.pulses().get(node), self._now()
+        pulse, now = self.replica.pulses().get(node), self._now()
         # A busy node gives the same evidence a thousand times a second.
         if evidence is Evidence.ANSWERED and pulse is not None and pulse.well(now):
             return
-        self._notify(self._replica.observe(node, evidence, now))
+        self._notify(self.replica.observe(node, evidence, now))
 
     def look(self, node: PeerId) -> None:
         """Probe a node at once, because a request has been waiting for it for some time; at most once a second."""
-        if self._replica.members.look(node, self._now()):
+        if self.replica.members.look(node, self._now()):
             self._wake.set()
 
     def silent(self, node: PeerId) -> bool:
         """Return whether a node left this node's own probe unanswered, and has not answered since."""
-        return self._replica.members.silent(node)
+        return self.replica.members.silent(node)
 
     def refresh(self, node: PeerId) -> None:
         """Fetch a node's record at once, because our copy of it is outdated; at most once a second for each."""
@@ -274,13 +275,13 @@ class Registry:
                         c.peer == peer and c.direction is Direction.OUTBOUND
                         for c in self.mesh.connections()
                     )
-                    await self._perform(self._replica.meet(peer, self._now(), chosen=chosen))
+                    await self._perform(self.replica.meet(peer, self._now(), chosen=chosen))
                     self._comparing.want(peer)
                     if len(self.mesh.connections()) == 1:
                         # What was published while no peer was connected is published again.
                         await self._hurry()
                 case PeerLeft(peer):
-                    await self._perform(self._replica.part(peer, self._now()))
+                    await self._perform(self.replica.part(peer, self._now()))
                 case Offended(peer):
                     await self._admission.offence(peer)
                 case Restarted():
@@ -291,7 +292,7 @@ class Registry:
         if not self._admission.admits(via):
             return
         try:
-            effects = self._replica.receive(frame, self._now(), via=via)
+            effects = self.replica.receive(frame, self._now(), via=via)
         except LimitReached as error:
             self.counters["refused"] += 1
             log.warning("refused a record: %s", error)
@@ -303,11 +304,11 @@ class Registry:
 
     async def _answer(self, peer: PeerId, question: bytes) -> bytes:
         self._admission.require(peer)
-        await self._perform(self._replica.observe(peer, Evidence.ASKED, self._now()))
+        await self._perform(self.replica.observe(peer, Evidence.ASKED, self._now()))
         if question[:1] in (PROVE, VOUCH):
             return await self._probing.answer(question)
         try:
-            reply, effects = sync.answer(self._replica, question, self._now(), asker=peer)
+            reply, effects = sync.answer(self.replica, question, self._now(), asker=peer)
         except InvalidFrame as error:
             if not isinstance(error, UnknownKind):
                 await self._admission.offence(peer)
@@ -316,16 +317,16 @@ class Registry:
         return reply
 
     async def _hurry(self) -> None:
-        self._replica.hurry(self._now())
-        await self._perform(self._replica.tick(self._now()))
+        self.replica.hurry(self._now())
+        await self._perform(self.replica.tick(self._now()))
 
     async def _tick(self) -> None:
         while True:
             began = self._now()
-            await self._perform([*self._replica.tick(began), *self.load.say()])
+            await self._perform([*self.replica.tick(began), *self.load.say()])
             if self._keeping.stale:
                 self._keep()
-            wait = min(max(self._replica.due() - self._now(), 0.005), _GRAIN)
+            wait = min(max(self.replica.due() - self._now(), 0.005), _GRAIN)
             if (took := self._now() - began) > _LONG_TICK:
                 await asyncio.sleep(took / _TICK_SHARE)
             self._wake.clear()
@@ -339,7 +340,7 @@ class Registry:
                     "this process was stopped for %.1f s; it allows other nodes as much more time",
                     late,
                 )
-                self._replica.stalled(late, self._now())
+                self.replica.stalled(late, self._now())
 
     async def _perform(self, effects: Sequence[Effect]) -> None:
         self._notify(effects)

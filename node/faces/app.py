@@ -28,7 +28,6 @@ from node.faces.request_ids import ID, id_of
 from node.faces.request_reader import HELD, ROOM, SHARED, Room, release
 from node.lane.calls import LANE, CallHandler, LaneCall, LaneCalls
 from node.lane.request import HttpRequest, LaneRequest
-from registry.records import Standing
 
 log = logging.getLogger("modelvine.http")
 
@@ -43,7 +42,7 @@ def public_app(context: Context) -> web.Application:
     return application(
         public_routes(context),
         context.access.admit,
-        leaving=lambda: context.registry.own.standing is not Standing.SERVING,
+        leaving=context.registry.replica.is_draining,
         max_bodies_bytes=context.settings.web.max_bodies_bytes,
     )
 

@@ -123,9 +123,7 @@ class OpenAIHttp:
         """Enter with the reply to what `prepare` returned, which was sent already."""
         return self.answer(request, candidate, reply=reply)
 
-    def whole(self, candidate: Candidate, reply: Reply) -> Answer | None:
-        """Return a worker's successful JSON answer, with the model's registered name, if it has arrived in one piece."""
-        return whole_answer(candidate, reply)
+    whole = staticmethod(whole_answer)
 
     def answer(
         self,

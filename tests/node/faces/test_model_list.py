@@ -172,7 +172,7 @@ async def test_what_some_replica_takes_is_shown_where_a_worker_said_so(mesh, wor
 
 @pytest.mark.parametrize("headers", [{}, {"anthropic-version": "2023-06-01"}])
 async def test_a_long_list_comes_in_pieces_and_is_the_same_list(alone, headers):
-    replica = alone.context.registry._replica
+    replica = alone.context.registry.replica
     for number in (1, 2):
         owner = Identity(bytes([number]) * 32)
         services = [Service("p", f"m{n:04}-{number}") for n in range(SLICE)]

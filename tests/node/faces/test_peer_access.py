@@ -61,7 +61,7 @@ async def test_a_node_must_name_itself_as_its_certificate_does(mesh, worker, hop
 async def test_a_node_that_is_kept_out_is_refused_though_its_record_is_held(mesh, worker):
     await mesh.one.register(worker)
     one, two = mesh.one.context, mesh.two.context
-    one.registry._replica._guests = guests(one.peer, allow=(), deny=(two.peer,))
+    one.registry.replica._guests = guests(one.peer, allow=(), deny=(two.peer,))
     async with speaking_as(mesh.two.identity, mesh.one) as session:
         headers = {"x-modelvine-hop": two.peer}
         status, body = await told(session.post(PATH, json=CHAT, headers=headers))
@@ -88,7 +88,7 @@ async def test_a_node_that_is_kept_out_is_refused_on_a_connection_that_stands(me
     async with speaking_as(mesh.two.identity, mesh.one) as session:
         for _ in range(2):
             assert (await told(session.post(PATH, json=CHAT, headers=headers)))[0] == 200
-        one.registry._replica._guests = guests(one.peer, allow=(), deny=(two.peer,))
+        one.registry.replica._guests = guests(one.peer, allow=(), deny=(two.peer,))
         status, body = await told(session.post(PATH, json=CHAT, headers=headers))
     assert (status, body["code"]) == (403, 1010)
 
