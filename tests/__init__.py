@@ -1,4 +1,4 @@
-"""Tests of all that is here."""
+"""Tests of the whole repository."""
 
-# Before anything imports libp2p: of what that requires only a part is installed.
+# Imported before libp2p itself, of whose requirements only a part is installed.
 import registry.mesh.libp2p  # noqa: F401

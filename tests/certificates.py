@@ -1,4 +1,4 @@
-"""Certificates for tests: self-signed, for names of our own."""
+"""Certificates for tests: self-signed, for made-up names."""
 
 import datetime as dt
 from ipaddress import ip_address
@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 def write(
     folder: Path, name: str = "models.example", *, password: bytes = b"", days: float = 1
 ) -> tuple[Path, Path]:
-    """Write a certificate for a name and 127.0.0.1 that ends in so many days, and its key; return the files."""
+    """Write a certificate for a name and 127.0.0.1 that expires in so many days, and its key; return the files."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = dt.datetime.now(dt.UTC)

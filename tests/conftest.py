@@ -1,6 +1,6 @@
-"""What holds for all tests: how hard properties try, and which tests are `slow`.
+"""Settings of all tests: how many examples properties try, and which tests are `slow`.
 
-Properties try few examples at the desk, more where nobody waits; the same ones every time.
+Properties try few examples at the desk and more in CI, the same ones every time.
 """
 
 import gc
@@ -50,21 +50,21 @@ SLOW = {
 """Files and folders whose tests are `slow`, each with the reason."""
 
 BESIDE = "asyncio"
-"""The event loop that nodes do not run on: what is tried on both of them is slow on this one."""
+"""The event loop that nodes do not run on: tests that run on both loops are slow on this one."""
 
 
 COLLECT_AT = 50_000, 20, 20
-"""Python looks for garbage after 700 new objects otherwise; each test makes many, and that was a sixth of its time."""
+"""Thresholds of the garbage collector: by default it runs after 700 new objects, which took a sixth of each test's time."""
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was imported and collected out of every later search for garbage."""
+    """Exclude imported modules and collected tests from every later garbage collection."""
     gc.freeze()
     gc.set_threshold(*COLLECT_AT)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is slow."""
+    """Mark the slow tests."""
     for item in items:
         path = item.path.relative_to(ROOT).as_posix()
         loop = item.name.partition("[")[2].partition("-")[0].rstrip("]")

@@ -1,4 +1,4 @@
-"""A copy of the tree with files more, in which commands and tests run: whatever is added by a file is shown on one."""
+"""Copy of the tree with additional files, in which commands and tests run: it shows what a new file alone adds."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ COPIED = ("bench", "deploy", "docs", "node", "registry", "router", "scripts", "t
 
 
 def tree_with(copy: Path, files: dict[str, str]) -> Path:
-    """Copy the sources to an empty folder, with some files more."""
+    """Copy the sources and some additional files to an empty folder, and return it."""
     for folder in COPIED:
         ignored = shutil.ignore_patterns("__pycache__", "node_modules", ".*")
         shutil.copytree(ROOT / folder, copy / folder, ignore=ignored)

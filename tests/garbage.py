@@ -1,4 +1,4 @@
-"""What stays after it ended, until the garbage collector comes?"""
+"""Objects that stay in memory after they ended, until the garbage collector runs."""
 
 import gc
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Keep the garbage collector away."""
+    """Disable the garbage collector within the block."""
     gc.collect()
     gc.disable()
     try:
@@ -17,5 +17,5 @@ def uncollected() -> Iterator[None]:
 
 
 def living(kind: type) -> int:
-    """Count the objects of a class, garbage too."""
+    """Count the objects of a class, garbage included."""
     return sum(type(one) is kind for one in gc.get_objects())

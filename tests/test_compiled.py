@@ -1,4 +1,4 @@
-"""What a wheel has as machine code can be compiled from the sources, and without a compiler there is a wheel all the same."""
+"""Modules that a wheel has as machine code compile from the sources, and without a compiler there is still a wheel."""
 
 import ast
 import pkgutil
@@ -36,7 +36,7 @@ def test_a_module_is_adapted_and_nothing_is_left_that_mypyc_refuses(module):
 
 
 def waits(statement: ast.stmt) -> bool:
-    """Whether what follows a statement may come after an `await` in it."""
+    """Whether the code after a statement may run behind an `await` in it."""
     ends = isinstance(getattr(statement, "body", [None])[-1], (ast.Return, ast.Raise))
     return not ends and any(
         isinstance(part, (ast.Await, ast.AsyncWith, ast.AsyncFor)) for part in ast.walk(statement)
@@ -44,7 +44,7 @@ def waits(statement: ast.stmt) -> bool:
 
 
 def raises_again(handler: ast.ExceptHandler) -> bool:
-    """Whether a handler waits, and then raises what it has caught without naming it."""
+    """Whether a handler awaits, and then raises again what it has caught without naming it."""
     waited = False
     for statement in handler.body:
         if waited and isinstance(statement, ast.Raise) and statement.exc is None:
@@ -54,8 +54,8 @@ def raises_again(handler: ast.ExceptHandler) -> bool:
 
 
 @pytest.mark.parametrize("module", hook.MODULES)
-def test_what_is_raised_again_behind_an_await_is_named(module):
-    # mypyc would raise its cause, if it has one: a broken connection in place of a worker's death.
+def test_an_exception_that_is_raised_again_behind_an_await_is_named(module):
+    # For a bare `raise` mypyc raises the error's cause, if it has one: a broken connection in place of a worker's death.
     handlers = [
         part
         for part in ast.walk(ast.parse((ROOT / module).read_text()))
@@ -64,7 +64,7 @@ def test_what_is_raised_again_behind_an_await_is_named(module):
     assert [handler.lineno for handler in handlers if raises_again(handler)] == []
 
 
-def test_an_error_that_is_raised_again_without_its_name_is_found():
+def test_a_bare_raise_behind_an_await_is_found():
     source = "try: pass\nexcept OSError as error:\n    await gone()\n    raise{}\n"
     named, unnamed = (ast.parse(source.format(what)).body[0].handlers[0] for what in (" error", ""))
     assert (raises_again(named), raises_again(unnamed)) == (False, True)
@@ -99,7 +99,7 @@ class Empty:
 '''
 
 
-def test_a_constructor_that_is_written_out_takes_and_makes_the_same():
+def test_a_written_out_constructor_behaves_like_the_one_of_the_dataclass():
     (plain, made) = ({}, {})
     exec(SAMPLE, plain)
     exec(hook.adapted(SAMPLE), made)
@@ -133,7 +133,7 @@ def other():
 """
 
 
-def test_constants_are_called_so_and_nothing_else_is():
+def test_constants_are_marked_as_final_and_nothing_else_is():
     made = hook.with_constants(CONSTANTS).splitlines()
     assert made[1:3] == ["from typing import Final", "import re"]
     changed = [line for line in made if line not in CONSTANTS.splitlines()]
@@ -141,7 +141,7 @@ def test_constants_are_called_so_and_nothing_else_is():
     assert hook.with_constants("\n".join(made)) == "\n".join(made)
 
 
-def test_what_is_compiled_stands_beside_the_sources(monkeypatch):
+def test_compiled_modules_stand_beside_the_sources_in_a_wheel(monkeypatch):
     def compiled(root, place):
         assert root == ROOT
         made = place / "router/ledger.cpython-311-x86_64-linux-gnu.so"
@@ -175,7 +175,9 @@ def test_without_a_compiler_a_wheel_has_the_sources_alone_and_says_so(monkeypatc
         ("cat", "/nowhere", "apt install python3-dev"),
     ],
 )
-def test_what_the_machine_lacks_is_named(monkeypatch, tmp_path, compiler, include, advice):
+def test_the_error_names_the_package_that_the_machine_lacks(
+    monkeypatch, tmp_path, compiler, include, advice
+):
     monkeypatch.setenv("CC", compiler)
     if include:
         monkeypatch.setattr(hook.sysconfig, "get_path", lambda _: include)
@@ -189,7 +191,7 @@ def test_an_editable_install_runs_the_sources(monkeypatch):
 
 
 def written_by_pydantic():
-    """All classes in what pydantic reads or writes here."""
+    """Yield all classes that pydantic reads or writes here."""
     for package in (node, registry, router):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if found.name.endswith("__main__"):
@@ -212,7 +214,7 @@ def classes_in(schema):
             yield from classes_in(one)
 
 
-def test_pydantic_writes_nothing_that_is_compiled():
+def test_no_class_that_pydantic_reads_or_writes_is_compiled():
     kinds = set(written_by_pydantic())
     assert LogLine in kinds
     modules = {module.removesuffix(".py").replace("/", ".") for module in hook.MODULES}

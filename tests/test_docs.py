@@ -1,4 +1,4 @@
-"""The documentation tells the truth: what can be checked against the code is."""
+"""Checks of the documentation against the code."""
 
 import ast
 import hashlib
@@ -52,7 +52,7 @@ def pins(lock: Path) -> dict[str, str]:
 
 
 def test_compose_builds_each_image_once():
-    """A build in an anchor would be one for each service that takes it."""
+    """A `build` in an anchor would be repeated for each service that uses the anchor."""
     parts, services = (ROOT / "compose.yaml").read_text().split("\nservices:\n")
     built = re.findall(r"image: (\S+:local)\n    build:", services)
     assert sorted(built) == sorted(set(re.findall(r"image: (\S+:local)\n", parts + services)))
@@ -98,7 +98,7 @@ def test_every_link_to_a_file_leads_somewhere(page):
 
 
 def anchors(page: Path) -> set[str]:
-    """Return what may stand after `#` in a link to a page: its headings, as forges write them."""
+    """Return what may stand after `#` in a link to a page: its headings, in the form that forges give them."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -135,7 +135,7 @@ def named_tests(page: Path) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def names_in(paths: list[str]) -> str:
-    """Return the texts of some tests and of what they import, where their names and those of their cases stand."""
+    """Return the texts of some tests and of what they import, which hold the names of tests and cases."""
     texts = [file.read_text() for path in paths for file in files_at(path)]
     imported = {
         name for text in texts for name in re.findall(r"^from (tests[\w.]+)", text, re.MULTILINE)
@@ -172,7 +172,7 @@ def test_gossip_is_set_as_the_protocol_says():
     )
     given = {word.arg: ast.unparse(word.value) for word in call.keywords if word.arg}
     given["heartbeat_interval"] = str(host.HEARTBEAT)
-    # This one stands in a sentence of its own.
+    # The page has this one in a sentence of its own.
     assert "/meshsub/1.1.0" in given.pop("protocols")
     assert told == given
 
@@ -193,7 +193,7 @@ def test_every_limit_names_the_counter_that_metrics_shows():
     rows = [row.split(" | ") for row in section(PROTOCOL, "limits").splitlines()[2:]]
     uncounted = {what for what, _, counters in rows if "`" not in counters}
     assert uncounted == {
-        # What a node does itself is no refusal.
+        # Limits on what a node does itself refuse nothing.
         "| comparisons for newer records that a connected node claims; that all others claim",
         "| dials to a host without a known node",
         "| streams of one connection",

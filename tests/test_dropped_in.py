@@ -62,7 +62,7 @@ def test_the_page_has_one_file_for_the_dialect_and_one_for_its_stub() -> None:
     assert len(FILES[DIALECT].splitlines()) <= 90
 
 
-def test_a_chat_and_a_stream_go_through_it(tree: Path) -> None:
+def test_a_chat_and_a_stream_go_through_the_dialect(tree: Path) -> None:
     asked = held_to(tree, "tests/router/dialects/exercise.py")
     assert asked.returncode == 0, asked.stdout
     assert "16 passed" in asked.stdout  # on both event loops
@@ -74,21 +74,21 @@ def test_the_dialect_is_held_to_the_contract(tree: Path) -> None:
     assert held.returncode == 0, held.stdout
     file = tree / DIALECT
     law = f"{contract}::test_a_worker_that_dies_in_mid_stream_never_ends_it_silently"
-    # The first event would be its last.
+    # With this change the first event ends the stream.
     file.write_text(FILES[DIALECT].replace("over=why is not None", "over=True"))
     refused = held_to(tree, "-k", "parrot", law)
     file.write_text(FILES[DIALECT])
     assert refused.returncode == 1, refused.stdout
 
 
-def test_the_tables_of_the_pages_have_it(tree: Path) -> None:
+def test_the_tables_of_the_pages_list_the_dialect(tree: Path) -> None:
     written = run(tree, "scripts/tables.py", "--write")
     page = (tree / "docs/dialects.md").read_text()
     assert "| `POST /say` | chats, whole and in streams | none |" in page, written.stderr
     assert "Parrot: chat" in page
 
 
-def test_the_laws_over_the_code_hold_with_both(tree: Path) -> None:
+def test_the_laws_over_the_code_hold_with_the_dialect_and_the_policy(tree: Path) -> None:
     run(tree, "scripts/tables.py", "--write")
     laws = ("tests/test_architecture.py", "tests/test_docs.py", "tests/test_seeds.py")
     kept = held_to(tree, "-k", "file or generated or endpoint or protocol", *laws)

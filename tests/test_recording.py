@@ -41,7 +41,7 @@ def test_long_waits_are_shortened_and_short_ones_are_as_long_as_they_were():
     assert [round(at, 2) for at, _ in paced] == [0.5, 2.0, 2.5]
 
 
-def test_the_last_frame_stands_where_nothing_moves():
+def test_the_last_frame_is_shown_where_reduced_motion_is_preferred():
     picture = recording.svg(shown((1.0, "gone"), (2.0, "\r\x1b[Kstays <&>")), 2.0)
     texts = {text.text: text.get("class") for text in ET.fromstring(picture).iter(f"{SVG}text")}
     assert "gone" in texts["gone"].split()

@@ -1,4 +1,4 @@
-"""Every RPC and endpoint of each specification is spoken of, by the dialect and by the face of its protocol, and no other is."""
+"""Every RPC and endpoint of each specification is listed by the dialect and the face of its protocol, and no other is."""
 
 import pytest
 
@@ -14,13 +14,15 @@ SPOKEN_OF = [
 
 
 @pytest.mark.parametrize(("protocol", "endpoints"), SPOKEN_OF)
-def test_every_endpoint_is_spoken_of_and_no_other(protocol: str, endpoints: dict[str, str]) -> None:
+def test_every_endpoint_of_a_specification_is_listed_and_no_other(
+    protocol: str, endpoints: dict[str, str]
+) -> None:
     assert set(SEEDS[protocol]) - set(endpoints) == set(), "missing"
     assert set(endpoints) - set(SEEDS[protocol]) == set(), "not in the specification"
     assert all(endpoints.values())
 
 
-def test_every_dialect_speaks_of_its_endpoints() -> None:
+def test_every_dialect_lists_its_endpoints() -> None:
     silent = [p for p, module in dialects.of_dialects().items() if "ENDPOINTS" not in vars(module)]
     assert silent == []
 
@@ -30,7 +32,7 @@ def test_no_specification_names_an_endpoint_twice() -> None:
     assert [len(names) for names in SEEDS.values()] == [6, 9, 28, 17, 3]
 
 
-def test_an_endpoint_that_nobody_serves_yet_says_so() -> None:
+def test_an_endpoint_without_a_dialect_or_face_is_listed_as_not_yet_served() -> None:
     assert {"openai", "tgi", "llama_stack"} <= set(dialects.of_dialects())
     for protocol in SEEDS:
         *_, last = dialects.endpoints(protocol)

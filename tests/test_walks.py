@@ -23,18 +23,18 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text()
 PACKAGES = tuple(f"{ROOT / package}/" for package in ("node", "registry", "router"))
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
 HTTP = ("node/connections.py", "node/heads.py", "node/listeners.py")
-"""The HTTP server, which is not counted: what walks is what happens between the handler and the worker."""
+"""The HTTP server, which is not counted: a walk is what happens between the handler and the worker."""
 
 ROOMS, CALLS = 61, 296
-"""Bounds of a warm chat: rooms that it enters, and calls from the handler to the end of the answer.
+"""Bounds of a warm chat: rooms (modules) that it enters, and calls from the handler to the end of the answer.
 
-Calls are some twenty fewer where the answer is not learnt from: one in 10 ms is. Fifteen are looks at the hash of a service.
+Calls are some twenty fewer where nothing is learnt from the answer: one in 10 ms is. Fifteen read the hash of a service.
 """
 
 
 @dataclass
 class Walk:
-    """Rooms as they were entered, one after the other, and how many calls there were."""
+    """Rooms in the order in which they were entered, and the number of calls."""
 
     calls: int = 0
     steps: list[str] = field(default_factory=list)
@@ -54,14 +54,14 @@ class Walk:
                 self.steps.append(room)
 
     def goes_through(self, rooms: list[str]) -> None:
-        """Hold that these rooms are entered in this order, whatever lies between."""
+        """Check that these rooms are entered in this order, whatever lies between."""
         steps = iter(self.steps)
         for room in rooms:
             assert any(step.startswith(room) for step in steps), (room, self.steps)
 
 
 async def walked(work: Callable[[], Awaitable[object]]) -> Walk:
-    """Follow what one task of this event loop makes all others do."""
+    """Record every call in the event loop's thread while `work` runs, whichever task makes it."""
     walk = Walk()
     sys.setprofile(walk.see)
     try:
@@ -72,7 +72,7 @@ async def walked(work: Callable[[], Awaitable[object]]) -> Walk:
 
 
 def named(title: str) -> list[str]:
-    """The rooms of one line, as the page has them."""
+    """Return the rooms of one path, as the page has them."""
     section = PAGE.partition(f"**{title}.**")[2].partition("\n\n\n")[0]
     rows = re.findall(r"^\| \d+ \| (.*?) \|", section, re.MULTILINE)
     numbers = re.findall(r"^\| (\d+) \|", section, re.MULTILINE)
@@ -82,14 +82,14 @@ def named(title: str) -> list[str]:
 
 @asynccontextmanager
 async def two_nodes() -> AsyncIterator[Running]:
-    """The first of two nodes that know each other: what it publishes walks on at the second."""
+    """Run two nodes that know each other and yield the first; what it publishes goes on at the second."""
     world = World(MemoryNet())
     async with node(world) as one, node(world) as two:
         await until(lambda: two.context.peer in one.context.registry.catalog.held)
         yield one
 
 
-async def test_a_warm_chat_walks_the_line_of_the_page() -> None:
+async def test_a_warm_chat_takes_the_path_that_the_page_describes() -> None:
     async with two_nodes() as served, running() as worker, running() as other:
         await served.register(worker)
         await served.register(other, project="q")
@@ -100,7 +100,7 @@ async def test_a_warm_chat_walks_the_line_of_the_page() -> None:
                 await response.read()
 
         await chat()
-        # Heartbeats walk too now and then: the shortest of several walks is the chat alone.
+        # Heartbeats are recorded too now and then: the shortest of several walks is the chat alone.
         walk = min([await walked(chat) for _ in range(15)], key=lambda walk: walk.calls)
     walk.goes_through(named("A chat completion"))
     print(f"{len(walk.rooms)} rooms, {walk.calls} calls, {len(walk.steps)} changes of room")  # noqa: T201
@@ -108,7 +108,7 @@ async def test_a_warm_chat_walks_the_line_of_the_page() -> None:
     assert walk.calls <= CALLS
 
 
-async def test_a_stream_walks_the_line_of_the_page() -> None:
+async def test_a_stream_takes_the_path_that_the_page_describes() -> None:
     async with two_nodes() as served, running() as worker:
         await served.register(worker)
 
@@ -124,7 +124,7 @@ async def test_a_stream_walks_the_line_of_the_page() -> None:
     walk.goes_through(named("A stream"))
 
 
-async def test_a_registration_walks_the_line_of_the_page() -> None:
+async def test_a_registration_takes_the_path_that_the_page_describes() -> None:
     async with two_nodes() as served, running() as worker:
 
         async def register() -> None:
@@ -136,5 +136,5 @@ async def test_a_registration_walks_the_line_of_the_page() -> None:
 
 
 @pytest.mark.parametrize("title", ["A chat completion", "A registration"])
-def test_the_page_has_the_lines(title: str) -> None:
+def test_the_page_describes_the_paths(title: str) -> None:
     assert len(named(title)) >= 5

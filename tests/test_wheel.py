@@ -1,4 +1,4 @@
-"""What is handed to strangers: the wheel, and the versions of Python that it is promised for."""
+"""What users install: the wheel, and the versions of Python that it is promised for."""
 
 import sys
 import tomllib
@@ -18,7 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The names of the files in the wheel."""
     folder = tmp_path_factory.mktemp("wheel")
-    # What is compiled takes a minute; `make pythons` looks at it.
+    # To compile takes a minute; `make pythons` checks the compiled modules.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HATCH_BUILD_NO_HOOKS", "1")
         (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
@@ -45,7 +45,7 @@ def test_the_wheel_holds_every_module_and_nothing_but_the_packages(names: set[st
     }
 
 
-def test_the_wheel_holds_the_page_and_the_licences_of_what_it_loads(names: set[str]) -> None:
+def test_the_wheel_holds_the_console_and_the_licences_of_what_it_loads(names: set[str]) -> None:
     static = ROOT / "node/faces/console/static"
     files = {str(path.relative_to(ROOT)) for path in static.rglob("*") if path.is_file()}
     assert any(name.endswith("uplot/LICENSE") for name in files)
@@ -68,5 +68,5 @@ def test_an_interpreter_that_is_not_there_is_not_found() -> None:
     assert pythons.look_for("3.999") is None
 
 
-def test_what_runs_these_tests_is_promised() -> None:
+def test_the_python_that_runs_these_tests_is_promised() -> None:
     assert f"{sys.version_info.major}.{sys.version_info.minor}" in pythons.promised()

@@ -1,4 +1,4 @@
-"""What does a client see that asks on through a fault? Each request, its answer, and how long that took."""
+"""Client that keeps sending requests through a fault: each request, its answer, and how long that took."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ UNTIL_GIVEN_UP = 31.0
 """Seconds."""
 
 UNANSWERED = 0
-"""What stands for the status of a request that the client gave up after 30 s."""
+"""Status noted for a request that the client gave up after 30 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Asking:
-    """A client that asks one node for one model again and again, without waiting for the last answer."""
+    """A client that asks one node for one model again and again, without waiting for the previous answer."""
 
     client: Client
     node: Node
@@ -47,7 +47,7 @@ class Asking:
                 await asyncio.sleep(self.every)
 
     def end(self) -> None:
-        """Ask no more."""
+        """Send no more requests."""
         self._ended.set()
 
     async def _ask(self) -> None:
@@ -61,7 +61,8 @@ class Asking:
     def check(self, what: str, *, since: float, routed_round: float = UNTIL_GIVEN_UP) -> None:
         """Check that every request was answered, and show figures.
 
-        But for a few by chance none took `routed_round` seconds, and none was slow that was sent so long after the fault.
+        Apart from a few by chance, none took more than `routed_round` seconds, and none sent later than that after the
+        fault was slow.
         """
         failed = [asked for asked in self.asked if asked.seen.status != 200]
         seconds = [asked.seen.seconds for asked in self.asked]
@@ -86,7 +87,7 @@ class Asking:
 async def watch(
     client: Client, nodes: Sequence[Node], changes: list[tuple[float, str, str]], *, seconds: float
 ) -> None:
-    """Note each change of who is alive, doubted or gone in the eyes of each node."""
+    """Note each change of a node's state (alive, doubted, gone) in the view of each node."""
     names = {node.peer: node.name for node in nodes}
     before: dict[tuple[str, str], str] = {}
     ends = time.monotonic() + seconds

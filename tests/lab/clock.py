@@ -1,6 +1,6 @@
-"""What does a machine think the time is? A process with a wall clock of its own, which jumps when it is told to.
+"""Wall clock of a simulated machine: a process with a clock of its own, which jumps when it is told to.
 
-Python's own idea of the time would not be enough: OpenSSL asks libc, too. `python -m tests.lab.clock LIBRARY FILE MODULE
+To change Python's own time would not be enough: OpenSSL asks libc, too. `python -m tests.lab.clock LIBRARY FILE MODULE
 ARGUMENTS` runs a module by such a clock; the process stays the one that was started.
 """
 
@@ -34,7 +34,7 @@ class Clock:
             subprocess.run(["cc", "-shared", "-fPIC", "-O1", *output, str(_SOURCE)], check=True)
 
     def jump(self, ahead: int) -> None:
-        """Be so many seconds ahead from now on."""
+        """Set the clock `ahead` seconds ahead of the real one from now on."""
         with self._file.open("r+b") as file:
             file.write(struct.pack("=q", ahead))
 

@@ -1,4 +1,4 @@
-"""What do the tests of the lab share? A network of six hosts for one module, five nodes on it, a client that sits on any."""
+"""Fixtures of the lab: a network of six hosts for each module, five nodes on it, a client that asks from any host."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 
@@ -12,7 +12,7 @@ from tests.swarm.nodes import Node
 
 @pytest.fixture(scope="session")
 def possible() -> None:
-    """Say in one line why nothing of this can run here, where it cannot."""
+    """Skip the lab's tests where they cannot run, with the reason in one line."""
     if lacking := missing():
         pytest.skip(f"THE LAB SUITE DOES NOT RUN: it needs {lacking}")
 
@@ -54,7 +54,7 @@ def workers(lab: Lab, started: list[Node]) -> dict[int, str]:
 async def five(
     lab: Lab, network: Network, started: list[Node], workers: dict[int, str], client: Client
 ) -> AsyncIterator[list[Node]]:
-    """The five, with all faults ended and everybody held for alive."""
+    """The five nodes, with all faults ended and each node alive in every view."""
     await _well(lab, network, started)
     await client.met(started, within=30)
     await client.agreed(started, within=30)

@@ -1,8 +1,8 @@
-"""How long is a packet on its way? Few kernels here have netem, so a process of ours holds each packet for a while.
+"""Delay of packets in the lab. Few kernels here have netem, so a process of ours holds each packet for a while.
 
-The bridge shows every IPv4 packet to a queue of netfilter, and what waits there is let go by its number when its time has
-come. In each direction between two hosts order is kept. `python -m tests.lab.delay NAMESPACE MS JITTER` runs until its
-standard input ends; what it holds then goes on at once.
+The bridge passes every IPv4 packet to a netfilter queue, and a waiting packet is released by its number when its time has
+come. Between two hosts the order is kept in each direction. `python -m tests.lab.delay NAMESPACE MS JITTER` runs until its
+standard input ends; the packets that it holds then go on at once.
 """
 
 import heapq
@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 MOST_HELD = 16_384
-"""Packets; the kernel drops what comes while so many wait, as a full router does."""
+"""Packets; the kernel drops further ones while so many wait, as a full router does."""
 
 _NETLINK_NETFILTER, _SOL_NETLINK, _NO_ENOBUFS = 12, 270, 5
 _SO_RCVBUFFORCE, _BUFFER = 33, 8 << 20
@@ -60,12 +60,12 @@ class Delay:
 
 
 class Queue:
-    """Netfilter's queue 0: who goes from where to where, and who may go on."""
+    """Netfilter's queue 0: tells the number and direction of each packet that arrives, and releases packets."""
 
     def __init__(self) -> None:
         self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)
         self.socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
-        # A burst that did not fit is lost like any packet, and no reason to stop.
+        # A burst that does not fit is lost like any packet, and no reason to stop.
         self.socket.setsockopt(_SOL_NETLINK, _NO_ENOBUFS, 1)
         self.socket.bind((0, 0))
         self._tell(_CONFIGURE, _attribute(1, struct.pack("!BBH", _BIND, 0, 0)))

@@ -1,13 +1,13 @@
-"""Peers that mean no good: they take part in the mesh with our own library, and say what they must not.
+"""Hostile peers: they take part in the mesh with our own library, and send what they must not.
 
-One hears everything and does no harm. What is said is said by others that come for it, a few offences each: a node cuts off
-whoever goes on and on, and then nothing arrives any more. It reads one command a line and answers each with one line of
-JSON: `python -m tests.lab.hostile LISTEN NODE...`.
+One peer hears everything and does no harm. Other peers join to send the bad frames, a few offences each: a node cuts off a
+peer that goes on and on, and then nothing arrives any more. The process reads one command a line and answers each with one
+line of JSON: `python -m tests.lab.hostile LISTEN NODE...`.
 
     forge PEER     records in the name of a node, with another key, another body, a later version
-    bad NUMBER     records with signatures that nobody made
-    replay         every frame that was heard until it was asked for the first time, again
-    flood NUMBER   records of as many identities, each properly signed
+    bad NUMBER     records with made-up signatures
+    replay         every frame again that was heard until the first replay
+    flood NUMBER   records of that many identities, each properly signed
 """
 
 import asyncio
@@ -39,10 +39,10 @@ _AT_ONCE = 4
 """Identities that take part at one time."""
 
 _SETTLE = 1.0
-"""Seconds after which gossip to those that were dialled flows: a heartbeat of gossipsub."""
+"""Seconds until gossip to the dialled nodes flows: a heartbeat of gossipsub."""
 
 _MOST_REPLAYED = 160
-"""An address may begin some hundred connections in a minute, and each identity needs one."""
+"""Frames. An address may open some hundred connections in a minute, and each identity needs one."""
 
 _FRAME = struct.Struct(">fI")
 _KEY = slice(2, 34)
@@ -50,7 +50,7 @@ _SIGNATURE = slice(34, wire.HEADER_BYTES)
 
 
 class Hostile:
-    """Hears everything and remembers it; has others say anything, by gossip and in comparisons alike."""
+    """Peer that hears and remembers everything, and has other peers send frames, by gossip and in comparisons alike."""
 
     def __init__(self, listen: str, *nodes: str) -> None:
         self._elsewhere = listen.rpartition("/")[0] + "/0"
@@ -85,13 +85,13 @@ class Hostile:
         elif verb == "bad":
             frames = [_broken(_record(Identity(os.urandom(32)))) for _ in range(int(argument))]
         else:
-            # The oldest, since what they say was withdrawn after.
+            # The oldest frames, since the models in them were withdrawn later.
             self._captured = self._captured or self._heard[:_MOST_REPLAYED]
             frames = self._captured
         return await self._each([frames[at : at + _EACH] for at in range(0, len(frames), _EACH)])
 
     def _forgeries(self, victim: str) -> Iterable[bytes]:
-        """Yield frames that say the victim's next twenty words, each with three wrong signatures."""
+        """Yield forgeries of the victim's next twenty records, each with three wrong signatures."""
         words = map(wire.decode, self._heard)
         *_, last = (w for w in words if isinstance(w, Signed) and w.record.node == victim)
         key, signature = last.frame[_KEY], last.frame[_SIGNATURE]
@@ -105,7 +105,7 @@ class Hostile:
                 yield ours[:2] + key + wrong + body
 
     async def _flood(self, identities: int) -> dict[str, int]:
-        """Push records by as many peers as it takes for all to be let in."""
+        """Push records through as many peers as it takes to get all of them in."""
         frames = [_record(Identity(os.urandom(32))) for _ in range(identities)]
         parts = [frames[at : at + AT_ONCE] for at in range(0, len(frames), AT_ONCE)]
         return await self._each(parts, together=True)
@@ -113,7 +113,7 @@ class Hostile:
     async def _each(
         self, parts: Sequence[list[bytes]], *, together: bool = False
     ) -> dict[str, int]:
-        """Have each part said by a peer of its own; return what was said and what came of it."""
+        """Send each part through a peer of its own; return what was sent and what came of it."""
         said: Counter[str] = Counter(identities=len(parts), frames=sum(map(len, parts)))
         rest = iter(parts)
 
@@ -128,7 +128,7 @@ class Hostile:
         return dict(said)
 
     async def _say(self, mesh: LibP2PMesh, frames: list[bytes], *, together: bool) -> Counter[str]:
-        """Push frames into every neighbour's registry, all together or publish them and push each alone."""
+        """Push frames to every neighbour, all in one push; or publish them, and push each alone."""
         said: Counter[str] = Counter(pushes_taken=0, pushes_refused=0)
         if not together:
             await asyncio.sleep(_SETTLE)
@@ -172,7 +172,7 @@ def _broken(frame: bytes) -> bytes:
 
 
 async def _agree(_peer: str, question: bytes) -> bytes:
-    """Hold the same as whoever compares; nonsense would be an offence, and nothing a reason to be doubted."""
+    """Answer each comparison with "equal": nonsense would be an offence, and silence a reason for doubt."""
     return EQUAL if question.startswith(b"c") else b""
 
 

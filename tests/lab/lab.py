@@ -1,4 +1,4 @@
-"""Which nodes run on which host? Real processes, one node to a host, that are frozen, killed and started again."""
+"""Nodes of the lab: real processes, one node to a host, that are frozen, killed and started again."""
 
 import asyncio
 import random
@@ -44,13 +44,13 @@ class Lab:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # No farewells: they would wait for hosts that are cut off, and a frozen process hears nothing.
+        # No graceful stop: it would wait for hosts that are cut off, and a frozen process does not react.
         for process in self._processes:
             process.kill()
         self._stages.__exit__(kind, error, trace)
 
     def mesh_address(self, host: int) -> str:
-        """Return where others dial the node of a host, which need not have been started ever."""
+        """Return the mesh address of a host's node, which need not have been started yet."""
         folder = self._folder(host)
         secret_files.make_private_directory(folder)
         peer = identity.load_or_create(folder).peer
@@ -70,7 +70,7 @@ class Lab:
             f"--listen=/ip4/{listen or self.network.address(host)}/tcp/{MESH_PORT}",
             f"--data-dir={self._folder(host)}",
             "--profile=lan",
-            "--no-mdns",  # whom a node knows is what the tests are about
+            "--no-mdns",  # which nodes a node knows is what the tests are about
         )
         dialled = [f"--bootstrap={self.mesh_address(other)}" for other in known if other != host]
         command = self.command(host, "node", "up", *place, *dialled, *options)
@@ -85,7 +85,7 @@ class Lab:
             return list(pool.map(self.start, hosts))
 
     def worker(self, host: int, *arguments: str) -> str:
-        """Run a worker on a host, and return where that host's node reaches it."""
+        """Run a worker on a host, and return the URL at which that host's node reaches it."""
         command = self.command(host, "tests.swarm.worker_process", *arguments)
         return self._run(f"worker{host}", *command).fields["url"]
 
@@ -99,7 +99,7 @@ class Lab:
         node.actor.process.wait(STOP_WITHIN)
 
     def freeze(self, node: Node) -> None:
-        """Stop a node in its tracks: connections to it stand, and nothing answers."""
+        """Suspend a node: connections to it stay open, and nothing answers."""
         node.actor.process.send_signal(signal.SIGSTOP)
 
     def thaw(self, node: Node) -> None:
@@ -138,6 +138,6 @@ async def connected(network: Network) -> AsyncIterator[Client]:
 
 
 async def view_without(client: Client, nodes: Sequence[Node], peer: str) -> bool:
-    """Whether none of these nodes holds a peer for live."""
+    """Whether a peer is in the live view of none of these nodes."""
     views = await asyncio.gather(*map(client.states, nodes))
     return all(peer not in view for view in views)

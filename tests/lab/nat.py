@@ -1,6 +1,6 @@
-"""Which hosts are hidden? Some sit behind routers of their own that translate addresses and let nobody in.
+"""Network with hidden hosts: some sit behind routers of their own that translate addresses and let no connection in.
 
-A router keeps the ports of what it sends out where they are free, and takes in answers alone: the NAT of most homes.
+A router keeps the source ports of packets where they are free, and lets in answers only: the NAT of most homes.
 """
 
 from collections.abc import Iterable
@@ -66,7 +66,7 @@ class NatNetwork(Network):
         _run("ip", "netns", "exec", router, "nft", "-f", "-", given=_RULES)
 
     def _lead_nowhere(self, namespace: str) -> None:
-        # As in the wide world, a packet to an address that nobody has gets no answer at all.
+        # As on the Internet, a packet to an address that no host has gets no answer at all.
         to = ("lladdr", "02:00:00:00:00:fe", "dev", "eth0", "nud", "permanent")
         _run("ip", "-n", namespace, "neighbor", "add", _NOWHERE, *to)
         _run("ip", "-n", namespace, "route", "add", "default", "via", _NOWHERE)

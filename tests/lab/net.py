@@ -1,7 +1,7 @@
-"""What lies between the nodes? Hosts in network namespaces, joined by one bridge, and the faults between them.
+"""Network of the lab: hosts in network namespaces, joined by one bridge, and the faults between them.
 
 Every interface lives inside a namespace of ours, so this machine's own network is never touched. A keeper process undoes
-everything once we are gone, however we went; what even it could not undo is swept at the next start.
+everything once the lab's process is gone, however it ended; what is left even then is swept at the next start.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ _KEEPER_WITHIN = 30.0
 
 _TOOLS = (("ip", "iproute2"), ("nft", "nftables"), ("iptables", "iptables"))
 _QUEUED = ("-j", "NFQUEUE", "--queue-num", "0", "--queue-bypass")
-"""For `Delay`. nftables has no queue on every kernel; iptables has, and packets pass where nobody holds them."""
+"""For `Delay`. nftables does not have queues on every kernel, iptables does; packets pass where no process holds the queue."""
 
 _BRIDGED = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 """Whether iptables sees what a bridge passes on."""
@@ -41,7 +41,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class LabError(Exception):
-    """A command of the lab failed; the text holds the command and what it said."""
+    """A command of the lab failed; the text holds the command and its output."""
 
 
 def missing() -> str:
@@ -72,7 +72,7 @@ class Network:
 
     def __enter__(self) -> Self:
         sweep()
-        # First of all, so that a half-built network is undone as well. Its standard input ends with us.
+        # Started first, so that a half-built network is undone as well. Its standard input ends with this process.
         self._keeper = subprocess.Popen(
             [sys.executable, "-m", "tests.lab.net", str(self._owner)],
             stdin=subprocess.PIPE,
@@ -98,15 +98,15 @@ class Network:
         return f"{PREFIX}-{self._owner}-{host}"
 
     def address(self, host: int) -> str:
-        """Return where other hosts reach this one."""
+        """Return the address at which other hosts reach a host."""
         return f"10.77.0.{host}"
 
     def own_address(self, host: int) -> str:
-        """Return an address that only processes on this very host reach, and which tells the host."""
+        """Return an address that only processes on the host itself reach; its last number is the host's."""
         return f"127.77.0.{host}"
 
     def socket_to(self, address: str, family: int, kind: int, protocol: int) -> socket.socket:
-        """Make a socket on the host that an address belongs to: a client sits on the machine of the node that it asks."""
+        """Make a socket on the host that an address belongs to: a client asks each node from that node's machine."""
         return self.socket_on(int(address.rpartition(".")[2]), family, kind, protocol)
 
     def socket_on(self, host: int, family: int, kind: int, protocol: int) -> socket.socket:
@@ -138,7 +138,7 @@ class Network:
         self._apply()
 
     def delay(self, ms: float, *, jitter: float = 0.0) -> None:
-        """Keep every packet so many milliseconds on its way, in each direction, give or take `jitter`."""
+        """Delay every packet by so many milliseconds, in each direction, give or take `jitter`."""
         self._delay.close()
         if ms:
             core = self.namespace(_CORE)
@@ -186,7 +186,7 @@ class Network:
         """Replace all rules by the ones that hold now, in one transaction."""
         rules = [f'iifname "h{a}" oifname "h{b}" drop' for a, b in sorted(self._cut)]
         if self._lost:
-            # A lost question for a hardware address would cost a second: that is not the loss we mean.
+            # IPv4 alone: a lost ARP question would cost a second, which is not the loss that is meant.
             share = f"numgen random mod 100000 < {min(round(self._lost * 1000), 99_999)}"
             rules.append(f"ether type ip {share} drop")
         body = "\n".join(rules)
@@ -260,7 +260,7 @@ def _run(*command: str, given: str = "") -> str:
 
 
 def _keep(owner: int) -> None:
-    """Wait until whoever started us is gone, then undo what it made."""
+    """Wait until the process that started this one is gone, then undo what it made."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     sys.stdin.buffer.read()

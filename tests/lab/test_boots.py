@@ -1,4 +1,4 @@
-"""What do machines make of being switched on? Any order will do, and a power cut loses nothing that was acknowledged."""
+"""Machines that are switched on: nodes meet in any order, and a power cut loses nothing that was acknowledged."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ POWER_CUTS = 50 if os.environ.get("LAB_LONG") else 10
 NOWHERE = "http://127.0.0.1:9/v1"
 
 ROUTABLE = 3.0
-"""Seconds until a node that is back is asked by others."""
+"""Seconds until other nodes route requests to a node that is back."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def booted() -> dict[str, Node]:
 
 @pytest.fixture
 async def five(lab: Lab, booted: dict[str, Node]) -> AsyncIterator[list[Node]]:
-    """Five nodes that were switched on in any order, the one that all the others know last."""
+    """Five nodes that were switched on in any order, last the one that all the others know."""
     if not booted:
         order = any_order(range(1, 6), last=1)
         show("switched on", order=" ".join(map(str, order)))
@@ -95,7 +95,7 @@ async def test_a_node_that_loses_power_again_and_again_keeps_its_name_and_its_mo
 async def _register_until_it_dies(
     client: Client, node: Node, turn: int, acknowledged: set[str]
 ) -> None:
-    """Register one model after the other; note those that the node said were kept."""
+    """Register one model after the other; note those that the node acknowledged."""
     for number in range(1000):
         model = f"kept-{turn}-{number}"
         row = {"project": "kept", "model": model, "api": NOWHERE, "type": 0}
@@ -109,7 +109,7 @@ async def _register_until_it_dies(
 
 
 async def _routed(client: Client, asked: Node, by: Node) -> float:
-    """Ask another node until the answer comes from this one; return the seconds."""
+    """Ask `asked` until the answer comes from `by`; return the seconds."""
     began = time.monotonic()
     while True:
         seen = await client.chat(asked, "kept")

@@ -1,4 +1,4 @@
-"""What if clocks are wrong? An hour ahead, an hour behind, or jumping: nobody notices, and a lost disk is no trap."""
+"""Wrong clocks, an hour ahead, an hour behind, or jumping: they have no effect, even where a disk was lost as well."""
 
 import asyncio
 import time
@@ -48,7 +48,7 @@ async def _ahead(client: Client, node: Node) -> float:
         return parsedate_to_datetime(response.headers["Date"]).timestamp() - time.time()
 
 
-async def test_nodes_whose_clocks_are_an_hour_wrong_are_nodes_like_others(
+async def test_nodes_with_clocks_an_hour_off_meet_list_and_route_as_usual(
     started: list[Node], workers: list[str], client: Client
 ) -> None:
     met = await client.met(started, within=30)
@@ -64,7 +64,7 @@ async def test_nodes_whose_clocks_are_an_hour_wrong_are_nodes_like_others(
     show("an hour wrong", met=met, listed=listed, digests_equal=equal)
 
 
-async def test_a_clock_that_jumps_while_a_node_runs_harms_nobody(
+async def test_a_clock_that_jumps_while_its_node_runs_disturbs_no_node_and_no_request(
     started: list[Node], clocks: dict[int, Clock], client: Client
 ) -> None:
     await client.met(started)
@@ -96,7 +96,7 @@ async def test_a_clock_that_jumps_while_a_node_runs_harms_nobody(
     await client.agreed(started)
 
 
-async def test_a_node_that_lost_its_disk_and_whose_clock_is_behind_still_gets_its_word_through(
+async def test_a_node_that_lost_its_disk_and_runs_an_hour_behind_still_replaces_its_old_record(
     started: list[Node],
     clocks: dict[int, Clock],
     workers: list[str],
@@ -104,7 +104,7 @@ async def test_a_node_that_lost_its_disk_and_whose_clock_is_behind_still_gets_it
     client: Client,
 ) -> None:
     others = started[:2]
-    # Host 4's clock is right in its first life, so its next word seems an hour older than its last.
+    # Host 4's clock is right in its first run, so its next record seems an hour older than its last.
     first = await asyncio.to_thread(lab.start, 4)
     await client.met([*others, first])
     await client.register(first, "old", ["before"], NOWHERE)

@@ -1,4 +1,4 @@
-"""What do five machines see of a fault between them? Each side serves on, and all are one again when it is over."""
+"""Faults between five machines: each side keeps serving, and all are one mesh again when the fault is over."""
 
 import asyncio
 import os
@@ -24,16 +24,16 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(300 + max(PARTITIONS))]
 
 NOWHERE = "http://127.0.0.1:9/v1"
 ROUTED_ROUND = 3.0
-"""Seconds after which nobody waits for a node that fell silent, a request that was on its way to it included."""
+"""Seconds after which no request waits for a node that fell silent, not even one that was on its way to it."""
 
 ACROSS = 5.0
-"""Seconds after which a way that was cut is used again."""
+"""Seconds after which a path that was cut is used again."""
 
 THROUGH_ANOTHER = 8.0
-"""Seconds that a request may take which was on its way when its node was cut off, and goes round."""
+"""Seconds that a request may take that was on its way when its node was cut off, and goes through another."""
 
 FAILURES = {"parted", "failed", "missed", "unreached"}
-"""Evidence that a node may be named as the reason of a doubt."""
+"""Evidence that a node may name as the reason for a doubt."""
 
 
 async def _gone(client: Client, nodes: Sequence[Node], *models: str, within: float = 10.0) -> float:
@@ -51,7 +51,7 @@ async def _ask_once(client: Client, node: Node, model: str, *, by: Node) -> floa
 
 
 @pytest.mark.parametrize("seconds", PARTITIONS)
-async def test_two_sides_of_a_partition_serve_on_and_are_one_again_after_it(
+async def test_both_sides_of_a_partition_keep_serving_and_are_one_mesh_again_after_it(
     five: list[Node], workers: dict[int, str], network: Network, client: Client, seconds: float
 ) -> None:
     await client.register(five[1], "both", ["both"], workers[2])
@@ -96,7 +96,7 @@ async def test_two_sides_of_a_partition_serve_on_and_are_one_again_after_it(
 async def _sides_know_of_each_other(
     client: Client, left: Sequence[Node], right: Sequence[Node], began: float
 ) -> None:
-    """Check that operators are told of the doubt while it lasts, then of the loss, with since when and why."""
+    """Check that operators are told of the doubt while it lasts, then of the loss, with its time and reason."""
     across = [*product(left, right), *product(right, left)]
     within = [*permutations(left, 2), *permutations(right, 2)]
     doubted = set[tuple[str, str]]()
@@ -138,7 +138,7 @@ async def _changes_on_both_sides(
 
 
 async def _no_ghosts(client: Client, nodes: Sequence[Node], *models: str, seconds: float) -> None:
-    """Look for a while: what was withdrawn is listed nowhere, and cannot be asked for."""
+    """Check for a while that withdrawn models are listed nowhere, and that requests for them get a 404."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         for node in nodes:
@@ -182,7 +182,7 @@ async def test_a_frozen_node_is_routed_round_at_once_leaves_the_view_and_comes_b
         await client.unregister(five[node], project)
 
 
-async def test_a_node_whose_cable_was_pulled_is_back_with_its_news_once_it_is_in_again(
+async def test_a_node_whose_cable_was_pulled_rejoins_with_its_changes_once_the_cable_is_back(
     five: list[Node], workers: dict[int, str], network: Network, client: Client
 ) -> None:
     away = five[3]
@@ -213,7 +213,7 @@ async def test_a_node_whose_cable_was_pulled_is_back_with_its_news_once_it_is_in
 
 
 async def _ends_know_of_the_cut(client: Client, nodes: Sequence[Node], *, elapsed: float) -> None:
-    """Check what operators are told on both sides of a way that is cut between the first two, and elsewhere."""
+    """Check what operators are told at both ends of a cut between the first two nodes, and at the other nodes."""
     for node, other in permutations(nodes, 2):
         seen = (await client.told(node))[other.peer]
         if {node.peer, other.peer} == {end.peer for end in nodes[:2]}:
@@ -225,7 +225,7 @@ async def _ends_know_of_the_cut(client: Client, nodes: Sequence[Node], *, elapse
             assert seen["state"] == "alive", seen
 
 
-async def test_a_cut_in_one_direction_kills_nobody_and_requests_go_another_way(
+async def test_after_a_cut_in_one_direction_no_node_counts_as_dead_and_requests_go_another_way(
     five: list[Node], workers: dict[int, str], network: Network, client: Client
 ) -> None:
     await client.register(five[1], "deaf", ["deaf"], workers[2])
@@ -262,10 +262,10 @@ async def test_a_cut_in_one_direction_kills_nobody_and_requests_go_another_way(
         return (seen.status, seen.node) == (200, five[1].peer)
 
     await until(reached, within=ACROSS, otherwise="requests do not cross what was cut")
-    # Only the two ends of the cut may doubt, and only each other; nobody is taken for dead.
+    # Only the two ends of the cut may doubt, and only each other; no node is declared dead.
     assert set(by_node) <= {five[0].name, five[1].name}
     assert not [change for _, _, change in changes if "gone" in change]
-    # Each may be in doubt before it is out of reach, and that is all.
+    # Each end may be in doubt before it is unreachable, and no state changes beyond that.
     assert len(changes) <= 4
     assert not late
     show("one-way cut", all_alive_after=met, routed_across_after=time.monotonic() - healed)
@@ -274,13 +274,13 @@ async def test_a_cut_in_one_direction_kills_nobody_and_requests_go_another_way(
 
 
 @pytest.mark.parametrize("forth", [True, False], ids=["requests lost", "answers lost"])
-async def test_who_alone_serves_a_model_is_asked_through_another_when_one_direction_is_cut(
+async def test_a_node_that_alone_serves_a_model_is_asked_through_another_when_one_direction_is_cut(
     five: list[Node], workers: dict[int, str], network: Network, client: Client, *, forth: bool
 ) -> None:
     await client.register(five[4], "far", ["far"], workers[5])
     await client.listed(five, "far")
     await _ask_once(client, five[0], "far", by=five[4])
-    # A connection that is cut in its first seconds may end by its first pings, which is told as the worker's death.
+    # A connection that is cut in its first seconds may end by its first pings, which is reported as the worker's death.
     await asyncio.sleep(6)
     network.cut_one_way(*((1, 5) if forth else (5, 1)))
     first = await _ask_once(client, five[0], "far", by=five[4])

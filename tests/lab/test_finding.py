@@ -1,4 +1,4 @@
-"""How do nodes find each other that were told of nobody? Each on a host of its own."""
+"""How nodes without configured peers find each other, each on a host of its own."""
 
 import asyncio
 from collections.abc import Iterable
@@ -14,10 +14,10 @@ from tests.swarm.waiting import show, until
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(240)]
 
 
-async def test_nodes_of_one_network_that_were_told_of_nobody_serve_each_other_and_remember_it(
+async def test_nodes_of_one_network_without_configured_peers_find_serve_and_remember_each_other(
     lab: Lab, client: Client
 ) -> None:
-    # Who listens on its own machine only looks round on that machine only, and is heard nowhere else.
+    # A node that listens on loopback only searches on its own machine only, and is heard nowhere else.
     hidden = await asyncio.to_thread(lab.start, 3, "--mdns", known=(), listen="127.0.0.1")
     one = await asyncio.to_thread(lab.start, 1, "--mdns", known=())
     two = await asyncio.to_thread(lab.start, 2, "--mdns", known=())
@@ -41,7 +41,7 @@ async def test_nodes_of_one_network_that_were_told_of_nobody_serve_each_other_an
     )
 
 
-async def test_strangers_that_know_one_point_serve_each_other_and_go_on_without_it(
+async def test_strangers_that_know_one_rendezvous_point_serve_each_other_and_go_on_without_it(
     lab: Lab, client: Client
 ) -> None:
     point = await asyncio.to_thread(lab.start, 4, "--rendezvous-point", known=())

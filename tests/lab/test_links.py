@@ -1,4 +1,4 @@
-"""What do slow and lossy links do to five machines? News is later, nobody is taken for dead, silence is noticed all the same."""
+"""Slow and lossy links between five machines: news is later, no node is declared dead, and silence is still noticed."""
 
 import asyncio
 import os
@@ -23,11 +23,11 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(300 + LOSSY)]
 NOWHERE = "http://127.0.0.1:9/v1"
 
 ROUTED_ROUND = 4.0
-"""Seconds after which nobody waits for a node that fell silent; one of them is for what packets lost add."""
+"""Seconds after which no request waits for a node that fell silent; one of them is for what lost packets add."""
 
 
 @pytest.mark.parametrize(("ms", "lost", "turns", "goal"), [(10, 0.0, 40, 1.0), (150, 1.0, 25, 3.0)])
-async def test_what_is_registered_at_one_is_visible_at_all_in_time(
+async def test_a_model_registered_at_one_node_is_visible_at_all_nodes_in_time(
     five: list[Node],
     network: Network,
     client: Client,
@@ -63,7 +63,7 @@ async def _lists(client: Client, node: Node, model: str, since: float) -> float:
     return await until(so, within=15, since=since, otherwise=f"{node.name} does not list {model}")
 
 
-async def test_nobody_is_taken_for_dead_on_slow_links_that_lose_two_packets_in_a_hundred(
+async def test_no_node_is_declared_dead_on_slow_links_with_2_percent_loss(
     five: list[Node], workers: dict[int, str], network: Network, client: Client
 ) -> None:
     models = [f"lossy-{host}" for host in range(2, 6)]
@@ -107,7 +107,7 @@ async def test_nobody_is_taken_for_dead_on_slow_links_that_lose_two_packets_in_a
 
 
 @pytest.mark.parametrize("silence", ["frozen", "unplugged"])
-async def test_silence_on_slow_links_that_lose_packets_is_routed_round_and_leaves_the_view(
+async def test_silence_of_a_node_on_slow_lossy_links_diverts_requests_and_removes_it_from_the_view(
     five: list[Node],
     workers: dict[int, str],
     lab: Lab,

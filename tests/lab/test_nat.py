@@ -23,7 +23,7 @@ MODEL = "hidden"
 SLOW = "slow"
 
 DIALLED = 4.0
-"""Seconds for a first request to find out which addresses are dead."""
+"""Seconds in which a first request finds out which addresses are dead."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def network(possible: None) -> Iterator[NatNetwork]:
 
 @pytest.fixture(scope="module")
 def sparse(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Settings of a node that keeps two connections: else, among five, everybody is connected to everybody."""
+    """Settings of a node that keeps two connections: with more, each of the five would be connected to all others."""
     written: Path = tmp_path_factory.mktemp("settings") / "sparse.toml"
     written.write_text("[mesh]\ndegree = 2\n")
     return f"--config={written}"
@@ -52,7 +52,7 @@ def started(lab: Lab, sparse: str) -> list[Node]:
 
 @pytest.fixture
 async def nodes(lab: Lab, started: list[Node], client: Client) -> AsyncIterator[list[Node]]:
-    """The five, who know one another; host 4 serves a model that others are told to reach through relays."""
+    """The five nodes, which know one another; host 4 serves a model, and is known to be reached through two relays."""
     await client.met(started, within=30)
     worker = lab.worker(4)
     await client.register(started[3], MODEL, [MODEL], worker)
@@ -63,7 +63,7 @@ async def nodes(lab: Lab, started: list[Node], client: Client) -> AsyncIterator[
 
 
 async def _at_relays(client: Client, asked: Node, hidden: Node, count: int) -> float:
-    """Wait until one node tells of another as many addresses at relays."""
+    """Wait until `asked` lists `count` addresses at relays for the hidden node."""
 
     async def told() -> bool:
         views = (await client.get(asked, "/api/v1/nodes"))["nodes"]
@@ -85,7 +85,7 @@ async def _routed(client: Client, asker: Node, by: Node, *, seconds: float) -> l
 
 
 def _at_once(seen: Sequence[Seen]) -> None:
-    """Check that nobody waits for an address that is known to be dead."""
+    """Check that no request waits for an address that is known to be dead."""
     assert few(sum(answer.seconds > 1 for answer in seen), len(seen))
 
 
@@ -145,7 +145,7 @@ async def test_events_come_one_by_one_through_a_relay_and_hanging_up_reaches_the
     await client.unregister(hidden, SLOW)
 
 
-async def test_a_relay_that_dies_is_replaced_by_a_member_at_last_and_without_any_the_answer_says_so(
+async def test_a_relay_that_dies_is_replaced_by_the_other_one_then_by_a_member_then_requests_get_a_5xx(
     nodes: list[Node], lab: Lab, client: Client
 ) -> None:
     hidden, asker = nodes[3], nodes[4]

@@ -69,7 +69,7 @@ def _travels(network: Network, source: int, target: int) -> float:
         return time.monotonic() - began
 
 
-def test_packets_are_on_their_way_for_as_long_as_they_are_told_to(network: Network) -> None:
+def test_packets_are_delayed_for_as_long_as_configured(network: Network) -> None:
     at_once = min(_travels(network, 1, 2) for _ in range(10))
     network.delay(50, jitter=10)
     slow = [_travels(network, source, 2) for source in (1, 3, 4) for _ in range(10)]
@@ -106,7 +106,7 @@ async def test_nothing_is_left_of_a_run_that_is_killed(
         inside.update(*pids)
         return all(pids)
 
-    # A node on each host, and on the bridge's the process that keeps packets waiting.
+    # A node runs on each host, and on the bridge's the process that delays packets.
     await until(at_work, within=60, otherwise="the other run does not run")
     another_run.kill()
 
@@ -120,7 +120,7 @@ async def test_nothing_is_left_of_a_run_that_is_killed(
 
 
 def _inside(namespace: str) -> set[int]:
-    """Return the processes in a namespace, none where there is no such thing."""
+    """Return the processes in a namespace; none where there is no such namespace."""
     command = ["ip", "netns", "pids", namespace]
     found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     return set(map(int, found.stdout.split()))
@@ -139,7 +139,7 @@ def _runs(process: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def test_what_an_owner_left_behind_is_swept_by_the_next_one(possible: None) -> None:
+def test_namespaces_left_behind_by_an_owner_that_is_gone_are_swept(possible: None) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait(10)
     name = f"{PREFIX}-{gone.pid}-1"

@@ -1,4 +1,4 @@
-"""What if two nodes, each all that the other has, are cut off from each other on bad links? They are one soon after the cut."""
+"""Pairs of nodes that know only each other and are cut off on bad links: they are one mesh again soon after the cut."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from tests.swarm.nodes import Node
 from tests.swarm.waiting import show, until
 
 CUT = 90.0 if os.environ.get("LAB_LONG") else 40.0
-"""Seconds; enough for pauses that double to have become as long as they get."""
+"""Seconds; long enough for pauses that double to reach their maximum."""
 
 HEALED = 10.0
 """Seconds after which a model of the other side is listed, and answers."""
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(300 + CUT)]
 
 
 @pytest.mark.parametrize("profile", ["lan", "wan"])
-async def test_two_nodes_alone_are_one_again_soon_after_a_cut_on_slow_links_that_lose_packets(
+async def test_a_mesh_of_two_nodes_heals_soon_after_a_cut_on_slow_lossy_links(
     lab: Lab, network: Network, client: Client, profile: str
 ) -> None:
     pairs = [

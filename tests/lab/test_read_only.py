@@ -1,4 +1,4 @@
-"""What if a node is started on a disk that can only be read? It says so in one line and does not serve what it could not keep."""
+"""A node that is started on a read-only disk says so in one line, and does not serve what it could not keep."""
 
 import os
 import subprocess
@@ -9,8 +9,8 @@ import pytest
 
 pytestmark = pytest.mark.lab
 
-# A disk of memory in a mount namespace of its own. The kernel makes none read-only that somebody has open for writing, so
-# a node that already runs cannot be tried like this; `tests/node/test_full_disk.py` has what it does when writes fail.
+# A tmpfs in a mount namespace of its own. The kernel makes none read-only on which a file is open for writing, so a node
+# that already runs cannot be tested like this; `tests/node/test_full_disk.py` has what it does when writes fail.
 IN_A_NAMESPACE = """
 mount -t tmpfs none "$1" || exit 77
 mkdir -m 700 "$1/data" || exit 77
@@ -19,7 +19,7 @@ exec "$2" -m node up --http 127.0.0.1:0 --listen /ip4/127.0.0.1/tcp/0 --no-mdns 
 """
 
 
-def test_a_node_on_a_disk_that_can_only_be_read_says_so_and_does_not_start(tmp_path: Path) -> None:
+def test_a_node_on_a_read_only_disk_says_so_and_does_not_start(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("THE READ-ONLY DISK IS NOT TRIED: it needs root")
     ended = subprocess.run(

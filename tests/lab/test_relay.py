@@ -29,13 +29,13 @@ def network(possible: None) -> Iterator[NatNetwork]:
 
 @pytest.fixture(scope="module")
 def started(lab: Lab) -> list[Node]:
-    """The relay, and the two nodes that know nobody else."""
+    """The relay, and the two nodes that know no other node."""
     return [lab.start(1, "--relay"), *(lab.start(host, listen=INSIDE) for host in (2, 3))]
 
 
 @pytest.fixture
 async def hidden(lab: Lab, started: list[Node], client: Client) -> list[Node]:
-    """The two behind routers; the second serves a model."""
+    """The two nodes behind routers; the second serves a model."""
     await client.met(started, within=30)
     await client.register(started[2], MODEL, [MODEL], lab.worker(3))
     await client.listed(started, MODEL)

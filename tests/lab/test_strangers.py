@@ -1,4 +1,4 @@
-"""What can a stranger do to the swarm? Without its key nothing; with a place in it, no more than be ignored."""
+"""What can a stranger do to the swarm? Without its key nothing; as a member it is ignored when it misbehaves."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ MAX_GROWTH = 64.0
 """MiB that a node may grow by under everything that hostile peers say."""
 
 
-async def test_a_node_with_another_swarm_key_or_none_never_appears_and_is_answered_nothing(
+async def test_a_node_with_another_swarm_key_or_none_never_appears_and_gets_no_answer(
     lab: Lab, network: Network, client: Client, tmp_path: Path
 ) -> None:
     ours, theirs = tmp_path / "ours.key", tmp_path / "theirs.key"
@@ -87,7 +87,7 @@ class Hostile:
         self._process = process
 
     async def do(self, command: str = "") -> dict[str, float]:
-        """Have it do something, and return what it says about that."""
+        """Give a command, and return the answer to it."""
         return await asyncio.to_thread(self._do, command)
 
     def _do(self, command: str) -> dict[str, float]:
@@ -134,7 +134,7 @@ async def test_honest_nodes_hear_and_answer_one_another_whatever_hostile_peers_s
     await client.listed(three, "honest")
     with _hostile(lab, 5) as hostile:
         await hostile.do()
-        # What it hears of these it will say again after they are withdrawn.
+        # The frames that it hears of these are replayed after they are withdrawn.
         for turn in range(3):
             await client.register(three[1], "brief", [f"brief-{turn}"], NOWHERE)
             await client.listed(three, f"brief-{turn}")
@@ -156,7 +156,7 @@ async def test_honest_nodes_hear_and_answer_one_another_whatever_hostile_peers_s
 
 
 async def _meanwhile(nodes: list[Node], client: Client, hostile: Hostile, command: str) -> None:
-    """Have harm done meanwhile: every request is answered by the right node, and news arrives, if later."""
+    """Run an attack; check that meanwhile the right node answers every request, and that news arrives, if later."""
     before = [await client.events(node) for node in nodes]
     seconds: list[float] = []
     visible: list[float] = []
@@ -186,7 +186,7 @@ async def _meanwhile(nodes: list[Node], client: Client, hostile: Hostile, comman
     for node, was, new in zip(nodes, before, now, strict=True):
         grown = new - was
         show("counted", at=node.name, **{e: str(grown[e]) for e in ("frames_bad", "offences")})
-        # Each frame was judged at each node, and nobody cut off before it had said it.
+        # Each frame was judged at each node, and no peer was cut off before it had sent it.
         assert not grown["barred"]
         assert not grown["connections_refused"]
         if not command.startswith("flood"):
@@ -195,7 +195,7 @@ async def _meanwhile(nodes: list[Node], client: Client, hostile: Hostile, comman
 
 
 async def _nothing_came_of_it(nodes: list[Node], client: Client) -> None:
-    """Nothing forged is listed, nothing withdrawn is back, everybody is alive; what was well signed is there."""
+    """Check that nothing forged is listed, nothing withdrawn is back, all nodes are alive, and well-signed records are there."""
     for node in nodes:
         listed = await client.models(node)
         assert "honest" in listed

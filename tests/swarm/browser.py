@@ -1,4 +1,4 @@
-"""Chromium without a window, driven over its DevTools protocol: what a page shows, says in its console, and asks of whom."""
+"""Headless Chromium, driven over its DevTools protocol: what a page shows, logs in its console, and requests from where."""
 
 import asyncio
 import base64
@@ -33,7 +33,7 @@ def found() -> str | None:
 
 
 class Page:
-    """One page: commands go out, and what it says of itself is kept."""
+    """One page: sends it commands, and keeps the events that it reports."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -42,7 +42,7 @@ class Page:
         self.complaints: list[str] = []
         """Errors and warnings of its console, and what its scripts raised."""
         self.requests: list[str] = []
-        """URLs that it asked for."""
+        """URLs that it requested."""
         self.dialogs: list[str] = []
         """What it asked in dialogs; each is answered with yes."""
 
@@ -116,7 +116,7 @@ class Page:
         return await self.shows(found, within=within)
 
     async def click(self, selector: str, text: str = "") -> None:
-        """Click on what a selector finds that holds a text, with a real mouse where it is seen."""
+        """Click on the element of a selector that holds a text, with the mouse at its place on the screen."""
         place = f"""(() => {{
             const all = [...document.querySelectorAll({orjson.dumps(selector).decode()})];
             const one = all.find((element) => element.textContent.includes({orjson.dumps(text).decode()}));
@@ -149,7 +149,7 @@ class Page:
         await self.command("Input.dispatchKeyEvent", type="keyUp", **said)
 
     async def look(self, *, dark: bool = False, width: int = 1280, height: int = 860) -> None:
-        """Look at the page on another screen, by day or by night."""
+        """Set the size of the screen and its colour scheme, dark or light."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.command("Emulation.setEmulatedMedia", features=[scheme])
         await self.command(
@@ -161,7 +161,7 @@ class Page:
         )
 
     async def picture(self, file: Path) -> None:
-        """Write what is seen into a file, as WebP."""
+        """Write a screenshot into a file, as WebP."""
         await asyncio.sleep(10 * POLL)
         said = await self.command("Page.captureScreenshot", format="webp", quality=80)
         await asyncio.to_thread(file.write_bytes, base64.b64decode(said["data"]))

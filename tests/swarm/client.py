@@ -1,4 +1,4 @@
-"""What does a client of the swarm see? The few requests that the tests make, over real HTTP and nothing else."""
+"""Client of the swarm: the few requests that the tests make, over real HTTP and nothing else."""
 
 import asyncio
 import io
@@ -43,7 +43,7 @@ class Seen:
 
 
 class Client:
-    """Asks nodes as anybody would."""
+    """Client that asks nodes as any HTTP client would."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self.session = session
@@ -79,7 +79,7 @@ class Client:
         return {n["node"]: n["state"] for n in (await self.get(node, "/api/v1/catalog"))["nodes"]}
 
     async def told(self, node: Node) -> dict[str, dict[str, Any]]:
-        """Return all that a node tells an operator of the others, by peer id."""
+        """Return what a node tells an operator about the other nodes, by peer id."""
         nodes = (await self.get(node, "/api/v1/nodes"))["nodes"]
         return {seen["node"]: seen for seen in nodes if not seen["self"]}
 
@@ -94,11 +94,11 @@ class Client:
         return Counter({event: int(float(times)) for event, times in found})
 
     async def loop_lag(self, node: Node) -> float:
-        """Return by how many seconds a node's event loop woke too late at worst in the last minute."""
+        """Return the longest delay of a node's event loop in the last minute, in seconds."""
         return await self._gauge(node, "modelvine_loop_lag_seconds")
 
     async def loop_busy(self, node: Node) -> float:
-        """Return the seconds of processor time that it took between two looks at worst in the last minute."""
+        """Return the most processor time that the event loop took between two looks in the last minute, in seconds."""
         return await self._gauge(node, "modelvine_loop_busy_seconds")
 
     async def _gauge(self, node: Node, name: str) -> float:
@@ -113,7 +113,7 @@ class Client:
         rows = [{"model": model, "api": api, "type": 0, **fields} for model in models]
         body = {"project": project, "models": rows}
         seen = await self.post(node, "/api/v0/ai/project/register", body)
-        # What the workers said of themselves may follow.
+        # What the workers reported about themselves may follow.
         assert (seen.status, seen.body[:23]) == (200, b'{"code":0,"message":"ok')
 
     async def unregister(self, node: Node, project: str) -> None:
@@ -130,7 +130,7 @@ class Client:
     async def stream(
         self, node: Node, model: str, prompt: str = "Hello!"
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Ask for an answer in events; leaving early hangs up."""
+        """Ask for a stream of events; to leave the block early hangs up."""
         body = {
             "model": model,
             "messages": [{"role": "user", "content": prompt}],
@@ -158,7 +158,7 @@ class Client:
         return await until(one_digest, within=within, otherwise="the registries are not equal")
 
     async def met(self, nodes: Sequence[Node], *, within: float = 15.0) -> float:
-        """Wait until every node holds every other for alive; return the seconds it took."""
+        """Wait until every node sees every other as alive; return the seconds it took."""
         peers = {node.peer for node in nodes}
 
         async def all_alive() -> bool:
@@ -170,7 +170,7 @@ class Client:
 
 @asynccontextmanager
 async def connected(*, patience: float = 30) -> AsyncIterator[Client]:
-    """Open a client; every wait of it is bounded."""
+    """Open a client whose requests take `patience` seconds at most."""
     timeout = aiohttp.ClientTimeout(total=patience, sock_connect=5)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:

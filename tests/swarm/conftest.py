@@ -1,4 +1,4 @@
-"""What do the tests of the swarm share? A client, a swarm for one module, and three nodes for the harmless tests."""
+"""Fixtures of the swarm's tests: a client, a swarm for each module, and three nodes for the harmless tests."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -17,7 +17,7 @@ def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
 
 @pytest.fixture(scope="session")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
-    """Three nodes that no test ends: what is registered in them is unregistered by whoever did it."""
+    """Three nodes that no test ends: each test unregisters what it has registered in them."""
     with Swarm(tmp_path_factory.mktemp("three")) as swarm:
         yield swarm.start_all("node1", "node2", "node3")
 

@@ -1,4 +1,4 @@
-"""A node that tells others an address at which nothing answers, as one behind a router would that lets nothing in.
+"""A node that tells others an address at which nothing answers, like one behind a router that lets no connection in.
 
 Everything else is an ordinary `modelvine up`. `python -m tests.swarm.hidden_node up ...`
 """
@@ -12,7 +12,7 @@ from node.cli import main
 from node.peers.reach import reach_of
 from registry.records import Reach
 
-# Nothing listens on port 9 of loopback, so whoever tries is refused at once.
+# Nothing listens on port 9 of loopback, so each connection is refused at once.
 _NOBODY = "127.0.0.1:9"
 
 

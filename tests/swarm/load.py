@@ -1,4 +1,4 @@
-"""What does a steady stream of requests see? So many a second, whatever becomes of those before."""
+"""Steady load of so many requests a second, whatever becomes of the earlier ones."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ class Shot:
 
 
 class Load:
-    """Asks one node for one model until it is told to stop. The shots are in `shots`."""
+    """Load that asks one node for one model until it is told to stop. Its requests are in `shots`."""
 
     def __init__(self, client: Client, node: Node, model: str, *, rate: float = 20.0) -> None:
         self.shots: list[Shot] = []
@@ -39,7 +39,7 @@ class Load:
         self._ended = asyncio.Event()
 
     def end(self) -> None:
-        """Send nothing more; what is under way is waited for."""
+        """Send nothing more; requests under way are waited for."""
         self._ended.set()
 
     async def run(self) -> None:

@@ -12,7 +12,7 @@ from node.cli import main
 
 
 class Struck(BaseException):
-    """What no handler of ours or of the library's catches on the way."""
+    """Exception that no handler of ours or of the library catches."""
 
 
 def _strike(_: int, __: object) -> None:

@@ -1,4 +1,4 @@
-"""Which nodes run? Real processes on free ports of loopback, each ended by its own pid whatever happens."""
+"""Nodes as real processes on free ports of loopback, each ended by its own pid whatever happens."""
 
 import json
 import signal
@@ -60,7 +60,7 @@ class Node:
 
     @property
     def log(self) -> str:
-        """Everything it has written to standard error, over all its lives."""
+        """Everything it has written to standard error, over all its runs."""
         return self.actor.log.read_text(errors="replace")
 
     @property
@@ -86,7 +86,7 @@ class Swarm:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # All at once: one after the other they would each take their time to say goodbye.
+        # All at once: one after the other, each would take its time to shut down.
         for process in self._processes:
             if process.poll() is None:
                 process.terminate()
@@ -130,7 +130,7 @@ class Swarm:
         return self.start_program(name, *python("-m", module, *arguments))
 
     def start_program(self, name: str, *command: str) -> Actor:
-        """Run a worker that is any program; like ours it says in a line that it is ready."""
+        """Run any program as a worker; like ours it prints a line when it is ready."""
         actor = self._stage().run(name, *command)
         self._processes.append(actor.process)
         return actor
@@ -156,7 +156,7 @@ def python(*arguments: str) -> list[str]:
 
 
 def _toml(settings: Settings) -> str:
-    """Write settings as TOML, which for strings, numbers, truths and lists of them is JSON."""
+    """Write settings as TOML, which for strings, numbers, booleans and lists of them is JSON."""
     lines: list[str] = []
     for section, values in settings.items():
         lines += [f"[{section}]", *(f"{name} = {json.dumps(v)}" for name, v in values.items())]

@@ -1,4 +1,4 @@
-"""Which process of a node answers? Connections that stay open, and what the kernel says of who holds them."""
+"""Connections to each process of a node that stay open; the kernel tells which process holds which."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ _ATTEMPTS = 200
 
 @dataclass(slots=True)
 class Line:
-    """One connection to a node, and the process that took it in."""
+    """One connection to a node, and the process that accepted it."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -57,7 +57,7 @@ async def lines(node: Node, each: int = 1) -> AsyncIterator[dict[int, list[Line]
             reader, writer = await asyncio.open_connection(host, int(port))
             line = Line(reader, writer, 0)
             spare.append(line)
-            # It is taken in when it is answered.
+            # A connection has been accepted once it is answered.
             await line.ask("GET", "/healthz")
             line.pid = _holder(writer.get_extra_info("sockname")[1], int(port), held)
             held[line.pid].append(line)

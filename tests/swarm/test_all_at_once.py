@@ -1,6 +1,6 @@
-"""Does a node do its work while everything that strangers and members may do too much of happens to it at one time?
+"""A node does its work while all floods that strangers and members may cause happen to it at one time.
 
-Those who attack run at a low priority: they would have machines of their own.
+The attackers run at a low priority: outside this test they would have machines of their own.
 """
 
 import asyncio
@@ -40,7 +40,9 @@ MAX_LAG = 1.0
 """Seconds by which an event loop may wake too late. The goal is 0.1; what was not bounded cost 5 to 19."""
 
 
-async def test_requests_newcomers_and_news_get_through(swarm: Swarm, client: Client) -> None:
+async def test_requests_newcomers_and_news_get_through_all_floods_at_once(
+    swarm: Swarm, client: Client
+) -> None:
     open_to_all = {"mesh": {"relay": True, "rendezvous_point": True}}
     victim, honest = swarm.start_all(Start("victim", open_to_all), "honest")
     worker = swarm.start_worker("worker")

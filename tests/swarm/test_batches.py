@@ -1,4 +1,4 @@
-"""Batches over real nodes: OpenAI's own client, `modelvine provide batch`, and whatever is killed meanwhile."""
+"""Batches over real nodes: OpenAI's own client, `modelvine provide batch`, and processes that are killed meanwhile."""
 
 import asyncio
 import base64
@@ -33,7 +33,7 @@ def nodes(swarm: Swarm) -> list[Node]:
 
 
 def provide(swarm: Swarm, node: Node, *more: str, folder: str = "batch") -> Actor:
-    """Start the provider at a node; the same files again where it was there before."""
+    """Start the provider at a node, with the files of its last run if there was one."""
     where = (
         "--node",
         node.http,
@@ -47,7 +47,7 @@ def provide(swarm: Swarm, node: Node, *more: str, folder: str = "batch") -> Acto
 
 
 def ended(provider: Actor) -> int:
-    """Have a provider end, and return its exit code."""
+    """End a provider, and return its exit code."""
     provider.process.terminate()
     return provider.process.wait(10)
 
@@ -62,7 +62,7 @@ async def serving(swarm: Swarm, nodes: list[Node], client: Client) -> Actor:
 
 
 def lines(count: int, *more: bytes) -> bytes:
-    """Return a file of so many requests with ids of their own, and more lines."""
+    """Return a file of so many requests with ids of their own, followed by more lines."""
     asked = [
         orjson.dumps(
             {
@@ -110,7 +110,7 @@ def asking(node: Node) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=f"{node.http}/v1", api_key="x", max_retries=0)
 
 
-async def test_each_line_is_answered_and_a_bad_one_is_its_own_error(
+async def test_each_line_of_a_batch_is_answered_and_a_bad_line_is_an_error_of_its_own(
     swarm: Swarm, nodes: list[Node], serving: Actor, client: Client
 ) -> None:
     provider = provide(swarm, nodes[0])
@@ -133,7 +133,7 @@ async def test_each_line_is_answered_and_a_bad_one_is_its_own_error(
     assert ended(provider) == 0
 
 
-async def test_what_is_killed_in_the_middle_costs_no_line_and_doubles_none(
+async def test_a_provider_killed_in_the_middle_of_a_batch_loses_no_line_and_answers_none_twice(
     swarm: Swarm, nodes: list[Node], serving: Actor, client: Client
 ) -> None:
     provider = provide(swarm, nodes[0])
@@ -160,7 +160,7 @@ async def test_what_is_killed_in_the_middle_costs_no_line_and_doubles_none(
     assert ended(provider) == 0
 
 
-async def test_a_command_has_a_file_answered_and_goes_on_where_it_was(
+async def test_the_command_batch_run_answers_a_file_and_continues_an_interrupted_batch(
     swarm: Swarm, nodes: list[Node], serving: Actor, client: Client, tmp_path: Path
 ) -> None:
     file = tmp_path / "lines.jsonl"
@@ -223,7 +223,7 @@ async def test_llama_stacks_own_calls_reach_the_same_provider(
     assert ended(provider) == 0
 
 
-async def test_two_thousand_lines_outlive_a_worker_a_node_and_the_provider(
+async def test_a_batch_of_2000_lines_survives_the_loss_of_a_worker_a_node_and_its_provider(
     tmp_path: Path, client: Client
 ) -> None:
     with Swarm(tmp_path) as swarm:
@@ -257,7 +257,7 @@ async def test_two_thousand_lines_outlive_a_worker_a_node_and_the_provider(
             assert done.error_file_id is None
 
 
-async def test_providers_that_share_a_database_are_one_and_outlive_each_other(
+async def test_providers_that_share_a_database_act_as_one_and_take_over_from_each_other(
     tmp_path: Path, client: Client
 ) -> None:
     with PostgresServer() as database, Swarm(tmp_path) as swarm:

@@ -1,4 +1,4 @@
-"""Does a machine's load reach the others? Real nodes, a worker held busy, and a stranger who would lie about it."""
+"""Does a machine's load reach the other nodes? Real nodes, a worker held busy, and a stranger that lies about it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -47,7 +47,7 @@ class Stranger:
         return [word for word in words if isinstance(word, LoadNote) and word.node == peer]
 
     def lies(self, about: PeerId) -> Iterable[bytes]:
-        """Yield what was heard once more, what carries another's name, and what is the stranger's own."""
+        """Yield loads that were heard before, loads in another node's name, and the stranger's own."""
         yield from [frame for frame in self.heard if frame[1] == wire.LOAD][-MOST_REPEATED:]
         last = self.loads_of(about)[-1]
         frightening = replace(last, beat=last.beat + 1_000, rows=((0, Load(60_000)),))
@@ -85,7 +85,7 @@ async def stranger(bootstrap: str) -> AsyncIterator[Stranger]:
 
 @asynccontextmanager
 async def held(client: Client, node: Node, count: int) -> AsyncIterator[None]:
-    """Have so many streams in flight at a node's own worker, none of which ends."""
+    """Hold so many streams open at a node's own worker; none of them ends."""
     body = {"model": MODEL, "messages": PROMPT, "stream": True}
     async with AsyncExitStack() as open_streams:
         for _ in range(count):
@@ -107,7 +107,7 @@ async def explained(client: Client, node: Node) -> dict[str, dict[str, Any]]:
 
 
 async def seen_at(client: Client, node: Node, of: Node) -> tuple[int, float]:
-    """Return how many requests a node thinks are at another's replica, and how old that word is in seconds."""
+    """Return how many requests a node thinks are at another's replica, and how old that note is in seconds."""
     load = (await explained(client, node))[of.peer]["load"]
     return (-1, 0.0) if load is None else (load["in_flight"], load["age"])
 
@@ -126,7 +126,7 @@ async def served_twice(three: list[Node], client: Client) -> AsyncIterator[list[
             await client.unregister(node, "busy")
 
 
-async def test_a_busy_replica_is_seen_elsewhere_and_the_idle_one_is_asked(
+async def test_other_nodes_see_a_busy_replica_and_ask_the_idle_one(
     served_twice: list[Node], client: Client
 ) -> None:
     one, two, three = served_twice
@@ -153,7 +153,7 @@ async def test_a_busy_replica_is_seen_elsewhere_and_the_idle_one_is_asked(
     show("its end", known_after=await until(idle, within=5, otherwise="still thought busy"))
 
 
-async def test_forged_repeated_and_strangers_loads_change_nothing(
+async def test_forged_and_repeated_loads_and_those_of_strangers_change_nothing(
     served_twice: list[Node], client: Client
 ) -> None:
     one, _, three = served_twice
@@ -178,7 +178,7 @@ async def test_forged_repeated_and_strangers_loads_change_nothing(
 
         async def all_dropped() -> bool:
             new = await client.events(three) - then
-            # All but the last are another's word; that one is of a node without a record.
+            # All but the last claim to be another node's; that one is of a node without a record.
             return new["frames_bad"] == len(lies) - 1 and new["loads_dropped"] >= 1
 
         await until(all_dropped, within=10, otherwise="some lies did not arrive")
@@ -187,7 +187,7 @@ async def test_forged_repeated_and_strangers_loads_change_nothing(
         for peer in before:
             was, now = before[peer]["load"], after[peer]["load"]
             if was is not None:
-                # The same word, only older.
+                # The same load, only older.
                 assert now["age"] > was["age"]
                 assert now | {"age": 0} == was | {"age": 0}
             else:

@@ -1,6 +1,6 @@
 """Where does what a caller says end up? At the worker that answers, and nowhere else: no log, metric, file, view or peer.
 
-Every kind of secret has a word of its own that is looked for everywhere: in what both nodes write at level `debug`, in all
+Every kind of secret has a word of its own that is searched for everywhere: in what both nodes write at level `debug`, in all
 their answers to `GET`, in every file that they keep, and in the bytes that one of them sends to the other.
 """
 
@@ -37,7 +37,7 @@ WALLET = "canary-wallet-bb34"
 WORKER_KEY = "canary-worker-cc56"
 WORKER_HEADER = "canary-worker-header-dd78"
 SAID = (PROMPT, ANSWER, KEY, COOKIE, HEADER, SESSION, QUERY, WALLET)
-"""What callers and workers say. The worker's own keys, in its URL and its headers, are kept by the node beside it alone."""
+"""What callers and workers say. The worker's own keys, in its URL and its headers, are kept only by the node beside it."""
 
 HEADERS = {
     "Authorization": f"Bearer {KEY}",
@@ -56,7 +56,7 @@ TRAVELS = frozenset(
         b"x-modelvine-via",
     }
 )  # fmt: skip
-"""What a node tells another of a request, besides its body."""
+"""Headers that a node sends another with a request."""
 
 MESSAGES = [{"role": "user", "content": PROMPT}]
 CHAT = {"model": MODEL, "messages": MESSAGES}
@@ -95,7 +95,7 @@ async def worker(nodes: list[Node], client: Client) -> AsyncIterator[OpenAIWorke
 
 
 async def _ask_all(client: Client, node: Node, worker: OpenAIWorker) -> None:
-    """Ask in every way that ends well, and in many that do not."""
+    """Send every kind of request that succeeds, and many that fail."""
     for stream in (False, True):
         seen = await client.post(node, f"{ASKED}?key={QUERY}", {**CHAT, "stream": stream}, headers=HEADERS)  # fmt: skip
         assert seen.status == 200
@@ -159,7 +159,7 @@ def _form() -> bytes:
 
 
 async def _told(client: Client, node: Node) -> Mapping[str, bytes]:
-    """Return all that a node writes, keeps and shows, by where it was found; it is asked from elsewhere, as it were."""
+    """Return all that a node writes, keeps and shows, by where it was found; the requests claim to come from elsewhere."""
     found = {"log": node.log.encode()}
     for path in node.folder.rglob("*"):
         if path.is_file():
@@ -173,7 +173,7 @@ async def _told(client: Client, node: Node) -> Mapping[str, bytes]:
     return found
 
 
-async def test_what_is_said_is_in_no_log_no_metric_no_file_and_no_view(
+async def test_prompts_answers_and_keys_are_in_no_log_no_metric_no_file_and_no_view(
     nodes: list[Node], worker: OpenAIWorker, client: Client
 ) -> None:
     for node in nodes:
@@ -195,14 +195,14 @@ async def test_what_is_said_is_in_no_log_no_metric_no_file_and_no_view(
         assert kept - {"control.token"} == set()
         for key in (WORKER_KEY, WORKER_HEADER):
             holders = {name for name, text in found.items() if key.encode() in text}
-            # The node beside the worker asks it after a restart, too; and so the search is seen to find what is there.
+            # The node beside the worker needs the keys after a restart, too. It also shows that the search finds what is there.
             assert {n.partition("-")[0] for n in holders} == (
                 {"modelvine.db"} if node is nodes[0] else set()
             )
     show("canaries", words=str(len(SAID) + 2), places=str(places))
 
 
-async def test_another_node_is_told_the_body_and_nothing_of_who_asks(
+async def test_another_node_receives_the_body_and_nothing_about_the_caller(
     nodes: list[Node], client: Client, swarm: Swarm
 ) -> None:
     asker = nodes[1]
@@ -211,7 +211,7 @@ async def test_another_node_is_told_the_body_and_nothing_of_who_asks(
     await client.listed([asker], "far")
     host, _, port = str((await client.get(peer, "/api/v1/status"))["link"]).rpartition(":")
     await asyncio.to_thread(swarm.kill, peer.actor)
-    # Whoever holds the key is the node: what is sent to it can be read to the byte.
+    # A server with the node's key stands in for the node, so that what is sent to it can be read to the byte.
     context, recorder = server_context(load(peer.folder)), Recorder()
     trust(context, certificate_of(load(asker.folder)))
     server = await asyncio.start_server(recorder.serve, host, int(port), ssl=context)

@@ -1,4 +1,4 @@
-"""Does the worker stop when its caller hangs up? Before the first byte and after it, over every kind of way."""
+"""Does the worker stop when its caller hangs up? Before the first byte and after it, over every kind of route."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ from tests.workers.openai_worker import OpenAIWorker, running
 pytestmark = pytest.mark.swarm
 
 WITHIN = 0.5
-"""Seconds until the worker should have noticed; it would not by itself for ten times as long."""
+"""Seconds until the worker should have noticed; by itself it would work on ten times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def hidden(swarm: Swarm, three: list[Node]) -> Node:
 async def way(
     request: pytest.FixtureRequest, three: list[Node], hidden: Node, client: Client
 ) -> AsyncIterator[Way]:
-    """A way to a worker that has just answered."""
+    """A route to a worker that has just answered."""
     serving, asked = {
         "local": (three[0], three[0]),
         "two hops": (three[0], three[2]),
@@ -52,7 +52,7 @@ async def way(
     async with running() as worker:
         await client.register(serving, "cancelled", [model], worker.url)
         await client.listed([asked], model)
-        # The first request over a new way opens connections, which is not what is timed here.
+        # The first request over a new route opens connections, which is not what is timed here.
         assert (await client.chat(asked, model)).status == 200
         yield Way(request.param, asked, model, worker)
         await client.unregister(serving, "cancelled")

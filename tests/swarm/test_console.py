@@ -1,4 +1,4 @@
-"""The console in a real browser: every pane, by mouse and keyboard, with nothing in its console and nobody asked but the node."""
+"""The console in a real browser: every pane, by mouse and keyboard, with no errors logged and no server asked but the node."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ PANES = ("Mesh", "Models", "Requests", "Events", "Manage", "Playground", "Usage"
 AXE = Path(__file__).parents[2] / ".venv/axe/axe-core/axe.min.js"
 
 PAINT_WITHIN = 0.3
-"""Seconds until something is seen, as meant."""
+"""Seconds until the first paint; this is the goal."""
 
 CPU_FOR = 8.0
 """Seconds for which the processor time of a node is counted."""
@@ -84,7 +84,7 @@ def asked_only(page: Page, node: Node) -> bool:
 
 
 async def violations(page: Page) -> list[str]:
-    """Return what axe-core finds wrong with what is shown."""
+    """Return the faults that axe-core finds in what is shown."""
     if not AXE.exists():
         pytest.skip("axe-core is not here: make .venv/made/axe")
     await page.run(AXE.read_text() + ";0")
@@ -250,7 +250,7 @@ async def test_everything_is_reached_by_keyboard(nodes: tuple[Node, Node, str], 
             )
         )
     assert seen[0] == "Skip to the content"
-    # Behind the last one the browser begins anew.
+    # After the last one the browser starts again.
     assert [one for one in seen if one in PANES][: len(PANES)] == list(PANES)
     assert [one for one in seen if one.endswith(f" 2 models, alive, direct, {HOSTILE_NODE}")]
     await page.run(
@@ -260,7 +260,7 @@ async def test_everything_is_reached_by_keyboard(nodes: tuple[Node, Node, str], 
     await page.says(nodes[1].peer)
 
 
-async def test_more_than_fifty_nodes_are_a_matrix(
+async def test_more_than_fifty_nodes_are_shown_as_a_matrix(
     nodes: tuple[Node, Node, str], page: Page
 ) -> None:
     await page.open(f"{nodes[0].http}/#models")
@@ -281,7 +281,7 @@ async def test_without_javascript_there_are_tables(
     told = "2 of 2 nodes reported their connections."
 
     async def complete() -> bool:
-        # The page does not wait for other nodes for long: the next one has what they said.
+        # The page does not wait for other nodes for long: the next load has their reports.
         await page.open(f"{nodes[0].http}/")
         return bool(await page.run(f"document.body.innerText.includes({told!r})"))
 
@@ -307,7 +307,7 @@ async def test_without_javascript_connections_between_other_nodes_are_rows(
         names = [("atlas", "borealis"), ("atlas", "corona"), ("borealis", "corona")]
         return found == {frozenset((*pair, "direct")) for pair in names}
 
-    # What was told a moment ago is shown for some seconds.
+    # Reports of other nodes are cached for some seconds.
     await until(drawn, within=SLACK * FRESH, otherwise="a connection is not shown")
 
 
@@ -377,7 +377,7 @@ async def test_no_pane_is_wider_than_its_screen(
         assert await page.run("document.documentElement.scrollWidth") <= width, pane
 
 
-async def test_something_is_seen_at_once_and_looking_costs_the_node_little(
+async def test_the_first_paint_comes_at_once_and_the_cost_of_an_open_page_is_shown(
     nodes: tuple[Node, Node, str], page: Page, client: Client
 ) -> None:
     for _ in range(2):

@@ -64,7 +64,7 @@ async def test_a_dead_worker_is_found(swarm: Swarm, page: Page, client: Client) 
     await client.listed([first], "tiny")
     swarm.kill(worker)
 
-    # Seen from the node that was asked: the request, and who failed it.
+    # Seen from the node that was asked: the request, and the node that failed it.
     await page.open(f"{first.http}/")
     await ask_all(page)
     await go(page, "Requests")
@@ -74,7 +74,7 @@ async def test_a_dead_worker_is_found(swarm: Swarm, page: Page, client: Client) 
     failed = await page.run("document.querySelector('[aria-label=\"Failed attempts\"]').innerText")
     assert "borealis" in failed
     assert "cannot be reached: connection refused" in failed
-    # Seen from the node of the worker: which one of its models.
+    # Seen from the worker's node: which of its models has no answer.
     await page.open(f"{second.http}/#models")
     await page.says("no answer for")
 

@@ -1,4 +1,4 @@
-"""Do conversations find the cache of the machine that read them? Real nodes, three llama.cpp, and what these say of it."""
+"""Do conversations return to the machine that has them cached? Real nodes, three llama.cpp, and the figures of these."""
 
 import asyncio
 from collections import Counter
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.swarm, pytest.mark.timeout(600)]
 
 CHATS = 6
 SLOTS = 8
-"""Each slot of llama.cpp keeps one conversation, so that none loses its cache where many come to one machine."""
+"""Each slot of llama.cpp keeps one conversation, so that none loses its cache where many are sent to one machine."""
 
 TURNS = 4
 AT_ONE_TIME = 3
@@ -78,7 +78,7 @@ async def model(three: list[Node], swarm: Swarm, client: Client) -> AsyncIterato
 
 
 async def found(client: Client, entries: Sequence[Node], model: str, names: str) -> float:
-    """Return which part of all turns found its cache, where turns come to these nodes one after the other."""
+    """Return the share of all turns that found their cache, where turns are sent to these nodes in rotation."""
     chats = [Chat(f"{names} {number}") for number in range(CHATS)]
     places = asyncio.Semaphore(AT_ONE_TIME)
 
@@ -99,7 +99,7 @@ async def found(client: Client, entries: Sequence[Node], model: str, names: str)
     return sum(hits) / len(hits)
 
 
-async def test_turns_find_their_cache_whichever_node_they_come_to(
+async def test_turns_of_a_chat_find_their_cache_whichever_node_they_are_sent_to(
     three: list[Node], client: Client, model: str
 ) -> None:
     one = await found(client, three[:1], model, "Anna")

@@ -22,7 +22,7 @@ async def _is_reachable(client: Client, point: Node, peer: str) -> bool:
 
 
 @pytest.mark.parametrize(("members", "reserving"), [(254, 0), (0, 64)])
-async def test_newcomers_join_and_get_a_place_at_the_relay(
+async def test_newcomers_join_a_crowded_node_and_get_a_place_at_its_relay(
     members: int, reserving: int, swarm: Swarm, client: Client
 ) -> None:
     place = f"{members}-{reserving}"

@@ -27,13 +27,13 @@ KUBERNETES_VALIDATE = ROOT / ".venv" / "kubernetes" / "bin" / "kubernetes-valida
 METRIC = re.compile(r"\b(?:modelvine|process)_\w+")
 BLACKBOX = "probe_ssl_earliest_cert_expiry"
 EXPOSURE = 2.0
-"""What `systemd-analyze security` may say at most, of 10."""
+"""Greatest exposure that `systemd-analyze security` may report, of 10."""
 SCHEMA = 39
 """The oldest schema of dashboards that counts as current: Grafana 11.0."""
 
 
 def tool(name: str, what: str) -> str:
-    """Return where a tool is, or skip what it checks, aloud."""
+    """Return the path of a tool, or skip the test and say what is not checked."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"{what} NOT CHECKED: there is no {Path(name).name}")
@@ -41,16 +41,16 @@ def tool(name: str, what: str) -> str:
 
 
 def checked(*command: str) -> str:
-    """Run a tool and return what it says; fail with that where it finds a fault."""
+    """Run a tool and return its output; fail with the output where it finds a fault."""
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout + ran.stderr
 
 
-def test_systemd_takes_the_unit_without_a_word(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit_without_a_warning(tmp_path: Path) -> None:
     analyze = tool("systemd-analyze", "THE UNIT IS")
     path = tmp_path / "modelvine.service"
-    # A program that is there stands for the installed one.
+    # An existing program stands in for the installed one.
     path.write_text(UNIT.replace("/opt/modelvine/bin/modelvine", "/bin/true"))
     assert checked(analyze, "verify", "--man=no", str(path)) == ""
 
@@ -81,17 +81,17 @@ def test_every_variable_of_the_samples_is_one_of_the_node() -> None:
     assert not named - known
 
 
-def test_prometheus_takes_the_alerts() -> None:
+def test_prometheus_accepts_the_alerts() -> None:
     promtool = tool("promtool", "THE ALERTS ARE")
     assert "SUCCESS" in checked(promtool, "check", "rules", str(DEPLOY / "prometheus-alerts.yaml"))
 
 
-def test_each_alert_fires_for_its_fault_and_no_other_time() -> None:
+def test_each_alert_fires_for_its_fault_and_at_no_other_time() -> None:
     promtool = tool("promtool", "THE ALERTS ARE")
     checked(promtool, "test", "rules", str(DEPLOY / "prometheus-alerts.test.yaml"))
 
 
-def test_each_alert_is_tried_and_says_what_to_do() -> None:
+def test_each_alert_has_a_test_and_says_what_to_do() -> None:
     tried = (DEPLOY / "prometheus-alerts.test.yaml").read_text()
     (group,) = YAML(typ="safe").load(ALERTS)["groups"]
     for rule in group["rules"]:
@@ -105,7 +105,7 @@ def expressions() -> list[str]:
     return [target["expr"] for panel in BOARD["panels"] for target in panel.get("targets", ())]
 
 
-def test_prometheus_takes_every_query_of_the_dashboard(tmp_path: Path) -> None:
+def test_prometheus_accepts_every_query_of_the_dashboard(tmp_path: Path) -> None:
     promtool = tool("promtool", "THE DASHBOARD'S QUERIES ARE")
     rules = [
         {"record": f"panel:{number}", "expr": query.replace("$__rate_interval", "5m")}
@@ -153,7 +153,7 @@ async def test_every_metric_and_event_of_dashboard_and_alerts_is_one_of_a_real_n
         assert (await client.post(node, "/v1/chat/completions", body)).status == 200
         shown = await client.metrics(node)
     queries = [*expressions(), ALERTS, *(v.get("definition", "") for v in variables())]
-    # The worker says nothing of its queue; the family is there all the same.
+    # The worker does not report its queue; the family of metrics is there all the same.
     families = set(re.findall(r"^# TYPE (\S+)", shown, re.MULTILINE)) | set(
         re.findall(r"^(\w+)[ {]", shown, re.MULTILINE)
     )
@@ -179,7 +179,7 @@ def kubernetes() -> str:
     return (DEPLOY / "kubernetes.yaml").read_text()
 
 
-def test_kubernetes_takes_the_manifests() -> None:
+def test_the_manifests_are_valid_for_kubernetes() -> None:
     validate = tool(str(KUBERNETES_VALIDATE), "THE MANIFESTS' SCHEMA IS")
     said = checked(validate, "--strict", str(DEPLOY / "kubernetes.yaml"))
     assert said.count("passed for resource") == kubernetes().count("\nkind: ")

@@ -1,6 +1,6 @@
-"""What does `modelvine doctor` say of real nodes: why they do not join each other, and nothing that is secret?
+"""`modelvine doctor` at real nodes: it says why they do not join each other, and reveals no secret.
 
-And does a node keep the lines of its helpers?
+A node's log also keeps the lines of its helpers.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ async def modelvine(node: Node, *words: str) -> Any:
 
 
 async def finding(node: Node, check: str, words: str = "") -> dict[str, Any]:
-    """Wait until the doctor finds something of a sort, which says these words; return it."""
+    """Wait until the doctor has a finding of a check that contains these words; return it."""
     found: dict[str, Any] = {}
 
     async def told() -> bool:
@@ -48,7 +48,7 @@ async def finding(node: Node, check: str, words: str = "") -> dict[str, Any]:
     return found
 
 
-async def test_why_nodes_do_not_join_is_told_with_what_to_do(
+async def test_the_doctor_says_why_nodes_do_not_join_and_what_to_do(
     swarm: Swarm, tmp_path: Path, client: Client
 ) -> None:
     one = await asyncio.to_thread(swarm.start, "one")
@@ -71,7 +71,7 @@ async def test_why_nodes_do_not_join_is_told_with_what_to_do(
     assert (other["state"], one.peer in other["what"]) == ("fail", True)
 
 
-async def test_a_support_file_of_a_node_at_work_holds_its_log_and_no_secret(
+async def test_a_support_file_of_a_running_node_holds_its_log_and_no_secret(
     swarm: Swarm, tmp_path: Path, client: Client
 ) -> None:
     header, prompt, user = "canary-worker-header", "canary-prompt", "canary-user"
@@ -114,7 +114,7 @@ async def test_the_log_of_a_node_holds_the_lines_of_its_helpers(
     assert [line["time"] for line in found] == sorted(line["time"] for line in found)
 
 
-async def test_what_a_node_at_work_is_open_to_is_told_by_itself(swarm: Swarm) -> None:
+async def test_the_doctor_reports_how_open_a_running_node_is(swarm: Swarm) -> None:
     # The doctor's own settings are the defaults: only the node knows how it was started.
     node = await asyncio.to_thread(swarm.start, Start("open", {"node": {"open": "everybody"}}))
     findings = (await modelvine(node, "doctor", "--json"))["findings"]

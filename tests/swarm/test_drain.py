@@ -1,4 +1,4 @@
-"""What do callers notice when all nodes are restarted, one after the other? Nothing, if they know more than one."""
+"""What do callers notice when all nodes are restarted, one after the other? Nothing, if they know more than one node."""
 
 import asyncio
 import itertools
@@ -27,7 +27,7 @@ def five(swarm: Swarm) -> list[Node]:
 
 
 class Fleet:
-    """Callers who know all nodes: each takes the next one, and another only where nobody listens."""
+    """Callers that know all nodes: each asks the next one, and another only where nothing listens."""
 
     def __init__(self, nodes: list[Node], model: str) -> None:
         self.nodes = nodes

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.swarm
 THINKING = 0.1
 
 WITHDRAWN = 1.0
-"""Seconds until a node that was told to stop is asked no more."""
+"""Seconds until a node that was told to stop gets no more requests."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Scene:
     model: str = ""
 
     async def revive(self) -> None:
-        """Start again whatever the last test ended."""
+        """Start the nodes and workers again that the last test ended."""
         for place, node in enumerate(self.serving):
             if not node.running:
                 again = asyncio.to_thread(self.swarm.again, node, known=[self.entry])
@@ -49,7 +49,7 @@ class Scene:
         await self.client.met([self.entry, *self.serving])
 
     async def serve(self, *, nodes: int) -> None:
-        """Have a model of a new name served by so many nodes, and known to the one that is asked."""
+        """Have so many nodes serve a model of a new name; return when the entry node knows every replica."""
         self.model = f"model-{uuid4().hex[:8]}"
         for place in range(nodes):
             api = self.workers[place % len(self.workers)].fields["url"]
@@ -63,7 +63,7 @@ class Scene:
 
     @asynccontextmanager
     async def under_load(self, rate: float = 20.0) -> AsyncIterator[Load]:
-        """Ask for the model so many times a second meanwhile."""
+        """Ask for the model so many times a second within the block."""
         load = Load(self.client, self.entry, self.model, rate=rate)
         async with asyncio.TaskGroup() as group:
             group.create_task(load.run())
@@ -117,7 +117,7 @@ async def _harm(
     return load.shots, done
 
 
-async def test_nobody_notices_that_a_serving_node_is_killed(scene: Scene) -> None:
+async def test_no_request_fails_when_a_serving_node_is_killed(scene: Scene) -> None:
     await scene.serve(nodes=2)
     victim = scene.serving[0]
     shots, killed = await _harm(
@@ -129,14 +129,14 @@ async def test_nobody_notices_that_a_serving_node_is_killed(scene: Scene) -> Non
     assert not after
 
 
-async def test_nobody_notices_that_a_worker_is_killed(scene: Scene) -> None:
+async def test_no_request_fails_when_a_worker_is_killed(scene: Scene) -> None:
     await scene.serve(nodes=2)
     victim = scene.workers[0]
     kill = partial(asyncio.to_thread, scene.swarm.kill, victim)
     await _harm(scene, "worker killed", kill, rate=40.0)
 
 
-async def test_a_worker_that_freezes_is_left_after_few_slow_requests_and_is_back_once_it_thaws(
+async def test_a_worker_that_freezes_is_avoided_after_few_slow_requests_and_asked_again_once_it_thaws(
     scene: Scene,
 ) -> None:
     await scene.serve(nodes=2)
@@ -165,7 +165,7 @@ async def test_a_worker_that_freezes_is_left_after_few_slow_requests_and_is_back
     assert few(len(slow), len([s for s in load.shots if since < s.at < thawed]))
 
 
-async def test_nobody_notices_that_a_serving_node_is_told_to_stop(scene: Scene) -> None:
+async def test_no_request_fails_when_a_serving_node_is_told_to_stop(scene: Scene) -> None:
     await scene.serve(nodes=2)
     leaving = scene.serving[0]
     codes: list[int] = []
@@ -187,7 +187,7 @@ async def test_nobody_notices_that_a_serving_node_is_told_to_stop(scene: Scene) 
 
 
 @pytest.mark.parametrize("rate", [1.0, 10.0])
-async def test_nobody_notices_that_the_only_serving_node_is_restarted(
+async def test_no_request_fails_when_the_only_serving_node_is_restarted(
     scene: Scene, rate: float
 ) -> None:
     await scene.serve(nodes=1)
@@ -203,7 +203,9 @@ async def test_nobody_notices_that_the_only_serving_node_is_restarted(
     )
 
 
-async def test_a_node_killed_in_mid_stream_leaves_an_error_event_and_no_done(scene: Scene) -> None:
+async def test_a_stream_whose_node_is_killed_ends_in_an_error_event_without_done(
+    scene: Scene,
+) -> None:
     await scene.serve(nodes=1)
     slow = await asyncio.to_thread(scene.swarm.start_worker, "slow", "--delay-between", "0.3")
     await scene.client.register(scene.serving[0], "failover", [scene.model], slow.fields["url"])
@@ -225,7 +227,7 @@ async def test_a_node_killed_in_mid_stream_leaves_an_error_event_and_no_done(sce
     await asyncio.to_thread(scene.swarm.kill, slow)
 
 
-async def test_nobody_notices_that_all_serving_nodes_are_restarted_one_after_the_other(
+async def test_no_request_fails_when_all_serving_nodes_are_restarted_one_after_the_other(
     scene: Scene,
 ) -> None:
     await scene.serve(nodes=3)

@@ -1,4 +1,4 @@
-"""How does a node that knows nobody live, and how does it come to know others? Real nodes, told through `/api/v0`."""
+"""How does a node without peers work, and how does it get to know others? Real nodes, configured through `/api/v0`."""
 
 import asyncio
 import re

@@ -139,7 +139,7 @@ def losses(log: list[str], name: str = "loss") -> list[float]:
 
 
 async def saved(client: Client, node: Node, places: list[str], folder: Path) -> Path:
-    """Have an adapter's files from any node; return the folder that they are in then, under their own names."""
+    """Download an adapter's files from any node into a folder, under their own names; return the folder."""
     files: dict[str, bytes] = {}
     for place in places:
         async with client.session.get(f"{node.http}{place}") as response:
@@ -161,7 +161,7 @@ async def learnt(rows: Path, adapter: Path) -> tuple[float, float]:
     return without, with_it
 
 
-async def test_a_model_is_tuned_and_its_adapter_is_had_at_any_node_and_loaded_again(
+async def test_a_model_is_tuned_and_its_adapter_is_downloaded_at_another_node_and_loaded(
     stack: Stack, three: list[Node], client: Client, folder: Path, tmp_path: Path
 ) -> None:
     rows = folder / "rows.jsonl"
@@ -181,7 +181,7 @@ async def test_a_model_is_tuned_and_its_adapter_is_had_at_any_node_and_loaded_ag
         assert (await response.text()).splitlines() == log
 
 
-async def test_the_same_seed_trains_the_same_and_another_one_does_not(
+async def test_the_same_seed_gives_the_same_losses_and_another_seed_does_not(
     stack: Stack, folder: Path
 ) -> None:
     async def trained(seed: int) -> list[float]:
@@ -235,7 +235,7 @@ async def until_state(stack: Stack, job: dict[str, Any], state: str) -> None:
     await until(there, within=10, otherwise=f"the job is not {state}")
 
 
-async def test_a_job_whose_rows_cannot_be_read_fails_and_says_why_at_any_node(
+async def test_a_job_whose_rows_cannot_be_read_fails_and_another_node_says_why(
     stack: Stack, three: list[Node], client: Client, folder: Path
 ) -> None:
     job = await stack.submit((folder / "broken.jsonl").as_uri())
@@ -245,7 +245,7 @@ async def test_a_job_whose_rows_cannot_be_read_fails_and_says_why_at_any_node(
         assert await response.text() == "row 9 is not JSON\n"
 
 
-async def test_what_the_worker_refuses_is_told_in_its_words(stack: Stack, client: Client, three: list[Node]) -> None:  # fmt: skip
+async def test_a_workers_refusal_is_passed_on_in_its_words(stack: Stack, client: Client, three: list[Node]) -> None:  # fmt: skip
     asked = {"model": "another", "data": "file:///etc/passwd"}
     seen = await client.post(three[2], "/fine_tuning/jobs/submit", asked)
     assert (seen.status, json.loads(seen.body)["error"]["message"]) == (
@@ -305,7 +305,7 @@ async def test_openais_client_tunes_reads_events_and_checkpoints_and_loads_its_r
         assert await attach.end() == 0
 
 
-async def test_llama_stacks_words_are_translated_for_the_same_worker(
+async def test_llama_stacks_calls_are_translated_for_the_same_worker(
     three: list[Node], client: Client, tuner: Actor, ai: openai.AsyncOpenAI
 ) -> None:
     async with registered(client, three, tuner):

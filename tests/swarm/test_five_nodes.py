@@ -1,4 +1,4 @@
-"""Do five nodes see the same world? What is registered at one is seen at all, nothing is lost, nobody forgets."""
+"""Do five nodes see the same registry? What is registered at one is seen at all; nothing is lost or forgotten."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ def started(swarm: Swarm) -> list[Node]:
 
 @pytest.fixture
 async def five(started: list[Node], client: Client) -> AsyncIterator[list[Node]]:
-    """The five, once everybody knows everybody."""
+    """The five nodes, once each knows all others."""
     await client.met(started)
     yield started
     assert all(node.running for node in started)

@@ -1,4 +1,4 @@
-"""Grammars that a LocalAI backend is given, put to llama.cpp itself: it takes them, and its texts keep the schemas."""
+"""Grammars for LocalAI backends, given to llama.cpp itself: it accepts them, and its texts follow the schemas."""
 
 import json
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ def llama(swarm: Swarm) -> str:
 
 
 @pytest.mark.parametrize("schema", [PERSON, {}], ids=["person", "any object"])
-async def test_llama_cpp_keeps_a_schema_by_our_grammar(
+async def test_texts_of_llama_cpp_follow_a_schema_under_our_grammar(
     llama: str, client: Client, schema: Mapping[str, object]
 ) -> None:
     whole = 0

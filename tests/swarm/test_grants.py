@@ -20,7 +20,7 @@ MEANT = 5.0
 
 
 class Sites:
-    """A site that gives, and one of another operator that trusts it, in one private mesh; nobody asks without a key."""
+    """A site that gives grants, and one of another operator that trusts it, in one private mesh; both require a key."""
 
     def __init__(self, swarm: Swarm, key: Path) -> None:
         self.swarm = swarm
@@ -75,7 +75,7 @@ async def status(client: Client, node: Node, key: str, model: str) -> int:
     return (await client.post(node, "/v1/chat/completions", body, headers=bearer(key))).status
 
 
-async def test_a_grant_opens_what_trusts_its_issuer_until_it_is_revoked_everywhere(
+async def test_a_grant_opens_the_nodes_that_trust_its_issuer_until_it_is_revoked(
     sites: Sites, client: Client, worker: OpenAIWorker
 ) -> None:
     giving, trusting = sites.giving, sites.trusting
@@ -84,7 +84,7 @@ async def test_a_grant_opens_what_trusts_its_issuer_until_it_is_revoked_everywhe
     assert await status(client, trusting, key, f"{MODEL}-trusting") == 200
     assert await status(client, trusting, key, "other") == 403
     theirs = await invited(client, trusting, "bob")
-    # Trust is said, not mutual.
+    # Trust is configured at one side, not mutual.
     assert await status(client, giving, theirs, f"{MODEL}-giving") == 401
     await changed(client, giving, "/api/v1/keys/canary-user-9c41/revoke", {})
     assert await status(client, giving, key, f"{MODEL}-giving") == 401
@@ -94,7 +94,7 @@ async def test_a_grant_opens_what_trusts_its_issuer_until_it_is_revoked_everywhe
 
     took = await until(refused, within=MEANT, otherwise="it is refused by both processes")
     show("a revoked grant", refused_elsewhere=took)
-    # The other site hears of the grant, never of its holder's name.
+    # The other site sees the grant, never its holder's name.
     secret = key.partition(".")[0]
     for node in (giving, trusting):
         assert secret not in node.log
@@ -109,7 +109,7 @@ async def test_a_machine_joins_with_one_string_and_is_answered_within_its_grant(
 ) -> None:
     giving = sites.giving
     key = await invited(client, giving, "gpu-2", models=[f"{MODEL}*"], rpm=30, for_node=True)
-    # It holds the mesh's key, so it is none for models.
+    # The invitation holds the mesh's key, so it is no key for models.
     assert await status(client, giving, key, f"{MODEL}-giving") == 401
     given = tmp_path / "invitation"
     given.touch(mode=0o600)
@@ -125,7 +125,7 @@ async def test_a_machine_joins_with_one_string_and_is_answered_within_its_grant(
 
         took = await until(answered, within=20, otherwise="it is answered by the site it joined")
         show("joined by one string", answered=took)
-        # The other site's node wants no grant of anybody.
+        # The other site's node requires no grant of its peers.
         assert await _plain(client, joined, f"{MODEL}-trusting") == 200
         await changed(client, giving, "/api/v1/keys/gpu-2/revoke", {})
 

@@ -30,7 +30,7 @@ NOT_RUN = {
     "codex": "tests/clients/test_agents.py runs it with these settings",
     "aider": "tests/clients/test_agents.py runs it with these settings",
 }
-"""How a block begins that cannot be run here, and why."""
+"""Beginnings of blocks that cannot be run here, each with the reason."""
 
 SUBSTITUTIONS = (
     ("make install && . .venv/bin/activate", ":"),
@@ -120,7 +120,7 @@ def test_the_commands_of_a_section_work(section: Section, worker: str, tmp_path:
         "PYTHON": sys.executable,
         "WORKER": worker,
     }
-    # bash says each command before it runs it, so that what failed is the last one in the report.
+    # bash prints each command before it runs it, so that the one that failed is the last in the report.
     text = f". {STAND_INS}\nset -x\n{script(section)}\n"
     with subprocess.Popen(
         ["bash", "-c", text],

@@ -140,7 +140,7 @@ def _check(status: int, body: bytes) -> int:
 
 
 @pytest.mark.parametrize("kind", BAD_BODIES)
-async def test_a_bad_body_is_refused_in_our_words_and_reaches_no_worker(
+async def test_a_bad_body_is_refused_with_our_error_shape_and_reaches_no_worker(
     nodes: list[Node], worker: OpenAIWorker, client: Client, kind: str
 ) -> None:
     status, body, headers = BAD_BODIES[kind]
@@ -228,7 +228,7 @@ async def test_garbage_on_any_port_costs_its_sender_the_connection(
         host, _, number = port.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(number))
         writer.write(garbage)
-        # Who has had enough may have cut the connection by now.
+        # The node may have cut the connection by now.
         with suppress(OSError):
             writer.write_eof()
         async with asyncio.timeout(15):
@@ -262,7 +262,7 @@ async def test_another_node_is_answered_and_a_stranger_is_not(
     assert len(worker.received) == served == 1
 
 
-async def test_an_impostor_at_a_nodes_address_is_sent_not_one_byte_of_a_request(
+async def test_an_impostor_at_a_nodes_address_receives_not_one_byte_of_a_request(
     nodes: list[Node], client: Client, swarm: Swarm
 ) -> None:
     victim = await asyncio.to_thread(swarm.start, Start("victim", SETTINGS), known=nodes[:1])

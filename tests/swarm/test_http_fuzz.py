@@ -1,4 +1,4 @@
-"""What does a node survive that anybody may send over HTTP? 10,000 bad requests: the same process, and nobody else notices.
+"""A node survives 10,000 bad HTTP requests: its process stays the same, and honest requests are not affected.
 
 They go to every path of the route table, at the listener for clients and at the one for other nodes, from one seed.
 Honest requests go through the node meanwhile.
@@ -46,7 +46,7 @@ OWN_FAULTS = frozenset(
     {"internal_error", "router_error", "registry_error", "invalid_frame", "unknown_kind", "not_saved",
      "incomplete_generation"}
 )  # fmt: skip
-"""Codes of failures that are nobody's but ours; a worker or peer that is not there may be told of with another 5xx."""
+"""Codes of failures of the node itself; that a worker or peer is not there may be reported with another 5xx."""
 
 
 @dataclass
@@ -75,12 +75,14 @@ def scene(swarm: Swarm) -> Scene:
 
 
 async def _routes() -> list[Route]:
-    """Return what clients may ask, by a node of this process."""
+    """Return the routes for clients, as a node of this process has them."""
     async with small_node(World(MemoryNet())) as running:
         return sorted((route.method, route.path) for route in public_routes(running.context))
 
 
-async def test_ten_thousand_bad_requests_hurt_nobody(scene: Scene, client: Client) -> None:
+async def test_ten_thousand_bad_requests_harm_neither_the_node_nor_honest_requests(
+    scene: Scene, client: Client
+) -> None:
     victim = scene.victim
     for node, model in ((victim, "tiny"), (scene.other, "far")):
         await client.register(node, "honest", [model], scene.worker)
@@ -133,7 +135,7 @@ async def _attack(listener: Listener, bad: Iterator[bytes], times: int, seen: Se
 
     async def send() -> None:
         for sent in left:
-            # Many wait for more, as they should; nobody is kept waiting for them here.
+            # Many connections wait for more, as they should; this loop does not wait for them.
             heard = await listener.say(sent, within=5.0, patience=0.15)
             seen.statuses.update(str(status) for status in heard.statuses)
             if not heard.answers:
@@ -153,10 +155,10 @@ def _own_faults(answers: Sequence[Answer]) -> list[Answer]:
 def _code(answer: Answer) -> str:
     try:
         said = orjson.loads(answer.body)
-        # TGI's own form: that nobody serves its default model (`unhealthy`) is no failure of ours.
+        # TGI's own form: that no node serves its default model (`unhealthy`) is no failure of ours.
         return str(said["error_type"] if "error_type" in said else said["error"]["code"])
     except (ValueError, KeyError, TypeError):
-        # To HEAD a body is none; what is not foreseen is a 500.
+        # An answer to HEAD has no body; an unforeseen failure is a 500.
         return "internal_error" if answer.status == 500 else ""
 
 

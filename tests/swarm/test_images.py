@@ -77,13 +77,13 @@ def pictures(answer: ImagesResponse) -> list[bytes]:
 
 
 def sides(png: bytes) -> tuple[int, ...]:
-    """Width and height, as the head of the file says them."""
+    """Return width and height, as the head of the file gives them."""
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     return struct.unpack(">II", png[16:24])
 
 
 @over
-async def test_a_picture_is_made_and_depends_on_what_was_asked_for(
+async def test_a_picture_is_made_and_depends_on_the_prompt_and_the_seed(
     ai: openai.AsyncOpenAI, over: str
 ) -> None:
     vine = await made(ai, over, "a vine")
@@ -104,7 +104,7 @@ async def test_several_pictures_of_another_size_are_made(ai: openai.AsyncOpenAI,
 
 
 @over
-async def test_a_picture_is_edited_and_depends_on_what_it_was(
+async def test_a_picture_is_edited_and_depends_on_the_original_and_the_prompt(
     ai: openai.AsyncOpenAI, over: str
 ) -> None:
     vine, car = await made(ai, over, "a vine"), await made(ai, over, "a car")
@@ -115,7 +115,9 @@ async def test_a_picture_is_edited_and_depends_on_what_it_was(
     assert edit != await edited(ai, over, vine, "at night")
 
 
-async def test_what_the_pipeline_cannot_do_is_told_in_its_words(ai: openai.AsyncOpenAI) -> None:
+async def test_a_refusal_of_the_pipeline_is_passed_on_in_its_own_words(
+    ai: openai.AsyncOpenAI,
+) -> None:
     with pytest.raises(openai.BadRequestError, match="sides from 64 to 512"):
         await made(ai, "http", "a vine", size="1x1")
     with pytest.raises(openai.BadRequestError, match="image is no picture"):

@@ -1,4 +1,4 @@
-"""Keys of a site: made at one node, they open all that share its store, at once, and stop doing so; a hop knows no user."""
+"""Keys of a site: made or revoked at one node, they are so at once at all that share its store; a hop reveals no user."""
 
 import asyncio
 import os
@@ -24,12 +24,12 @@ MEANT = 1.0
 """Seconds in which a change is known at every node of the site."""
 
 WINDOW = float(os.environ.get("LIMIT_SECONDS", "20"))
-"""Seconds in which it is counted what a limit lets through."""
+"""Seconds in which the requests that a limit lets through are counted."""
 
 
 SharedStore = RedisServer | PostgresServer
 OF_REDIS = pytest.mark.parametrize("store", ["redis"], indirect=True)
-"""What the store does not matter to is tried with one of them."""
+"""Mark for tests for which the kind of store does not matter."""
 
 
 @pytest.fixture(scope="module", params=["redis", "postgres"])
@@ -46,7 +46,7 @@ def store(
 def nodes(
     tmp_path_factory: pytest.TempPathFactory, store: SharedStore
 ) -> Iterator[tuple[Node, Node, Node]]:
-    """Two nodes of one site, of which the second has a helper, and one of another site; nobody asks them without a key."""
+    """Two nodes of one site, of which the second has a helper, and one of another site; all require a key."""
     with Swarm(tmp_path_factory.mktemp("nodes")) as swarm:
         closed = {"open": "nobody", "log_level": "debug"}
         site = {**closed, "store": store.url}
@@ -99,7 +99,7 @@ async def test_a_key_opens_and_stops_opening_every_node_of_its_site_within_a_sec
     key = await changed(client, first, "", {"keys": [{"name": USER, "models": [MODEL]}]})
 
     async def answered(node: Node, status: int) -> bool:
-        # Either process answers, and of lists the first one alone.
+        # Either process answers chats, and the first one alone answers lists.
         for _ in range(4):
             listed = client.session.get(
                 f"{node.http}/v1/models", headers={**bearer(key), "Connection": "close"}
@@ -144,7 +144,7 @@ def _files(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
 
 
-async def test_while_the_store_stands_still_known_keys_hold_and_nobody_waits(
+async def test_while_the_store_is_frozen_known_keys_work_and_no_request_waits(
     nodes: tuple[Node, Node, Node], client: Client, worker: OpenAIWorker, store: SharedStore
 ) -> None:
     first = nodes[0]

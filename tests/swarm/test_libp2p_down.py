@@ -1,4 +1,4 @@
-"""What if libp2p dies? HTTP serves on, and the mesh comes back under the same name, at the same place."""
+"""What if libp2p dies? HTTP keeps serving, and the mesh comes back with the same peer id, at the same address."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ async def _ask_until(client: Client, node: Node, model: str, end: asyncio.Event)
     return seen
 
 
-async def test_http_serves_on_while_the_mesh_dies_and_comes_back_under_the_same_name(
+async def test_http_keeps_serving_while_the_mesh_dies_and_comes_back_under_the_same_peer_id(
     nodes: list[Node], client: Client
 ) -> None:
     one, mortal, three = nodes
@@ -77,13 +77,13 @@ async def test_http_serves_on_while_the_mesh_dies_and_comes_back_under_the_same_
         assert (after["peer"], after["p2p"]) == (mortal.peer, before)
 
 
-async def test_what_is_registered_after_the_mesh_came_back_is_heard_and_nothing_was_forgotten(
+async def test_models_registered_while_the_mesh_is_down_reach_all_nodes_and_none_is_forgotten(
     nodes: list[Node], client: Client
 ) -> None:
     one, mortal, _three = nodes
     os.kill(mortal.actor.process.pid, signal.SIGUSR1)
     began = time.monotonic()
-    # At once: whether the mesh is up, down or on its way back when it comes is the mesh's affair.
+    # Registered at once: the mesh may be up, down or on its way back at that moment.
     await client.register(mortal, "after", ["after-death"], "http://127.0.0.1:9/v1")
     await client.register(one, "after", ["meanwhile"], "http://127.0.0.1:9/v1")
     await client.listed(nodes, MODEL, "after-death", "meanwhile", within=10)

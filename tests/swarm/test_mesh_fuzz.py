@@ -1,4 +1,4 @@
-"""What does a node survive that any stranger on its mesh may send? All of it: the same process, and nobody else notices.
+"""A node survives all that a stranger on its mesh may send: its process stays the same, and no other node is affected.
 
 The attacker is a process of its own, with an unguarded libp2p; every kind of attack is a test. Around each, requests go
 through the victim to an honest node, and news of that node arrives.
@@ -32,19 +32,19 @@ MAX_GROWTH = {"malformed": 16.0, "floods": 64.0}
 """MiB that the victim may grow by, under each part. Listings take 23 of them: once, however many follow."""
 
 LARGEST = "2 and 8 MiB of zeros"
-"""The attack with the largest messages: what the first ones take is kept for the next ones."""
+"""The attack with the largest messages: the memory that the first ones take is kept for the next ones."""
 
 JUDGED = {"200 forgeries": FORGERIES, "2,000 bad signatures": BAD_SIGNATURES}
 """How many frames of an attack the victim must have judged, and found bad: else it tests closed connections."""
 
 CUT_OFF = {"19,900 made-up nodes listed by a member", "newer words of itself"}
-"""Attacks of one peer whose end is that it is cut off."""
+"""Attacks of one peer that end with its being cut off."""
 
 MAX_COMPARISONS = 100
 """Comparisons that an attack may bring about at another node than its victim. Unbounded, claims of newer words cost 556."""
 
 REFUSED = 10_000
-"""How much of everything the victim must have refused by name, at its door or after a look."""
+"""How many refusals of the kinds below the victim must have counted in all."""
 
 _REFUSALS = (
     "connections_refused",
@@ -72,7 +72,7 @@ _ROOMY = {"mesh": {"max_connections": 1_024, "max_connections_per_address": 1_02
 
 @dataclass
 class Scene:
-    """A victim, an honest node with a model, and who attacks; what was seen in the course."""
+    """A victim, an honest node with a model, and the attacker; what was measured so far."""
 
     victim: Node
     honest: Node
@@ -142,7 +142,9 @@ async def test_one_neighbour_has_one_budget_for_strangers(swarm: Swarm, client: 
     assert AT_ONCE <= listed <= AT_ONCE + 2 * (took + 1)
 
 
-async def test_nobody_is_made_to_dial_a_third_party(swarm: Swarm, client: Client) -> None:
+async def test_dials_to_addresses_of_a_third_party_are_rate_limited(
+    swarm: Swarm, client: Client
+) -> None:
     nodes = swarm.start_all("told", "next", "third")
     await client.met(nodes)
     host, ports = THIRD_PARTY
@@ -165,7 +167,9 @@ async def test_nobody_is_made_to_dial_a_third_party(swarm: Swarm, client: Client
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_nobody_else_notices(kind: str, scene: Scene, client: Client) -> None:
+async def test_honest_requests_and_news_get_through_an_attack(
+    kind: str, scene: Scene, client: Client
+) -> None:
     await _attack(kind, scene, client)
 
 
@@ -248,7 +252,7 @@ async def test_memory_and_the_event_loop_stay_within_bounds(
     assert scene.lag[part] <= MAX_LAG
 
 
-async def test_the_attacks_have_arrived(scene: Scene, client: Client) -> None:
+async def test_the_attacks_have_arrived_and_were_refused(scene: Scene, client: Client) -> None:
     seen = await client.events(scene.victim)
     refused = {event: seen[event] for event in _REFUSALS}
     show("refused", **{event: str(times) for event, times in refused.items()})
@@ -260,14 +264,14 @@ async def test_the_attacks_have_arrived(scene: Scene, client: Client) -> None:
 async def _warm_up(scene: Scene, client: Client) -> None:
     await client.register(scene.honest, "honest", ["honest"], scene.worker)
     await client.listed([scene.victim, scene.honest], "honest")
-    # What a node remembers of its requests is full before anything is counted.
+    # A node's memory of its requests is filled before anything is measured.
     for _ in range(REMEMBERED):
         assert (await client.chat(scene.victim, "honest")).status == 200
     await asyncio.to_thread(scene.attacker.do, LARGEST)
 
 
 def _complaints(node: Node) -> int:
-    """Count the lines that are no mere account of a request."""
+    """Count the log lines that are not of level INFO."""
     return sum(" INFO " not in line for line in node.log.splitlines())
 
 

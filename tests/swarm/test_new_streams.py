@@ -60,7 +60,7 @@ def _connections(node: Node, port: int) -> int:
     return sum(row[2].endswith(f":{port:04X}") and row[3] == "01" for row in fields)
 
 
-async def test_five_hundred_new_streams_come_and_none_fails(
+async def test_five_hundred_new_streams_over_a_hop_share_few_connections_and_none_fails(
     three: list[Node], worker: Answering, client: Client
 ) -> None:
     (serving,) = [n for n in (await client.told(three[2])).values() if n["node"] == three[0].peer]

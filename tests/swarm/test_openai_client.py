@@ -123,7 +123,7 @@ async def test_models_are_listed_and_looked_up(ai: openai.AsyncOpenAI) -> None:
         await ai.models.retrieve("nobody-has-this")
 
 
-async def test_an_unknown_model_is_not_found_and_the_nearest_names_are_told(
+async def test_an_unknown_model_is_not_found_and_the_error_names_the_nearest_ones(
     ai: openai.AsyncOpenAI,
 ) -> None:
     with pytest.raises(openai.NotFoundError, match="talker") as caught:
@@ -137,7 +137,7 @@ async def test_a_bad_body_is_a_bad_request(ai: openai.AsyncOpenAI) -> None:
     assert caught.value.type == "invalid_request_error"
 
 
-async def test_what_the_worker_rejects_is_told_in_its_own_words(
+async def test_a_rejection_of_the_worker_is_passed_on_in_its_own_words(
     ai: openai.AsyncOpenAI, worker: OpenAIWorker
 ) -> None:
     refusal = b'{"error":{"message":"temperature is 9","type":"x","param":"temperature"}}'
@@ -147,7 +147,7 @@ async def test_what_the_worker_rejects_is_told_in_its_own_words(
     assert caught.value.param == "temperature"
 
 
-async def test_a_full_worker_is_a_rate_limit_with_a_time_to_come_back(
+async def test_a_full_worker_is_a_rate_limit_error_with_retry_after(
     ai: openai.AsyncOpenAI, worker: OpenAIWorker
 ) -> None:
     worker.fail(status=429, retry_after="7")
@@ -156,7 +156,7 @@ async def test_a_full_worker_is_a_rate_limit_with_a_time_to_come_back(
     assert caught.value.response.headers["retry-after"] == "7"
 
 
-async def test_a_capacity_and_a_queue_that_are_used_up_are_a_rate_limit(
+async def test_a_capacity_and_a_queue_that_are_used_up_are_a_rate_limit_error(
     ai: openai.AsyncOpenAI, worker: OpenAIWorker, three: list[Node], client: Client
 ) -> None:
     row = {"project": PROJECT, "model": "full", "api": worker.url, "type": 0, "capacity": 1}

@@ -40,7 +40,7 @@ NOBODY = Identity(bytes(range(1, 33))).peer
 REQUEST_ID = "asked-by-a-test"
 
 PATIENCE = 1.0
-"""For so many seconds a worker and a caller's body are waited for; for a place in the queue less."""
+"""Seconds that a node waits for a worker and for a caller's body; it waits less for a place in the queue."""
 
 SETTINGS = {
     "router": {
@@ -92,10 +92,10 @@ def pair(swarm: Swarm) -> list[Node]:
 async def scene(
     request: pytest.FixtureRequest, pair: list[Node], client: Client
 ) -> AsyncIterator[Scene]:
-    """The scene, with everybody alive and nothing in the way; `request.param` hops to the node with the worker."""
+    """The scene, with both nodes alive; `request.param` is the number of hops to the node with the worker."""
     serving, asked = pair[0], pair[request.param]
     await client.met(pair)
-    # What a node remembers of a worker's failures, it remembers by this name.
+    # A node remembers a worker's failures under this name.
     model = f"told-{uuid4().hex[:8]}"
     async with (
         running() as worker,
@@ -120,11 +120,11 @@ ELSEWHERE = {
     registry.ProtocolViolation,
     router.WorkerAway,
 }
-"""What one client of OpenAI's alone does not lead to: `tests/node/connections` does, a node that does not let another one in, and
+"""Errors that one OpenAI client alone does not lead to: `tests/node/connections` does, a node that does not let another in, and
 a hostile peer (`tests/registry/mesh/libp2p/test_offences.py`)."""
 
 UNREAD = {faces.UrlTooLong, faces.HeadTooLarge}
-"""What is refused before the id of the request was read."""
+"""Errors for requests that are refused before their id was read."""
 
 Provocation = Callable[[Scene], Awaitable[None]]
 CASES: list[tuple[type[Exception], int, Provocation]] = []
@@ -132,7 +132,7 @@ CASES: list[tuple[type[Exception], int, Provocation]] = []
 
 
 def provokes(error: type[Exception], *, hops: tuple[int, ...] = (0, 1)) -> Callable[..., Any]:
-    """Say which error something leads to, at the node with the worker and one hop from it, or at one of the two."""
+    """Note which error a provocation leads to, at the node with the worker and one hop from it, or at one of the two."""
 
     def note(provocation: Provocation) -> Provocation:
         CASES.extend((error, number, provocation) for number in hops)

@@ -29,8 +29,8 @@ BRIDGED = {
     "remotellm": "grpc+remotellm://{}",
 }
 DIALECTS = ("openai", *BRIDGED)
-# A sentence is enough, and the protocol without a word for the longest answer would have the model go on and on.
-# Not at the end of a line: an answer that is drawn by chance may begin with one.
+# A sentence is enough, and over the protocol without a maximum length the model would go on and on.
+# No line break: an answer that is sampled may begin with one.
 STOP = ["."]
 DRAWS = 5
 PROMPT = "My name is"
@@ -103,7 +103,7 @@ async def localai(world: World, model: str) -> str:
 
 
 async def remotellm(world: World, model: str) -> str:
-    # Behind a protocol whose requests always name a temperature the answer is drawn, and may begin with its end.
+    # Behind a protocol whose requests always name a temperature the answer is sampled, and may begin with the stop text.
     for _ in range(DRAWS):
         reply = await world.call(REMOTELLM, "Generate", model, prompts=[PROMPT], stop=STOP)
         if text := str(reply.generations[0].generations[0].text).strip():
@@ -122,7 +122,7 @@ FACES: Mapping[str, Callable[[World, str], Awaitable[str]]] = {
 
 @pytest.fixture(scope="module")
 def llama(swarm: Swarm) -> Actor:
-    # RemoteLLM has no word for the temperature.
+    # RemoteLLM has no field for the temperature.
     return swarm.start_worker("llama", "--temperature", "0", module="node.demo.worker")
 
 
@@ -171,7 +171,7 @@ async def test_a_face_reaches_a_real_model_through_a_dialect(
     assert text.strip()
 
 
-async def test_streams_follow_upon_each_other_though_llama_cpp_hangs_up_after_each(
+async def test_consecutive_streams_succeed_though_llama_cpp_hangs_up_after_each(
     world: World,
 ) -> None:
     body = {"model": "via-openai", "messages": MESSAGES, "max_tokens": 1, "stream": True}
@@ -195,7 +195,7 @@ async def test_a_client_of_tgi_sees_the_tokens_of_llama_cpp(world: World, dialec
     assert "".join(token["text"] for token in tokens) == answer["generated_text"]
     assert len({token["id"] for token in tokens}) > 4
     assert all(token["logprob"] <= 0 for token in tokens)
-    # The likeliest is the one that was drawn: TGI is greedy by default.
+    # The likeliest token is the one that was chosen: TGI is greedy by default.
     assert [top[0]["id"] for top in answer["details"]["top_tokens"]] == [t["id"] for t in tokens]
     assert last["generated_text"] == answer["generated_text"]
     assert [piece["token"]["id"] for piece in pieces] == [token["id"] for token in tokens]

@@ -59,7 +59,7 @@ async def test_a_plain_request_reaches_a_node_whose_address_does_not_answer(
     show("over a pipe", first=first.seconds, later_p50=seconds[10], later_max=seconds[-1])
 
 
-async def test_fifty_requests_at_once_reach_it(
+async def test_fifty_requests_at_once_reach_such_a_node_over_pipes(
     three: list[Node], worker: OpenAIWorker, client: Client
 ) -> None:
     began = time.monotonic()

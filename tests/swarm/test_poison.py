@@ -1,4 +1,4 @@
-"""Does the worst that a member may say stop anybody? Ten nodes in a row, each knowing the one before it; one is told it."""
+"""Does the worst that a member may send block a node? Ten nodes in a row, each knowing the one before it; one is attacked."""
 
 import asyncio
 import time
@@ -26,10 +26,10 @@ WORST = (
 SPREAD = 3
 
 MAX_BUSY = 0.5
-"""Seconds of processor time that any of the ten may compute without a pause; how late it wakes is the machine's affair too."""
+"""Seconds of processor time that any of the ten may compute without a pause; how late it wakes depends on the machine, too."""
 
 
-async def test_the_worst_of_a_member_makes_none_of_ten_nodes_stand_still(
+async def test_the_worst_that_a_member_may_send_blocks_none_of_ten_nodes(
     swarm: Swarm, client: Client
 ) -> None:
     nodes: list[Node] = []
@@ -51,7 +51,7 @@ async def test_the_worst_of_a_member_makes_none_of_ten_nodes_stand_still(
         attacker.end()
     bad = [(await client.events(node))["frames_bad"] for node in nodes]
     show("bad frames", at_each=str(bad))
-    # Each node judges before it passes on: what nobody may believe ends where it came in.
+    # Each node judges before it passes on: a frame that no node may accept ends where it came in.
     assert bad[0] > 0
     assert sum(bad[1:]) == 0
     assert max([await client.loop_busy(node) for node in nodes]) <= MAX_BUSY
@@ -78,7 +78,7 @@ async def _ask_while(
 
 
 async def _at_rest(nodes: list[Node], client: Client) -> None:
-    """Wait until none that computed for long as it started remembers that."""
+    """Wait until the long computations at the nodes' start are out of the time that is measured."""
 
     async def forgotten() -> bool:
         return max([await client.loop_busy(node) for node in nodes]) <= MAX_BUSY
@@ -89,7 +89,7 @@ async def _at_rest(nodes: list[Node], client: Client) -> None:
 
 
 async def _have_spread(nodes: list[Node], client: Client) -> None:
-    """Wait until the last node holds as many of them as there is room for: what is heavy is weighed at each node."""
+    """Wait until the last node holds as many of the records as there is room for: each node weighs heavy ones."""
 
     async def held() -> bool:
         return len((await client.get(nodes[-1], "/api/v1/nodes"))["nodes"]) >= NODES + SPREAD

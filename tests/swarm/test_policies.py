@@ -1,6 +1,6 @@
-"""How do policies compare with real workers, beside the simulator's order? Five llama.cpp of one and two threads, unlike in use.
+"""How do policies compare with real workers, beside the simulator's order? Five llama.cpp, of one and two threads.
 
-Two cores cannot give each its own, so they are unlike as machines in use are: by threads, by slots, and by who else computes.
+Two cores cannot give each its own, so they differ as machines in use do: by threads, by slots, and by other load.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ async def capacity(client: Client, entry: Node) -> float:
     return done / LASTS
 
 
-async def test_each_policy_has_all_requests_answered_by_unlike_workers(
+async def test_each_policy_gets_all_requests_answered_by_workers_of_unlike_speed(
     entries: Sequence[Node],
 ) -> None:
     took: dict[str, list[float]] = {name: [] for name in POLICIES}
@@ -100,7 +100,7 @@ async def test_each_policy_has_all_requests_answered_by_unlike_workers(
         for turn in range(ROUNDS):
             for name, entry in zip(POLICIES, entries, strict=True):
                 took[name] += await burst(patient, entry, rate=BUSY * bears, seed=turn)
-    # What is meant stands in docs/performance.md: beside other tests a clock says little, and only failures count here.
+    # The goals are in docs/performance.md: beside other tests times say little, and only failures count here.
     assert len({len(seconds) for seconds in took.values()}) == 1
     for name, seconds in took.items():
         show(

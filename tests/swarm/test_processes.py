@@ -1,4 +1,4 @@
-"""A node of several processes behaves as one: registrations, slots, metrics, drain, and what becomes of it when one dies."""
+"""A node of several processes behaves as one: registrations, slots, metrics, drain, and what happens when one of them dies."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ _REQUESTS = re.compile(rb'^modelvine_requests_total\{kind="chat/completions",sta
 
 @pytest.fixture(scope="module")
 def pair(swarm: Swarm) -> list[Node]:
-    """A node of two processes, and one of one that no peer reaches but over pipes."""
+    """A node of two processes, and one of a single process that peers reach over pipes only."""
     return swarm.start_all(Start("many", TWO), Start("hidden", module="tests.swarm.hidden_node"))
 
 
@@ -88,7 +88,7 @@ async def test_both_processes_answer_and_are_counted_as_one(many: Node, worker: 
         await unregister(asked[0], "counted")
 
 
-async def test_what_is_registered_is_known_to_both_when_the_answer_comes(
+async def test_a_registration_is_known_to_both_processes_when_the_answer_comes(
     many: Node, worker: OpenAIWorker
 ):
     async with lines(many) as held:
@@ -130,7 +130,7 @@ async def test_a_full_queue_refuses_in_both_processes(many: Node, worker: OpenAI
         await unregister(asked[0], "refused")
 
 
-async def test_queue_and_refusals_of_the_last_hour_are_of_all_processes(
+async def test_the_history_shows_the_queue_and_refusals_of_all_processes(
     tmp_path: Path, client: Client, worker: OpenAIWorker
 ):
     with Swarm(tmp_path) as swarm:
@@ -153,7 +153,7 @@ async def test_queue_and_refusals_of_the_last_hour_are_of_all_processes(
 
             waits = partial(last_hour, queued=3, refused=0)
             await until(waits, within=SLACK * 5, otherwise="the queue is not seen")
-            # Nobody holds a place in the queue but the helper's, and all that it refuses counts.
+            # Only the helper's requests hold places in the queue, and the refusals of both processes count.
             for line in (*of_helper[3:], of_first[1]):
                 assert (await line.chat("hour"))[0] == 429
             refused = partial(last_hour, queued=3, refused=4)
@@ -174,7 +174,7 @@ async def test_requests_go_out_of_both_processes_to_another_node_over_pipes(
     await client.unregister(hidden, "far")
 
 
-async def test_requests_of_another_node_come_in_at_both_processes(
+async def test_forty_requests_of_another_node_at_once_are_all_answered(
     pair: list[Node], client: Client, worker: OpenAIWorker
 ):
     many, hidden = pair
@@ -186,7 +186,7 @@ async def test_requests_of_another_node_come_in_at_both_processes(
     await client.unregister(many, "near")
 
 
-async def test_another_node_hears_how_busy_all_processes_together_make_a_worker(
+async def test_another_node_learns_the_load_of_a_worker_summed_over_all_processes(
     pair: list[Node], client: Client, worker: OpenAIWorker
 ):
     many, hidden = pair
@@ -206,7 +206,7 @@ async def test_another_node_hears_how_busy_all_processes_together_make_a_worker(
     await client.unregister(many, "busy")
 
 
-async def test_a_caller_who_hangs_up_frees_the_slot_that_another_process_gave(
+async def test_a_caller_that_hangs_up_frees_the_slot_that_another_process_gave(
     many: Node, worker: OpenAIWorker
 ):
     async with lines(many, 2) as held:
@@ -223,7 +223,7 @@ async def test_a_caller_who_hangs_up_frees_the_slot_that_another_process_gave(
         await unregister(first, "left")
 
 
-async def test_a_helper_that_is_killed_costs_its_own_connections_and_is_back(
+async def test_a_helper_that_is_killed_costs_only_its_own_connections_and_is_started_again(
     many: Node, worker: OpenAIWorker
 ):
     (killed,) = helpers(many)
@@ -239,12 +239,12 @@ async def test_a_helper_that_is_killed_costs_its_own_connections_and_is_back(
         kill(killed)
         gone = time.monotonic()
         worker.fail()
-        # New connections are taken in at once, and the slots of those that were cut are free.
+        # New connections are accepted at once, and the slots of those that were cut are free.
         fresh = [await _once(many, "kept") for _ in range(20)]
         ended = await asyncio.gather(*waiting, return_exceptions=True)
         assert {answer[0] for answer in (*fresh, *ended[:3])} == {200}
         assert all(isinstance(answer, EOFError | OSError) for answer in ended[3:])
-        # What it had counted still counts.
+        # What the helper had counted still counts.
         assert await counted(ours[0]) >= before + 23
         took = await until(
             lambda: helpers(many) not in ([], [killed]),
@@ -257,7 +257,7 @@ async def test_a_helper_that_is_killed_costs_its_own_connections_and_is_back(
         await unregister(ours[0], "kept")
 
 
-async def test_nothing_is_lost_when_a_node_of_two_processes_is_told_to_end(
+async def test_no_request_is_lost_when_a_node_of_two_processes_is_told_to_end(
     fresh: Node, worker: OpenAIWorker
 ):
     (helper,) = helpers(fresh)
@@ -267,7 +267,7 @@ async def test_nothing_is_lost_when_a_node_of_two_processes_is_told_to_end(
         worker.fail(delay_headers=1.0)
         waiting = [asyncio.ensure_future(line.chat("last")) for line in asked]
         await until(lambda: len(worker.received) == 10, within=3, otherwise="they were not asked")
-        # Whoever stops a service may signal all of its processes.
+        # A service manager may signal all processes of a service.
         fresh.actor.process.send_signal(signal.SIGTERM)
         os.kill(helper, signal.SIGTERM)
         answers = await asyncio.gather(*waiting)
@@ -340,7 +340,7 @@ async def _once(node: Node, model: str) -> tuple[int, bytes]:
 
 
 async def _serving(node: Node) -> None:
-    """Wait until every process takes connections in."""
+    """Wait until every process accepts connections."""
     deadline = time.monotonic() + 10
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Callers behind real proxies that the node believes: each is known by its own address, and whoever forges one by none."""
+"""Callers behind real proxies that the node trusts: each is known by its own address, and forged addresses are ignored."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
@@ -42,7 +42,7 @@ def swarm(tmp_path: Path) -> Iterator[Swarm]:
 
 
 def opened(swarm: Swarm, processes: int, **web: object) -> Node:
-    """Run a node that everybody may ask, each address once a minute."""
+    """Run a node that is open to all callers, to each address once a minute."""
     given = {"rpm_per_address": RPM, "names": ["models.example"], **web}
     return swarm.start(
         Start("node", {"node": {"workers": processes, "open": "everybody"}, "web": given})
@@ -77,7 +77,7 @@ async def passed(url: str, caller: str, *, forging: bool = False) -> int:
 
 
 @pytest.mark.parametrize("deployed", [False, True], ids=["plain", "sample"])
-async def test_callers_behind_nginx_are_limited_apart_and_forge_nothing(
+async def test_callers_behind_nginx_are_limited_separately_and_cannot_forge_their_address(
     swarm: Swarm,
     processes: int,
     client: Client,
@@ -93,17 +93,17 @@ async def test_callers_behind_nginx_are_limited_apart_and_forge_nothing(
     assert not any(caller in node.log for caller in CALLERS)
 
 
-async def test_who_is_no_trusted_proxy_is_one_address_whatever_it_tells(
+async def test_an_untrusted_sender_counts_as_one_address_whatever_headers_it_sends(
     swarm: Swarm, processes: int, client: Client, worker: OpenAIWorker
 ) -> None:
     node = opened(swarm, processes, trusted_proxies=["127.0.0.1"])
     await client.register(node, "mine", ["tiny"], worker.url)
     assert 1 <= await passed(node.http, CALLERS[0], forging=True) <= processes * RPM
-    # People on this machine are not counted, as long as they speak for nobody.
+    # People on this machine are not counted, as long as their requests name no other caller.
     assert await passed(node.http, CALLERS[0]) == TIMES
 
 
-async def test_haproxy_says_whose_a_connection_is(
+async def test_haproxy_tells_the_callers_address_by_the_proxy_protocol(
     swarm: Swarm,
     processes: int,
     client: Client,
@@ -118,7 +118,7 @@ async def test_haproxy_says_whose_a_connection_is(
     with program(["haproxy", "-db", "-f", str(written)], port, tmp_path) as url:
         for caller in CALLERS:
             assert 1 <= await passed(url, caller, forging=True) <= processes * RPM
-        # The proxy is root's here, and yet nobody behind it is.
+        # The proxy runs as root here, but its callers do not count as root.
         async with client.session.post(f"{url}/api/v1/drain", json={}) as response:
             assert response.status == 403
     with pytest.raises(aiohttp.ClientError):

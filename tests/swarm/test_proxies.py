@@ -1,4 +1,4 @@
-"""Behind proxies as their packages run them, under users of their own: who has a key may ask, the node is its operator's."""
+"""Proxies as their packages run them, under users of their own: callers need a key, and only the operator may control."""
 
 import os
 import pwd
@@ -101,7 +101,7 @@ def program(
 
 
 def free_port() -> int:
-    """Return a port that nobody has now."""
+    """Return a port that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         return int(found.getsockname()[1])
 
@@ -146,7 +146,7 @@ def socat(node: Node, folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def possible() -> None:
-    """Say in one line why nothing of this can run here, where it cannot."""
+    """Skip these tests where they cannot run, with the reason in one line."""
     lacking = [name for name in PROGRAMS if shutil.which(name) is None]
     if os.geteuid() != 0 or lacking:
         lacking += ["root"] * (os.geteuid() != 0)
@@ -157,7 +157,7 @@ def possible() -> None:
 def node(
     request: pytest.FixtureRequest, possible: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Node]:
-    """A node as it comes, and one with a helper."""
+    """A node of one process, and one with a helper."""
     with Swarm(tmp_path_factory.mktemp("nodes")) as swarm:
         yield swarm.start(
             Start("node", {"node": {"workers": request.param}, "web": {"names": [NAME]}})
@@ -212,7 +212,7 @@ async def test_a_control_call_through_a_proxy_with_the_token_is_served(
             assert response.status == 200, await response.text()
 
 
-async def test_a_chat_through_a_proxy_streams_for_who_has_a_key(
+async def test_a_chat_through_a_proxy_needs_a_key_and_streams(
     proxy: str, client: Client, worker: OpenAIWorker, key: str
 ) -> None:
     await streams(client, proxy, key)
@@ -235,7 +235,7 @@ async def test_a_revoked_key_opens_no_process_of_the_node(
 
 
 def with_host(node: Node, folder: Path) -> AbstractContextManager[str]:
-    """Run nginx as most write it."""
+    """Run nginx as it is usually configured."""
     return nginx(node, folder, SITE.format(headers="proxy_set_header Host $host;"))
 
 
@@ -245,7 +245,7 @@ def as_deployed(node: Node, folder: Path) -> AbstractContextManager[str]:
 
 
 @pytest.mark.parametrize("run", [with_host, as_deployed, caddy])
-async def test_a_proxy_may_pass_its_name_on_where_the_node_is_told_it(
+async def test_a_proxy_may_pass_on_its_host_name_where_the_nodes_settings_list_it(
     run: Callable[[Node, Path], AbstractContextManager[str]],
     node: Node,
     client: Client,
@@ -261,7 +261,7 @@ async def test_a_proxy_may_pass_its_name_on_where_the_node_is_told_it(
                 assert response.status in (401, 403), (path, await response.text())
 
 
-async def test_a_name_that_the_node_was_not_told_is_refused_with_the_settings_name(
+async def test_a_host_name_that_is_not_listed_is_refused_and_the_error_names_the_setting(
     node: Node, client: Client, tmp_path: Path
 ) -> None:
     with with_host(node, tmp_path) as url:
@@ -272,7 +272,7 @@ async def test_a_name_that_the_node_was_not_told_is_refused_with_the_settings_na
 
 
 async def streams(client: Client, url: str, key: str, name: str = "") -> None:
-    """Ask for a chat by this name, and see its words come one after the other."""
+    """Ask for a chat under this host name, and check that its words come one after the other."""
     body = {"model": "slow", "messages": list(PROMPT), "stream": True}
     headers = {"Authorization": f"Bearer {key}", **({"Host": name} if name else {})}
     asked = client.session.post(f"{url}/v1/chat/completions", json=body, headers=headers)
@@ -283,7 +283,7 @@ async def streams(client: Client, url: str, key: str, name: str = "") -> None:
 
 
 @pytest.mark.parametrize(("user", "status"), [("root", 200), (NOBODY, 401)])
-def test_over_loopback_the_nodes_own_user_and_root_are_served_alone(
+def test_over_loopback_only_the_nodes_own_user_and_root_may_control_it(
     node: Node, user: str, status: int
 ) -> None:
     assert as_user(user, ASK, node) == str(status)

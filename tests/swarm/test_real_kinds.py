@@ -96,7 +96,7 @@ async def test_embeddings_of_like_texts_are_nearer_than_those_of_others(
     assert _cosine(vine, vines) > _cosine(vine, query)
 
 
-async def test_documents_are_ordered(ai: openai.AsyncOpenAI) -> None:
+async def test_documents_are_reordered_by_relevance(ai: openai.AsyncOpenAI) -> None:
     asked = {"model": "real-rerank", "query": "What is a vine?", "documents": ["a car", "a plant"]}
     answer = await ai.post("/rerank", body=asked, cast_to=httpx2.Response)
     results = answer.json()["results"]
@@ -113,7 +113,7 @@ async def test_tokens_are_counted(ai: openai.AsyncOpenAI) -> None:
     assert 4 <= len(tokens) <= len(asked["content"])
 
 
-async def test_what_is_asked_of_a_model_of_another_kind_is_refused(ai: openai.AsyncOpenAI) -> None:
+async def test_a_request_to_a_model_of_another_kind_is_refused(ai: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="/v1/embeddings"):
         await ai.chat.completions.create(
             model="real-embedding", messages=[{"role": "user", "content": "Hello!"}]
@@ -130,7 +130,7 @@ async def spoken(ai: openai.AsyncOpenAI, said: str, over: str, voice: str = VOIC
 
 @pytest.mark.parametrize("said", ["hello world", "goodbye world", "hello moon"])
 @pytest.mark.parametrize("over", ["http", "grpc"])
-async def test_what_one_model_says_another_understands(
+async def test_speech_of_one_model_is_transcribed_by_another(
     ai: openai.AsyncOpenAI, over: str, said: str
 ) -> None:
     file = ("said.wav", await spoken(ai, said, over), "audio/wav")
@@ -138,7 +138,7 @@ async def test_what_one_model_says_another_understands(
     assert heard.text == said
 
 
-async def test_a_prompt_says_which_words_may_occur(ai: openai.AsyncOpenAI) -> None:
+async def test_a_prompt_limits_the_words_of_a_transcription(ai: openai.AsyncOpenAI) -> None:
     file = ("said.wav", await spoken(ai, "hello world", "http"), "audio/wav")
     heard = await ai.audio.transcriptions.create(
         model="transcription-over-http", file=file, prompt="hello moon"
@@ -146,7 +146,7 @@ async def test_a_prompt_says_which_words_may_occur(ai: openai.AsyncOpenAI) -> No
     assert heard.text == "hello moon"
 
 
-async def test_a_localai_backend_tells_when_it_was_said(ai: openai.AsyncOpenAI) -> None:
+async def test_a_localai_backend_tells_when_a_segment_was_spoken(ai: openai.AsyncOpenAI) -> None:
     recording = await spoken(ai, "hello world", "grpc")
     heard = await ai.audio.transcriptions.create(
         model="transcription-over-grpc",
@@ -160,14 +160,14 @@ async def test_a_localai_backend_tells_when_it_was_said(ai: openai.AsyncOpenAI) 
     assert segment.text == "hello world"
 
 
-async def test_a_voice_that_there_is_not_is_an_error(ai: openai.AsyncOpenAI) -> None:
+async def test_an_unknown_voice_is_an_error(ai: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="espeak-ng has no voice 'nobody'"):
         await spoken(ai, "hello", "http", voice="nobody")
-    # A backend that says no success says so of the caller's words and of its own faults alike.
+    # A backend reports no success for the caller's mistakes and for its own faults alike.
     with pytest.raises(openai.InternalServerError):
         await spoken(ai, "hello", "grpc", voice="nobody")
 
 
 def _cosine(one: list[float], other: list[float]) -> float:
-    """Of vectors whose length is 1."""
+    """Return the cosine of two vectors whose length is 1."""
     return sum(a * b for a, b in zip(one, other, strict=True))

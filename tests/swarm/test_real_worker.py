@@ -58,7 +58,7 @@ async def test_words_of_a_real_model_behind_node_1_come_one_by_one_at_node_3(
     await client.unregister(three[0], "real")
 
 
-async def test_a_real_model_goes_on_where_another_was_killed(
+async def test_a_real_model_continues_a_stream_where_another_was_killed(
     three: list[Node], swarm: Swarm, client: Client
 ) -> None:
     """Two processes with one model, each behind a node of its own; the one that answers is killed in mid-stream."""
@@ -98,7 +98,7 @@ async def test_a_real_model_goes_on_where_another_was_killed(
     [seam] = [c["modelvine"]["seam"] for c in chunks if "seam" in c.get("modelvine", {})]
     assert {seam["from"], seam["to"]} == {three[0].peer, three[1].peer}
     assert len({chunk["id"] for chunk in chunks}) == 1
-    # With a temperature of 0 the rest is what the first would have said, but for words that are cut otherwise.
+    # At temperature 0 the rest is what the first worker would have said, except where tokens are cut differently.
     assert text[: seam["characters"]] == expected[: seam["characters"]]
     show(
         "killed in mid-stream, another goes on",
@@ -115,7 +115,7 @@ async def test_a_real_model_goes_on_where_another_was_killed(
 async def test_texts_are_whole_and_the_same_however_often_their_workers_are_killed(
     three: list[Node], swarm: Swarm, client: Client
 ) -> None:
-    """MODELVINE_KILLS=200 kills so many."""
+    """With MODELVINE_KILLS=200 that many workers are killed."""
 
     def start(name: str) -> Actor:
         arguments = ("--port", "0", "--threads", "1")

@@ -21,11 +21,11 @@ EVERY = 12.0
 """Seconds after which the node that serves is killed again."""
 
 LOST = 1.0
-"""Seconds before a kill of which a node may have lost receipts: a quarter is meant."""
+"""Seconds before a kill of which a node may have lost receipts; a quarter is the goal."""
 
 
 class Site:
-    """A node that asks, with a helper, and one that serves; the first shot of a kill is noted."""
+    """A node that asks and one that serves, each with a helper; the time of each kill is noted."""
 
     def __init__(self, swarm: Swarm) -> None:
         self.swarm = swarm
@@ -63,7 +63,7 @@ async def test_receipts_agree_after_a_kill_under_load(
     began = time.monotonic()
     async with asyncio.TaskGroup() as group:
         for number in range(int(SECONDS * RATE)):
-            # Of three one is a stream, and one in four is answered by the node that asks.
+            # One in three is a stream, and one in four is answered by the node that asks.
             name = SPARE if number % 4 == 0 else MODEL
             group.create_task(_ask(client, site.asking, name, stream=number % 3 == 0, good=good))
             if number % int(EVERY * RATE) == int(EVERY * RATE / 2):
@@ -84,10 +84,10 @@ async def test_receipts_agree_after_a_kill_under_load(
     )
     assert found["faults"] == []
     assert found["differ"] == []
-    # The node that asks lives, so whatever the other kept is written down here too, but for answers that broke off on the way.
+    # The node that asks is never killed, so it has each receipt that the other kept, but for answers that broke off on the way.
     assert found["counts"]["only_there"] <= late
     assert found["counts"]["only_here"] <= late
-    # What a helper wrote down last is a moment on its way to the first process.
+    # The last receipts of a helper take a moment to reach the first process.
     await until(lambda: _counted(client, site, len(good)), within=5, otherwise="each is counted")
 
 

@@ -34,7 +34,7 @@ _BURN = "import time; print('ready', flush=True); end = time.monotonic() + 200\n
 
 
 async def counted(nodes: list[Node]) -> list[tuple[int, int]]:
-    """Return what each node has sent, and what of others it could not read."""
+    """Return how many bytes each node has sent, and how many messages of others it could not read."""
     said = [len(_COUNTED.findall(node.log)) for node in nodes]
     for node in nodes:
         node.actor.process.send_signal(signal.SIGUSR1)
@@ -58,13 +58,13 @@ async def rate(nodes: list[Node]) -> float:
 
 
 def all_again(swarm: Swarm, nodes: list[Node]) -> list[Node]:
-    """Start all nodes at once, where they were."""
+    """Start all nodes again at once, at their old addresses."""
     with ThreadPoolExecutor(NODES) as pool:
         return [*pool.map(lambda node: swarm.again(node, known=nodes[:1]), nodes)]
 
 
 def free_ports(count: int) -> list[int]:
-    """Find ports that stay free while nobody listens: below those that the kernel gives to whoever dials."""
+    """Return ports that stay free while nothing listens: below those that the kernel gives to outgoing connections."""
     found: list[int] = []
     for port in random.sample(range(20_000, 32_000), 10 * count):
         with socket.socket() as probe, suppress(OSError):
@@ -75,7 +75,7 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def starved(swarm: Swarm) -> Iterator[None]:
-    """Let other processes want the CPU, too."""
+    """Have other processes compete for the CPU within the block."""
     burners = [swarm.start_program(f"burner{n}", *python("-c", _BURN)) for n in range(BURNERS)]
     try:
         yield

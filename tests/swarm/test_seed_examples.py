@@ -24,7 +24,7 @@ from tests.workers.openai_worker import OpenAIWorker, running
 pytestmark = pytest.mark.swarm
 
 PRINTED = "http://127.0.0.1:1088"
-"""Where the printed examples find what they ask."""
+"""The address that the printed examples ask."""
 
 CHAT = r"""curl http://127.0.0.1:1088/v1/chat/completions \
   -H "Content-Type: application/json" \
@@ -167,7 +167,7 @@ async def test_the_printed_list_of_models(node: Node) -> None:
         assert (rows[model]["project"], rows[model]["type"]) == (project, kind)
 
 
-async def test_an_answer_that_says_it_failed_is_a_failure_here(
+async def test_a_workers_answer_with_an_error_code_becomes_an_error(
     node: Node, worker: OpenAIWorker
 ) -> None:
     worker.fail(code=1007)

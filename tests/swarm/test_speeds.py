@@ -1,4 +1,4 @@
-"""Do unlike machines get requests as they can bear them? Three real nodes, whose workers differ by 32 times."""
+"""Do machines get requests according to their speed? Three real nodes, whose workers differ by 32 times."""
 
 import asyncio
 from collections import Counter
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.swarm
 
 MODEL = "unlike"
 SECONDS = (0.15, 0.6, 4.8)
-"""Long beside what the nodes themselves take: a slow processor must not make the machines alike, nor too few for the load."""
+"""Long compared with what the nodes take: a slow processor must make the machines neither alike nor too slow for the load."""
 
 SLOTS = 4
 BUSY = 0.85
-"""More than the quickest can bear alone, whatever it is asked: the next one must have its share."""
+"""Share of what all can bear; more than the quickest can bear alone, so that the next one must have its share."""
 LASTS = 20.0
 LEARNT = 6.0
-"""Seconds after which a node has asked everybody."""
+"""Seconds after which a node has asked every worker."""
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ async def workers(three: list[Node], client: Client) -> AsyncIterator[list[OpenA
             await client.unregister(node, f"of-{node.name}")
 
 
-async def test_each_gets_what_it_can_bear_and_nobody_is_refused(
+async def test_each_machine_gets_requests_according_to_its_speed_and_none_is_refused(
     three: list[Node], client: Client, workers: list[OpenAIWorker]
 ) -> None:
     bears = sum(SLOTS / seconds for seconds in SECONDS)
@@ -73,5 +73,5 @@ async def test_each_gets_what_it_can_bear_and_nobody_is_refused(
     assert quick > 0.6
     assert middle > 0.05
     assert slow < 0.05
-    # Whoever asks, also at the slowest machine itself, is answered by a quick one.
+    # Requests at any node, also at the slowest machine itself, are answered by a quick one.
     assert max(worker.most for worker in workers) <= SLOTS

@@ -1,4 +1,4 @@
-"""What do callers cost who ask for much and read nothing? A hundred of them, each of 200 MB, over every kind of way."""
+"""What do callers cost that ask for much and read nothing? A hundred, each with 200 MB, over every kind of route."""
 
 import asyncio
 import socket
@@ -30,18 +30,18 @@ EVENT = b'data: {"model":"m","choices":[{"index":0,"delta":{"content":"%b"}}]}\n
 
 @dataclass
 class Flood:
-    """A worker without end. `sent` are the bytes that its connections took, one number for each."""
+    """A worker that sends without end. `sent` has the bytes that each of its connections took."""
 
     sent: dict[int, int] = field(default_factory=dict)
     ended: int = 0
     moved: float = 0.0
-    """When the last of them took something."""
+    """When one of them took something last."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             head = await reader.readuntil(b"\r\n\r\n")
             if head.startswith(b"GET"):
-                # Its node asks whether it lives.
+                # Its node probes it.
                 writer.write(b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n")
                 return
             await self._pour(writer)
@@ -70,7 +70,7 @@ def hidden(swarm: Swarm, three: list[Node]) -> Node:
 async def flooded(
     request: pytest.FixtureRequest, three: list[Node], hidden: Node, client: Client
 ) -> AsyncIterator[tuple[str, tuple[Node, ...], str, Flood]]:
-    """The nodes on a way, the asked one first, and the worker at its end."""
+    """The nodes on a route, the asked one first, and the worker at its end."""
     nodes = {
         "local": (three[0],),
         "two hops": (three[2], three[0]),
@@ -104,7 +104,7 @@ def _resident(node: Node) -> float:
 
 
 async def _come(flood: Flood, ask: Callable[[], socket.socket]) -> None:
-    """Wait until all have reached the worker; on a busy machine some are refused, and ask again as a client would."""
+    """Wait until all callers have reached the worker; on a busy machine some are refused, and ask again as clients would."""
     again: list[socket.socket] = []
     for _ in range(ROUNDS):
         with suppress(AssertionError):
@@ -117,14 +117,14 @@ async def _come(flood: Flood, ask: Callable[[], socket.socket]) -> None:
 
 
 def _told(caller: socket.socket) -> bytes:
-    """Return how an answer begins that nobody has read."""
+    """Return the beginning of an answer that was not read."""
     try:
         return caller.recv(1024, socket.MSG_DONTWAIT)
     except OSError as error:
         return str(error).encode()
 
 
-async def test_a_hundred_callers_who_do_not_read_cost_little_and_are_cut_off(
+async def test_a_hundred_callers_that_do_not_read_cost_little_and_are_cut_off(
     flooded: tuple[str, tuple[Node, ...], str, Flood],
 ) -> None:
     name, nodes, model, flood = flooded
@@ -151,5 +151,5 @@ async def test_a_hundred_callers_who_do_not_read_cost_little_and_are_cut_off(
         a_worker_wrote=f"{took / 2**20:.1f} MiB of {BYTES // 10**6} MB",
     )
     assert took < BYTES / 4
-    # Without pressing back it would be all that was asked for, twenty gigabytes.
+    # Without backpressure it would be all that was asked for, twenty gigabytes.
     assert growth < SLACK * GROWTH_MIB

@@ -1,4 +1,4 @@
-"""What if the store fails? Registrations survive a restart, serving goes on, and nobody is told a thing is kept that is not."""
+"""What if the store fails? Registrations survive a restart, serving goes on, and a node never reports as kept what is not."""
 
 import asyncio
 import time
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.swarm
 MODEL = "kept-in-redis"
 NOWHERE = "http://127.0.0.1:9/v1"
 LATER = 0.1
-"""Seconds that a bad Redis may add; 0.02 at the p99 is meant, and whoever waits for Redis waits for 0.2 at least.
+"""Seconds that a bad Redis may add; 0.02 at the p99 is the goal, and a request that waits for Redis takes 0.2 at least.
 
-Judged is how long nine of ten requests took, since on a busy machine one of a hundred is slow for no reason.
+The 90th percentile is judged, since on a busy machine one request of a hundred is slow for no reason.
 """
 
 BACK = 5.0
@@ -76,7 +76,7 @@ async def _ready(client: Client, node: Node, status: str) -> float:
 
 
 async def _refused(client: Client, node: Node) -> float:
-    """Try to register, and return after how many seconds it was told that this is not kept."""
+    """Try to register, and return after how many seconds the node answered that this is not kept."""
     row = {"project": "lost", "model": "lost", "api": NOWHERE, "type": 0}
     seen = await client.post(node, "/api/v0/ai/model/register", row)
     said = orjson.loads(seen.body)
@@ -86,7 +86,7 @@ async def _refused(client: Client, node: Node) -> float:
 
 
 async def _never_kept(redis: RedisServer, node: Node, model: str) -> None:
-    """What a frozen Redis was told, it does when it thaws; wait until nothing of a refused registration is left."""
+    """Wait until nothing of a refused registration is left: a frozen Redis does what it was told once it thaws."""
 
     async def gone() -> bool:
         workers = f"modelvine:{node.peer}:{Space.WORKERS}"
@@ -96,7 +96,7 @@ async def _never_kept(redis: RedisServer, node: Node, model: str) -> None:
 
 
 async def _serving(client: Client, nodes: list[Node], what: str, *, seconds: float = 2.0) -> float:
-    """Ask both nodes for a while: every answer is good, and none is late. Return how long nine of ten took at most."""
+    """Ask both nodes for a while, and check that every answer is good; return the 90th percentile of their seconds."""
     took: list[float] = []
     until_then = time.monotonic() + seconds
     while time.monotonic() < until_then:
@@ -111,7 +111,7 @@ async def _serving(client: Client, nodes: list[Node], what: str, *, seconds: flo
 
 
 async def _values(redis: RedisServer, node: Node) -> int:
-    """Return how many values Redis holds of the site, and of this node alone, of those that the node knows itself."""
+    """Return how many values Redis holds of the site, and of this node, without those that the node does not know itself."""
     gone = {Space.RECORDS, Space.RECEIPTS}
     names = [f"modelvine:{Space.RECORDS}"]
     names += [f"modelvine:{node.peer}:{space}" for space in Space if space not in gone]
@@ -132,7 +132,7 @@ async def _told_again(redis: RedisServer, node: Node, values: int, since: float)
 
 @asynccontextmanager
 async def _slow(redis: RedisServer) -> AsyncIterator[None]:
-    """Have Redis answer after up to 0.4 s: it stands still nine tenths of the time."""
+    """Have Redis answer after up to 0.4 s within the block: it is suspended nine tenths of the time."""
     ended = asyncio.Event()
 
     async def stutter() -> None:
@@ -175,12 +175,12 @@ async def test_registrations_in_redis_survive_the_loss_of_a_disk(
     async def answered() -> bool:
         return (await client.chat(started[1], MODEL)).node == before.peer
 
-    # Where it is reached now is news that follows a moment after the connection.
+    # The node's new address follows a moment after the connection.
     routed = await until(answered, within=5, otherwise="it is not routed to")
     show("disk lost", routed_to_after_ready=routed)
 
 
-async def test_a_new_node_of_the_site_starts_warm_though_it_was_told_of_nobody(
+async def test_a_new_node_of_the_site_starts_warm_without_any_address(
     nodes: list[Node], worker: OpenAIWorker, client: Client, redis: RedisServer, swarm: Swarm
 ) -> None:
     newcomer = Start("newcomer", {"node": {"store": redis.url}})
@@ -235,7 +235,7 @@ async def test_a_frozen_redis_stops_registrations_and_nothing_else(
     await client.unregister(nodes[0], "again")
 
 
-async def test_a_redis_that_comes_back_empty_stopped_registrations_and_nothing_else(
+async def test_a_dead_redis_stops_only_registrations_and_is_told_everything_when_it_is_back(
     nodes: list[Node], worker: OpenAIWorker, client: Client, redis: RedisServer
 ) -> None:
     well = await _serving(client, nodes, "Redis well")

@@ -1,4 +1,4 @@
-"""A node that speaks HTTPS to everybody: clients that trust its certificate, its own commands, and a certificate that changes."""
+"""A node that speaks HTTPS to all clients: those that trust its certificate, its own commands, and a certificate that changes."""
 
 import asyncio
 import json
@@ -34,18 +34,18 @@ def node(
 
 
 def command(node: Node, *words: str) -> str:
-    """Run a command at the node that left its trace in the data directory."""
+    """Run a command, which finds the node by its data directory."""
     line = [sys.executable, "-m", "node", *words, "--data-dir", str(node.folder)]
     return subprocess.run(line, capture_output=True, check=True, text=True).stdout
 
 
 def serial(node: Node) -> str:
-    """Return the certificate that is shown to who comes now."""
+    """Return the certificate that a new connection is shown now."""
     host, _, port = node.http.removeprefix("https://").rpartition(":")
     return ssl.get_server_certificate((host, int(port)))
 
 
-async def test_openai_s_client_and_the_commands_ask_it_over_https(
+async def test_openais_client_and_the_commands_ask_a_node_over_https(
     node: tuple[Node, Path], client: Client
 ) -> None:
     one, folder = node

@@ -1,6 +1,6 @@
 """One request, one trace: spans of two nodes and a worker, and their metrics, as a collector has them.
 
-The collector is rotel, a real one, which passes on to the tests' receiver; where it cannot be had, nodes send to that themselves.
+The collector is rotel, a real one, which passes on to the tests' receiver; where rotel is missing, nodes send to that directly.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class Scene:
 
 @asynccontextmanager
 async def collector(target: str, folder: Path) -> AsyncIterator[str]:
-    """Run rotel before a receiver, and say where it takes traces; the receiver itself where there is no rotel."""
+    """Run rotel before a receiver, and yield its URL for traces; the receiver's own where there is no rotel."""
     found = importlib.util.find_spec("rotel")
     if found is None or found.origin is None:
         print("rotel is not installed: traces go to the tests' receiver")
@@ -170,7 +170,7 @@ async def test_one_trace_goes_over_both_nodes_to_the_worker(scene: Scene) -> Non
             assert span.attributes[genai.OPERATION] == "chat"
             assert span.attributes[genai.RESPONSE_MODEL] == MODEL
             assert span.attributes[genai.STATUS] == 200
-            # In one piece this worker tells no tokens.
+            # Outside of streams this worker reports no tokens.
             assert (span.attributes.get(genai.OUTPUT_TOKENS, 0) > 0) is stream
             assert (genai.FIRST_CHUNK in span.attributes) is stream
         assert face.events == (genai.FIRST_BYTE,)
@@ -199,7 +199,7 @@ async def test_an_attempt_that_fails_is_a_failed_span_and_the_next_one_another(
     assert (face.failed, face.attributes[genai.ATTEMPTS]) == (False, 2)
 
 
-async def test_whoever_wants_no_trace_gets_none(scene: Scene) -> None:
+async def test_a_request_marked_as_not_sampled_has_no_spans(scene: Scene) -> None:
     unwanted, span = await scene.chat(flags="00")
     assert scene.worker.received[-1].headers["traceparent"] == f"00-{unwanted}-{span}-00"
     wanted, _ = await scene.chat()
@@ -247,7 +247,7 @@ async def test_a_collector_has_the_sums_of_all_processes_under_the_conventions_n
             assert one.bounds == genai.INSTRUMENTS[name].bounds
     assert scene.measured(scene.asked, genai.TOKENS_USED) == {}
     used = scene.measured(scene.serving, genai.TOKENS_USED)
-    # The worker tells five and six of each stream.
+    # The worker reports five input and six output tokens of each stream.
     assert {key: (one.count, one.sum) for key, one in used.items()} == {
         (*asked, "input"): (3, 15),
         (*asked, "output"): (3, 18),
@@ -261,7 +261,9 @@ async def test_a_collector_has_the_sums_of_all_processes_under_the_conventions_n
     assert all(one.cumulative for one in scene.got.histograms)
 
 
-async def test_nothing_that_was_said_and_nobody_who_said_it_is_in_a_span(scene: Scene) -> None:
+async def test_no_prompt_no_answer_and_nothing_about_the_caller_is_in_a_span_or_metric(
+    scene: Scene,
+) -> None:
     made = await scene.client.post(scene.asked, "/api/v1/keys", {"keys": [{"name": KEY_NAME}]})
     key = orjson.loads(made.body)["keys"][0]["key"]
     trace = secrets.token_hex(16)
@@ -287,7 +289,7 @@ async def test_nothing_that_was_said_and_nobody_who_said_it_is_in_a_span(scene: 
         assert secret.encode() not in everything
 
 
-async def test_a_collector_that_is_away_costs_nobody_an_answer_and_the_log_one_line(
+async def test_an_unreachable_collector_costs_no_answer_and_one_line_of_the_log(
     swarm: Swarm, client: Client
 ) -> None:
     settings = {"node": {"traces": "http://127.0.0.1:9/v1/traces", "open": "everybody"}}

@@ -1,4 +1,4 @@
-"""The version before, out of the repository's history: it understands this one in a mesh, and takes over its data directory."""
+"""The previous version, from the repository's history: it understands this one in a mesh, and takes over its data directory."""
 
 import io
 import subprocess
@@ -36,7 +36,7 @@ MODEL = "carried-over"
 
 @pytest.fixture(scope="session")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sources of the version before."""
+    """The sources of the previous version."""
     packed = subprocess.run(
         ["git", "archive", "--format=tar", BEFORE, "node", "registry", "router"],
         cwd=ROOT,
@@ -60,7 +60,7 @@ async def worker() -> AsyncIterator[OpenAIWorker]:
 
 
 def start_before(swarm: Swarm, before: Path, name: str, *known: Node) -> Node:
-    """Run a node of the version before, in the data directory of that name."""
+    """Run a node of the previous version, in the data directory of that name."""
     folder = swarm.folder / name
     places = ("--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0")
     dialled = [word for node in known for word in ("--bootstrap", node.p2p)]
@@ -90,7 +90,7 @@ async def test_nodes_of_both_versions_answer_each_other(
     with Swarm(tmp_path) as swarm:
         new = swarm.start("new")
         old = start_before(swarm, before, "old", new)
-        # A record that says what the version before does not know.
+        # A record with content that the previous version does not know.
         await changed(client, new, "/api/v1/grants", {"name": "ann"})
         await changed(client, new, "/api/v1/keys/ann/revoke", {})
         await client.register(new, "p", ["of-the-new"], worker.url)
@@ -104,7 +104,7 @@ async def test_nodes_of_both_versions_answer_each_other(
         assert await client.digest(new) == await client.digest(old)
 
 
-async def test_the_version_before_takes_over_and_gives_back(
+async def test_the_previous_version_takes_over_a_data_directory_and_gives_it_back(
     tmp_path: Path, before: Path, client: Client, worker: OpenAIWorker
 ) -> None:
     with Swarm(tmp_path) as swarm:
@@ -125,7 +125,7 @@ async def test_the_version_before_takes_over_and_gives_back(
             200,
             200,
         ]
-        # It knows no grants, and says so.
+        # It does not know grants, and refuses them.
         assert await answered(client, old, MODEL, grant) == 401
         names = {one["name"] for one in (await client.get(old, "/api/v1/keys"))["keys"]}
         assert {"ann", "bob"} <= names

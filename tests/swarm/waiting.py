@@ -1,4 +1,4 @@
-"""How long did it take, and is that broken? Waits with a limit, and prints the figures that were seen.
+"""Waits with a limit, and output of the measured figures.
 
 A figure is printed beside its goal in docs/performance.md; what is asserted is not the goal but the bound beyond which the
 mechanism does not work at all, since the machine under a test may be slow, and busy with other things.
@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 POLL = 0.02
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 SLACK = 3.0
 """How many times longer than meant something may take: a busy machine is late, what is broken never comes."""
@@ -27,7 +27,7 @@ async def until(
 ) -> float:
     """Return the seconds after `since` (now, where it is not given) at which `holds` first held.
 
-    `within` is meant; a failure is what does not hold after `SLACK` times as long.
+    `within` is the goal; the wait fails only after `SLACK` times as long.
     """
     began = time.monotonic() if since is None else since
     while True:
@@ -39,7 +39,7 @@ async def until(
 
 
 def few(outliers: int, among: int) -> bool:
-    """Whether so many of a number of requests may have been slow for no reason but chance."""
+    """Whether so many of a number of requests may have been slow by chance alone."""
     return outliers <= max(2, BY_CHANCE * among)
 
 

@@ -1,4 +1,4 @@
-"""A process that attacks: it reads the name of an attack a line, and answers each with one line of JSON.
+"""Attacking process: it reads the name of one attack a line, and answers each with one line of JSON.
 
 `python -m tests.swarm.attacks ADDRESS SEED`
 """
@@ -19,7 +19,7 @@ async def main(address: str, seed: str) -> None:
     print(json.dumps([*KINDS]), flush=True)
     while line := await trio.to_thread.run_sync(sys.stdin.readline):
         name = line.strip()
-        # Of its own, so that one attack sends the same whatever was sent before.
+        # A target of its own, so that an attack sends the same whatever was sent before.
         target = Target(address, random.Random(f"{seed} {name}"))
         began = time.monotonic()
         stopped = await attempt(KINDS[name], target)

@@ -1,4 +1,4 @@
-"""The process that attacks a node, as whoever starts it holds it."""
+"""Handle on the process that attacks a node."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ SEED = "1"
 
 
 class Attacker:
-    """The process that sends it, as `nice` as it is told to be: from 0 to 19, which leaves the processor to others."""
+    """An attacking process, at a priority `nice` from 0 to 19, which leaves the processor to all others."""
 
     def __init__(self, victim: Node, log: Path, *, nice: int = 0) -> None:
         attack = [sys.executable, "-m", "tests.swarm.attacks", victim.p2p, SEED]

@@ -1,4 +1,4 @@
-"""Before and during the handshake: bytes on the port, and a noise handshake that lies."""
+"""Attacks before and during the handshake: bytes on the port, and a noise handshake that lies."""
 
 import socket
 import struct
@@ -17,7 +17,7 @@ NOISE = prefixed(b"/noise\n")
 
 async def _write(target: Target, *parts: bytes, pause: float = 0.0, wait: float = 0.1) -> None:
     async with await target.tcp() as stream:
-        # A victim that hangs up early is in its right.
+        # The victim may hang up early.
         with suppress(trio.BrokenResourceError):
             for part in parts:
                 await stream.send_all(part)

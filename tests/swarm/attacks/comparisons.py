@@ -1,6 +1,6 @@
-"""Comparisons that lie, and claims that bring them about.
+"""Comparisons that lie, and claims that cause them.
 
-Listings as long as they may be, of nodes that nobody has; questions as dear as they may be; heartbeats of newer words.
+Listings of the greatest length, of nodes that do not exist; the most expensive questions; heartbeats of newer records.
 """
 
 import struct
@@ -27,7 +27,7 @@ from tests.swarm.attacks.target import MESHSUB, Attack, Peer, Target, attempt, m
 LISTED = 19_900
 _SECONDS = 10.0
 _AT_ONCE = 8
-"""Newcomers at one time; each is there as long as a comparison takes."""
+"""Newcomers at one time; each stays as long as a comparison takes."""
 
 _A_NEWCOMER_STAYS = 2.0
 _A_SECOND, _A_SECOND_SLOWLY = 290, 10
@@ -35,7 +35,7 @@ _A_SECOND, _A_SECOND_SLOWLY = 290, 10
 
 @cache
 def _names() -> tuple[str, ...]:
-    # Names alone: that there are no such nodes is the point.
+    # Names only: there are no such nodes.
     random = Random(1)
     return tuple(peer_of(random.randbytes(32)) for _ in range(LISTED))
 
@@ -46,7 +46,7 @@ def _listing() -> bytes:
 
 
 def _answer(identity: Identity, equal: bool, question: bytes) -> bytes:
-    """Answer a comparison: all is equal; or all differs, here is what we hold, and none of it can be had."""
+    """Answer a comparison: all is equal; or all differs, with a listing of records that cannot be fetched."""
     match question[:1]:
         case b"c":
             return EQUAL if equal else bytes(512)
@@ -67,14 +67,14 @@ async def _serve(identity: Identity, equal: bool, stream: INetStream) -> None:
 
 @asynccontextmanager
 async def liar(target: Target, *, equal: bool = False) -> AsyncIterator[Peer]:
-    """Take part, and answer whoever compares: with made-up nodes, or that all is equal."""
+    """Take part in the mesh, and answer each comparison with made-up nodes, or that all is equal."""
     identity = target.identity()
     async with target.peer(identity, asked=partial(_serve, identity, equal)) as peer:
         yield peer
 
 
 async def _claim(peer: Peer, authors: Sequence[Identity], *, a_second: int) -> None:
-    """Gossip heartbeats of versions that nobody has, by each of the authors in turn."""
+    """Gossip heartbeats of versions that do not exist, by each of the authors in turn."""
     stream = await peer.host.new_stream(peer.victim, [MESHSUB])
     said = [message(record(author), author, struct.pack("!Q", 0)) for author in authors]
     turns = zip(range(1, int(_SECONDS * a_second)), cycle(authors), strict=False)
@@ -89,7 +89,7 @@ async def _claim(peer: Peer, authors: Sequence[Identity], *, a_second: int) -> N
 
 
 async def listed_by_a_member(target: Target) -> None:
-    """Bring in as many strangers as one may, then be compared with and compare, again and again."""
+    """Bring in as many strangers as a peer may, then answer comparisons and start them, again and again."""
     wanted = b"p" + orjson.dumps({"nodes": _names()})
     buckets = b"l" + orjson.dumps({"buckets": [*range(64)]})
     async with liar(target) as peer, trio.open_nursery() as nursery:
@@ -103,7 +103,7 @@ async def listed_by_a_member(target: Target) -> None:
 
 
 async def listed_by_newcomers(target: Target) -> None:
-    """Come as somebody new each time, since whoever comes is compared with."""
+    """Come with a new identity each time, since the victim compares with each newcomer."""
 
     async def come() -> None:
         async with liar(target):
@@ -120,13 +120,13 @@ async def listed_by_newcomers(target: Target) -> None:
 
 
 async def newer_words(target: Target) -> None:
-    """Claim newer words of oneself, and answer whoever asks for them that all is equal."""
+    """Claim newer records of its own, and answer each question for them that all is equal."""
     async with liar(target, equal=True) as peer:
         await _claim(peer, [peer.identity], a_second=_A_SECOND)
 
 
 async def newer_words_of_a_hundred(target: Target) -> None:
-    """Claim newer words of as many strangers as one may bring in."""
+    """Claim newer records of as many strangers as a peer may bring in."""
     authors = [target.identity() for _ in range(100)]
     async with liar(target, equal=True) as peer:
         await _claim(peer, authors, a_second=_A_SECOND)

@@ -1,7 +1,7 @@
 """A crowd that takes every place: members from several addresses that subscribe, or reserve at a relay, and do nothing else.
 
-`python -m tests.swarm.attacks.crowd ADDRESS MEMBERS RESERVING` says in a line when all stand, and stays. Whoever is sent away
-comes again after a while.
+`python -m tests.swarm.attacks.crowd ADDRESS MEMBERS RESERVING` prints a line when all are connected, and stays. A member
+that is sent away comes again after a while.
 """
 
 import sys
@@ -47,7 +47,7 @@ async def stay(
     *,
     task_status: Any = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Be there until the end, from an address of this machine."""
+    """Stay connected until the end, from an address of this machine."""
     _from.set(address)
     identity = target.identity()
     while True:
@@ -87,7 +87,7 @@ async def main(address: str, members: str, reserving: str) -> None:
 
 
 async def _say_when_all_stand(starting: trio.Nursery) -> None:
-    while len(starting.child_tasks) > 1:  # noqa: ASYNC110 (a nursery tells nobody)
+    while len(starting.child_tasks) > 1:  # noqa: ASYNC110 (a nursery has no event for it)
         await trio.sleep(0.1)
     print("ready", flush=True)
 

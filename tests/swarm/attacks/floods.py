@@ -1,4 +1,4 @@
-"""Too much of what may be believed: many identities, heavy ones, and a member that will not be quiet."""
+"""Floods of valid records: many identities, heavy ones, and a member that is never quiet."""
 
 import struct
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ async def told_both_ways(target: Target) -> None:
 
 
 async def naming_a_third_party(target: Target) -> None:
-    """Push 100 records that all name 16 addresses of somebody else, whom everybody would dial."""
+    """Push 100 records that all name 16 addresses of a third party, which every node would dial."""
     host, ports = THIRD_PARTY
     frames = []
     for _ in range(100):
@@ -65,7 +65,7 @@ async def naming_a_third_party(target: Target) -> None:
 
 
 async def heavy(target: Target) -> None:
-    """Push the records of 102 identities that serve as much as one may, a few at once."""
+    """Push the records of 102 identities that serve as many models as a record holds, a few at once."""
     async with target.peer() as peer:
         for _ in range(_HEAVY // _IN_ONE):
             frames = [record(target.identity(), models=_MODELS) for _ in range(_IN_ONE)]

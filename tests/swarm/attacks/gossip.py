@@ -1,4 +1,4 @@
-"""In a well-made gossip message: frames with every defect, forgeries, replays, and floods."""
+"""Attacks inside well-made gossip messages: frames with every defect, forgeries, replays, and floods."""
 
 import os
 import struct
@@ -19,7 +19,7 @@ FORGERIES = 200
 BAD_SIGNATURES = 2_000
 
 _EACH = 15
-"""Frames that one identity says, so that each is judged: some twenty offences cost it its connection."""
+"""Frames that one identity sends, so that each is judged: some twenty offences cost it its connection."""
 
 _AT_ONCE = 6
 """Identities that dial at one time: libp2p waits a quarter of a second in each dial."""
@@ -69,7 +69,7 @@ def _bodies() -> Iterable[bytes]:
 
 
 def _frames(identity: Identity) -> Iterable[bytes]:
-    """Yield frames that nobody may believe."""
+    """Yield frames that no node may accept."""
     good = record(identity)
     yield from (b"", b"\x01", good[:97], good[:98], good + b" ", bytes(len(good)))
     yield from (bytes((version,)) + good[1:] for version in (0, 2, 255))
@@ -87,7 +87,7 @@ def _frames(identity: Identity) -> Iterable[bytes]:
 
 
 def _gossiping(make: Callable[[Target, Identity], Iterable[bytes]], *, each: int = _EACH) -> Attack:
-    """Gossip frames in the name of whoever sends them: a few by each of many identities."""
+    """Return an attack that gossips frames in their sender's own name: a few by each of many identities."""
 
     async def attack(target: Target) -> None:
         whole = len([*make(target, target.identity())])
@@ -111,12 +111,12 @@ async def _gossip(identity: Identity, frames: Sequence[bytes], target: Target) -
         stream = await peer.host.new_stream(peer.victim, [MESHSUB])
         for place, frame in enumerate(frames):
             await peer.publish(message(frame, identity, struct.pack("!Q", place)), stream=stream)
-        # Whoever answers this has most likely read what came before it.
+        # A victim that answers this has most likely read what came before it.
         await peer.ask(b"?" + bytes(16))
 
 
 async def frames_pushed(target: Target) -> None:
-    """Push what was gossiped, each frame on its own, and a few by each peer."""
+    """Push the frames that are gossiped as well, each on its own, and a few by each peer."""
     frames = [*_frames(target.identity())]
     with trio.move_on_after(10):
         for at in range(0, len(frames), 15):

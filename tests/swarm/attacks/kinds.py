@@ -1,4 +1,4 @@
-"""Which attacks are there? All of them by name, in the order in which a stranger gets deeper into a node."""
+"""All attacks by name, in the order in which a stranger gets deeper into a node."""
 
 from collections.abc import Mapping
 
@@ -11,9 +11,9 @@ MALFORMED: Mapping[str, Attack] = {
     **streams.KINDS,
     **gossip.KINDS,
 }
-"""What nobody may believe, and what makes no sense."""
+"""Input that no node may accept, and input that makes no sense."""
 
 FLOODS: Mapping[str, Attack] = {**floods.KINDS, **comparisons.KINDS, **poison.KINDS}
-"""What everybody may believe, and too much of it."""
+"""Valid input, and too much of it."""
 
 KINDS: Mapping[str, Attack] = {**MALFORMED, **FLOODS}

@@ -1,4 +1,4 @@
-"""Inside the encryption: frames of yamux that make no sense, or too much of it."""
+"""Attacks inside the encryption: yamux frames that make no sense, or too many of them."""
 
 import struct
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ MULTISTREAM = prefixed(b"/multistream/1.0.0\n")
 def frame(
     kind: int, flags: int, stream: int, length: int, body: bytes = b"", *, version: int = 0
 ) -> bytes:
-    """Write a yamux frame; nothing in it has to fit."""
+    """Return a yamux frame, whose fields need not fit each other."""
     return struct.pack("!BBHII", version, kind, flags, stream, length) + body
 
 

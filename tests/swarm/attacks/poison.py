@@ -1,4 +1,4 @@
-"""Records that everybody passes on, and that cost most to read: as many services as there may be, as large as a frame may be.
+"""Records that every node passes on, and that cost most to read: the most services, and frames of the greatest size.
 
 Each is well made and its author's own, so each node that holds it has read it.
 """
@@ -49,7 +49,7 @@ def frame_of(author: Identity, body: bytes) -> bytes:
 
 
 async def worst_records(target: Target) -> None:
-    """Join as a member for each shape in turn, and say as many new records of it at once as an author may."""
+    """Join as a member for each shape in turn, and gossip as many new records of it at once as an author may."""
     for shape in SHAPES.values():
         async with liar(target, equal=True) as peer:
             frames = [frame_of(peer.identity, shape(number)) for number in range(1, _EACH + 1)]

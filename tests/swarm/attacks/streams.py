@@ -1,4 +1,4 @@
-"""On a stream of a known protocol: identify, ping, pubsub, our questions and pipes, each spoken wrongly."""
+"""Attacks on streams of known protocols: identify, ping, pubsub, our questions and pipes, each spoken wrongly."""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _FRAME = struct.Struct(">fI")
 
 def _on(protocol: TProtocol, *said: bytes) -> Attack:
     async def attack(target: Target) -> None:
-        # Each on a connection of its own: the first may cost it.
+        # Each on a connection of its own: the first may cost the peer its connection.
         for one in said:
             async with target.peer() as peer:
                 await peer.say(protocol, one)
@@ -41,7 +41,7 @@ def _asking(*questions: bytes, wait: float = 0.3) -> Attack:
 
 
 def record(identity: Identity, *, ahead: int = 0, models: int = 1) -> bytes:
-    """Sign a record of made-up models, of other names in each."""
+    """Return the frame of a record of made-up models, with other names for each identity and `ahead`."""
     names = (f"spam-{identity.peer[-12:]}-{ahead}-{number}" for number in range(models))
     services = tuple(Service("spam", name) for name in names)
     made = Record(identity.peer, Version(1_700_000_000 + ahead, 1), services=services)

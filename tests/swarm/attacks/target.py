@@ -1,4 +1,4 @@
-"""How does an attacker reach a node? As bytes on its port, or as a libp2p peer without any of our guards."""
+"""Ways in which an attacker reaches a node: bytes on its port, or a libp2p peer without any of our guards."""
 
 import random
 import struct
@@ -72,7 +72,7 @@ class Target:
         info = info_from_p2p_addr(Multiaddr(self.address))
         async with host.run(listen_addrs=[]):
             if asked is not None:
-                # Before there is a connection: a victim compares with whoever comes, at once.
+                # Set before there is a connection: the victim compares with a newcomer at once.
                 host.set_stream_handler(ASK, asked)
             await host.connect(info)
             yield Peer(host, info.peer_id, identity)
@@ -120,7 +120,7 @@ class Peer:
 
 
 def message(data: bytes, author: Identity, seqno: bytes, *, topic: str = TOPIC) -> rpc_pb2.Message:
-    """Sign a gossip message as libp2p has it."""
+    """Return a gossip message, signed as libp2p does."""
     said = rpc_pb2.Message(
         from_id=bytes.fromhex("002408011220") + author.public,
         seqno=seqno,
@@ -144,7 +144,7 @@ Attack = Callable[[Target], Awaitable[None]]
 
 
 async def attempt(attack: Attack, target: Target) -> str:
-    """Do harm; return what stopped it, empty when nothing did."""
+    """Run an attack; return what stopped it, or an empty string when nothing did."""
     try:
         await attack(target)
     # Whatever the victim does to defend itself is an answer, and none of it is a fault of the attack.
