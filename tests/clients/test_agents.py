@@ -1,4 +1,4 @@
-"""Do coding agents as they are published work with a node, set as the guide says? Each writes a file as the model says."""
+"""Published coding agents at a node, set up as the guide says. Each writes a file as the model says."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.clients
 MODULES = Path(__file__).parent / "agents" / "node_modules"
 GUIDE = (ROOT / "docs" / "guides.md").read_text()
 SHOWN = "http://127.0.0.1:6100"
-"""Where the guide's node listens."""
+"""URL of the node in the guide."""
 TASK = "Write to vine.txt what grows on a vine."
 WITHIN = 60
 """Seconds that an agent may take; each takes about one."""
@@ -86,7 +86,7 @@ def _run(home: Path, words: list[str], settings: dict[str, str]) -> str:
 
 
 def _set(place: Place, section: str) -> dict[str, str]:
-    """Return the variables that the guide sets for an agent, with this node for its own."""
+    """Return the variables that the guide sets for an agent, with this node in place of the guide's."""
     lines = re.findall(r"^export (.+)", section, re.MULTILINE)
     pairs = (word.split("=", 1) for line in lines for word in line.split())
     return {
@@ -96,7 +96,7 @@ def _set(place: Place, section: str) -> dict[str, str]:
 
 
 def _refused(place: Place) -> list[str]:
-    """Return the lines of the node's log that tell of a request without success, once all are written."""
+    """Return the lines of the node's log about failed requests, once all lines are written."""
 
     def told() -> list[str]:
         return [line for line in place.node.log.splitlines() if " status=" in line]

@@ -1,4 +1,4 @@
-"""Do clients as they are published work with a bridge? One for each protocol, in front of a node, where all models are."""
+"""Published clients at bridges: one bridge for each protocol, in front of a node that has all models."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +28,7 @@ Bridge = Callable[[str], str]
 
 @pytest.fixture(scope="module")
 def bridge(asked: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bridge]:
-    """Return the URL of a bridge that speaks a protocol."""
+    """Return a function that gives the URL of a bridge for a protocol."""
     models = [word for name in MODELS for word in ("--model", name)]
     with Stage(tmp_path_factory.mktemp("bridges")) as stage:
         urls: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Do clients as they are published work with a node? Each asks, in a process of its own, for all that it can ask for."""
+"""Published clients at a node. Each asks, in a process of its own, for all that it can ask for."""
 
 import json
 import re
@@ -15,13 +15,13 @@ CALL = ("weather", {"city": "Paris"})
 
 
 def who(tries: str) -> pytest.MarkDecorator:
-    """Name the clients that try this."""
+    """Run a test for each client that tries this."""
     able = [client for client in CLIENTS if tries in client.tried]
     return pytest.mark.parametrize("client", able, ids=str)
 
 
 def read(calls: list[dict[str, Any]]) -> list[tuple[str, Any]]:
-    """Return the calls of tools; some clients read their arguments, others leave them as text."""
+    """Return the calls of tools; some clients parse the arguments, others leave them as text."""
     given = [(call["name"], call["arguments"]) for call in calls]
     return [(name, json.loads(said) if isinstance(said, str) else said) for name, said in given]
 
@@ -65,12 +65,12 @@ def test_two_texts_become_two_vectors(client: Client, seen: Seen) -> None:
     one, other = seen(client)["embeddings"]
     assert len(one) == len(other) > 8
     assert one != other
-    # llama.cpp makes them so long; bytes that were misread would be of any length.
+    # llama.cpp makes vectors of length 1; bytes that were misread would give any length.
     assert sum(number * number for number in one) == pytest.approx(1, abs=0.01)
 
 
 @who("speech")
-def test_what_was_spoken_is_understood(client: Client, seen: Seen) -> None:
+def test_speech_that_a_model_made_is_transcribed_again(client: Client, seen: Seen) -> None:
     assert seen(client)["speech"] == "hello world"
 
 
@@ -81,14 +81,14 @@ def test_the_tokens_of_a_chat_are_counted(client: Client, seen: Seen) -> None:
 
 
 @who("logprobs")
-def test_how_likely_each_token_was_is_told(client: Client, seen: Seen) -> None:
+def test_the_log_probability_of_each_token_is_told(client: Client, seen: Seen) -> None:
     tokens = seen(client)["logprobs"]
     assert "".join(text for text, _ in tokens) == seen(client)["completion"]
     assert all(likely <= 0 for _, likely in tokens)
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=str)
-def test_a_model_that_nobody_has_is_the_clients_own_error_in_our_words(
+def test_a_model_that_no_node_has_is_the_clients_own_error_in_our_words(
     client: Client, seen: Seen
 ) -> None:
     error = seen(client)["unknown"]
@@ -98,9 +98,9 @@ def test_a_model_that_nobody_has_is_the_clients_own_error_in_our_words(
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=str)
-def test_nobody_takes_half_an_answer_for_a_whole_one(client: Client, seen: Seen) -> None:
+def test_no_client_takes_half_an_answer_for_a_whole_one(client: Client, seen: Seen) -> None:
     error = seen(client)["broken"]
     assert error["raised"] == client.broken
-    # Llama Stack's client takes an error that it is told for a piece of the answer; it sees that it is cut off.
+    # Llama Stack's client takes the error in the stream for a piece of the answer, but notices that the stream is cut off.
     cut = client.package == "llama-stack-client"
     assert ("peer closed connection" if cut else "the worker broke off") in error["words"]

@@ -1,4 +1,4 @@
-"""Does the mesh work with go-libp2p? Two nodes meet over its daemon alone, which passes their gossip on."""
+"""The mesh with go-libp2p: two nodes meet over its daemon alone, which passes their gossip on."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ def nodes(tmp_path: Path) -> Iterator[list[Node]]:
 
 @pytest.fixture
 def daemon() -> Iterator[GoDaemon]:
-    """A daemon that dials nobody by itself."""
+    """A daemon that dials no peer by itself."""
     program = next(ROOT.glob(DAEMON), None)
     if program is None:
         pytest.skip(
@@ -54,7 +54,7 @@ def daemon() -> Iterator[GoDaemon]:
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    """A client."""
+    """A client of the nodes' HTTP interface."""
     async with connected() as client:
         yield client
 
@@ -74,7 +74,7 @@ async def test_two_nodes_meet_over_a_peer_in_go(
         while records != {one.peer, two.peer}:
             who, said = next(heard)
             records |= {who} if said.startswith(RECORD) else set()
-        # It answers no comparison: what is new passes through it once it has taken both into its mesh, at its heartbeats.
+        # The daemon answers no comparison: news passes through it only after its heartbeats have taken both nodes into its mesh.
         await asyncio.sleep(3)
         for node in nodes:
             await client.register(node, "p", [node.name], "http://127.0.0.1:1")

@@ -1,4 +1,4 @@
-"""Do clients as they are published raise the right error for each key? At a node where nobody asks without one."""
+"""Errors that published clients raise for each kind of key, at a node that answers no request without a key."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ RAISED = {
     ("text-generation", "clients"): ("UnknownError", "ShardNotReadyError", "OverloadedError"),
     ("huggingface-hub", "clients-new"): ("UnknownError", "UnknownError", "OverloadedError"),
 }
-"""Classes for a key that opens nothing, a model that it is not for, and one request too many."""
+"""Exception classes for a key that opens nothing, a model that the key is not for, and one request too many."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def client(request: pytest.FixtureRequest) -> tuple[str, str]:
     return package, environment
 
 
-def test_each_key_that_opens_nothing_is_the_right_error(
+def test_each_key_is_accepted_or_raises_the_right_error(
     closed: Node, client: tuple[str, str]
 ) -> None:
     unopened, forbidden, limited = RAISED[client]
@@ -88,7 +88,7 @@ def _run(node: Node, client: tuple[str, str], cases: Cases) -> dict[str, dict[st
 
 
 async def _keys(node: Node) -> Cases:
-    # What was used of a name's limits is remembered.
+    # The node remembers how much of its limits a name has used.
     of_client = token_hex(4)
     wanted = {
         "good": {},

@@ -1,4 +1,4 @@
-"""Is the description of the API true? schemathesis asks a real node for all that it describes, rightly and wrongly."""
+"""The description of the API against a real node: schemathesis sends valid and invalid requests for all it describes."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ CONFIG = Path(__file__).parent / "schemathesis.toml"
 MODEL = "tiny"
 
 WITHIN = 240
-"""Seconds that it may take; on two processors that others use too it took 70."""
+"""Seconds that a program may take; on two processors with other work it took 70."""
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def run(folder: Path, *words: object) -> str:
     return ran.stdout
 
 
-def test_right_requests_are_answered_as_the_description_says(node: Node, tmp_path: Path) -> None:
+def test_valid_requests_are_answered_as_the_description_says(node: Node, tmp_path: Path) -> None:
     run(tmp_path, program("python"), SCRIPTS / "with_schemathesis.py", node.http, MODEL)
 
 

@@ -1,4 +1,4 @@
-"""Is docs/protocol.md enough to write a peer from? One in JavaScript, on js-libp2p, joins real nodes, serves and leaves."""
+"""A peer written from docs/protocol.md alone, in JavaScript on js-libp2p: it joins real nodes, serves and leaves."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -28,7 +28,7 @@ def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
 
 @pytest.fixture(scope="module")
 def nodes(swarm: Swarm) -> list[Node]:
-    """A node that is a rendezvous point, and another one that has found it as such."""
+    """A node that is a rendezvous point, and another one that uses it as such."""
     point = swarm.start(Start("point", {"mesh": {"rendezvous_point": True}}))
     other = swarm.start(Start("other", {"mesh": {"rendezvous": [point.p2p]}}))
     return [point, other]
@@ -46,7 +46,7 @@ def joined(swarm: Swarm, point: Node, model: str, *words: str) -> Actor:
 
 @pytest.fixture(scope="module")
 def peer(swarm: Swarm, nodes: list[Node]) -> Actor:
-    """The peer that all but one test share, and the last one ends."""
+    """The peer that all tests but one share; the last test ends it."""
     return joined(swarm, nodes[0], MODEL)
 
 
@@ -57,7 +57,7 @@ async def client() -> AsyncIterator[Client]:
         yield client
 
 
-async def test_its_record_is_listed_at_every_node(
+async def test_the_record_of_the_peer_is_listed_at_every_node(
     peer: Actor, nodes: list[Node], client: Client
 ) -> None:
     show("a peer in JavaScript", listed=await client.listed(nodes, MODEL))
@@ -65,14 +65,14 @@ async def test_its_record_is_listed_at_every_node(
         assert (await client.states(node))[peer.fields["peer"]] == "alive"
 
 
-async def test_it_registers_at_a_rendezvous_point_and_finds_others_there(
+async def test_the_peer_registers_at_a_rendezvous_point_and_finds_the_other_node_there(
     peer: Actor, nodes: list[Node]
 ) -> None:
     assert peer.fields["registered"] == "0"
     assert peer.fields["discovered"].split(",") == [nodes[1].peer]
 
 
-async def test_requests_are_routed_to_it_whole_and_in_a_stream(
+async def test_requests_are_routed_to_the_peer_whole_and_in_a_stream(
     peer: Actor, nodes: list[Node], client: Client
 ) -> None:
     await client.listed(nodes, MODEL)
@@ -88,7 +88,7 @@ async def test_requests_are_routed_to_it_whole_and_in_a_stream(
         assert last == "[DONE]"
 
 
-async def test_it_stays_alive_and_every_comparison_with_it_is_completed(
+async def test_the_peer_stays_alive_and_every_comparison_with_it_is_completed(
     peer: Actor, nodes: list[Node], client: Client
 ) -> None:
     await client.listed(nodes, MODEL)
@@ -117,7 +117,7 @@ async def test_a_peer_that_answers_no_question_is_lost(
     swarm.kill(mute)
 
 
-async def test_it_leaves_and_is_listed_no_more(
+async def test_the_peer_leaves_and_is_listed_no_more(
     swarm: Swarm, peer: Actor, nodes: list[Node], client: Client
 ) -> None:
     await client.listed(nodes, MODEL)
@@ -131,6 +131,6 @@ async def test_it_leaves_and_is_listed_no_more(
     assert peer.process.stdout
     last = peer.process.stdout.read().decode()
     said = dict(word.split("=") for word in last.split() if "=" in word)
-    # Itself and both nodes, of which it heard without asking.
+    # The peer knew itself and both nodes, of which it heard without asking.
     assert int(said["knew"]) >= 3
     assert int(said["asked"]) >= 3

@@ -1,4 +1,4 @@
-"""Which clients are tried, in which version, and what each does with a node? The documentation's table is made of this."""
+"""Table of the clients that are tried, their versions, and what each does with a node. The documentation's is made of it."""
 
 import json
 import re
@@ -21,16 +21,16 @@ KINDS = (
     "logprobs",
     "speech",
 )
-"""What may be asked; every client also asks for a model that nobody has, and for one whose worker dies."""
+"""What a client may ask for; every client also asks for a model that no node has, and for one whose worker dies."""
 
 _OPENAI = tuple(kind for kind in KINDS if kind not in ("tokens", "logprobs"))
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One client as it is published. `script` asks for what is `tried`.
+    """A published client. `script` asks for what is `tried`.
 
-    A model that nobody has is its error `unknown`, a stream that breaks off its error `broken`.
+    For a model that no node has it raises `unknown`, for a stream that breaks off it raises `broken`.
     """
 
     package: str
@@ -43,7 +43,7 @@ class Client:
 
     @property
     def version(self) -> str:
-        """What the lock of its environment says."""
+        """The version in the lock file of its environment."""
         if self.environment == "npm":
             lock = json.loads((NPM / "package-lock.json").read_text())
             return str(lock["packages"][f"node_modules/{self.package}"]["version"])
@@ -53,7 +53,7 @@ class Client:
 
     @property
     def language(self) -> str:
-        """What its users write."""
+        """The language that its users write."""
         return "JavaScript" if self.environment == "npm" else "Python"
 
     def __str__(self) -> str:

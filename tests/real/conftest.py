@@ -1,4 +1,4 @@
-"""Where the programs stand: two nodes that know each other, a real llama.cpp, and one program at a time."""
+"""Setting of the programs: two nodes that know each other, a real llama.cpp, and one program at a time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -23,7 +23,7 @@ class World:
     serving: Node
     asked: Node
     llama: str
-    """Where llama.cpp listens, which serves `TALKER`."""
+    """URL of llama.cpp, which serves `TALKER`."""
     talker: str
     """The name by which llama.cpp knows its model."""
     folder: Path
@@ -41,7 +41,7 @@ class Behind:
 
 
 def who(tries: str, stands: str = BEHIND) -> pytest.MarkDecorator:
-    """Name the programs that stand there and try this."""
+    """Run a test for each program that stands there and tries this."""
     able = [one for one in PROGRAMS if one.stands == stands and tries in one.tried]
     name = "behind" if stands == BEHIND else "before"
     return pytest.mark.parametrize(name, able, ids=str, indirect=True)
@@ -49,7 +49,7 @@ def who(tries: str, stands: str = BEHIND) -> pytest.MarkDecorator:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have each program run once: its tests stand together."""
+    """Order the tests of each program together, so that it is started once."""
     items.sort(key=lambda item: str(_program(item)))
 
 
@@ -97,7 +97,7 @@ async def _registered(
 
 @pytest.fixture(scope="module")
 def behind(request: pytest.FixtureRequest, world: World) -> Iterator[Behind]:
-    """A program as the worker of the first node. A gateway asks llama.cpp, or the second node where it wants more of it."""
+    """A program as the worker of the first node. A gateway asks llama.cpp, or the second node where it needs more than that."""
     program: Program = request.param
     folder = world.folder / str(program)
     folder.mkdir(exist_ok=True)
@@ -122,7 +122,7 @@ def _named(running: Running) -> Behind:
 
 
 def _rows(behind: Behind, world: World) -> list[dict[str, object]]:
-    """What is said to the node of each model."""
+    """Return the rows by which the models are registered at the node."""
     url, package = behind.running.place.url, behind.running.program.package
     own = {
         "transformers": lambda: chat_weights(world.folder),

@@ -1,4 +1,4 @@
-"""Processes of programs that nobody here wrote: where each listens, whom it asks, and when it is ready."""
+"""Processes of other projects' programs: where each listens, which server it asks, and when it is ready."""
 
 import contextlib
 import json
@@ -21,9 +21,9 @@ from tests.clients.tried import ROOT
 from tests.real.tried import Program
 
 START_WITHIN = 180.0
-"""Seconds; some load half of PyPI before they listen, on a machine that may be busy."""
+"""Seconds; some programs load half of PyPI before they listen, on a machine that may be busy."""
 KEY = "sk-tried-by-the-tests-0123456789"
-"""What LiteLLM wants to be told by those who ask it."""
+"""The key that LiteLLM demands of its callers."""
 SCRIPTS = Path(__file__).parent / "scripts"
 _ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
@@ -61,7 +61,7 @@ class Launch:
 
 
 def interpreter(environment: str) -> Path:
-    """Return the Python of an environment; skip where it was not to be had."""
+    """Return the Python of an environment; skip the test where the environment is not installed."""
     python = ROOT / ".venv" / environment / "bin" / "python"
     if not python.exists():
         pytest.skip(
@@ -80,9 +80,9 @@ def chat_weights(folder: Path) -> str:
 
 @cache
 def _rank_weights(folder: Path) -> tuple[str, str, str]:
-    """Make a model that ranks and one that classifies; return the folders of one for embeddings and of these."""
+    """Make a model that ranks and one that classifies; return the folders of one for embeddings and of these two."""
     ranker, classifier = folder / "tiny-ranker", folder / "tiny-classifier"
-    # Two classes without names are what a configuration does not tell.
+    # Three classes, because a configuration does not state two classes without names.
     for made, classes in ((ranker, "1"), (classifier, "3")):
         vectors = run("real-vectors", "rank_weights.py", str(made), classes, home=folder)
     return vectors, str(ranker), str(classifier)
@@ -150,7 +150,7 @@ def _litellm(place: Place) -> Launch:
         for name in place.models
     ]
     config = place.folder / "litellm.yaml"
-    # What is JSON is YAML too.
+    # JSON is valid YAML.
     config.write_text(json.dumps({"model_list": rows}))
     where = ("--host", "127.0.0.1", "--port", str(place.port))
     return Launch(("litellm", "--config", str(config), *where), "/health/liveliness")
@@ -170,7 +170,7 @@ def _sglang(place: Place) -> Launch:
 
 
 def _tokens() -> Path:
-    """Return where LiteLLM brings the tokens by which Llama Stack cuts files, which it would load from elsewhere."""
+    """Return where LiteLLM carries the token tables by which Llama Stack cuts files, which it would otherwise download."""
     libraries = interpreter("real-gateways").parent.parent / "lib"
     [folder] = libraries.glob("python*/site-packages/litellm/litellm_core_utils/tokenizers")
     return folder
@@ -188,7 +188,7 @@ def _llama_stack(place: Place) -> Launch:
         "vector_io": ("inline::faiss", {"persistence": _stored("vectors")}),
         "batches": ("inline::reference", {"kvstore": _stored("batches")}),
     }
-    # All others it takes for models that chat.
+    # Llama Stack takes all other models for models that chat.
     reader = {
         "model_id": place.models[1],
         "model_type": "embedding",
@@ -221,7 +221,7 @@ def _llama_stack(place: Place) -> Launch:
     written = place.folder / "stack.yaml"
     written.write_text(json.dumps(config))
     words = ("llama", "stack", "run", str(written))
-    # Its coloured log of one exception takes it 20 seconds, in which it answers nothing.
+    # Writing one exception to its coloured log takes Llama Stack 20 seconds, in which it answers nothing.
     env = {"TIKTOKEN_CACHE_DIR": str(_tokens()), "LLAMA_STACK_LOG_FORMAT": "json"}
     return Launch((*words, "--port", str(place.port)), "/v1/health", env)
 
@@ -252,7 +252,7 @@ _LAUNCHES: Mapping[str, Callable[[Place], Launch]] = {
 
 
 class Running:
-    """One program in a process group of its own, which ends with the block."""
+    """A program in a process group of its own, which ends with the block."""
 
     def __init__(self, program: Program, place: Place) -> None:
         self.program = program
@@ -270,11 +270,11 @@ class Running:
 
     @property
     def log(self) -> str:
-        """All that it has written, over its lives."""
+        """All output of the program, over all its runs."""
         return self._log.read_text(errors="replace")
 
     def start(self) -> None:
-        """Run it and wait until it answers."""
+        """Start the program and wait until it answers."""
         launch = _LAUNCHES[self.program.package](self.place)
         home = self.place.folder
         with self._log.open("ab") as out:
@@ -294,11 +294,11 @@ class Running:
             time.sleep(0.2)
 
     def kill(self) -> None:
-        """End it as a power cut would, with all of its children."""
+        """Kill the program as a power cut would, with all of its children."""
         self._signal(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Ask it to end, and end it where it does not."""
+        """Ask the program to end, and kill it if it does not."""
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGKILL)
 
@@ -312,7 +312,7 @@ class Running:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens at."""
+    """Return a port on which no program listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

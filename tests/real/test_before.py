@@ -1,4 +1,4 @@
-"""Do gateways as they are published work with a node as the server that they ask?"""
+"""Published gateways with a node as the server that they ask."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ HEADERS = {"Authorization": f"Bearer {KEY}"}
 
 
 def named(before: Running, model: str) -> str:
-    """Return what a gateway calls a model of the node."""
+    """Return the name by which a gateway knows a model of the node."""
     return f"upstream/{model}" if before.program.package == "llama-stack" else model
 
 
@@ -36,7 +36,7 @@ async def whole(client: Client, before: Running, path: str, **body: object) -> A
 
 
 @who("models", BEFORE)
-async def test_a_gateway_lists_what_the_node_has(before: Running, client: Client) -> None:
+async def test_a_gateway_lists_the_models_of_the_node(before: Running, client: Client) -> None:
     url = f"{before.place.url}/v1/models"
     async with client.session.get(url, headers=HEADERS) as response:
         rows = (await response.json())["data"]
@@ -82,7 +82,7 @@ async def test_a_text_becomes_a_vector(before: Running, client: Client) -> None:
 
 
 @who("refusal", BEFORE)
-async def test_a_model_that_nobody_has_is_refused(before: Running, client: Client) -> None:
+async def test_a_model_that_no_node_has_is_refused(before: Running, client: Client) -> None:
     model = named(before, NOBODY)
     async with asked(client, before, "/v1/chat/completions", model=model, messages=MESSAGES) as no:
         assert 400 <= no.status < 500, await no.text()

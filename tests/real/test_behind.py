@@ -1,4 +1,4 @@
-"""Do programs as they are published work as workers? Each stands behind one node; another node is asked."""
+"""Published programs as workers. Each stands behind one node; another node is asked."""
 
 import asyncio
 import re
@@ -21,14 +21,14 @@ SHORT = 8
 DOCUMENTS = ["a car on a road", "a vine on a wall", "a house"]
 REFUSED = {
     "infinity-emb": {"input": {"no": "text"}},
-    # What is wrong with the messages it does not say: it fails.
+    # It does not say what is wrong with messages: it fails.
     "transformers": {"messages": MESSAGES, "no-such-field": 1},
 }
-"""What each refuses, where it is not a chat without messages."""
+"""What each program refuses, where that is not a chat without valid messages."""
 
 
 async def whole(client: Client, world: World, path: str, body: dict[str, object]) -> Any:
-    """Ask the node that has no worker; return the answer, which is no refusal."""
+    """Ask the node that has no worker; return its answer, which must be a success."""
     seen = await client.post(world.asked, path, body)
     assert seen.status == 200, seen.body
     assert seen.node == world.serving.peer
@@ -40,19 +40,19 @@ def error(seen: Seen) -> dict[str, Any]:
 
 
 def attached_with(behind: Behind, world: World) -> tuple[str, tuple[str, ...]]:
-    """Return the address that is given to `attach`, and more words where that is too little."""
+    """Return the address that is given to `attach`, and further options where the address is not enough."""
     url = behind.running.place.url
     match behind.running.program.package:
         case "infinity-emb":
             return f"{url}/embeddings", ("--type", "embedding", "--model", "minilm")
         case "transformers" | "mlx-lm":
-            # Their lists are those of a cache that is not there.
+            # Their lists of models are those of a cache that does not exist here.
             return url, ("--model", chat_weights(world.folder))
     return url, ()
 
 
 @who("found")
-async def test_attach_finds_out_what_it_is_and_serves_its_models(
+async def test_attach_finds_out_what_the_program_is_and_serves_its_models(
     behind: Behind, world: World, client: Client, tmp_path: Path
 ) -> None:
     url, more = attached_with(behind, world)
@@ -67,7 +67,7 @@ async def test_attach_finds_out_what_it_is_and_serves_its_models(
 
 @who("chat")
 async def test_a_chat_is_answered(behind: Behind, world: World, client: Client) -> None:
-    # Who is strict about fields is not told what the nodes alone understand.
+    # A program that is strict about fields is not sent those that only nodes understand.
     ours = {"project": behind.running.program.package}
     body = {"model": behind.chats, "messages": MESSAGES, "max_tokens": SHORT, **ours}
     answer = await whole(client, world, "/v1/chat/completions", body)
@@ -79,7 +79,7 @@ async def test_a_chat_is_answered(behind: Behind, world: World, client: Client) 
 
 
 @who("stream")
-async def test_a_streamed_chat_is_what_the_whole_one_is_and_ends_as_the_protocol_says(
+async def test_a_streamed_chat_equals_the_whole_one_and_ends_as_the_protocol_says(
     behind: Behind, world: World, client: Client
 ) -> None:
     body = {"model": behind.chats, "messages": MESSAGES, "max_tokens": SHORT, "temperature": 0}
@@ -133,7 +133,7 @@ async def test_documents_come_in_order_with_their_texts(
 
 
 @who("refusal")
-async def test_what_the_program_refuses_is_the_callers_and_does_not_count_against_it(
+async def test_a_request_that_the_program_refuses_is_the_callers_error_and_no_failure_of_the_program(
     behind: Behind, world: World, client: Client
 ) -> None:
     body = REFUSED.get(behind.running.program.package, {"messages": "no list"})
@@ -147,7 +147,7 @@ async def test_what_the_program_refuses_is_the_callers_and_does_not_count_agains
 
 
 async def answers(behind: Behind, world: World, client: Client) -> Seen:
-    """Ask for the least that it can do; return the answer, which is one."""
+    """Ask for the least that the program can do; return the answer, which must be a success."""
     if behind.chats:
         body: dict[str, object] = {"model": behind.chats, "messages": MESSAGES, "max_tokens": 2}
         seen = await client.post(world.asked, "/v1/chat/completions", body)
@@ -159,7 +159,7 @@ async def answers(behind: Behind, world: World, client: Client) -> Seen:
 
 
 @who("restart")
-async def test_who_restarts_under_its_registration_is_asked_again_at_once(
+async def test_a_program_that_restarts_under_its_registration_is_asked_again_at_once(
     behind: Behind, world: World, client: Client
 ) -> None:
     await answers(behind, world, client)

@@ -1,4 +1,4 @@
-"""Do backends and clients with LocalAI's protocol of today work with nodes? A backend behind one, a client before one."""
+"""Backends and clients that speak LocalAI's protocol of today: a backend behind a node, a client before one."""
 
 import asyncio
 import sys
@@ -17,7 +17,7 @@ from tests.real.programs import SCRIPTS, free_port
 from tests.real.scripts.localai_today import MESSAGES, RPCS, SERVICE, WORDS
 from tests.swarm.client import Client, Seen, events_of
 
-# Nothing of other environments is needed, so the gate runs it too.
+# No other environment is needed, so the gate runs this module too.
 pytestmark = [pytest.mark.real, pytest.mark.swarm, pytest.mark.timeout(300)]
 
 PROJECT = "localai"
@@ -28,7 +28,7 @@ SAID = "".join(WORDS)
 
 @dataclass(slots=True)
 class Backend:
-    """The process, which can be killed and started again where it was."""
+    """The backend's process, which can be killed and started again on the same port."""
 
     stage: Stage
     fails: str
@@ -42,14 +42,14 @@ class Backend:
         return cls(stage, fails, port, actor)
 
     async def restart(self) -> None:
-        """End it as a power cut would, and start it again without any model."""
+        """Kill the backend as a power cut would, and start it again without any model."""
         await asyncio.to_thread(self.stage.kill, self.actor)
         self.actor = (await asyncio.to_thread(self.start, self.stage, self.fails, self.port)).actor
 
 
 @pytest.fixture(scope="module", params=["exception", "status"])
 def backend(request: pytest.FixtureRequest, world: World) -> Iterator[Backend]:
-    """A backend that fails so without a model; its models are known at the second node."""
+    """A backend that fails in the given way without a model."""
     folder: Path = world.folder / f"localai-{request.param}"
     folder.mkdir()
     with Stage(folder) as stage:
@@ -114,7 +114,7 @@ async def test_a_backend_that_restarts_loads_its_model_again(
         assert f"weights-of-{name}" in text_of(await client.chat(world.asked, name))
 
 
-async def test_why_a_model_cannot_be_loaded_is_told(
+async def test_the_reason_why_a_model_cannot_be_loaded_is_told(
     served: Backend, world: World, client: Client
 ) -> None:
     row = {"model": "gone", "api": served.actor.fields["url"], "type": 0}
@@ -131,7 +131,7 @@ async def test_why_a_model_cannot_be_loaded_is_told(
 
 
 async def call(world: World, name: str, **fields: Any) -> Any:
-    """Ask the second node's face over gRPC in the words of today."""
+    """Call the second node's face over gRPC with the messages of today."""
     asked, told = (MESSAGES[message] for message in RPCS[name])
     async with grpc.aio.insecure_channel(world.asked.actor.fields["localai"]) as channel:
         method = channel.unary_unary(

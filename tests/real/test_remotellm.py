@@ -1,4 +1,4 @@
-"""Do RemoteLLM's own server and client, as their package has them, work with nodes? One behind a node, one before it."""
+"""RemoteLLM's own server and client, as their package has them: the server behind a node, the client before one."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ PROMPT = "my name is"
 
 @dataclass(slots=True)
 class Neo:
-    """The server, which can be killed and started again where it was."""
+    """The server, which can be killed and started again on the same port."""
 
     stage: Stage
     folder: Path
@@ -40,7 +40,7 @@ class Neo:
 
     @property
     def row(self) -> dict[str, Any]:
-        """How it is registered."""
+        """The row by which the server is registered."""
         fields = self.actor.fields
         headers = {"x-api-key": fields["key"]}
         return {"model": MODEL, "api": fields["url"], "type": 0, "headers": headers}
@@ -57,7 +57,7 @@ def neo(world: World) -> Iterator[Neo]:
 
 @pytest.fixture
 async def served(neo: Neo, world: World, client: Client) -> Neo:
-    """The server under its registration at the first node, known at the second one."""
+    """Register the server at the first node, and wait until the second one lists it."""
     body = {"project": PROJECT, "models": [neo.row]}
     seen = await client.post(world.serving, "/api/v0/ai/project/register", body)
     assert seen.status == 200, seen.body
@@ -85,7 +85,7 @@ async def test_a_chat_is_answered_whole_and_as_a_stream(
         assert (await response.text()).rstrip().endswith("data: [DONE]")
 
 
-async def test_who_writes_for_long_and_answers_nothing_else_meanwhile_is_waited_for(
+async def test_a_server_that_writes_for_long_and_answers_nothing_else_meanwhile_is_waited_for(
     served: Neo, world: World, client: Client
 ) -> None:
     seen = await client.post(world.asked, "/v1/completions", {"model": MODEL, "prompt": "slowly"})
@@ -93,7 +93,7 @@ async def test_who_writes_for_long_and_answers_nothing_else_meanwhile_is_waited_
     assert seen.seconds > 15
 
 
-async def test_a_wrong_key_is_said_when_it_is_registered(
+async def test_a_wrong_key_is_reported_when_the_server_is_registered(
     served: Neo, world: World, client: Client
 ) -> None:
     row = served.row | {"model": "shut", "headers": {"x-api-key": "no key of its"}}
@@ -104,30 +104,32 @@ async def test_a_wrong_key_is_said_when_it_is_registered(
 
 
 def ask(world: World, key: str, *prompts: str) -> dict[str, Any]:
-    """Have its own client ask the second node."""
+    """Have RemoteLLM's own client ask the second node."""
     host, _, port = world.asked.actor.fields["remotellm"].rpartition(":")
     told = run("real-texts", "remotellm_client.py", host, port, key, *prompts, home=world.folder)
     return dict(json.loads(told.splitlines()[-1]))
 
 
-async def test_its_client_sees_at_a_node_what_it_sees_at_its_server(
+async def test_the_client_sees_at_a_node_what_it_sees_at_its_own_server(
     served: Neo, world: World
 ) -> None:
     seen = await asyncio.to_thread(ask, world, f"any@{MODEL}", PROMPT, "once")
     assert seen["name"] == MODEL
     assert [len(texts) for texts in seen["texts"]] == [2, 2]
-    # One for each letter, and as many next ones as were asked for.
+    # One token for each letter, and as many next tokens as were asked for.
     assert seen["guts"] == [len(PROMPT), 5]
 
 
-async def test_its_client_is_answered_by_a_worker_of_another_protocol(world: World) -> None:
+async def test_the_client_is_answered_by_a_worker_of_another_protocol(world: World) -> None:
     seen = await asyncio.to_thread(ask, world, f"any@{TALKER}", PROMPT)
     assert seen["name"] == TALKER
     assert seen["texts"][0][0]
     assert "UNIMPLEMENTED" in seen["refused"]
 
 
-async def test_it_is_asked_again_after_a_restart(served: Neo, world: World, client: Client) -> None:
+async def test_the_server_is_asked_again_after_a_restart(
+    served: Neo, world: World, client: Client
+) -> None:
     await asyncio.to_thread(served.stage.kill, served.actor)
     assert (await client.chat(world.asked, MODEL)).status == 503
     again = await asyncio.to_thread(Neo.start, served.stage, served.folder, served.port)

@@ -1,4 +1,4 @@
-"""Do services of programs as they are published work behind a node? `attach` finds them, OpenAI's client asks another node."""
+"""Services of published programs behind a node: `attach` finds them, OpenAI's client asks another node."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ async def ai(
     url = behind.running.place.url
     async with attached(world.serving, tmp_path, url, "--project", "found") as attach:
         await attach.says("monitoring it")
-        # Its first description of itself may take longer than one look.
+        # The program's first description of itself may take longer than one check.
         await until(
             lambda: attach.said.count("registered found/services") == 2,
             within=15,
@@ -70,7 +70,7 @@ async def uploaded(ai: openai.AsyncOpenAI) -> dict[str, str]:
 @who("services")
 async def test_files_are_kept_listed_once_and_forgotten(ai: openai.AsyncOpenAI) -> None:
     ids = await uploaded(ai)
-    # Its next page would leave out what was made in the second of the last one.
+    # The next page would leave out files made in the same second as the last one listed.
     listed = [file.id async for file in ai.files.list(limit=100)]
     assert len(listed) == len({*listed})
     assert {*ids.values()} <= {*listed}
@@ -133,7 +133,9 @@ async def test_a_batch_is_answered_by_a_model_of_the_mesh(ai: openai.AsyncOpenAI
 
 
 @who("services")
-async def test_what_the_program_does_not_have_is_its_own_answer(ai: openai.AsyncOpenAI) -> None:
+async def test_a_request_for_what_the_program_does_not_have_gets_its_own_answer(
+    ai: openai.AsyncOpenAI,
+) -> None:
     with pytest.raises(openai.NotFoundError):
         await ai.uploads.create(
             bytes=10, filename="a.txt", mime_type="text/plain", purpose="assistants"

@@ -19,13 +19,13 @@ KINDS = (
     "refusal",
     "restart",
 )
-"""What is tried; `services` are files, vector stores, batches. Of who stands behind a node it may be that `attach` finds it and
-that it restarts; of who stands before one, that it lists the node's models."""
+"""What is tried; `services` are files, vector stores, batches. For a program behind a node, also that `attach` finds it and that
+it restarts; for one before a node, that it lists the node's models."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One program as it is published, where it stands and what is `tried` with it."""
+    """A published program, where it stands and what is `tried` with it."""
 
     package: str
     environment: str
@@ -34,7 +34,7 @@ class Program:
 
     @property
     def version(self) -> str:
-        """What the lock of its environment says."""
+        """The version in the lock file of its environment."""
         lock = (ROOT / f"requirements-{self.environment}.lock").read_text()
         [version] = set(re.findall(rf"^{re.escape(self.package)}==([^ ;\\]+)", lock, re.MULTILINE))
         return version
@@ -60,7 +60,7 @@ PROGRAMS = (
     Program("sglang-router", "real-gateways", BEHIND, ("found", "stream", *_CHATS)),
     Program("llama-stack", "real-stack", BEHIND, ("found", "stream", "services", *_CHATS)),
     Program("litellm", "real-gateways", BEFORE, ("embeddings", *_ASKED)),
-    # It takes a server for one model, whose name it does not know here, and passes on what it is asked for.
+    # It takes the server for one model, whose name it does not know here, and passes requests on as they are.
     Program("sglang-router", "real-gateways", BEFORE, ("embeddings", *_ASKED[1:])),
     Program("llama-stack", "real-stack", BEFORE, _ASKED),
 )

@@ -1,11 +1,11 @@
-"""Laws of the bits that say what a model takes and gives, and whose words are passed on to it."""
+"""Bits that say what a model takes and gives, and which other protocols its worker speaks."""
 
 import pytest
 
 from registry.records import INPUTS, OUTPUTS, PROTOCOLS, Ability, given, taken
 
 
-def test_what_nobody_said_has_no_names() -> None:
+def test_no_bits_have_no_names() -> None:
     assert taken(0) == given(0) == []
 
 

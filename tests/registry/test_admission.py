@@ -1,4 +1,4 @@
-"""Whom a node hears and answers: not everybody, not always, and it says so."""
+"""Admission: a node does not hear and answer every peer, nor always, and it says so."""
 
 import logging
 from collections import Counter
@@ -30,14 +30,16 @@ class Scene:
         raise PeerUnreachable("it has gone by itself")
 
 
-def test_who_is_kept_out_may_ask_nothing() -> None:
+def test_a_denied_peer_may_ask_nothing() -> None:
     scene = Scene()
     with pytest.raises(LimitReached):
         scene.admission.require(KEPT_OUT)
     assert scene.counters["kept_out"] == 1
 
 
-def test_a_peer_asks_so_much_and_the_others_as_much(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_questions_of_each_peer_are_limited_separately(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     scene = Scene()
     for _ in range(int(QUESTIONS_AT_ONCE)):
         scene.admission.require(LIAR)
@@ -48,7 +50,7 @@ def test_a_peer_asks_so_much_and_the_others_as_much(caplog: pytest.LogCaptureFix
     assert "asks too often" in caplog.text
 
 
-async def test_who_offends_again_and_again_is_cut_off_for_a_while(
+async def test_a_peer_that_offends_again_and_again_is_cut_off_for_a_while(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     scene = Scene()

@@ -1,4 +1,4 @@
-"""The merge's laws: any order, any grouping, any repetition give the same registry, and the index never lies."""
+"""Laws of the merge: any order, grouping and repetition give the same registry, and the index is always right."""
 
 import hashlib
 from itertools import permutations
@@ -38,20 +38,20 @@ def test_a_node_is_found_by_its_id_by_the_beginning_of_one_and_by_its_name() -> 
     assert Catalog().merge([named(ME, "gpu-1"), named(OTHER, "gpu-2")]).called("gpu-1") == mine
 
 
-def test_what_all_ids_have_in_common_and_the_empty_text_name_nobody() -> None:
+def test_what_all_ids_have_in_common_and_the_empty_text_name_no_node() -> None:
     nameless = Catalog().merge([named(ME, "")])
     for text in ("", ID_HEAD, ID_HEAD[:4], ME.peer[:-1] + "x", ME.peer[4:]):
         assert nameless.called(text) == ()
 
 
 def sets(catalog: Catalog) -> dict[str, set[Offer]]:
-    """The offers as they are held, none twice."""
+    """Return the offers as they are held, of which none is there twice."""
     assert all(len(found) == len({*found}) for found in catalog.offers.values())
     return {name: {*found} for name, found in catalog.offers.items()}
 
 
 def index_of(catalog: Catalog) -> dict[str, set[Offer]]:
-    """The offers, worked out anew from what is held."""
+    """Return the offers, worked out anew from what is held."""
     offers: dict[str, set[Offer]] = {}
     for node, signed in catalog.held.items():
         for service in signed.record.services:
@@ -61,7 +61,7 @@ def index_of(catalog: Catalog) -> dict[str, set[Offer]]:
 
 
 def digests_of(catalog: Catalog) -> list[bytes]:
-    """The digests of all buckets, worked out anew from what is held."""
+    """Return the digests of all buckets, worked out anew from what is held."""
     contents: list[list[bytes]] = [[] for _ in range(BUCKETS)]
     for node, signed in catalog.held.items():
         contents[bucket_of(node)].append(signed.fingerprint)
@@ -149,13 +149,13 @@ def test_forgetting_a_stranger_changes_nothing() -> None:
 
 
 @given(st.lists(few_versions, min_size=1, max_size=4))
-def test_two_words_of_one_version_are_settled_alike_everywhere(at: list[Version]) -> None:
+def test_two_records_of_one_version_are_settled_alike_everywhere(at: list[Version]) -> None:
     rivals = [say(at=version, agent=str(n)) for n, version in enumerate(at)]
     kept = {Catalog().merge(order).held[ME.peer] for order in permutations(rivals)}
     assert len(kept) == 1
 
 
-def test_the_newer_of_two_words_is_the_greater_whichever_is_named_first() -> None:
+def test_the_newer_of_two_records_is_chosen_whichever_is_named_first() -> None:
     old, new = say(LLAMA, at=Version(1, 9)), say(at=Version(2, 0))
     assert newer(old, new) is new
     assert newer(new, old) is new
@@ -168,7 +168,7 @@ def test_a_model_is_found_by_its_name_with_and_without_its_project() -> None:
 
 
 @pytest.mark.parametrize("standing", [Standing.DRAINING, Standing.LEFT])
-def test_what_is_served_by_who_drains_or_has_left_is_known_until_it_says_otherwise(
+def test_services_of_a_node_that_drains_or_has_left_are_known_until_it_says_otherwise(
     standing: Standing,
 ) -> None:
     serving = say(LLAMA, at=Version(1, 1))

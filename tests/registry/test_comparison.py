@@ -1,4 +1,4 @@
-"""Whom to compare with: each peer once, a word from its owner where it is connected."""
+"""Choice of peers to compare with: each peer once, and for a record its owner where that is connected."""
 
 import asyncio
 from collections import Counter
@@ -80,7 +80,7 @@ async def test_a_peer_that_is_wanted_twice_is_asked_once() -> None:
     await scene.mesh.stop()
 
 
-async def test_a_newer_word_is_fetched_from_its_owner_or_else_from_anyone() -> None:
+async def test_a_newer_record_is_fetched_from_its_owner_or_else_from_any_peer() -> None:
     scene = Scene()
     await scene.start()
     scene.comparing.fetch(C.peer, Version(1, 1))
@@ -109,7 +109,7 @@ async def test_a_node_that_a_request_found_changed_is_asked_at_once_and_no_more_
 
 
 @pytest.mark.parametrize("said", [0, 1, 2])
-async def test_who_has_no_word_as_new_as_it_claims_offends(said: int) -> None:
+async def test_a_peer_that_has_no_record_as_new_as_it_claims_offends(said: int) -> None:
     scene = Scene()
     await scene.start()
     for sequence in range(1, said + 1):
@@ -119,7 +119,7 @@ async def test_who_has_no_word_as_new_as_it_claims_offends(said: int) -> None:
         running = group.create_task(scene.comparing.run())
         scene.comparing.fetch(C.peer, Version(1, 2))
         await until(lambda: scene.counters["syncs"] + scene.counters["syncs_failed"])
-        # B did not claim anything; it was compared with.
+        # B did not claim anything; it was merely compared with.
         scene.comparing.want(B.peer)
         await until(lambda: scene.asked[B.peer])
         running.cancel()
@@ -127,7 +127,9 @@ async def test_who_has_no_word_as_new_as_it_claims_offends(said: int) -> None:
     await scene.mesh.stop()
 
 
-async def test_claims_of_one_and_of_all_others_together_are_looked_into_a_few_at_a_time() -> None:
+async def test_claims_of_unconnected_nodes_share_a_few_fetches_and_a_connected_one_has_its_own() -> (
+    None
+):
     scene = Scene()
     await scene.start()
     async with asyncio.TaskGroup() as group:
@@ -136,7 +138,7 @@ async def test_claims_of_one_and_of_all_others_together_are_looked_into_a_few_at
             scene.comparing.fetch(PeerId(f"somebody {number}"), Version(1, 1))
             await until(partial(scene.have_asked, min(number + 1, FETCHES_AT_ONCE)))
         assert scene.asked.total() == FETCHES_AT_ONCE
-        # Whoever is connected pays for itself.
+        # A connected node has an allowance of its own.
         scene.comparing.fetch(C.peer, Version(1, 1))
         await until(lambda: scene.asked[C.peer])
         running.cancel()

@@ -1,4 +1,4 @@
-"""Whatever is lost, doubled, reordered, replayed or restored: once all is delivered, all replicas agree.
+"""Convergence: whatever is lost, doubled, reordered, replayed or restored, once all is delivered all replicas agree.
 
 A hypothesis state machine over a few replicas, their stores, backups of their stores, and every frame ever published.
 """
@@ -47,7 +47,7 @@ class Machine:
         self.perform(self.replica.tick(now))
 
     def receive(self, frame: bytes, now: float) -> None:
-        # Too much at once is dropped, as the shell does; comparing makes up for it.
+        # Too much at once is dropped, as the service does; comparing makes up for it.
         try:
             effects = self.replica.receive(frame, now)
         except LimitReached:
@@ -102,7 +102,7 @@ class Convergence(RuleBasedStateMachine):
         return self.machines[number % len(self.machines)]
 
     def collect(self) -> None:
-        """Put what was published on its way, to everybody else."""
+        """Put the published frames on their way to all other machines."""
         for author, machine in enumerate(self.machines):
             for frame in machine.outbox:
                 self.ever.append(frame)
@@ -242,8 +242,8 @@ TestConvergence.settings = settings(
 )
 
 
-def test_the_machine_knows_every_kind_of_frame() -> None:
-    # Were nothing published, everything above would hold for nothing.
+def test_the_machine_publishes_records_and_heartbeats() -> None:
+    # If nothing were published, everything above would hold trivially.
     one, other = Machine(0), Machine(1)
     for machine in (one, other):
         machine.start(0.0)

@@ -1,4 +1,4 @@
-"""Laws of shortcuts: what a relayed peer says of its own addresses is dialled, not too often, and nobody else's is."""
+"""Direct dials to relayed peers: only the peer's own addresses are dialled, and not too often."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ class RelayedMesh(MemoryMesh):
         self._connection = PeerConnection(THERE, RELAYED, Direction.INBOUND, relayed=True)
 
     def connections(self) -> tuple[PeerConnection, ...]:
-        """The one there is."""
+        """Return the one connection."""
         return (self._connection,)
 
     async def connect(self, address: str, *, timeout: float) -> PeerId:
@@ -69,7 +69,7 @@ async def test_an_address_that_does_not_answer_is_left_alone_longer_each_time() 
     assert world.mesh.dialled == [DIRECT] * 3
 
 
-async def test_once_there_is_a_straight_way_nothing_is_dialled_any_more() -> None:
+async def test_once_there_is_a_direct_connection_nothing_is_dialled_any_more() -> None:
     world = World(DIRECT)
     world.mesh.reachable = True
     await world.shortcuts.look()

@@ -1,4 +1,4 @@
-"""A node that dies as soon as it has joined is lost to all: on machines that are busy, in virtual time, seed by seed."""
+"""Nodes that die as soon as they have joined: all others see it, on busy machines, in virtual time, seed by seed."""
 
 import asyncio
 import random
@@ -42,7 +42,7 @@ async def dies_and_comes_back(chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_node_that_dies_as_soon_as_it_has_joined_is_lost_to_all(seed: int) -> None:
+def test_every_node_sees_the_loss_of_one_that_dies_as_soon_as_it_has_joined(seed: int) -> None:
     chance = random.Random(seed)
     with asyncio.Runner(loop_factory=lambda: BusyLoop(chance)) as runner:
         runner.run(dies_and_comes_back(chance))

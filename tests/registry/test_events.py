@@ -1,4 +1,4 @@
-"""What is counted has a name that /metrics shows before it has happened."""
+"""Counted events, each of which has a name that /metrics shows before it has happened."""
 
 import re
 from pathlib import Path
@@ -9,11 +9,11 @@ from registry.mesh.libp2p.node import STREAMS_REFUSED
 
 ROOT = Path(__file__).parent.parent.parent
 COUNTED = re.compile(r'counters\["(\w+)"\]')
-"""Where an event's name stands as it is counted; the gate returns it as a reason instead."""
+"""Pattern of an event's name where it is counted; the validator returns the name as a reason instead (`REASON`)."""
 REASON = re.compile(r'return "(\w+)"')
 
 
-def test_what_has_not_happened_is_counted_no_times() -> None:
+def test_an_event_that_has_not_happened_has_a_count_of_zero() -> None:
     assert counted() == dict.fromkeys(EVENTS, 0)
 
 

@@ -1,4 +1,4 @@
-"""Load between registries on a real event loop: what one measures the others hear, and nobody else can say it."""
+"""Load between registries on a real event loop: the others hear what one measures, and no other node can forge it."""
 
 from registry import wire
 from registry.mesh.memory.network import MemoryNet
@@ -9,13 +9,13 @@ BUSY = {LLAMA: Load(3, 1, 8, 40.0, 0.25)}
 
 
 class Heard(dict[PeerId, dict[Service, Load]]):
-    """What was said last of each replica."""
+    """The load that was reported last of each replica."""
 
     def take(self, who: PeerId, loads: dict[Service, Load]) -> None:
         self.setdefault(who, {}).update(loads)
 
 
-async def test_what_a_node_measures_the_others_hear_and_its_end_too() -> None:
+async def test_the_others_hear_the_load_that_a_node_measures_and_its_end() -> None:
     net, heard = MemoryNet(), Heard()
     async with (
         node(net, A, LLAMA, QWEN) as a,

@@ -1,4 +1,4 @@
-"""The shapes of a comparison: what is written is read back, and noise is refused with a name."""
+"""Messages of a comparison: what is written is read back, and noise is refused as an invalid frame."""
 
 import math
 from collections.abc import Callable
@@ -36,7 +36,9 @@ def test_names_of_nodes_and_buckets_are_read_back(nodes: list[str], buckets: lis
 
 
 @given(st.lists(st.tuples(peers, st.floats(width=32, allow_nan=False))))
-def test_whom_a_peer_heard_is_read_back_whatever_the_age(ages: list[tuple[str, float]]) -> None:
+def test_the_nodes_that_a_peer_heard_are_read_back_whatever_their_age(
+    ages: list[tuple[str, float]],
+) -> None:
     assert messages.read_heard(messages.write_heard(ages)) == ages
 
 
@@ -47,12 +49,14 @@ def test_an_age_may_be_no_number() -> None:
 
 @pytest.mark.parametrize("read", READERS)
 @given(noise=st.binary(max_size=300))
-def test_noise_is_refused_by_name_or_read(read: Callable[[bytes], object], noise: bytes) -> None:
+def test_noise_is_read_or_refused_as_an_invalid_frame(
+    read: Callable[[bytes], object], noise: bytes
+) -> None:
     with suppress(InvalidFrame):
         read(noise)
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_what_is_too_long_is_not_read(read: Callable[[bytes], object]) -> None:
+def test_a_message_that_is_too_long_is_not_read(read: Callable[[bytes], object]) -> None:
     with pytest.raises(InvalidFrame):
         read(b" " * (messages.MAX_LISTING_BYTES + 1))

@@ -1,4 +1,4 @@
-"""What we say: nothing before the first word, then what is due and no more."""
+"""A node's own record: nothing is published before it is first announced, then what is due and no more."""
 
 from registry import wire
 from registry.catalog import Signed
@@ -26,21 +26,21 @@ def said(one: OwnRecord, now: float) -> list[Signed | Heartbeat]:
     return [wire.decode(e.frame) for e in one.tick(now) if isinstance(e, Publish)]
 
 
-def test_who_has_said_nothing_says_nothing() -> None:
+def test_a_node_that_has_announced_nothing_publishes_nothing() -> None:
     assert said(voice(), 1e9) == []
 
 
-def test_a_word_is_said_with_the_next_version_and_published_after_the_burst() -> None:
+def test_a_record_gets_the_next_version_and_is_published_after_the_burst() -> None:
     one = voice(epoch=7)
     signed = one.speak(one.own, 0.0)
     assert signed.record.version == Version(7, 1)
     assert signed in said(one, SETTINGS.coalesce)
 
 
-def test_what_was_said_in_a_small_mesh_is_said_again_when_the_mesh_of_now_has_it() -> None:
+def test_the_next_heartbeat_is_due_by_the_size_of_the_mesh_as_it_is_now() -> None:
     one = speaking()
     assert len(said(one, 1.0)) == 2
-    # A minute later by the mesh of one that it was; ten by that of fifty which it has turned out to be.
+    # Due a minute later in the mesh of one that it was; ten minutes in the mesh of fifty that it turned out to be.
     assert one.tick(2.0, rarity=10.0) == []
     assert one.due() == 1.0 + 10 * SETTINGS.heartbeat
     assert one.tick(1.0 + 2 * SETTINGS.heartbeat, rarity=10.0) == []
@@ -61,7 +61,7 @@ def test_a_draft_changes_what_is_given_and_nothing_else() -> None:
     assert one.own.services == ()
 
 
-def test_a_word_after_a_step_past_a_version_is_newer_than_it() -> None:
+def test_a_record_after_a_step_past_a_version_is_newer_than_that_version() -> None:
     one = speaking()
     one.step_past(Version(9, 9))
     assert one.speak(one.own, 1.0).record.version > Version(9, 9)
@@ -72,7 +72,7 @@ def test_a_word_after_a_step_past_a_version_is_newer_than_it() -> None:
 LLAMA, QWEN = Service("p", "llama"), Service("p", "qwen")
 
 
-def test_a_load_takes_the_next_beat_and_names_replicas_by_their_place() -> None:
+def test_a_load_takes_the_next_beat_number_and_names_replicas_by_their_place() -> None:
     one = voice()
     one.speak(one.draft(services=[QWEN, LLAMA], reach=None, standing=None), 0.0)
     [*_, heartbeat] = said(one, SETTINGS.coalesce)
@@ -84,7 +84,7 @@ def test_a_load_takes_the_next_beat_and_names_replicas_by_their_place() -> None:
     assert wire.decode(publish.frame) == expected
 
 
-def test_no_load_is_said_before_the_record_that_names_the_replicas_is_out() -> None:
+def test_no_load_is_reported_before_the_record_that_names_the_replicas_is_published() -> None:
     one = voice()
     assert one.report({LLAMA: Load(3)}, 0.0) == []
     one.speak(one.draft(services=[LLAMA], reach=None, standing=None), 0.0)
@@ -93,7 +93,7 @@ def test_no_load_is_said_before_the_record_that_names_the_replicas_is_out() -> N
     assert one.report({LLAMA: Load(3)}, SETTINGS.coalesce)
 
 
-def test_nothing_is_said_of_a_replica_that_the_record_does_not_name() -> None:
+def test_no_load_is_reported_of_a_replica_that_the_record_does_not_name() -> None:
     one = speaking()
     said(one, SETTINGS.coalesce)
     assert one.report({LLAMA: Load(3)}, 1.0) == []

@@ -1,4 +1,4 @@
-"""Laws of writing behind."""
+"""Write-behind to a store that may be away, or lose everything."""
 
 import asyncio
 
@@ -49,7 +49,7 @@ async def until(holds) -> None:
 
 @pytest.fixture
 async def running():
-    """A saving at work on a faulty store, with short pauses."""
+    """Run a persistence with short pauses on a faulty store; give the store and the persistence."""
     store = Faulty()
     await store.write(MARK)
     kept = Persistence(store, MARK, Pauses(grain=0.005, retry=0.005, check=0.005))
@@ -70,7 +70,7 @@ async def test_a_change_is_written(running):
     await until(lambda: holds_record(store))
 
 
-async def test_a_store_that_is_away_is_noticed_though_nobody_writes(running):
+async def test_a_store_that_is_away_is_noticed_though_nothing_is_written(running):
     store, kept = running
 
     async def failing() -> bool:
@@ -92,7 +92,7 @@ async def test_a_store_that_was_emptied_is_told_everything_again(running):
     assert (await store.read(Space.SELF)) == {"epoch": b"7"}
 
 
-async def test_what_could_not_be_written_is_written_when_the_store_is_back(running):
+async def test_a_change_that_could_not_be_written_is_written_when_the_store_is_back(running):
     store, kept = running
     store.away = True
     kept.note(RECORD)

@@ -1,4 +1,4 @@
-"""A map in parts is a map: whatever is changed, it holds what a plain one would, and what was there before stays as it was."""
+"""Map in parts: whatever is changed, it holds what a plain map would, and the map before the change stays as it was."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def nothing() -> PersistentMap[int, int, dict[int, int]]:
 
 
 @given(changes)
-def test_changes_have_the_outcome_that_they_have_in_a_plain_map(steps: list[Any]) -> None:
+def test_changes_have_the_same_outcome_as_in_a_plain_map(steps: list[Any]) -> None:
     parted, plain = nothing(), dict[int, int]()
     for put, drop in steps:
         before, kept = parted, dict(parted)

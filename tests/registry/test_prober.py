@@ -1,4 +1,4 @@
-"""Probes over a mesh: answered at once by the living, through others where the way is cut, and by nobody for the dead."""
+"""Probes over a mesh: the living answer at once, or through helpers where the link is cut, and the dead do not."""
 
 import asyncio
 from collections import Counter
@@ -45,7 +45,7 @@ class Party:
         )
 
     async def perform(self, effects: Sequence[Effect]) -> None:
-        """Let what is told be; the replica has changed already."""
+        """Ignore the effects; the replica has changed already."""
 
     async def answer(self, _: PeerId, question: bytes) -> bytes:
         await self.thawed.wait()
@@ -75,7 +75,7 @@ async def net() -> MemoryNet:
 
 @pytest.fixture
 async def three(net: MemoryNet) -> AsyncIterator[list[Party]]:
-    """A is connected to B and C, these to each other; all hold the words of all."""
+    """A is connected to B and C, these to each other; all hold the records of all."""
     parties = [Party(net, A), Party(net, B, A), Party(net, C, A, B)]
     now = asyncio.get_running_loop().time()
     for one in parties:
@@ -91,7 +91,7 @@ async def three(net: MemoryNet) -> AsyncIterator[list[Party]]:
         await one.mesh.stop()
 
 
-async def test_the_living_answer_and_the_doubt_is_over(three: list[Party]) -> None:
+async def test_a_living_node_answers_and_the_doubt_is_over(three: list[Party]) -> None:
     a = three[0]
     await a.look_for(B.peer)
     assert a.replica.pulses()[B.peer].why is Evidence.ANSWERED
@@ -105,7 +105,9 @@ async def test_a_probe_notices_that_registries_differ(three: list[Party]) -> Non
     assert a.differing == [B.peer]
 
 
-async def test_who_answers_nobody_is_lost_and_its_connection_is_cut(three: list[Party]) -> None:
+async def test_a_node_that_answers_no_other_is_lost_and_its_connection_is_cut(
+    three: list[Party],
+) -> None:
     a, b, _ = three
     # A frozen process takes no new connection either.
     b.replica.announce(1.0, reach=Reach())
@@ -132,7 +134,7 @@ async def test_an_answer_that_was_on_its_way_when_the_connection_ended_leaves_th
     assert a.contact(B.peer) is Status.SUSPECT
 
 
-async def test_who_answers_only_others_lives_by_its_signature_and_its_connection_is_cut(
+async def test_a_node_that_answers_only_others_is_unreachable_and_its_connection_is_cut(
     three: list[Party],
 ) -> None:
     a, b, _ = three
@@ -164,7 +166,7 @@ async def test_a_program_that_hangs_is_lost_however_often_its_connection_is_made
         assert a.replica.presence(B.peer) is Presence.LOST
 
 
-async def test_who_is_not_connected_is_proven_through_others_without_a_dial(
+async def test_a_node_that_is_not_connected_to_us_is_proven_through_helpers_without_a_dial(
     three: list[Party], net: MemoryNet
 ) -> None:
     a = three[0]
@@ -175,7 +177,7 @@ async def test_who_is_not_connected_is_proven_through_others_without_a_dial(
     assert B.peer not in [c.peer for c in a.mesh.connections()]
 
 
-async def test_who_is_not_connected_to_anyone_is_dialled(
+async def test_a_node_that_is_not_connected_to_any_node_is_dialled(
     three: list[Party], net: MemoryNet
 ) -> None:
     a = three[0]
@@ -186,7 +188,7 @@ async def test_who_is_not_connected_to_anyone_is_dialled(
     assert B.peer in [c.peer for c in a.mesh.connections()]
 
 
-async def test_who_failed_us_is_dialled_though_others_prove_that_it_lives(
+async def test_a_node_that_failed_us_is_dialled_though_helpers_prove_that_it_lives(
     three: list[Party], net: MemoryNet
 ) -> None:
     a = three[0]
@@ -196,7 +198,7 @@ async def test_who_failed_us_is_dialled_though_others_prove_that_it_lives(
     assert a.replica.presence(B.peer) is Presence.ALIVE
 
 
-async def test_the_dead_are_reached_by_no_way(three: list[Party]) -> None:
+async def test_a_dead_node_is_reached_by_no_way_and_lost(three: list[Party]) -> None:
     a, b, _ = three
     b.mesh.fail()
     await a.look_for(B.peer)
@@ -204,12 +206,14 @@ async def test_the_dead_are_reached_by_no_way(three: list[Party]) -> None:
     b.mesh.recover()
 
 
-async def test_nobody_vouches_for_another(three: list[Party]) -> None:
+async def test_a_helper_cannot_vouch_for_a_dead_node_with_its_own_or_an_old_signature(
+    three: list[Party],
+) -> None:
     a, b, c = three
     b.mesh.fail()
 
     async def lying(_: PeerId, question: bytes) -> bytes:
-        # It signs itself, and repeats what B once signed for it.
+        # It signs the proof itself, or repeats what B once signed for it.
         if question[:1] == VOUCH:
             return repeated.pop() or wire.encode_proof(question[1:17], C)
         return sync.answer(c.replica, question, 0.0)[0]
@@ -223,7 +227,7 @@ async def test_nobody_vouches_for_another(three: list[Party]) -> None:
     b.mesh.recover()
 
 
-async def test_a_challenge_is_signed_and_passed_on_to_who_is_connected(three: list[Party]) -> None:
+async def test_a_challenge_is_signed_and_passed_on_to_a_connected_node(three: list[Party]) -> None:
     a, b, _ = three
     proof = await b.probing.answer(PROVE + CHALLENGE)
     wire.check_proof(proof, node=B.peer, challenge=CHALLENGE)
@@ -245,12 +249,12 @@ async def test_a_challenge_is_signed_and_passed_on_to_who_is_connected(three: li
         VOUCH + CHALLENGE + b"x" * 100_000,
     ],
 )
-async def test_nonsense_is_refused(three: list[Party], question: bytes) -> None:
+async def test_a_malformed_challenge_is_refused(three: list[Party], question: bytes) -> None:
     with pytest.raises(InvalidFrame):
         await three[0].probing.answer(question)
 
 
-async def test_probes_that_nobody_has_time_for_are_dropped(three: list[Party]) -> None:
+async def test_probes_that_the_node_has_no_time_for_are_dropped(three: list[Party]) -> None:
     a = three[0]
     for _ in range(1_000):
         a.probing.want(B.peer)

@@ -121,12 +121,12 @@ def test_changes_that_never_pause_are_still_published() -> None:
     assert 30 <= sum(isinstance(wire.decode(frame), Signed) for frame in frames) <= 60
 
 
-def test_saying_the_same_again_says_nothing() -> None:
+def test_announcing_the_same_again_has_no_effect() -> None:
     one = serving(A, LLAMA)
     assert one.announce(1.0, services=[LLAMA]) == []
 
 
-def test_what_is_not_named_stays() -> None:
+def test_parts_of_the_record_that_an_announcement_does_not_name_stay() -> None:
     one = serving(A, LLAMA)
     reach = Reach(links=("10.0.0.1:6100",))
     one.announce(1.0, reach=reach)
@@ -138,7 +138,7 @@ def test_what_is_not_named_stays() -> None:
     )
 
 
-def test_the_agent_is_told_with_the_next_word() -> None:
+def test_the_agent_is_part_of_the_next_record() -> None:
     one = replica(A)
     one.describe("modelvine/1")
     one.announce(0.0, services=[])
@@ -146,7 +146,7 @@ def test_the_agent_is_told_with_the_next_word() -> None:
 
 
 @pytest.mark.parametrize("services", [2_001, 1_999])
-def test_what_does_not_fit_changes_nothing(services: int) -> None:
+def test_services_that_do_not_fit_a_record_change_nothing(services: int) -> None:
     one = serving(A, LLAMA)
     before = one.own, one.catalog, one.due()
     many = [Service("p" * 250, f"model-{n}") for n in range(services)]
@@ -157,7 +157,7 @@ def test_what_does_not_fit_changes_nothing(services: int) -> None:
     assert (one.own, one.catalog, one.due()) == before
 
 
-def test_a_record_that_others_would_refuse_is_not_announced() -> None:
+def test_a_record_that_other_nodes_would_refuse_is_not_announced() -> None:
     one = serving(A, LLAMA)
     with pytest.raises(LimitReached):
         one.announce(1.0, services=[LLAMA, LLAMA])
@@ -171,7 +171,7 @@ def test_a_machine_with_many_addresses_announces_as_many_as_a_record_carries() -
     wire.decode(own_word(one))
 
 
-def test_who_has_said_nothing_does_not_beat() -> None:
+def test_a_node_that_has_announced_nothing_sends_no_heartbeat() -> None:
     assert replica(A).tick(1e6) == []
 
 
@@ -208,10 +208,10 @@ def test_leaving_and_draining_travel_at_once() -> None:
         assert one.presence(A.peer) is seen
 
 
-# Nobody speaks for another.
+# No node speaks for another.
 
 
-def test_nobody_speaks_for_another() -> None:
+def test_a_node_cannot_speak_for_another() -> None:
     one = serving(A)
     genuine = word(B, LLAMA)
     forged = genuine[:2] + C.public + genuine[34:]
@@ -220,7 +220,7 @@ def test_nobody_speaks_for_another() -> None:
     assert C.peer not in one.catalog.held
 
 
-def test_an_unsigned_heartbeat_does_not_keep_anyone_alive() -> None:
+def test_a_forged_heartbeat_does_not_keep_a_node_alive() -> None:
     one = serving(A)
     one.receive(word(B, LLAMA), 0.0)
     with pytest.raises(InvalidSignature):
@@ -249,7 +249,7 @@ def test_nothing_withdrawn_comes_back_not_even_after_a_lapse() -> None:
     assert one.presence(B.peer) is Presence.LOST
 
 
-def test_who_left_does_not_come_back_by_an_old_word_or_an_old_beat() -> None:
+def test_a_node_that_left_does_not_come_back_by_an_old_record_or_an_old_heartbeat() -> None:
     one = serving(A)
     one.receive(word(B, LLAMA, at=(1, 1)), 0.0)
     one.receive(word(B, LLAMA, at=(1, 2), standing=Standing.LEFT), 0.0)
@@ -266,7 +266,7 @@ def test_a_restart_with_a_higher_epoch_beats_every_older_sequence() -> None:
     assert one.catalog.held[B.peer].record.services == (QWEN,)
 
 
-def test_news_is_persisted_and_told_and_old_words_are_not() -> None:
+def test_news_is_persisted_and_told_and_old_records_are_not() -> None:
     one = serving(A)
     frame = word(B, LLAMA)
     assert one.receive(frame, 0.0) == [
@@ -279,14 +279,16 @@ def test_news_is_persisted_and_told_and_old_words_are_not() -> None:
 # Refuting.
 
 
-def test_our_own_older_words_do_not_disturb_us() -> None:
+def test_our_own_older_records_and_heartbeats_change_nothing() -> None:
     one = serving(A, LLAMA, epoch=2)
     for old in (word(A, QWEN, at=(1, 7)), own_word(one), beat(A, 9, at=(1, 7))):
         assert one.receive(old, 1.0) == []
     assert one.own.services == (LLAMA,)
 
 
-def test_after_a_restored_backup_we_step_past_our_own_later_words_and_say_what_holds() -> None:
+def test_after_a_restored_backup_we_step_past_our_own_later_records_and_publish_what_holds() -> (
+    None
+):
     one, other = serving(A, LLAMA, epoch=1), serving(B)
     lost_life = word(A, QWEN, at=(7, 42))
     other.receive(lost_life, 0.0)
@@ -297,7 +299,7 @@ def test_after_a_restored_backup_we_step_past_our_own_later_words_and_say_what_h
     assert other.catalog.held[A.peer].record.services == (LLAMA,)
 
 
-def test_after_a_restored_backup_our_beats_count_again() -> None:
+def test_after_a_restored_backup_our_heartbeats_count_again() -> None:
     one, other = serving(A, LLAMA, epoch=1), serving(B)
     other.receive(word(A, QWEN, at=(7, 42)), 0.0)
     for number in range(1, 1_000):
@@ -317,7 +319,7 @@ def test_a_heartbeat_of_ours_from_the_future_makes_us_step_past_it() -> None:
     assert any(isinstance(effect, Persist) for effect in effects)
 
 
-def test_two_machines_with_one_key_do_not_flap_but_slowly_and_say_so() -> None:
+def test_two_machines_with_one_key_contradict_each_other_only_slowly_and_report_it() -> None:
     one, twin = serving(A, LLAMA), serving(A, QWEN)
     words, contested = 0, 0
     for tenth in range(6_000):
@@ -331,7 +333,7 @@ def test_two_machines_with_one_key_do_not_flap_but_slowly_and_say_so() -> None:
     assert contested > 0
 
 
-def test_a_first_word_after_a_restart_passes_what_the_store_kept_of_ours() -> None:
+def test_the_first_record_after_a_restart_is_newer_than_what_the_store_kept_of_ours() -> None:
     one = replica(A, epoch=3)
     assert one.restore([word(A, LLAMA, at=(5, 5))], 0.0) == 0
     one.announce(0.0, services=[QWEN])
@@ -341,7 +343,7 @@ def test_a_first_word_after_a_restart_passes_what_the_store_kept_of_ours() -> No
 # Hearing beats.
 
 
-def test_a_node_lapses_without_beats_and_revives_with_the_next() -> None:
+def test_a_node_is_lost_without_heartbeats_and_revives_with_the_next() -> None:
     one = serving(A)
     one.receive(word(B, LLAMA), 0.0)
     for number in range(1, 10):
@@ -367,7 +369,7 @@ def test_replayed_heartbeats_prove_nothing() -> None:
     assert one.presence(B.peer) is Presence.LOST
 
 
-def test_beats_that_overtake_each_other_count_once_each_at_most() -> None:
+def test_an_older_heartbeat_that_comes_after_a_newer_one_does_not_count() -> None:
     one = serving(A)
     one.receive(word(B, LLAMA), 0.0)
     one.receive(beat(B, 5), 1.0)
@@ -375,7 +377,7 @@ def test_beats_that_overtake_each_other_count_once_each_at_most() -> None:
     assert one.pulses()[B.peer].heard == 1.0
 
 
-def test_a_beat_of_an_older_version_than_we_hold_proves_nothing() -> None:
+def test_a_heartbeat_of_an_older_version_than_we_hold_proves_nothing() -> None:
     one = serving(A)
     one.restore([word(B, at=(2, 2))], 0.0)
     for stale in ((2, 1), (1, 9)):
@@ -384,7 +386,7 @@ def test_a_beat_of_an_older_version_than_we_hold_proves_nothing() -> None:
 
 
 @pytest.mark.parametrize("at", [(1, 2), (2, 0)])
-def test_a_beat_of_a_newer_version_asks_for_the_record_and_revives_nobody(
+def test_a_heartbeat_of_a_newer_version_asks_for_the_record_and_does_not_revive_its_node(
     at: tuple[int, int],
 ) -> None:
     one = serving(A)
@@ -394,7 +396,7 @@ def test_a_beat_of_a_newer_version_asks_for_the_record_and_revives_nobody(
     assert one.presence(B.peer) is Presence.LOST
 
 
-def test_a_beat_of_a_stranger_asks_for_its_record() -> None:
+def test_a_heartbeat_of_a_stranger_asks_for_its_record() -> None:
     assert serving(A).receive(beat(B, 1), 0.0) == [Fetch(B.peer, Version(1, 1))]
 
 
@@ -417,7 +419,7 @@ def test_a_failed_request_makes_a_node_suspect_and_its_beat_unreachable_until_it
     assert one.presence(B.peer) is Presence.ALIVE
 
 
-def test_a_word_from_before_the_failure_does_not_clear_the_doubt() -> None:
+def test_a_record_from_before_the_failure_does_not_clear_the_doubt() -> None:
     one = serving(A)
     one.receive(word(B, LLAMA), 0.0)
     one.observe(B.peer, Evidence.FAILED, 10.0)
@@ -434,7 +436,7 @@ def test_strangers_are_not_followed() -> None:
     assert one.presence(B.peer) is Presence.LOST
 
 
-def test_a_word_that_is_old_news_when_it_comes_makes_nobody_alive() -> None:
+def test_a_record_that_is_a_lease_old_when_it_comes_does_not_make_its_node_alive() -> None:
     one = serving(A)
     old = wire.decode(word(B, LLAMA))
     assert isinstance(old, Signed)
@@ -445,7 +447,7 @@ def test_a_word_that_is_old_news_when_it_comes_makes_nobody_alive() -> None:
 # Restarting.
 
 
-def test_restoring_marks_nobody_alive_until_it_is_heard() -> None:
+def test_restored_nodes_are_lost_until_they_are_heard() -> None:
     one = replica(A)
     assert one.restore([word(B, LLAMA), word(C, at=(4, 4))], 1_000.0) == 0
     assert {one.presence(B.peer), one.presence(C.peer)} == {Presence.LOST}
@@ -453,7 +455,7 @@ def test_restoring_marks_nobody_alive_until_it_is_heard() -> None:
     assert one.presence(B.peer) is Presence.ALIVE
 
 
-def test_a_replayed_record_revives_nobody_after_our_restart() -> None:
+def test_a_replayed_record_does_not_revive_its_node_after_our_restart() -> None:
     one = replica(A)
     one.restore([word(B, LLAMA)], 0.0)
     assert one.receive(word(B, LLAMA), 1.0) == []
@@ -476,7 +478,7 @@ def test_restoring_keeps_to_the_limit() -> None:
 # Limits.
 
 
-def test_a_full_registry_refuses_a_newcomer_while_everyone_in_it_lives() -> None:
+def test_a_full_registry_refuses_a_newcomer_while_every_node_in_it_lives() -> None:
     one = replica(A, settings=RegistrySettings(max_nodes=3))
     one.announce(0.0, services=[])
     one.receive(word(B), 0.0)
@@ -489,7 +491,7 @@ def test_a_full_registry_refuses_a_newcomer_while_everyone_in_it_lives() -> None
     assert offered(B, one) == {LLAMA}
 
 
-def test_a_full_registry_forgets_who_was_lost_longest_for_a_living_newcomer() -> None:
+def test_a_full_registry_forgets_the_node_that_was_lost_longest_for_a_living_newcomer() -> None:
     one = replica(A, settings=RegistrySettings(max_nodes=3))
     one.announce(0.0, services=[])
     one.receive(word(B), 0.0)
@@ -501,7 +503,7 @@ def test_a_full_registry_forgets_who_was_lost_longest_for_a_living_newcomer() ->
     assert set(one.catalog.held) == {A.peer, C.peer, D.peer}
 
 
-def test_the_dead_do_not_push_each_other_out_of_a_full_registry() -> None:
+def test_dead_nodes_do_not_push_each_other_out_of_a_full_registry() -> None:
     one = replica(A, settings=RegistrySettings(max_nodes=2))
     one.announce(0.0, services=[])
     one.receive(word(B), 0.0)
@@ -525,7 +527,7 @@ def test_an_author_that_floods_is_refused_and_others_are_heard() -> None:
     assert one.receive(word(C, LLAMA), 0.0) != []
 
 
-def test_beats_count_against_their_authors_pace_too() -> None:
+def test_heartbeats_count_against_the_rate_of_their_author_too() -> None:
     one = serving(A)
     one.receive(word(B), 0.0)
     for number in range(1, 200):
@@ -546,7 +548,7 @@ def test_an_author_of_large_records_is_charged_by_their_length() -> None:
     assert one.receive(word(C, LLAMA), 0.0) != []
 
 
-def test_who_names_newer_words_pays_for_their_being_fetched() -> None:
+def test_fetches_of_newer_records_count_against_the_node_that_names_them() -> None:
     one = serving(A)
     one.receive(word(B), 0.0)
     fetched = 0
@@ -573,12 +575,12 @@ def test_repeating_another_nodes_old_frames_does_not_silence_it() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.5, 20.0])
-def test_however_slow_the_pace_a_first_word_is_heard(rate: float) -> None:
+def test_a_first_record_is_heard_however_low_the_rate(rate: float) -> None:
     one = replica(A, settings=RegistrySettings(frames_per_second=rate))
     assert one.receive(word(B), 0.0) != []
 
 
-def test_room_counts_free_places_and_those_of_the_lost() -> None:
+def test_room_counts_free_places_and_those_of_lost_nodes() -> None:
     one = replica(A, settings=RegistrySettings(max_nodes=3))
     one.announce(0.0, services=[])
     rooms = [one.room(None, 0.0)]
@@ -606,7 +608,7 @@ def beats_of(effects: list[Effect]) -> list[Heartbeat]:
 
 
 def meeting(*others: Identity) -> Replica:
-    """A replica of A's that has beaten already and knows some others, connected to none."""
+    """Return A's replica, which has sent a heartbeat already and knows some other nodes, connected to none."""
     one = serving(A)
     for other in others:
         one.receive(word(other, LLAMA), 0.0)
@@ -614,13 +616,13 @@ def meeting(*others: Identity) -> Replica:
     return one
 
 
-def test_a_doubt_about_us_is_answered_with_a_beat_at_once() -> None:
+def test_a_doubt_about_us_is_answered_with_a_heartbeat_at_once() -> None:
     one = meeting(B)
     one.receive(doubt(B, A, 1), 2.0)
     assert len(beats_of(one.tick(2.0))) == 1
 
 
-def test_doubts_about_us_without_end_do_not_make_us_shout() -> None:
+def test_doubts_about_us_without_end_are_answered_at_a_bounded_rate() -> None:
     one = meeting(B)
     said = 0
     for number in range(1, 1_001):
@@ -630,7 +632,7 @@ def test_doubts_about_us_without_end_do_not_make_us_shout() -> None:
     assert said <= 3 + 100 * 0.2 + 2
 
 
-def test_a_doubt_about_another_only_makes_us_look() -> None:
+def test_a_doubt_about_another_node_makes_us_probe_it_and_changes_nothing_else() -> None:
     one = meeting(B, C)
     assert one.receive(doubt(B, C, 1), 2.0) == [Remember(B.peer, Version(1, 1), 1)]
     assert one.presence(C.peer) is Presence.ALIVE
@@ -702,12 +704,12 @@ def test_a_load_that_counts_for_no_heartbeat_counts_for_nothing(frame: bytes) ->
     assert one.pulses()[B.peer] == pulse
 
 
-def test_a_load_of_a_record_that_we_do_not_hold_yet_is_a_reason_to_ask() -> None:
+def test_a_load_of_a_record_that_we_do_not_hold_yet_makes_us_fetch_the_record() -> None:
     effects = hearing_b().receive(load(B, 1, at=(1, 2)), 2.0)
     assert effects == [Fetch(B.peer, Version(1, 2)), Loaded(B.peer, {})]
 
 
-def test_a_load_that_names_nothing_is_dropped() -> None:
+def test_a_load_that_names_no_service_of_the_record_is_dropped() -> None:
     assert taken(hearing_b().receive(load(B, 1, place=1), 2.0)) == []
 
 
@@ -718,7 +720,7 @@ def test_a_forged_load_is_refused() -> None:
         one.receive(forged, 2.0)
 
 
-def test_who_reports_without_end_is_heard_twice_a_second_and_lives() -> None:
+def test_a_node_that_reports_without_end_is_heard_twice_a_second_and_lives() -> None:
     one = hearing_b()
     heard = [taken(one.receive(load(B, n), 2.0 + n / 10)) for n in range(1, 101)]
     assert sum(map(len, heard)) <= 5 + 2 * 10 + 1
@@ -733,7 +735,7 @@ def test_a_captured_load_proves_nothing_after_our_restart() -> None:
     assert one.presence(B.peer) is Presence.LOST
 
 
-def test_in_a_large_mesh_loads_are_said_the_less_often() -> None:
+def test_in_a_large_mesh_loads_are_reported_less_often() -> None:
     one = serving(A, LLAMA)
     for n in range(24):
         other = Identity(bytes([100 + n]) * 32)
@@ -743,7 +745,9 @@ def test_in_a_large_mesh_loads_are_said_the_less_often() -> None:
     assert sum(said) == 4  # one in 25 / 5 seconds
 
 
-def test_what_nobody_reached_is_doubted_aloud_and_lost_after_the_time_for_doubt() -> None:
+def test_a_node_that_no_probe_reached_is_doubted_aloud_and_lost_after_the_time_of_suspicion() -> (
+    None
+):
     one = meeting(B, C)
     one.observe(B.peer, Evidence.PARTED, 10.0)
     one.tick(10.0)
@@ -757,7 +761,7 @@ def test_what_nobody_reached_is_doubted_aloud_and_lost_after_the_time_for_doubt(
     assert one.presence(B.peer) is Presence.LOST
 
 
-def test_who_hears_one_that_it_had_lost_says_that_it_lives_itself() -> None:
+def test_a_node_that_hears_one_it_had_lost_sends_a_heartbeat_itself() -> None:
     one = meeting(B)
     one.observe(B.peer, Evidence.PARTED, 10.0)
     one.tick(10.0 + 3 * SETTINGS.suspicion)
@@ -814,7 +818,7 @@ def test_a_restored_backup_does_not_fall_silent_however_many_old_words_it_meets(
 # After a restart.
 
 
-def test_a_captured_heartbeat_revives_nobody_after_our_restart() -> None:
+def test_a_captured_heartbeat_does_not_revive_its_node_after_our_restart() -> None:
     one = meeting(B)
     captured = [beat(B, number) for number in (1, 2, 3)]
     kept = {}
@@ -831,7 +835,9 @@ def test_a_captured_heartbeat_revives_nobody_after_our_restart() -> None:
     assert again.presence(B.peer) is Presence.ALIVE
 
 
-def test_whom_a_peer_heard_lately_is_alive_after_our_restart_and_whom_it_lost_is_not() -> None:
+def test_a_node_that_a_peer_heard_lately_is_alive_after_our_restart_and_one_it_lost_is_not() -> (
+    None
+):
     one = replica(A, epoch=2)
     one.restore([word(B, LLAMA), word(C, LLAMA)], 100.0)
     assert one.wants_hearsay()

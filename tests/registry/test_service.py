@@ -29,7 +29,7 @@ SETTINGS = RegistrySettings(
     heartbeat=0.1, lease=0.5, suspicion=0.3, sync=0.1, coalesce=0.01, ask_timeout=0.5
 )
 
-# Heartbeats that nobody hears in a test: whatever is seen in time is seen by other means.
+# Heartbeats are too rare to be heard in a test: whatever is seen in time is seen by other means.
 PATIENT = SETTINGS.model_copy(
     update={"heartbeat": 600.0, "lease": 2_400.0, "probe": 0.1, "probe_timeout": 0.1}
 )
@@ -147,7 +147,7 @@ async def test_five_nodes_converge_though_a_third_of_the_frames_is_lost_or_late(
         await until(lambda: agree(*everyone))
 
 
-async def test_who_joins_late_sees_everything() -> None:
+async def test_a_node_that_joins_late_sees_everything() -> None:
     net = MemoryNet()
     async with node(net, A, LLAMA) as a, node(net, B, QWEN, bootstrap=(A,)) as b:
         await until(lambda: agree(a, b) and len(a.catalog.held) == 2)
@@ -157,7 +157,7 @@ async def test_who_joins_late_sees_everything() -> None:
             assert c.presence(B.peer) is Presence.ALIVE
 
 
-async def test_what_is_unregistered_is_gone_everywhere() -> None:
+async def test_an_unregistered_model_is_gone_everywhere() -> None:
     net = MemoryNet()
     async with node(net, A, LLAMA, QWEN) as a, node(net, B, bootstrap=(A,)) as b:
         await until(lambda: offers(b, "llama") == {A.peer})
@@ -195,7 +195,7 @@ async def test_draining_and_leaving_are_seen_at_once() -> None:
         assert offers(b, "llama")
 
 
-async def test_what_a_node_takes_back_is_known_elsewhere_at_once() -> None:
+async def test_a_revocation_by_a_node_is_known_elsewhere_at_once() -> None:
     net, taken_back = MemoryNet(), (Revocation("0f" * 16, 1_800_000_000),)
     async with node(net, A, LLAMA) as a, node(net, B, bootstrap=(A,)) as b:
         await until(lambda: offers(b, "llama"))
@@ -206,7 +206,7 @@ async def test_what_a_node_takes_back_is_known_elsewhere_at_once() -> None:
         assert b.catalog.held[A.peer].record.revoked == taken_back
 
 
-async def test_who_falls_silent_is_lost_and_comes_back_when_heard() -> None:
+async def test_a_node_that_falls_silent_is_lost_and_comes_back_when_heard() -> None:
     net = MemoryNet()
     async with node(net, A, LLAMA) as a, node(net, B, bootstrap=(A,)) as b:
         seen: list[Presence] = []
@@ -259,7 +259,7 @@ async def test_a_store_that_cannot_be_read_does_not_keep_a_node_from_serving() -
         await until(lambda: offers(b, "llama") == {A.peer})
 
 
-async def test_what_was_said_last_is_saved_when_a_node_stops() -> None:
+async def test_the_last_record_of_a_node_is_saved_when_it_stops() -> None:
     store = MemoryStore()
     async with node(MemoryNet(), A, store=store) as a:
         await a.announce([LLAMA])
@@ -268,7 +268,7 @@ async def test_what_was_said_last_is_saved_when_a_node_stops() -> None:
     assert kept[A.peer] == a.catalog.held[A.peer].frame
 
 
-async def test_a_restarted_node_remembers_others_and_takes_nobody_for_living() -> None:
+async def test_a_restarted_node_remembers_the_others_and_takes_none_for_living() -> None:
     net, store = MemoryNet(), MemoryStore()
     async with node(net, A, store=store) as a, node(net, B, QWEN, bootstrap=(A,)):
         await until(lambda: offers(a, "qwen"))
@@ -304,7 +304,9 @@ async def test_no_epoch_is_used_that_could_not_be_written() -> None:
 
 
 @pytest.mark.parametrize("question", [b"", b"x" * 1_000, b"P\xff", b"l" + b"[" * 100_000])
-async def test_a_peer_that_asks_nonsense_only_loses_its_answer(question: bytes) -> None:
+async def test_a_peer_that_asks_nonsense_loses_its_answer_and_harms_no_node(
+    question: bytes,
+) -> None:
     net = MemoryNet()
 
     async def answer(peer: PeerId, question: bytes) -> bytes:
@@ -365,7 +367,7 @@ async def test_frames_of_noise_are_counted_and_nothing_else() -> None:
     "address",
     ["nonsense", "/p2p/", f"/p2p/{E.peer}", "/memory/0/p2p/nobody", f"/ip4/999/tcp/x/p2p/{E.peer}"],
 )
-async def test_a_record_with_an_address_that_leads_nowhere_harms_nobody(address: str) -> None:
+async def test_a_record_with_an_address_that_leads_nowhere_harms_no_node(address: str) -> None:
     net = MemoryNet()
 
     async def answer(peer: PeerId, question: bytes) -> bytes:
@@ -379,7 +381,7 @@ async def test_a_record_with_an_address_that_leads_nowhere_harms_nobody(address:
             await until(lambda: agree(a, b) and offers(a, "qwen"))
 
 
-async def test_nobody_sends_us_to_dial_somebody_else() -> None:
+async def test_a_record_cannot_make_us_dial_another_node() -> None:
     net = MemoryNet()
 
     async def answer(peer: PeerId, question: bytes) -> bytes:
@@ -392,7 +394,7 @@ async def test_nobody_sends_us_to_dial_somebody_else() -> None:
         assert victim.mesh.connections() == ()
 
 
-async def test_what_a_peer_taught_before_it_fell_silent_is_told_and_saved() -> None:
+async def test_records_that_a_peer_gave_before_it_fell_silent_are_told_and_saved() -> None:
     net, store = MemoryNet(), MemoryStore()
     peer = Replica(E, SETTINGS, epoch=1, jitter=lambda: 0.5)
     peer.announce(0.0, services=[QWEN])
@@ -414,7 +416,7 @@ async def test_what_a_peer_taught_before_it_fell_silent_is_told_and_saved() -> N
 # Membership.
 
 
-async def test_draining_and_leaving_are_seen_at_once_by_who_is_connected_only_via_others() -> None:
+async def test_draining_and_leaving_are_seen_at_once_by_a_node_connected_only_via_others() -> None:
     net = MemoryNet()
     async with (
         node(net, A, LLAMA, settings=PATIENT) as a,
@@ -446,7 +448,7 @@ async def test_a_node_that_dies_is_lost_to_all_long_before_its_lease_is_over() -
         assert c.pulse(A.peer) is not None
 
 
-async def test_after_a_restart_all_nodes_that_live_are_alive_again_though_nobody_beats() -> None:
+async def test_after_a_restart_nodes_that_live_are_alive_again_though_no_heartbeat_comes() -> None:
     net, store = MemoryNet(), MemoryStore()
     async with (
         node(net, A, LLAMA, settings=PATIENT) as a,
@@ -471,7 +473,7 @@ async def test_heartbeats_that_counted_are_remembered_over_a_restart() -> None:
         assert (pulse.version, pulse.beat) >= (last.version, last.beat)
 
 
-async def test_who_is_kept_out_is_not_heard_not_answered_and_not_served() -> None:
+async def test_a_denied_peer_is_not_heard_not_answered_and_not_served() -> None:
     net = MemoryNet()
     closed = SETTINGS.model_copy(update={"deny": (E.peer,)})
 
@@ -510,7 +512,7 @@ async def test_a_second_machine_with_our_key_is_reported_once_and_readiness_says
         assert "mesh" not in a.degraded()
 
 
-async def test_a_flood_of_bad_frames_costs_each_a_count_and_honest_nodes_are_heard() -> None:
+async def test_a_flood_of_bad_frames_is_counted_and_honest_nodes_are_heard() -> None:
     net = MemoryNet()
 
     async def answer(peer: PeerId, question: bytes) -> bytes:

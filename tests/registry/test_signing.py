@@ -1,4 +1,4 @@
-"""A key is a peer id is a signer: nobody else's signature, purpose or spelling counts."""
+"""Keys, peer ids and signatures: one key has one id, and no other signature, purpose or spelling counts."""
 
 import pytest
 from hypothesis import given
@@ -27,7 +27,7 @@ def test_a_peer_id_gives_its_key_back(seed: bytes) -> None:
 
 
 @given(st.binary(max_size=200), st.binary(max_size=20))
-def test_what_we_signed_verifies(body: bytes, domain: bytes) -> None:
+def test_a_signature_of_ours_verifies(body: bytes, domain: bytes) -> None:
     verify(ME.public, domain, body, ME.sign(domain, body))
 
 

@@ -39,7 +39,7 @@ def say(owner: Identity, *services: Service, sequence: int = 1) -> Signed:
 
 
 def strangers(count: int, *, bytes_each: int = 0) -> list[Signed]:
-    """Words of many nodes, as large as wished by a field that this version does not know."""
+    """Return records of many nodes, as large as wished by a field that this version does not know."""
     return [padded(Identity(number.to_bytes(32)), bytes_each) for number in range(1, count + 1)]
 
 
@@ -88,7 +88,7 @@ def test_any_two_registries_are_equal_after_one_exchange(a: list[Signed], b: lis
     one.announce(NOW, services=[LLAMA])
     other.announce(NOW, services=[])
     exchange(one, honest(other))
-    # Their own words may have been refuted on the way, which is news for the next exchange.
+    # Their own records may have been refuted on the way, which is news for the next exchange.
     exchange(one, honest(other))
     assert one.catalog == other.catalog
 
@@ -111,7 +111,7 @@ def test_an_exchange_persists_all_it_teaches_on_both_sides(
         assert before[peer.peer] | kept == dict(peer.catalog.held)
 
 
-def test_what_was_learned_is_handed_out_before_the_next_question() -> None:
+def test_records_that_were_learned_are_handed_out_before_the_next_question() -> None:
     one, other = replica(A, *strangers(1)), replica(B, say(C, LLAMA))
     talk = sync.compare(one, lambda: NOW)
     step = next(talk)
@@ -130,7 +130,7 @@ def test_one_exchange_carries_many_batches_both_ways() -> None:
     assert max(map(len, questions)) <= sync.MAX_BATCH_BYTES + 1
 
 
-def test_what_one_exchange_cannot_carry_the_next_ones_do() -> None:
+def test_records_that_one_exchange_cannot_carry_come_with_the_next_ones() -> None:
     frames = strangers(70, bytes_each=200_000)
     assert 2 * len(frames[0].frame) <= sync.MAX_BATCH_BYTES < 3 * len(frames[0].frame)
     one, other = replica(A), replica(B, *frames)
@@ -143,7 +143,7 @@ def test_what_one_exchange_cannot_carry_the_next_ones_do() -> None:
     assert rounds == 2
 
 
-def test_age_travels_so_that_the_long_dead_are_not_taken_for_living() -> None:
+def test_the_age_of_a_record_travels_so_that_a_long_dead_node_is_not_taken_for_living() -> None:
     one, other = replica(A), replica(B, say(C, LLAMA))
     exchange(one, honest(other, now=NOW + 10), now=50.0)
     assert one.pulses()[C.peer].heard == pytest.approx(40.0)
@@ -152,14 +152,14 @@ def test_age_travels_so_that_the_long_dead_are_not_taken_for_living() -> None:
     assert late.presence(C.peer) is Presence.LOST
 
 
-def test_whom_a_peer_holds_for_lost_is_not_taken_for_living_on_its_word() -> None:
+def test_a_node_that_a_peer_holds_for_lost_is_not_taken_for_living_on_its_word() -> None:
     one, other = replica(A), replica(B, say(C, LLAMA))
     other.tick(NOW + RegistrySettings().lease + 1)
     exchange(one, honest(other, now=NOW + 10), now=50.0)
     assert one.presence(C.peer) is Presence.LOST
 
 
-def test_whom_a_peer_doubts_is_not_taken_for_living_on_its_word_until_it_speaks() -> None:
+def test_a_node_that_a_peer_doubts_is_not_taken_for_living_on_its_word_until_it_speaks() -> None:
     one, other = replica(A), replica(B, say(C, LLAMA))
     other.observe(C.peer, Evidence.PARTED, NOW)
     exchange(one, honest(other, now=NOW + 1), now=50.0)
@@ -168,7 +168,7 @@ def test_whom_a_peer_doubts_is_not_taken_for_living_on_its_word_until_it_speaks(
     assert one.presence(C.peer) is Presence.ALIVE
 
 
-def test_a_newcomer_that_heard_first_from_who_lost_everybody_hears_from_others_who_lives() -> None:
+def test_a_newcomer_whose_first_peer_had_lost_all_nodes_hears_from_the_next_which_live() -> None:
     one, mistaken, right = replica(A), replica(B, say(C, LLAMA)), replica(B, say(C, LLAMA))
     mistaken.tick(NOW + RegistrySettings().lease + 1)
     exchange(one, honest(mistaken, now=NOW + 10), now=50.0)
@@ -191,7 +191,7 @@ def test_the_answer_to_a_push_is_how_many_records_were_news() -> None:
     assert sync.answer(one, b"P" + pushed, NOW)[0] == b"0"
 
 
-def test_a_pull_of_strangers_brings_nothing() -> None:
+def test_a_pull_of_unknown_nodes_brings_nothing() -> None:
     question = b"p" + orjson.dumps({"nodes": [A.peer, "nobody", ""]})
     assert sync.answer(replica(B), question, NOW) == (b"", [])
 
@@ -327,7 +327,7 @@ def test_of_a_pulled_batch_with_one_bad_frame_nothing_is_learned(lie: bytes) -> 
     assert not one.catalog.held
 
 
-def test_to_list_what_is_never_sent_is_an_offence() -> None:
+def test_listing_records_that_are_never_sent_is_an_offence() -> None:
     listing = {f"nobody-{n}": [1, 1, "ab" * 8] for n in range(1_000)}
     lies = lying(replica(B, say(C)), b"l", orjson.dumps({"held": listing}))
     with pytest.raises(InvalidFrame, match="cannot be fetched"):
@@ -360,7 +360,7 @@ def test_answers_of_noise_change_nothing(noise: list[bytes]) -> None:
 
 
 def test_records_chosen_to_cancel_out_do_not_hide_another() -> None:
-    # Were bucket digests mere XORs, some of 65 records would cancel out and never be compared.
+    # If bucket digests were mere XORs, some of 65 records would cancel out and never be compared.
     owners = (Identity(number.to_bytes(32)) for number in range(1, 6_000))
     bucket = [say(owner) for owner in owners if bucket_of(owner.peer) == 0][:70]
     chosen = cancelling([int.from_bytes(signed.fingerprint[:8]) for signed in bucket])

@@ -1,4 +1,4 @@
-"""Comparisons among strangers: whoever is connected has its word taken in, however many unknown nodes there are."""
+"""Comparisons among strangers: a connected node has its record taken in, however many unknown nodes there are."""
 
 import orjson
 import pytest
@@ -26,12 +26,12 @@ CROWD = strangers(2 * AT_ONCE)
 
 
 def met_by(asker: Replica, answerer: Replica) -> None:
-    """Connect two: one dials the other, which has heard of a crowd that nobody met."""
+    """Connect two replicas, of which the asker dials the other."""
     asker.meet(answerer.peer, NOW, chosen=True)
     answerer.meet(asker.peer, NOW, chosen=False)
 
 
-def test_who_comes_with_a_crowd_is_taken_in_itself() -> None:
+def test_a_node_that_comes_with_a_crowd_of_strangers_is_taken_in_itself() -> None:
     comes, stays = replica(A, *CROWD), replica(B)
     met_by(comes, stays)
     comes.announce(NOW, services=[])
@@ -40,7 +40,7 @@ def test_who_comes_with_a_crowd_is_taken_in_itself() -> None:
     assert len(stays.catalog.held) <= AT_ONCE + 2
 
 
-def test_who_is_connected_is_read_where_the_strangers_before_it_took_all_the_room() -> None:
+def test_a_connected_node_is_read_where_the_strangers_before_it_took_all_the_room() -> None:
     stays = replica(B)
     stays.meet(C.peer, NOW, chosen=False)
     frames = [word.frame for word in CROWD[: AT_ONCE + 10]]
@@ -49,7 +49,7 @@ def test_who_is_connected_is_read_where_the_strangers_before_it_took_all_the_roo
     assert C.peer in stays.catalog.held
 
 
-def test_who_is_connected_is_pulled_where_there_is_room_for_no_stranger() -> None:
+def test_a_connected_node_is_pulled_where_there_is_room_for_no_stranger() -> None:
     one = replica(A, settings=RegistrySettings(max_nodes=3))
     exchange(one, honest(replica(B, *CROWD)))
     one.meet(C.peer, NOW, chosen=True)
@@ -69,7 +69,9 @@ def test_a_full_registry_asks_for_one_stranger_and_takes_in_none() -> None:
     assert len(one.catalog.held) == 3
 
 
-def test_to_list_what_is_never_sent_is_an_offence_where_there_is_no_room_for_it() -> None:
+def test_listing_records_that_are_never_sent_is_an_offence_where_there_is_no_room_for_them() -> (
+    None
+):
     one = replica(A, *strangers(3), settings=RegistrySettings(max_nodes=3))
     listing = {f"nobody-{n}": [1, 1, "ab" * 8] for n in range(1_000)}
     lies = lying(replica(B, say(C)), b"l", orjson.dumps({"held": listing}))

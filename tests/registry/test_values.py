@@ -1,4 +1,4 @@
-"""Laws of values: equal and hashed by what they hold, and nothing can be put beside that."""
+"""Value classes: equal and hashed by what they hold, and nothing else can be put into them."""
 
 from dataclasses import dataclass, replace
 

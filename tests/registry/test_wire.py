@@ -1,4 +1,4 @@
-"""Frames: what is encoded is read back, what is not ours is refused with a name, and nothing else ever happens."""
+"""Frames: what is encoded is read back, anything else is refused as an invalid frame, and no other error is raised."""
 
 import struct
 from contextlib import suppress
@@ -35,7 +35,7 @@ PLAIN = {"version": [1, 1], "standing": "serving", "services": [["p", "llama", "
 
 
 def sealed(body: bytes, *, kind: int = wire.RECORD, owner: Identity = ME) -> bytes:
-    """A frame around any body, well signed: what a hostile but genuine owner may send."""
+    """Return a well-signed frame around any body: what a hostile but genuine owner may send."""
     signature = owner.sign(wire.DOMAINS[kind], body)
     return bytes((wire.VERSION, kind)) + owner.public + signature + body
 
@@ -90,7 +90,7 @@ def test_a_load_comes_back_as_it_was_in_16_bytes_a_row(
     assert wire.decode(frame) == note
 
 
-def test_numbers_of_a_load_that_do_not_fit_are_said_as_the_greatest_that_does() -> None:
+def test_numbers_of_a_load_that_do_not_fit_are_written_as_the_greatest_that_does() -> None:
     beyond = Load(10**6, 10**6, 10**6, 1e30, 1e30)
     note = LoadNote(ME.peer, ONE, 1, ((0, beyond),))
     greatest = Load(*[wire.MAX_COUNT] * 3, wire.MAX_FIGURE, wire.MAX_FIGURE)
@@ -98,7 +98,7 @@ def test_numbers_of_a_load_that_do_not_fit_are_said_as_the_greatest_that_does() 
 
 
 @pytest.mark.parametrize(("first", "read"), [(None, False), (0.0, True), (1e-9, True)])
-def test_an_unknown_latency_is_not_none_at_all(first: float | None, read: bool) -> None:
+def test_an_unknown_latency_is_told_from_one_of_zero(first: float | None, read: bool) -> None:
     note = LoadNote(ME.peer, ONE, 1, ((0, Load(first=first)),))
     back = wire.decode(wire.encode_load(note, ME))
     assert isinstance(back, LoadNote)
@@ -119,7 +119,7 @@ def test_unknown_fields_are_ignored_and_their_bytes_are_kept() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpu-1", "größe", "レンダー", "x" * 64])
-def test_a_node_says_what_it_is_called(name: str) -> None:
+def test_a_record_carries_the_name_of_its_node(name: str) -> None:
     frame = wire.encode_record(replace(RECORD, name=name), ME).frame
     assert read(frame).name == name
 
@@ -141,14 +141,16 @@ def test_a_node_says_what_it_is_called(name: str) -> None:
         ["gpu"],
     ],
 )
-def test_a_name_that_is_none_says_nothing_and_the_record_stands(name: object) -> None:
+def test_an_invalid_name_is_ignored_when_it_is_read_and_refused_when_it_is_written(
+    name: object,
+) -> None:
     assert read(with_fields(name=name)) == RECORD
     if isinstance(name, str):
         with pytest.raises(LimitReached):
             wire.encode_record(replace(RECORD, name=name), ME)
 
 
-def test_what_a_node_takes_back_travels_and_is_written_only_where_there_is_some() -> None:
+def test_revocations_travel_and_are_written_only_where_there_are_some() -> None:
     taken_back = tuple(Revocation(f"{n:032x}", 1_800_000_000 + n) for n in range(wire.MAX_REVOKED))
     assert (
         read(wire.encode_record(replace(RECORD, revoked=taken_back), ME).frame).revoked
@@ -170,7 +172,7 @@ def test_unknown_columns_of_a_service_are_ignored_whatever_they_hold() -> None:
     ("said", "context"),
     [(4096, 4096), (2**31 - 1, 2**31 - 1), (2**31, 0), (-1, 0), (True, 0), ("4096", 0), (None, 0), (1.5, 0), ([4096], 0)],
 )  # fmt: skip
-def test_a_context_is_read_and_what_is_none_says_nothing(said: object, context: int) -> None:
+def test_a_context_is_read_and_an_invalid_one_is_ignored(said: object, context: int) -> None:
     [service] = read(with_fields(services=[["p", "llama", "", 0, said]])).services
     assert service == Service("p", "llama", context=context)
 
@@ -179,7 +181,7 @@ def test_a_context_is_read_and_what_is_none_says_nothing(said: object, context: 
     ("said", "abilities"),
     [(3, 3), (2**16 - 1, 2**16 - 1), (2**16, 0), (-1, 0), (True, 0), ("3", 0), (None, 0), (1.5, 0), ([3], 0)],
 )  # fmt: skip
-def test_abilities_are_read_and_what_is_none_says_nothing(said: object, abilities: int) -> None:
+def test_abilities_are_read_and_invalid_ones_are_ignored(said: object, abilities: int) -> None:
     [service] = read(with_fields(services=[["p", "llama", "", 0, None, said, "newer"]])).services
     assert service == Service("p", "llama", abilities=abilities)
 
@@ -227,7 +229,7 @@ def test_a_cid_for_older_nodes_stands_for_the_one_that_it_was_made_of(
     ],
     ids=["as older nodes read it", "as we do"],
 )
-def test_a_record_that_names_a_replica_twice_is_none(rows: list[list[object]]) -> None:
+def test_a_record_that_names_a_replica_twice_is_refused(rows: list[list[object]]) -> None:
     with pytest.raises(InvalidFrame, match="twice"):
         read(with_fields(services=rows))
 
@@ -236,14 +238,14 @@ def test_a_record_that_names_a_replica_twice_is_none(rows: list[list[object]]) -
     ("said", "created"),
     [(1_763_800_000, 1_763_800_000), (2**33, 2**33), (2**33 + 1, 0), (-1, 0), (True, 0), ("1", 0), (None, 0), ([], 0)],
 )  # fmt: skip
-def test_when_a_service_was_registered_is_read_and_what_is_no_time_says_nothing(
+def test_the_time_of_a_registration_is_read_and_an_invalid_one_is_ignored(
     said: object, created: int
 ) -> None:
     [service] = read(with_fields(services=[["p", "llama", "", 0, 0, 0, 0, said]])).services
     assert (service, service.created) == (Service("p", "llama"), created)
 
 
-def test_when_a_service_was_registered_travels_and_tells_no_service_from_another() -> None:
+def test_the_time_of_a_registration_travels_and_does_not_make_two_services_differ() -> None:
     services = [replace(service, created=1_763_800_000) for service in TWO_TYPES]
     signed = wire.encode_record(replace(RECORD, services=tuple(services)), ME)
     assert orjson.loads(signed.frame[wire.HEADER_BYTES :])["services"] == [
@@ -256,7 +258,7 @@ def test_when_a_service_was_registered_travels_and_tells_no_service_from_another
     assert {service.created for service in found} == {1_763_800_000}
 
 
-def test_what_is_not_known_of_a_service_is_written_as_it_always_was() -> None:
+def test_a_service_is_written_without_the_columns_that_are_not_known_of_it() -> None:
     for service, row in (
         (Service("p", "m", abilities=17), ["p", "m", "", 0, 0, 17]),
         (Service("p", "m", context=8192, abilities=17), ["p", "m", "", 0, 8192, 17]),
@@ -274,7 +276,7 @@ def test_a_service_of_an_unknown_type_is_skipped_and_the_others_are_kept() -> No
     assert [kept.service_at(place) for place in range(4)] == [None, *RECORD.services, None, None]
 
 
-def test_a_record_with_only_the_needed_fields_is_enough() -> None:
+def test_a_record_with_only_the_required_fields_is_read() -> None:
     assert read(sealed(orjson.dumps(PLAIN))) == RECORD
 
 
@@ -425,7 +427,7 @@ def test_a_well_signed_record_beyond_a_limit_or_of_the_wrong_shape_is_refused(
     ],
     ids=lambda body: repr(body[:40]),
 )
-def test_json_made_to_hurt_is_refused(body: bytes) -> None:
+def test_hostile_json_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidFrame):
         wire.decode(sealed(body))
 
@@ -436,7 +438,7 @@ def test_names_at_the_limit_are_accepted() -> None:
 
 
 @pytest.mark.parametrize("counter", range(3))
-def test_a_heartbeat_with_a_counter_that_others_cannot_hold_is_refused(counter: int) -> None:
+def test_a_heartbeat_with_a_counter_beyond_the_limit_is_refused(counter: int) -> None:
     values = [1, 1, 1]
     values[counter] = wire.MAX_COUNTER + 1
     with pytest.raises(InvalidFrame):
@@ -506,7 +508,7 @@ WEAK_KEYS = [
 
 
 @pytest.mark.parametrize("key", WEAK_KEYS)
-def test_nobody_can_speak_without_a_secret_for_a_key_of_small_order(key: str) -> None:
+def test_a_frame_made_without_a_secret_for_a_key_of_small_order_is_refused(key: str) -> None:
     # With these R and S = 0, plain Ed25519 verification accepts about half of all messages.
     for beat in range(64):
         for r in (bytes(32), b"\x01" + bytes(31)):
@@ -541,7 +543,7 @@ def test_checks_go_length_then_version_then_shape_then_signature() -> None:
 # What we refuse to sign.
 
 
-def test_the_largest_record_that_fits_is_one_that_others_read() -> None:
+def test_the_largest_record_that_fits_can_be_read() -> None:
     full = tuple(Service("p", f"model-{n}") for n in range(wire.MAX_SERVICES))
     signed = wire.encode_record(Record(ME.peer, ONE, services=full), ME)
     assert read(signed.frame).services == full
@@ -568,7 +570,7 @@ def test_the_largest_record_that_fits_is_one_that_others_read() -> None:
         "certificate", "agent", "counter",
     ],
 )  # fmt: skip
-def test_a_record_that_others_would_refuse_is_refused_by_its_author(record: Record) -> None:
+def test_a_record_that_other_nodes_would_refuse_is_refused_by_its_author(record: Record) -> None:
     with pytest.raises(LimitReached):
         wire.encode_record(record, ME)
 

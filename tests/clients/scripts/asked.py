@@ -1,4 +1,4 @@
-"""What do these scripts share? Whom they ask for what, and how they tell the test what came; nothing of any client."""
+"""Shared part of these scripts: what they ask the node for, and how they tell the test what came; nothing of any client."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ MESSAGES = [{"role": "user", "content": PROMPT}]
 BEGINNING = "Once upon a time"
 SPEECH, VOICE = "hello world", "en-us+f2"
 SHORT = 12
-"""Tokens of an answer; it is never shorter by itself."""
+"""Tokens of an answer; the model never stops earlier by itself."""
 
 KEY = "sk-nobody-checks-it"
 TOOL = {
@@ -34,7 +34,7 @@ TOOL = {
 
 
 def refusal(kind: type[Exception], ask: Callable[[], object]) -> dict[str, str]:
-    """Ask for what must fail; return the class and the words of what was raised."""
+    """Make a request that must fail; return the class and the words of the exception."""
     try:
         ask()
     except kind as error:

@@ -1,4 +1,4 @@
-"""What does Anthropic's client get from a node?"""
+"""Script that reports what Anthropic's client gets from a node."""
 
 import anthropic
 from asked import BREAKER, CALLER, KEY, MESSAGES, NOBODY, NODE, SHORT, TALKER, TOOL, refusal, tell

@@ -1,4 +1,4 @@
-"""What does Hugging Face's `InferenceClient` get from a node?"""
+"""Script that reports what Hugging Face's `InferenceClient` gets from a node."""
 
 from asked import BREAKER, CALLER, KEY, MESSAGES, NOBODY, NODE, SHORT, TALKER, TOOL, refusal, tell
 from huggingface_hub import InferenceClient

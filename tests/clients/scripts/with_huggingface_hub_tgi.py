@@ -1,4 +1,4 @@
-"""What does Hugging Face's `InferenceClient` get where a node speaks Text Generation Inference? Its models stand in the path."""
+"""Script that reports what Hugging Face's `InferenceClient` gets from a node over TGI's protocol. Models stand in the path."""
 
 from asked import BEGINNING, BREAKER, NOBODY, NODE, SHORT, TALKER, refusal, tell
 from huggingface_hub import InferenceClient
@@ -7,7 +7,7 @@ from huggingface_hub.errors import HfHubHTTPError, TextGenerationError
 
 def read(model: str) -> list[str]:
     """Read a stream to its end."""
-    # It closes the stream when nobody holds it.
+    # The client closes the stream when nothing refers to the client any more.
     client = InferenceClient(f"{NODE}/tgi/clients/{model}", timeout=30)
     return list(client.text_generation(BEGINNING, max_new_tokens=SHORT, stream=True))
 

@@ -1,4 +1,4 @@
-"""What does a client raise for each key? `with_keys.py CLIENT NODE` reads {case: [key, model]} from its input."""
+"""Script that reports what a client raises for each key. `with_keys.py CLIENT NODE` reads {case: [key, model]} from its input."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What does LangChain get from a node through `langchain-openai`?"""
+"""Script that reports what LangChain gets from a node through `langchain-openai`."""
 
 import functools
 import operator
@@ -24,7 +24,7 @@ place = {"base_url": f"{NODE}/v1", "api_key": KEY, "max_retries": 0}
 talker = ChatOpenAI(model=TALKER, max_tokens=SHORT, **place)
 responding = ChatOpenAI(model=TALKER, max_tokens=SHORT, use_responses_api=True, **place)
 deltas = [part.get("text", "") for piece in responding.stream(PROMPT) for part in piece.content]
-# Otherwise it cuts texts into tokens by itself, with tables that it downloads.
+# Otherwise the client cuts texts into tokens itself, with tables that it downloads.
 reader = OpenAIEmbeddings(model=READER, check_embedding_ctx_length=False, **place)
 
 

@@ -1,4 +1,4 @@
-"""What does LiteLLM get from a node?"""
+"""Script that reports what LiteLLM gets from a node."""
 
 import litellm
 from asked import (

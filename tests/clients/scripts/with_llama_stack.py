@@ -1,4 +1,4 @@
-"""What does Llama Stack's client get from a node? It puts OpenAI's paths behind `/v1/openai`."""
+"""Script that reports what Llama Stack's client gets from a node. The client puts OpenAI's paths behind `/v1/openai`."""
 
 import httpx
 import llama_stack_client

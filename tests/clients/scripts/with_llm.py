@@ -1,4 +1,4 @@
-"""What does the command `llm` get from a node? Its models stand in `extra-openai-models.yaml`."""
+"""Script that reports what the command `llm` gets from a node. Its models stand in `extra-openai-models.yaml`."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ MODELS = "".join(
 
 
 def environment(folder: str) -> dict[str, str]:
-    """Say where its files are, and its key."""
+    """Return the variables that tell the command where its files are, and its key."""
     return {**os.environ, "LLM_USER_PATH": folder, "OPENAI_API_KEY": KEY}
 
 

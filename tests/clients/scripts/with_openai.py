@@ -1,4 +1,4 @@
-"""What does OpenAI's own client for Python get from a node?"""
+"""Script that reports what OpenAI's own client for Python gets from a node."""
 
 import openai
 from asked import (

@@ -1,4 +1,4 @@
-"""Ask a node what it describes, with requests that are right, and hold each answer against the description.
+"""Ask a node for what it describes, with valid requests, and check each answer against the description.
 
 usage: with_schemathesis.py URL MODEL
 """
@@ -25,7 +25,7 @@ CHECKS = [
 
 
 def requests(model: str, peer: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return what is asked: method and path → the parts of the request."""
+    """Return the requests: method and path → the parts of the request."""
     said = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
     row = {"model": "another", "api": "http://127.0.0.1:1"}
     return {
@@ -69,7 +69,7 @@ def requests(model: str, peer: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def main(url: str, model: str) -> None:
-    """Ask once for each; what is not as described raises."""
+    """Send each request once; raise where an answer is not as described."""
     described = schemathesis.openapi.from_url(f"{url}/openapi.json")
     validate(described.raw_schema)
     me = described["/api/v1/me"]["GET"].Case().call().json()

@@ -1,4 +1,4 @@
-"""What does the client of Text Generation Inference get from a node? Its models stand in the path."""
+"""Script that reports what the client of Text Generation Inference gets from a node. Models stand in the path."""
 
 import text_generation
 from asked import BEGINNING, BREAKER, MESSAGES, NOBODY, NODE, SHORT, TALKER, refusal, tell

@@ -1,4 +1,4 @@
-"""Makes a chat model that says anything at all: a tiny Llama with random weights and a token for each letter. A program.
+"""Program that makes a chat model that says anything at all: a tiny Llama with random weights and a token for each letter.
 
 It runs in the environment of `transformers`, and is given the folder to write to.
 """
@@ -18,7 +18,7 @@ LONGEST = 2048
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Return one that knows ASCII, letter by letter: whatever is drawn can be read."""
+    """Return a tokenizer that knows ASCII, letter by letter: whatever the model draws can be read."""
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
@@ -50,7 +50,7 @@ def main(folder: str) -> None:
         pad_token_id=words.pad_token_id,
     )
     model = LlamaForCausalLM(shape)
-    # The end is never the likeliest token: an answer is as long as it may be.
+    # The end is never the likeliest token, so an answer is as long as it may be.
     model.lm_head.weight.data[: len([BEGIN, END])] = 0
     model.save_pretrained(folder)
 

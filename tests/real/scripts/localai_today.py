@@ -1,8 +1,8 @@
-"""A LocalAI backend as those are that are written in Python, with the fields that their protocol has today. A program.
+"""Program that is a LocalAI backend like those written in Python, with the fields that their protocol has today.
 
-One process, one model, one call at a time; who has no model fails with whatever its code runs into. It is given a port and how it
-fails then, and answers with the name of its model and what else it was told. The messages are made of `FIELDS`, which has what
-the tests need, and not of this project's `.proto` file.
+One process, one model, one call at a time; a backend without a model fails with whatever its code runs into. It is given a port
+and how it fails then, and answers with the name of its model and what else it was told. The messages are made of `FIELDS`, which
+has what the tests need, and not of this project's `.proto` file.
 """
 
 import sys
@@ -70,7 +70,7 @@ FIELDS: Mapping[str, Mapping[str, tuple[int, str]]] = {
     "Usage": {"total_tokens": (1, "int"), "prompt_tokens": (2, "int")},
     "RerankResult": {"usage": (1, "Usage"), "results": (2, "*DocumentResult")},
 }
-"""Message → field → its number and kind; a star stands before what may come many times."""
+"""Message → field → its number and kind; a star marks a repeated field."""
 
 RPCS = {
     "Health": ("HealthMessage", "Reply"),
@@ -123,7 +123,7 @@ class Backend:
         return MESSAGES["Result"](success=True, message="Model loaded successfully")
 
     def _loaded(self, call: grpc.ServicerContext) -> str:
-        """Return the model, or fail as the backend does that has none."""
+        """Return the model, or fail as a backend without one does."""
         if not hasattr(self, "model") and self._fails == "status":
             call.abort(grpc.StatusCode.FAILED_PRECONDITION, "no weights in memory")
         return str(self.model)

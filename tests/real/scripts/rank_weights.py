@@ -1,7 +1,7 @@
-"""Makes a tiny Bert with random weights, and says where a model for embeddings lies. A program.
+"""Program that makes a tiny Bert with random weights, and prints where a model for embeddings lies.
 
-With one class it ranks texts, with more it classifies them. It runs in the environment of `infinity-emb`, where a package carries
-MiniLM, and is given the folder to write to and the number of classes.
+With one class the model ranks texts, with more it classifies them. The program runs in the environment of `infinity-emb`, where a
+package carries MiniLM, and is given the folder to write to and the number of classes.
 """
 
 import sys

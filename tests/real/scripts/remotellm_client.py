@@ -1,4 +1,4 @@
-"""RemoteLLM's own client: asks for everything that it has words for, and writes as JSON what came. A program."""
+"""Program that asks for everything that RemoteLLM's own client can ask for, and writes the answers as JSON."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ HOST, PORT, KEY, *PROMPTS = sys.argv[1:]
 
 
 async def main() -> None:
-    """Ask."""
+    """Ask, and write the answers."""
     client = ClientLLM(HOST, int(PORT), api_key=KEY)
     told = await client.generate_text(PROMPTS, stop=[])
     seen = {

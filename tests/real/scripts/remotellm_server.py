@@ -1,7 +1,7 @@
-"""RemoteLLM's own server with its own wrapper of GPT-Neo, tiny and with random weights. A program.
+"""Program that runs RemoteLLM's own server with its own wrapper of GPT-Neo, tiny and with random weights.
 
-It is given a folder for its keys, and says in a line where it listens and which key it wants. The package's wrapper takes the
-first GPU for granted, which is all that is done otherwise here.
+It is given a folder for its keys and a port, and prints a line with its address and the key it wants. The package's wrapper takes
+the first GPU for granted; that is the only thing done differently here.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ SLOWLY, SECONDS = "slowly", 15
 
 
 class Neo(GPTNeoWrap):
-    """The wrapper, on a processor."""
+    """The wrapper, on a CPU."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -50,7 +50,7 @@ class Neo(GPTNeoWrap):
         self.num_sequences = ALTERNATIVES
 
     def generate(self, prompts: list[str], stop: list[str] | None = None) -> LLMResult:
-        """Write; as slowly as a large model does where a prompt says so."""
+        """Generate texts; as slowly as a large model does if a prompt says so."""
         if any(SLOWLY in prompt for prompt in prompts):
             time.sleep(SECONDS)
         return super().generate(prompts, stop)
@@ -60,7 +60,7 @@ async def main(folder: str) -> None:
     """Serve until the process ends."""
     keys = ApiKeystore(f"sqlite:///{folder}/keys.db")
     key = keys.add_key(name="modelvine") or keys.get_key(name="modelvine")
-    # Its libraries write empty lines of their own to standard output.
+    # The libraries write empty lines of their own to standard output.
     out = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     neo = Neo()

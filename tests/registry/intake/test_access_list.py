@@ -1,4 +1,4 @@
-"""Who is let in: the deny-list has the last word, an allow-list keeps everybody else out, and a node is at home."""
+"""Access lists: the deny list has the last word, an allow list keeps all other peers out, and the node itself is let in."""
 
 import pytest
 
@@ -23,12 +23,12 @@ A, B, C = IDENTITIES[:3]
         ((), (A,), {A, B, C}),
     ],
 )
-def test_who_is_let_in(allow, deny, let_in) -> None:
+def test_allow_and_deny_lists_decide_which_peers_are_let_in(allow, deny, let_in) -> None:
     lists = guests(A.peer, allow=[i.peer for i in allow], deny=[i.peer for i in deny])
     assert {one for one in (A, B, C) if lists.admits(one.peer)} == let_in
 
 
-def test_no_word_of_who_is_kept_out_is_held_by_whatever_way_it_comes() -> None:
+def test_no_record_of_a_denied_peer_is_held_whichever_way_it_comes() -> None:
     one = Replica(A, RegistrySettings(deny=(B.peer,)), epoch=1, jitter=lambda: 0.5)
     word = wire.encode_record(Record(B.peer, Version(1, 1)), B)
     with pytest.raises(LimitReached):
@@ -39,7 +39,7 @@ def test_no_word_of_who_is_kept_out_is_held_by_whatever_way_it_comes() -> None:
     assert not one.catalog.held
 
 
-def test_nobody_who_is_kept_out_comes_in_by_a_comparison_with_a_third() -> None:
+def test_a_denied_peer_does_not_come_in_by_a_comparison_with_a_third_node() -> None:
     closed = Replica(A, RegistrySettings(deny=(B.peer,)), epoch=1, jitter=lambda: 0.5)
     other = Replica(C, RegistrySettings(), epoch=1, jitter=lambda: 0.5)
     other.learn(wire.encode_record(Record(B.peer, Version(1, 1)), B), heard=0.0, now=0.0)
@@ -53,7 +53,7 @@ def test_nobody_who_is_kept_out_comes_in_by_a_comparison_with_a_third() -> None:
         except StopIteration:
             break
     assert set(closed.catalog.held) == {C.peer}
-    # Nor does it by a push of somebody who is let in.
+    # Nor does it come in by a push from a peer that is let in.
     push = sync.compare(other, lambda: 0.0, A.peer)
     step = next(push)
     while True:

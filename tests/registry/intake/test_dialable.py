@@ -1,4 +1,4 @@
-"""Laws of claims: what a peer says of its addresses is believed as far as it can be true, seen from here."""
+"""Claimed addresses: a peer's claim is believed as far as it can be true, seen from this node."""
 
 import pytest
 
@@ -32,7 +32,7 @@ DISGUISED = ["127.1", "2130706433", "0x7f000001", "0x7f.1", "0177.0.0.1"]
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_addresses_of_machines_are_believed_and_those_of_none_are_not(together: bool) -> None:
+def test_only_addresses_that_a_machine_can_have_are_believed(together: bool) -> None:
     assert [host for host in ANYWHERE if not credible(host, together=together)] == []
     assert [host for host in NOWHERE + DISGUISED if credible(host, together=together)] == []
 

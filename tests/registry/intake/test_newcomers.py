@@ -1,4 +1,4 @@
-"""Who takes a place in the registry: whoever is connected always, made-up nodes only what is left over."""
+"""Places in the registry: a connected node always gets one, made-up nodes only those that are left over."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def word(owner: Identity) -> bytes:
 
 
 def bring_in(one: Replica, owners: list[Identity], via: Identity, now: float = 0.0) -> int:
-    """Gossip the words of nodes by one neighbour; return how many were taken in."""
+    """Gossip the records of nodes by one neighbour; return how many were taken in."""
     taken = 0
     for owner in owners:
         try:
@@ -52,20 +52,20 @@ def batch(owners: list[Identity]) -> bytes:
     return b"".join(FRAME_HEAD.pack(0.0, len(frame)) + frame for frame in frames)
 
 
-def test_a_neighbour_brings_in_so_many_strangers_and_later_a_few_more() -> None:
+def test_a_neighbour_brings_in_a_burst_of_strangers_and_later_a_few_more() -> None:
     one = replica(strangers_per_second=2.0)
     one.meet(ATTACKER.peer, 0.0, chosen=False)
     assert bring_in(one, MADE_UP, ATTACKER) == AT_ONCE
     assert bring_in(one, MADE_UP[AT_ONCE:], ATTACKER, now=5.0) == 10
 
 
-def test_what_one_neighbour_brings_in_costs_the_next_nothing() -> None:
+def test_strangers_of_one_neighbour_do_not_use_up_the_allowance_of_another() -> None:
     one = replica()
     bring_in(one, MADE_UP[:300], ATTACKER)
     assert bring_in(one, MADE_UP[300:], FRIEND) == 100
 
 
-def test_whoever_is_connected_introduces_itself_however_many_strangers_it_brought() -> None:
+def test_a_connected_node_introduces_itself_however_many_strangers_it_brought() -> None:
     one = replica()
     one.meet(ATTACKER.peer, 0.0, chosen=False)
     bring_in(one, MADE_UP, ATTACKER)
@@ -111,7 +111,7 @@ def test_a_stranger_never_takes_the_place_of_a_node_that_lives() -> None:
     assert bring_in(one, MADE_UP[:5], ATTACKER) == 0
 
 
-def test_the_lost_make_room_and_lost_strangers_first() -> None:
+def test_lost_nodes_make_room_and_lost_strangers_first() -> None:
     newcomers = Newcomers(places=4, per_second=2.0)
     met, stranger, newcomer = (PeerId(name) for name in ("met", "stranger", "newcomer"))
     newcomers.meet(met, chosen=False)
@@ -138,14 +138,14 @@ def test_gossip_and_pushes_of_one_neighbour_are_counted_together() -> None:
     assert bring_in(one, MADE_UP[120:], ATTACKER) == 0
 
 
-def test_signatures_of_strangers_beyond_those_are_not_even_looked_at() -> None:
+def test_signatures_of_strangers_beyond_the_allowance_are_not_even_checked() -> None:
     one = replica()
     frames = batch(MADE_UP[:AT_ONCE]) + batch([MADE_UP[AT_ONCE]])[:-20] + bytes(20)
     answer, _ = sync.answer(one, b"P" + frames, 0.0, asker=ATTACKER.peer)
     assert answer == str(AT_ONCE).encode()
 
 
-def test_who_is_connected_and_never_said_a_word_is_forgotten() -> None:
+def test_a_node_that_disconnects_without_having_sent_a_record_is_forgotten() -> None:
     newcomers = Newcomers(places=4, per_second=2.0)
     newcomers.meet(JOINER.peer, chosen=True)
     newcomers.part(JOINER.peer, held=False)
@@ -163,11 +163,11 @@ def heavy(owner: Identity, replicas: int = 2_000, *, sequence: int = 1) -> bytes
 
 
 def held(one: Replica) -> int:
-    """How many replicas of others are held."""
+    """Return how many services of all nodes are held."""
     return sum(len(signed.record.services) for signed in one.catalog.held.values())
 
 
-def test_strangers_are_weighed_for_the_neighbour_that_brings_them_and_all_together() -> None:
+def test_the_weight_of_strangers_is_bounded_for_each_neighbour_and_in_total() -> None:
     one = replica()
     for number, friend in enumerate((ATTACKER, FRIEND, JOINER)):
         taken = 0
@@ -179,14 +179,14 @@ def test_strangers_are_weighed_for_the_neighbour_that_brings_them_and_all_togeth
             taken += 1
         assert taken <= 4
     assert held(one) <= HEAVIEST + LIGHT * len(one.catalog.held)
-    # A light one has its place all the same, and whoever is connected.
+    # A light stranger still gets a place, and so does a connected node of any weight.
     assert bring_in(one, MADE_UP[100:101], ATTACKER, now=60.0) == 1
     one.meet(MADE_UP[102].peer, 60.0, chosen=False)
     one.receive(heavy(MADE_UP[102]), 60.0, via=MADE_UP[102].peer)
     assert MADE_UP[102].peer in one.catalog.held
 
 
-def test_a_stranger_that_grows_too_heavy_keeps_its_older_word_and_is_not_fetched_for_a_while() -> (
+def test_a_stranger_that_grows_too_heavy_keeps_its_older_record_and_is_not_fetched_for_a_while() -> (
     None
 ):
     one, via = replica(), FRIEND.peer
@@ -200,13 +200,13 @@ def test_a_stranger_that_grows_too_heavy_keeps_its_older_word_and_is_not_fetched
     assert len(one.catalog.held[grower.peer].record.services) == 1
     assert one.refuses(grower.peer, 2.0)
     assert not one.refuses(grower.peer, 2.0 + REFUSED_SECONDS)
-    # Once it is met it weighs nothing.
+    # Once the node has connected, its weight does not count.
     one.meet(grower.peer, 3.0, chosen=False)
     one.receive(heavy(grower, sequence=2), 3.0, via=grower.peer)
     assert len(one.catalog.held[grower.peer].record.services) == 2_000
 
 
-def test_the_lost_make_room_for_a_heavy_stranger() -> None:
+def test_lost_nodes_make_room_for_a_heavy_stranger() -> None:
     one, via = replica(), FRIEND.peer
     one.meet(via, 0.0, chosen=True)
     for owner in MADE_UP[:8]:
@@ -218,7 +218,7 @@ def test_the_lost_make_room_for_a_heavy_stranger() -> None:
     assert len(one.catalog.held) == 9
 
 
-def test_what_was_too_heavy_is_not_restored_either() -> None:
+def test_restored_records_are_held_to_the_same_limit_of_weight() -> None:
     one = replica()
     one.restore([heavy(owner) for owner in MADE_UP[:12]], 0.0)
     assert held(one) <= HEAVIEST + LIGHT * 12
@@ -238,7 +238,7 @@ def test_what_a_record_weighs() -> None:
     assert weight_of(wire.encode_record(long, A)) > 50
 
 
-def test_who_is_refused_displaces_nobody() -> None:
+def test_a_refused_stranger_displaces_no_node() -> None:
     one, via = replica(), FRIEND.peer
     one.meet(via, 0.0, chosen=True)
     for owner in MADE_UP[:4]:
@@ -249,19 +249,19 @@ def test_who_is_refused_displaces_nobody() -> None:
         one.receive(heavy(owner), later, via=via)
     before = one.catalog
     assert len(before.held) == 9
-    # Of those that are lost there is too little: it would have to be five of them.
+    # Only four nodes are lost, and five would have to go.
     with pytest.raises(LimitReached, match="their limit of services"):
         replica_of_less(one).receive(heavy(MADE_UP[9]), later, via=via)
     assert one.catalog is before
 
 
 def replica_of_less(one: Replica) -> Replica:
-    """Give strangers so little that all of the lost would not make room."""
+    """Lower the limit of strangers so far that evicting all lost nodes would not make room."""
     one.newcomers._heaviest = 8_000
     return one
 
 
-def test_the_long_dead_displace_nobody() -> None:
+def test_a_record_of_a_long_dead_node_displaces_no_other() -> None:
     one, via = replica(), FRIEND.peer
     one.meet(via, 0.0, chosen=True)
     for owner in MADE_UP[:8]:

@@ -1,4 +1,4 @@
-"""Strangers may speak so often, each by itself, and remembering them costs a bounded place."""
+"""Rate limit of strangers: each has a token bucket of its own, and the number of buckets is bounded."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ def test_a_burst_passes_and_the_next_is_refused() -> None:
     assert [pace.allows("a", 0.0) for _ in range(5)] == [True, True, True, False, False]
 
 
-def test_time_gives_back_what_was_taken_but_never_more_than_the_burst() -> None:
+def test_time_refills_what_was_taken_but_never_beyond_the_burst() -> None:
     pace = RateLimit(rate=2.0, burst=3.0)
     assert [pace.allows("a", 0.0) for _ in range(4)].count(True) == 3
     assert [pace.allows("a", 0.5) for _ in range(2)] == [True, False]
@@ -36,14 +36,14 @@ def test_no_more_than_burst_and_rate_pass_in_any_time(
         assert passed <= burst + rate * now + 1e-6
 
 
-def test_being_refused_does_not_cost_what_comes_back_with_time() -> None:
+def test_refused_attempts_do_not_delay_the_refill() -> None:
     pace = RateLimit(rate=1.0, burst=1.0)
     assert pace.allows("a", 0.0)
     assert [pace.allows("a", 0.1 * n) for n in range(1, 10)] == [False] * 9
     assert pace.allows("a", 1.01)
 
 
-def test_the_one_that_spoke_longest_ago_makes_room() -> None:
+def test_the_stranger_that_spoke_longest_ago_is_evicted() -> None:
     pace = RateLimit(rate=0.0, burst=1.0)
     for n in range(MAX_BUCKETS):
         assert pace.allows(str(n), 0.0)

@@ -1,4 +1,4 @@
-"""What is worth reading: frames of their publishers, that anybody may believe, and not too many of them."""
+"""Validator of frames: those that their publishers signed are taken, and not too many of them."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def word(owner: Identity, models: int = 1) -> bytes:
     return wire.encode_record(Record(owner.peer, Version(1, 1), services=services), owner).frame
 
 
-def test_a_good_frame_of_its_publisher_is_taken_whoever_hands_it_over() -> None:
+def test_a_good_frame_of_its_publisher_is_taken_whichever_peer_hands_it_over() -> None:
     assert gate(B).judge(C.peer, B.peer, word(B)) is Verdict.TAKE
 
 
@@ -44,7 +44,7 @@ def test_a_good_frame_of_its_publisher_is_taken_whoever_hands_it_over() -> None:
     ],
     ids=["empty", "no body", "cut", "no signature", "another's", "too long", "a proof"],
 )
-def test_what_nobody_may_believe_is_an_offence(frame: bytes) -> None:
+def test_a_frame_that_cannot_be_believed_is_an_offence_and_a_proof_is_dropped(frame: bytes) -> None:
     one = gate(B, C)
     expected = Verdict.DROP if frame[1:2] == bytes([wire.PROOF]) else Verdict.OFFENCE
     assert one.judge(C.peer, B.peer, frame) is expected
@@ -52,13 +52,13 @@ def test_what_nobody_may_believe_is_an_offence(frame: bytes) -> None:
 
 
 @pytest.mark.parametrize("head", [b"\x02\x01", b"\x01\x63"], ids=["version", "kind"])
-def test_what_a_newer_version_may_mean_is_dropped_and_nobodys_fault(head: bytes) -> None:
+def test_a_frame_of_a_newer_version_is_dropped_without_blame(head: bytes) -> None:
     one = gate(B)
     assert one.judge(C.peer, B.peer, head + word(B)[2:]) is Verdict.DROP
     assert one.counters["frames_unknown"] == 1
 
 
-def test_who_is_kept_out_is_neither_heard_nor_passed_on() -> None:
+def test_a_denied_peer_is_neither_heard_nor_passed_on() -> None:
     one = gate(B, C, deny=(B.peer,))
     assert one.judge(B.peer, C.peer, word(C)) is Verdict.DROP
     assert one.judge(C.peer, B.peer, word(B)) is Verdict.DROP
@@ -70,7 +70,7 @@ BEAT = wire.encode_heartbeat(Heartbeat(B.peer, Version(1, 1), 1), B)
 
 
 @pytest.mark.parametrize("models", [0, pytest.param(1_900, marks=pytest.mark.slow)])
-def test_a_neighbour_hands_over_so_much_and_large_frames_count_for_more(models: int) -> None:
+def test_frames_of_a_neighbour_are_limited_and_large_ones_count_for_more(models: int) -> None:
     owners = [Identity(n.to_bytes(32)) for n in range(1_000, 1_020)] if models else [B]
     frames = [word(owner, models) for owner in owners] if models else [BEAT]
     one = gate(*owners)
@@ -84,7 +84,7 @@ def test_a_neighbour_hands_over_so_much_and_large_frames_count_for_more(models: 
     assert one.judge(fresh, owners[-1].peer, frames[-1]) is Verdict.TAKE
 
 
-def test_so_many_long_frames_of_one_author_are_passed_on_and_all_short_ones() -> None:
+def test_long_frames_of_one_author_are_limited_and_short_ones_are_all_passed_on() -> None:
     one, long = gate(B), word(B, 1_900)
     neighbours = [PeerId(f"neighbour {n}") for n in range(100)]
     taken = sum(one.judge(via, B.peer, long) is Verdict.TAKE for via in neighbours)

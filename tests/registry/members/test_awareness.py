@@ -1,4 +1,4 @@
-"""Who misses the answers of many, or stood still, is the more patient; who misses one is not."""
+"""Self-awareness: a node that misses many answers, or stood still, is more patient; one that misses a few is not."""
 
 import pytest
 
@@ -33,7 +33,9 @@ def test_mistrust_ends_with_answers_and_with_time() -> None:
 
 
 @pytest.mark.parametrize(("stood_still", "factor"), [(1.0, 2.0), (2.0, 3.0), (600.0, MOST)])
-def test_who_stood_still_is_patient_for_a_while(stood_still: float, factor: float) -> None:
+def test_a_node_that_stood_still_is_more_patient_for_a_while(
+    stood_still: float, factor: float
+) -> None:
     one = Awareness()
     one.stalled(stood_still, 100.0)
     assert one.factor(100.0) == factor

@@ -1,9 +1,9 @@
-"""Laws of leaving alone: longer each time, bounded in time and number, and over once there is an answer."""
+"""Backoff: longer each time, bounded in time and in the number of entries, and over once there is an answer."""
 
 from registry.members.backoff import REMEMBERED, Backoff
 
 
-def test_what_failed_is_left_alone_twice_as_long_each_time_up_to_a_bound() -> None:
+def test_the_pause_doubles_with_each_failure_up_to_a_bound() -> None:
     backoff = Backoff[str](first=5, longest=20)
     assert backoff.is_due("a", 0)
     for now, pause in ((0, 5), (100, 10), (200, 20), (300, 20)):
@@ -14,7 +14,7 @@ def test_what_failed_is_left_alone_twice_as_long_each_time_up_to_a_bound() -> No
     assert backoff.is_due("b", 0)
 
 
-def test_an_answer_ends_it() -> None:
+def test_an_answer_ends_the_backoff() -> None:
     backoff = Backoff[str](first=5, longest=20)
     backoff.failed("a", 0)
     backoff.failed("a", 1)
@@ -25,7 +25,7 @@ def test_an_answer_ends_it() -> None:
     assert backoff.is_due("a", 7)
 
 
-def test_whoever_names_many_addresses_makes_the_oldest_be_forgotten_not_the_memory_grow() -> None:
+def test_many_addresses_evict_the_oldest_instead_of_growing_the_memory() -> None:
     backoff = Backoff[int](first=5, longest=20)
     for key in range(REMEMBERED + 10):
         backoff.failed(key, 0)

@@ -1,4 +1,4 @@
-"""What is looked at in order is what would be found by looking at everybody."""
+"""Deadlines of members: looking at them in order finds what looking at every member would find."""
 
 from math import inf
 
@@ -37,7 +37,7 @@ def take(
 
 
 @given(st.lists(st.one_of(puts, st.tuples(times, passings))))
-def test_what_time_does_is_what_it_does_to_each_pulse_by_itself(
+def test_passing_time_over_all_members_equals_passing_it_over_each_pulse(
     steps: list[tuple[PeerId, Pulse | None] | tuple[float, dict[str, float]]],
 ) -> None:
     some, plain = MemberDeadlines(), dict[PeerId, Pulse]()

@@ -1,4 +1,4 @@
-"""Evidence and silence: the table is total, life clears doubt, only an answer opens our way, and time alone ends a lease."""
+"""Liveness: the table is total, a sign of life clears doubt, only an answer opens our way, and time alone ends a lease."""
 
 from dataclasses import replace
 from itertools import product
@@ -70,7 +70,7 @@ def test_the_table_has_a_row_for_every_state(contact: Status) -> None:
 
 @pytest.mark.parametrize("evidence", sorted(LIFE))
 @pytest.mark.parametrize("contact", [Status.ALIVE, Status.SUSPECT, Status.LOST])
-def test_any_sign_of_life_makes_a_node_alive_to_which_our_way_is_open(
+def test_any_sign_of_life_makes_a_node_alive_if_our_way_to_it_is_open(
     contact: Status, evidence: Evidence
 ) -> None:
     before = Pulse(contact, heard=0.0, since=0.0, why=Evidence.SILENCE)
@@ -78,7 +78,7 @@ def test_any_sign_of_life_makes_a_node_alive_to_which_our_way_is_open(
 
 
 @pytest.mark.parametrize("shut", sorted(SHUTS))
-def test_who_lives_but_does_not_answer_us_is_unreachable_because_of_what_failed(
+def test_a_living_node_that_does_not_answer_us_is_unreachable_because_of_what_failed(
     shut: Evidence,
 ) -> None:
     doubted = alive().after(shut, 1.0)
@@ -88,25 +88,27 @@ def test_who_lives_but_does_not_answer_us_is_unreachable_because_of_what_failed(
         assert seen.after(Evidence.ANSWERED, 3.0).contact is Status.ALIVE
 
 
-def test_our_own_failures_say_no_more_about_the_life_of_one_that_we_do_not_reach() -> None:
+def test_our_own_failures_do_not_make_an_unreachable_node_suspect_but_a_round_without_proof_does() -> (
+    None
+):
     seen = alive().after(Evidence.MISSED, 1.0).after(Evidence.PROVEN, 2.0)
     for evidence in (Evidence.MISSED, Evidence.FAILED, Evidence.PARTED, Evidence.LINKED):
         assert seen.after(evidence, 3.0).contact is Status.UNREACHABLE
     assert seen.after(Evidence.UNREACHED, 3.0).contact is Status.SUSPECT
 
 
-def test_who_spoke_while_our_way_failed_is_not_doubted() -> None:
+def test_a_node_that_spoke_while_our_way_failed_is_unreachable_not_suspect() -> None:
     seen = alive().barred(Evidence.MISSED, 1.0)
     assert (seen.contact, seen.why) == (Status.UNREACHABLE, Evidence.MISSED)
     assert seen.heard == 0.0
 
 
-def test_a_connection_alone_revives_nobody() -> None:
+def test_a_connection_alone_does_not_end_a_doubt() -> None:
     doubted = alive().after(Evidence.MISSED, 1.0)
     assert doubted.after(Evidence.LINKED, 2.0) == doubted
 
 
-def test_the_loss_of_a_node_forgets_that_it_was_not_reached() -> None:
+def test_losing_a_node_forgets_that_it_was_not_reached() -> None:
     lost = at(alive().after(Evidence.MISSED, 1.0), 1e9)
     assert lost.contact is Status.LOST
     assert lost.after(Evidence.WORD, 2e9).contact is Status.ALIVE
@@ -115,11 +117,11 @@ def test_the_loss_of_a_node_forgets_that_it_was_not_reached() -> None:
 @pytest.mark.parametrize(
     "evidence", [Evidence.PARTED, Evidence.FAILED, Evidence.MISSED, Evidence.UNREACHED]
 )
-def test_one_failure_only_makes_us_doubt(evidence: Evidence) -> None:
+def test_one_failure_makes_a_node_suspect_and_not_lost(evidence: Evidence) -> None:
     assert alive().after(evidence, 1.0).contact is Status.SUSPECT
 
 
-def test_doubt_that_is_not_cleared_in_time_is_loss_and_says_why() -> None:
+def test_a_node_whose_doubt_is_not_cleared_in_time_is_lost_because_of_the_doubt() -> None:
     doubted = unreached(alive().after(Evidence.FAILED, 1.0), 1.5, 2.5)
     assert at(doubted, 1.5 + SUSPICION - 0.01) is doubted
     lost = at(doubted, 1.5 + SUSPICION)
@@ -132,11 +134,11 @@ def test_one_round_of_probes_confirms_nothing_however_long_ago() -> None:
     assert CONFIRMED == 2
 
 
-def test_anothers_doubt_is_as_good_as_one_round_but_not_as_all_of_them() -> None:
+def test_another_nodes_doubt_counts_as_one_round_of_probes_but_not_as_both() -> None:
     accused = replace(alive().after(Evidence.PARTED, 1.0), accused=1.2)
     assert due(accused) > 1.2 + SUSPICION
     assert due(unreached(accused, 2.0)) == 1.2 + SUSPICION
-    # It is forgotten at the next sign of life, and after some time.
+    # The other node's doubt is forgotten at the next sign of life, and after some time.
     heard = unreached(accused.after(Evidence.WORD, 1.5).after(Evidence.PARTED, 1.6), 2.0)
     assert due(heard) > 1.2 + SUSPICION
     later = unreached(replace(alive(100.0), accused=1.2), 101.0)
@@ -155,7 +157,7 @@ def test_a_new_doubt_is_not_confirmed_by_the_probes_of_an_old_one() -> None:
     assert old.after(Evidence.ANSWERED, 2.0).after(Evidence.PARTED, 3.0).rounds == 0
 
 
-def test_what_nobody_could_say_while_we_stood_still_is_no_silence() -> None:
+def test_time_in_which_we_stood_still_does_not_count_as_silence() -> None:
     pulse = alive(heard=0.0)
     woken = LEASE + 100.0
     assert pulse.at(woken, lease=LEASE, suspicion=SUSPICION, awake=woken) is pulse
@@ -177,14 +179,14 @@ def test_a_lease_ends_on_the_receivers_clock_and_not_before() -> None:
     assert (lost.contact, lost.why) == (Status.LOST, Evidence.SILENCE)
 
 
-def test_the_lost_stay_lost_however_much_time_passes() -> None:
+def test_a_lost_node_stays_lost_however_much_time_passes() -> None:
     lost = at(alive(), LEASE)
     assert due(lost) == inf
     assert at(lost, 1e9) is lost
 
 
 @given(st.floats(0, 1e6), st.lists(st.tuples(st.sampled_from(Evidence), st.floats(0, 20))))
-def test_nothing_changes_before_it_is_due_and_something_does_when_it_is(
+def test_a_pulse_changes_when_it_is_due_and_not_before(
     start: float, story: list[tuple[Evidence, float]]
 ) -> None:
     pulse, now = alive(heard=start), start
@@ -225,17 +227,19 @@ def test_a_node_known_by_hearsay_is_alive_as_long_as_what_was_heard_is_fresh(
         (Standing.LEFT, Status.LOST, Presence.LEFT),
     ],
 )
-def test_a_nodes_own_word_is_tempered_by_whether_we_hear_it(
+def test_the_presence_of_a_node_follows_from_its_own_standing_and_our_contact(
     standing: Standing, contact: Status, seen: Presence
 ) -> None:
     assert presence(standing, contact) is seen
 
 
-def test_more_of_the_same_shows_nothing_new_only_of_one_that_is_well() -> None:
+def test_a_node_is_well_only_if_it_was_heard_just_now_is_reached_and_was_not_doubted_since() -> (
+    None
+):
     soon = FRESH / 2
     assert alive().well(soon)
     assert not alive().well(FRESH)
     assert not alive().after(Evidence.FAILED, 0.0).well(soon)
     assert not replace(alive(), shut=Evidence.MISSED).well(soon)
-    # Another node doubts it since.
+    # Another node has doubted it since.
     assert not replace(alive(), accused=soon / 2).well(soon)

@@ -1,4 +1,4 @@
-"""What is said of load: what moved, now and then what holds, and nothing while nobody asks. Time is a number."""
+"""Reports of load: what changed, now and then what holds, and nothing of an idle node. Time is a number."""
 
 from dataclasses import replace
 
@@ -18,22 +18,22 @@ def busy(in_flight: int, queued: int = 0) -> Load:
 
 
 def reported(service: Service, in_flight: int) -> Reporter:
-    """A reporter that has said this at time 0."""
+    """Return a reporter that has reported this at time 0."""
     reporter = Reporter()
     assert reporter.rows({service: busy(in_flight)}, 0.0)
     return reporter
 
 
-def test_an_idle_node_says_nothing_ever() -> None:
+def test_an_idle_node_never_reports_anything() -> None:
     reporter = Reporter()
     assert not any(reporter.rows({}, now * 100.0) for now in range(100))
 
 
-def test_the_first_request_is_said_at_once() -> None:
+def test_the_first_request_is_reported_at_once() -> None:
     assert Reporter().rows({LLAMA: busy(1)}, 0.0) == {LLAMA: busy(1)}
 
 
-def test_a_request_more_among_many_is_not_worth_a_note() -> None:
+def test_a_few_more_requests_among_many_are_not_worth_a_note() -> None:
     reporter = reported(LLAMA, 20)
     assert reporter.rows({LLAMA: busy(24)}, INTERVAL) == {}
     assert reporter.rows({LLAMA: busy(25)}, INTERVAL) == {LLAMA: busy(25)}
@@ -44,39 +44,39 @@ def test_a_queue_that_begins_or_a_number_that_reaches_zero_is_worth_a_note(after
     assert reported(LLAMA, 4).rows({LLAMA: after}, INTERVAL)
 
 
-def test_the_end_is_said_once_with_what_is_still_known() -> None:
+def test_the_end_of_all_load_is_reported_once_with_what_is_still_known() -> None:
     reporter = reported(LLAMA, 4)
     said = reporter.rows({}, INTERVAL)
     assert said == {LLAMA: Load(in_flight=0, queued=0, slots=8, rate=0.0, first=0.25)}
     assert not any(reporter.rows({}, now * 10.0) for now in range(1, 50))
 
 
-def test_what_holds_is_repeated_rarely() -> None:
+def test_unchanged_load_is_repeated_rarely() -> None:
     reporter = reported(LLAMA, 4)
     assert reporter.rows({LLAMA: busy(4)}, REPEAT - 0.1) == {}
     assert reporter.rows({LLAMA: busy(4)}, REPEAT) == {LLAMA: busy(4)}
 
 
-def test_changes_wait_for_the_interval_and_the_newest_is_said() -> None:
+def test_changes_wait_for_the_interval_and_the_newest_is_reported() -> None:
     reporter = reported(LLAMA, 1)
     assert reporter.rows({LLAMA: busy(5)}, 0.4) == {}
     assert reporter.rows({LLAMA: busy(9)}, 0.8) == {}
     assert reporter.rows({LLAMA: busy(9)}, INTERVAL) == {LLAMA: busy(9)}
 
 
-def test_one_change_brings_the_others_load_along() -> None:
+def test_a_change_of_one_service_brings_the_load_of_the_others_along() -> None:
     reporter = reported(LLAMA, 4)
     both = {LLAMA: busy(4), QWEN: busy(1)}
     assert reporter.rows(both, INTERVAL) == both
 
 
-def test_in_a_large_mesh_everybody_speaks_the_less_often() -> None:
+def test_in_a_large_mesh_each_node_reports_less_often() -> None:
     reporter = reported(LLAMA, 1)
     assert reporter.rows({LLAMA: busy(9)}, 19.0, rarity=20.0) == {}
     assert reporter.rows({LLAMA: busy(9)}, 20.0, rarity=20.0)
 
 
-def test_of_too_many_those_that_moved_most_are_said_and_the_others_next() -> None:
+def test_of_too_many_services_those_that_changed_most_are_reported_and_the_others_next() -> None:
     reporter = Reporter()
     many = {Service("p", f"m{n}"): busy(n + 1) for n in range(MAX_LOADS + 10)}
     first = reporter.rows(many, 0.0)

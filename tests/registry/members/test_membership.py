@@ -1,4 +1,4 @@
-"""The pulses of many nodes: who is followed, who is lost, and who is forgotten first."""
+"""The pulses of many nodes: which are followed, which are lost, and which are probed when."""
 
 from itertools import pairwise
 from math import inf
@@ -30,7 +30,7 @@ def test_strangers_are_not_followed() -> None:
     assert some.due() == inf
 
 
-def test_the_restored_are_lost_until_they_are_heard() -> None:
+def test_restored_nodes_are_lost_until_they_are_heard() -> None:
     some = members()
     some.restore(A, 5.0)
     assert some.pulses[A].contact is Status.LOST
@@ -40,7 +40,7 @@ def test_the_restored_are_lost_until_they_are_heard() -> None:
     assert some.pulses[A].contact is Status.ALIVE
 
 
-def test_the_lost_are_listed_from_the_one_that_was_silent_for_longest() -> None:
+def test_lost_nodes_are_listed_from_the_one_that_was_silent_for_longest() -> None:
     some = members()
     for now, node in enumerate((B, A, C)):
         some.follow(node, heard=float(now), now=float(now), left=False)
@@ -63,7 +63,7 @@ def knowing(*nodes: PeerId, linked: bool = True, **settings: float) -> Membershi
 
 
 def steps(some: Membership, until: float, *, dead: frozenset[PeerId] = frozenset()) -> list[PeerId]:
-    """Live until then in steps of a tenth of a second, answering for all but the dead; return who was probed."""
+    """Run until then in steps of a tenth of a second, answering for all but the dead; return the nodes that were probed."""
     return [node for _, node in story(some, until, dead=dead)]
 
 
@@ -75,7 +75,7 @@ def story(
     dead: frozenset[PeerId] = frozenset(),
     proven: frozenset[PeerId] = frozenset(),
 ) -> list[tuple[float, PeerId]]:
-    """Live from then till then; to `proven` our own way is shut. Return who was probed, and when."""
+    """Run from `since` to `until`; our own way to `proven` is shut. Return which nodes were probed, and when."""
     probed: list[tuple[float, PeerId]] = []
     for tenth in range(int(since * 10) + 1, int(until * 10) + 1):
         now = tenth / 10
@@ -95,7 +95,7 @@ def story(
     return probed
 
 
-def test_connected_peers_are_probed_in_turn_and_nobody_else() -> None:
+def test_only_connected_peers_are_probed_in_turn() -> None:
     some = knowing(A, B)
     some.follow(C, heard=0.0, now=0.0, left=False)
     probed = steps(some, 20.0)
@@ -104,7 +104,7 @@ def test_connected_peers_are_probed_in_turn_and_nobody_else() -> None:
     assert len(probed) <= 20.0 / SETTINGS.probe + 1
 
 
-def test_who_is_heard_all_the_time_is_not_probed() -> None:
+def test_a_node_that_is_heard_all_the_time_is_not_probed() -> None:
     some = knowing(A)
     for tenth in range(100):
         some.observe(A, Evidence.WORD, tenth / 10)
@@ -140,7 +140,7 @@ def test_any_sign_of_life_ends_the_doubt(life: Evidence) -> None:
         some.observe(A, Evidence.LINKED, 1.1)
     some.observe(A, life, 1.2)
     assert some.pulses[A].contact is Status.ALIVE
-    # What the round did not find says nothing about a node that has spoken since, only about our own way to it.
+    # A round without an answer says nothing about a node that has spoken since, only about our own way to it.
     some.observe(A, Evidence.UNREACHED, 1.3)
     answered = life is Evidence.ANSWERED
     assert some.pulses[A].contact is (Status.ALIVE if answered else Status.UNREACHABLE)
@@ -162,7 +162,7 @@ def test_an_answer_to_a_question_from_before_the_connection_ended_settles_no_dou
     assert some.observe(A, late, 20.3, asked=20.2)
 
 
-def test_the_same_answer_counts_while_a_connection_stands_since_that_is_probed_in_turn() -> None:
+def test_a_late_answer_counts_while_the_connection_stands_since_that_is_probed_in_turn() -> None:
     some = knowing(A)
     some.look(A, 1.0)
     some.probes(1.0)
@@ -196,7 +196,7 @@ def test_a_node_that_lives_out_of_our_reach_is_tried_ever_more_rarely_and_never_
     assert len(at) < 40
 
 
-def test_what_is_out_of_reach_is_alive_at_the_first_answer() -> None:
+def test_a_node_out_of_reach_is_alive_at_its_first_answer() -> None:
     some = knowing(A, B)
     story(some, 30.0, proven=frozenset({A}))
     assert some.observe(A, Evidence.ANSWERED, 30.0)
@@ -204,7 +204,7 @@ def test_what_is_out_of_reach_is_alive_at_the_first_answer() -> None:
     assert some.probes(30.1) == []
 
 
-def test_who_dies_out_of_our_reach_is_lost() -> None:
+def test_a_node_that_dies_out_of_our_reach_is_lost() -> None:
     some = knowing(A, B)
     story(some, 20.0, proven=frozenset({A}))
     story(some, 50.0, since=20.0, dead=frozenset({A}))
@@ -219,7 +219,7 @@ def test_a_new_connection_to_a_node_out_of_reach_is_tried_at_once() -> None:
     assert A in some.probes(60.1)
 
 
-def test_a_request_that_waits_makes_us_look_at_once_but_not_without_end() -> None:
+def test_a_request_that_waits_makes_us_probe_at_once_but_not_over_and_over() -> None:
     some = knowing(A)
     some.observe(A, Evidence.ANSWERED, 10.0)
     assert some.look(A, 10.1)
@@ -229,7 +229,9 @@ def test_a_request_that_waits_makes_us_look_at_once_but_not_without_end() -> Non
     assert some.look(A, 10.2 + LOOK)
 
 
-def test_who_left_our_probe_unanswered_is_silent_until_it_answers_whatever_others_prove() -> None:
+def test_a_node_that_left_our_probe_unanswered_is_silent_until_it_answers_whatever_others_prove() -> (
+    None
+):
     some = knowing(A)
     some.look(A, 1.0)
     some.probes(1.0)
@@ -250,14 +252,14 @@ def test_a_closed_connection_or_a_failed_request_is_no_silence() -> None:
 
 
 @pytest.mark.parametrize("node", [A, B, C])
-def test_nobody_looks_for_strangers_for_the_lost_and_for_whom_has_left(node: PeerId) -> None:
+def test_strangers_lost_nodes_and_nodes_that_left_are_not_looked_for(node: PeerId) -> None:
     some = knowing(A, B, linked=False)
     some.tick(SETTINGS.lease + 1.0)
     some.follow(B, heard=SETTINGS.lease, now=SETTINGS.lease + 1.0, left=True)
     assert not some.look(node, SETTINGS.lease + 2.0)
 
 
-def test_who_is_looked_for_is_dialled_and_who_is_merely_accused_is_proven_by_others() -> None:
+def test_a_node_that_is_looked_for_is_dialled_and_one_merely_accused_is_left_to_helpers() -> None:
     some = knowing(A, B, linked=False)
     some.look(A, 1.0)
     some.accuse(B, 1.0)
@@ -267,7 +269,7 @@ def test_who_is_looked_for_is_dialled_and_who_is_merely_accused_is_proven_by_oth
     assert next(some.round(B, {C: 0.1})) == ProbeStep(OwnProbe.NOTHING, (C,))
 
 
-def test_whose_proof_came_before_is_asked_for_the_next_one() -> None:
+def test_the_helper_whose_proof_came_before_is_asked_first() -> None:
     some = knowing(A)
     some.proved(A, C)
     some.observe(A, Evidence.MISSED, 0.0)
@@ -280,7 +282,7 @@ def test_whose_proof_came_before_is_asked_for_the_next_one() -> None:
 # Doubts.
 
 
-def test_another_nodes_doubt_makes_us_look_and_nothing_else() -> None:
+def test_another_nodes_doubt_makes_us_probe_and_changes_nothing_else() -> None:
     some = knowing(A, linked=False)
     some.accuse(A, 1.0)
     some.tick(1.0)
@@ -289,14 +291,14 @@ def test_another_nodes_doubt_makes_us_look_and_nothing_else() -> None:
     assert some.probes(1.0 + SETTINGS.probe_timeout) == [A]
 
 
-def test_a_sign_of_life_in_time_makes_looking_needless() -> None:
+def test_a_sign_of_life_in_time_makes_the_probe_needless() -> None:
     some = knowing(A, linked=False)
     some.accuse(A, 1.0)
     some.observe(A, Evidence.WORD, 1.1)
     assert some.probes(5.0) == []
 
 
-def test_doubts_without_end_cost_one_probe_in_the_time_for_doubt() -> None:
+def test_doubts_without_end_cost_one_probe_in_the_time_of_suspicion() -> None:
     some = knowing(A, linked=False)
     probed = 0
     for tenth in range(1, 301):
@@ -309,7 +311,7 @@ def test_doubts_without_end_cost_one_probe_in_the_time_for_doubt() -> None:
     assert probed <= 30 / SETTINGS.suspicion + 1
 
 
-def test_who_misses_many_at_once_accuses_nobody_and_waits_longer() -> None:
+def test_a_node_that_misses_many_at_once_accuses_none_and_waits_longer() -> None:
     few, many = knowing(A), knowing(A, B, C, D)
     for some in (few, many):
         steps(some, SETTINGS.suspicion + 4.0, dead=frozenset({A, B, C, D}))
@@ -320,7 +322,7 @@ def test_who_misses_many_at_once_accuses_nobody_and_waits_longer() -> None:
 
 
 @pytest.mark.parametrize("speaks", [False, True])
-def test_what_we_doubt_while_we_mistrust_ourselves_is_said_later_unless_it_speaks(
+def test_a_doubt_while_we_mistrust_ourselves_is_announced_later_unless_the_node_speaks(
     *, speaks: bool
 ) -> None:
     some = knowing(A)
@@ -335,7 +337,7 @@ def test_what_we_doubt_while_we_mistrust_ourselves_is_said_later_unless_it_speak
     assert some.doubts(12.0) == ([] if speaks else [A])
 
 
-def test_a_second_doubt_soon_after_one_that_was_refuted_makes_us_look_once_the_time_is_over() -> (
+def test_a_second_doubt_soon_after_a_refuted_one_makes_us_probe_once_the_time_of_suspicion_is_over() -> (
     None
 ):
     some = knowing(A, linked=False)
@@ -346,7 +348,7 @@ def test_a_second_doubt_soon_after_one_that_was_refuted_makes_us_look_once_the_t
     assert steps(some, 2.0 + SETTINGS.suspicion) == [A]
 
 
-def test_what_a_round_found_counts_though_we_stood_still_in_the_midst_of_it() -> None:
+def test_the_result_of_a_round_counts_though_we_stood_still_in_the_midst_of_it() -> None:
     some = knowing(A, linked=False)
     some.accuse(A, 1.0)
     assert some.probes(2.0) == [A]
@@ -355,14 +357,14 @@ def test_what_a_round_found_counts_though_we_stood_still_in_the_midst_of_it() ->
     assert some.observe(A, Evidence.UNREACHED, 62.1)
 
 
-def test_who_stood_still_takes_nobody_for_silent() -> None:
+def test_a_node_that_stood_still_takes_no_other_for_silent() -> None:
     some = knowing(A, linked=False, lease=120.0)
     some.stalled(1_000.0, 1_000.0)
     assert some.tick(1_000.0) == frozenset()
     assert some.tick(1_120.0) == {A}
 
 
-def test_who_said_goodbye_is_not_looked_for() -> None:
+def test_a_node_that_said_goodbye_is_not_looked_for() -> None:
     some = knowing(A)
     some.follow(A, heard=1.0, now=1.0, left=True)
     some.observe(A, Evidence.PARTED, 1.1)
@@ -370,7 +372,7 @@ def test_who_said_goodbye_is_not_looked_for() -> None:
     assert steps(some, 10.0) == []
 
 
-def test_hearsay_counts_for_whom_we_never_heard_and_for_nobody_else() -> None:
+def test_hearsay_counts_only_for_a_followed_node_that_we_never_heard() -> None:
     some = knowing(A, linked=False)
     some.tick(SETTINGS.lease + 1.0)
     some.restore(B, 0.0)

@@ -1,4 +1,4 @@
-"""Whom a node keeps connected: nodes that can be dialled, in an order of its own, and not too many."""
+"""Neighbours that a node keeps connected: nodes that can be dialled, in an order of its own, and not too many."""
 
 from registry import wire
 from registry.catalog import Catalog
@@ -30,21 +30,21 @@ def everybody(peer: PeerId) -> bool:
     return True
 
 
-def test_everybody_chooses_some_in_an_order_of_its_own() -> None:
+def test_each_node_chooses_some_in_an_order_of_its_own() -> None:
     ours = worth_keeping(OWN, catalog(OTHERS), everybody)
     theirs = worth_keeping(Record(OTHERS[0].peer, Version(1, 1)), catalog(OTHERS), everybody)
     assert len(ours) == len(theirs) == KEPT_NODES
     assert ours != theirs
 
 
-def test_who_left_and_who_is_kept_out_is_not_kept_connected() -> None:
+def test_nodes_that_left_and_denied_nodes_are_not_kept_connected() -> None:
     one, other = OTHERS[:2]
     assert worth_keeping(OWN, catalog([one], standing=Standing.LEFT), everybody) == ()
     (kept,) = worth_keeping(OWN, catalog([one, other]), lambda peer: peer == one.peer)
     assert kept.endswith(one.peer)
 
 
-def test_a_choice_is_made_now_and_then_and_told_when_it_is_another() -> None:
+def test_the_choice_is_made_now_and_then_and_returned_when_it_changed() -> None:
     keeping = Neighbours()
     one, other = OTHERS[:2]
     assert keeping.choose(OWN, catalog([one]), everybody, 0.0) is not None

@@ -1,4 +1,4 @@
-"""One round of probes as a conversation: what is tried, what an answer or none makes of it, and when a connection is cut."""
+"""One round of probes: what is tried, what an answer or its absence means, and when a connection is cut."""
 
 import pytest
 
@@ -26,7 +26,7 @@ REACHED, PROVEN, NOTHING = Found(reached=True), Found(proven=True), Found()
 
 
 def told(going: Round, *found: Found) -> list[ProbeStep | Saw | Cut]:
-    """Go through a round whose attempts find this in turn; return its steps."""
+    """Run a round whose attempts find this in turn; return its steps."""
     left, steps = list(found), [next(going)]
     while True:
         try:
@@ -44,7 +44,7 @@ def test_an_answer_ends_a_round() -> None:
     assert told(look(ALIVE, linked=True), REACHED) == [ProbeStep(OwnProbe.ASK)]
 
 
-def test_a_lost_answer_is_asked_for_again_while_others_look() -> None:
+def test_after_a_missed_answer_the_node_is_asked_again_while_helpers_ask_too() -> None:
     assert told(look(ALIVE, linked=True), NOTHING, REACHED) == [
         ProbeStep(OwnProbe.ASK),
         Saw(Evidence.MISSED),
@@ -55,18 +55,18 @@ def test_a_lost_answer_is_asked_for_again_while_others_look() -> None:
 @pytest.mark.parametrize(
     ("found", "evidence"), [(NOTHING, Evidence.UNREACHED), (PROVEN, Evidence.MISSED)]
 )
-def test_a_connection_that_failed_twice_is_cut_whatever_others_prove(
+def test_a_connection_that_failed_twice_is_cut_whatever_helpers_prove(
     found: Found, evidence: Evidence
 ) -> None:
     steps = told(look(ALIVE, linked=True), NOTHING, found)
     assert steps[-2:] == [Cut(), Saw(evidence)]
 
 
-def test_who_is_far_away_and_proven_is_not_dialled() -> None:
+def test_a_node_without_connection_that_a_helper_proves_is_not_dialled() -> None:
     assert told(look(ALIVE, linked=False), PROVEN) == [ProbeStep(OwnProbe.NOTHING, (B, C))]
 
 
-def test_who_is_far_away_and_not_proven_is_dialled() -> None:
+def test_a_node_without_connection_that_no_helper_proves_is_dialled() -> None:
     steps = told(look(ALIVE, linked=False), NOTHING, NOTHING)
     assert steps == [
         ProbeStep(OwnProbe.NOTHING, (B, C)),
@@ -79,7 +79,7 @@ def test_who_is_far_away_and_not_proven_is_dialled() -> None:
 @pytest.mark.parametrize(
     ("found", "evidence"), [(PROVEN, Evidence.MISSED), (NOTHING, Evidence.UNREACHED)]
 )
-def test_where_our_own_way_matters_others_cannot_stand_in_for_it(
+def test_where_our_own_way_matters_helpers_cannot_stand_in_for_it(
     pulse: Pulse, dial: bool, found: Found, evidence: Evidence
 ) -> None:
     steps = told(look(pulse, linked=False, dial=dial), found)
@@ -87,11 +87,11 @@ def test_where_our_own_way_matters_others_cannot_stand_in_for_it(
     assert told(look(pulse, linked=False, dial=dial), REACHED) == steps[:1]
 
 
-def test_the_lost_cost_one_question_however_often_they_connect() -> None:
+def test_a_lost_node_that_connects_costs_one_question() -> None:
     assert told(look(LOST, linked=True), NOTHING) == [ProbeStep(OwnProbe.ASK), Saw(Evidence.MISSED)]
 
 
-def test_helpers_are_few_never_the_node_itself_and_first_of_all_who_proved_it_last() -> None:
+def test_helpers_are_few_never_the_node_itself_and_begin_with_the_one_that_proved_it_last() -> None:
     connected = {PeerId(f"peer-{number}"): 0.1 for number in range(20)} | {A: 0.1, B: 0.1}
     chances = iter(range(100))
     chosen = choose_helpers(connected, A, B, lambda: float(-next(chances)))
@@ -101,7 +101,7 @@ def test_helpers_are_few_never_the_node_itself_and_first_of_all_who_proved_it_la
     assert choose_helpers({A: 0.1}, A, None, lambda: 0.5) == ()
 
 
-def test_patience_grows_with_the_way_and_is_bounded() -> None:
+def test_patience_grows_with_the_round_trip_and_is_bounded() -> None:
     assert patience(0.75, 0.2) == pytest.approx(1.55)
     assert patience(0.75, 1e9) < 5.0
     assert dial_patience(0.75, {}) == 1.5

@@ -1,7 +1,7 @@
-"""What do replicas make of ways that are cut and nodes that are dead? Each settles on the truth, stays there, and comes back.
+"""Views of replicas where links are cut and nodes are dead: each settles on the truth, stays there, and comes back.
 
-Replicas under a virtual clock, with the very rounds of probes. Packets pass from one to another or not; a question, and
-a dial, needs both ways. Frames go along connections, so nobody is told what a cut keeps from all others too.
+The replicas run under a virtual clock, with the real rounds of probes. Packets pass from one node to another or not; a question
+or a dial needs both directions. Frames travel along connections, so no node hears what a cut keeps from all others too.
 """
 
 from collections.abc import Collection, Iterator
@@ -21,16 +21,16 @@ from tests.strategies import IDENTITIES
 SETTINGS = RegistrySettings()
 STEP = 0.25
 SETTLED = 25.0
-"""Seconds within which everybody has made up its mind, a death out of somebody's reach included."""
+"""Seconds within which every node has settled on a view, even of a death out of its reach."""
 
 BACK = 10.0
-"""Seconds after healing within which everybody reaches everybody: an eighth of the time that it was cut, and a try."""
+"""Seconds after healing within which every node reaches every other: an eighth of the time that it was cut, and a try."""
 
 Cuts = Collection[tuple[int, int]]
 
 
 class Mesh:
-    """Nodes, who is dead, and from whom to whom nothing passes."""
+    """Nodes, which of them are dead, and between which of them nothing passes."""
 
     def __init__(self, count: int, seed: int) -> None:
         self.now = 100.0
@@ -41,7 +41,7 @@ class Mesh:
             Replica(identity, SETTINGS, epoch=1, jitter=lambda: next(self._chances))
             for identity in IDENTITIES[:count]
         ]
-        # A connection as one end sees it: of its close the other may not hear.
+        # A connection as one end sees it: the other end may not hear of its close.
         self.links = set(permutations(range(count), 2))
         for one in self.nodes:
             one.announce(self.now, standing=Standing.SERVING)
@@ -112,7 +112,7 @@ class Mesh:
         if own is OwnProbe.DIAL and self.carries(number, other):
             self._link(number, other)
         if (other, number) not in self.links and self.carries(number, other):
-            # The other end has closed it meanwhile: what is sent comes back as a reset.
+            # The other end has closed the connection meanwhile: what is sent comes back as a reset.
             self._unlink(number, other)
             own = OwnProbe.NOTHING
         reached = own is not OwnProbe.NOTHING and self.carries(number, other)
@@ -128,7 +128,7 @@ class Mesh:
         return Found(reached, proven)
 
     def _redial(self, number: int) -> None:
-        # As the mesh does for whoever lacks connections, and the service compares over each new one.
+        # As the mesh does for a node that lacks connections, and the service compares records over each new one.
         for other in range(len(self.nodes)):
             lacking = (number, other) not in self.links and other != number
             if lacking and self.carries(number, other) and next(self._chances) < STEP / 10:
@@ -157,7 +157,7 @@ def _chances(seed: int) -> Iterator[float]:
 
 
 def truth(mesh: Mesh, one: int, other: int) -> Status:
-    """Say what a node should make of another: it lives if anybody that both reach can tell so."""
+    """Return how a node should see another: as living if a node that both reach can tell so."""
     if other in mesh.dead:
         return Status.LOST
     if mesh.carries(one, other):
@@ -176,7 +176,7 @@ pairs = st.sampled_from([*permutations(range(5), 2)])
     dead=st.sets(st.integers(0, 4), max_size=1),
     seed=st.integers(1, 2**31 - 1),
 )
-def test_everybody_settles_on_the_truth_stays_there_and_is_back_soon_after_it_heals(
+def test_every_node_settles_on_the_truth_stays_there_and_is_back_soon_after_the_cut_heals(
     cuts: set[tuple[int, int]], dead: set[int], seed: int
 ) -> None:
     mesh = Mesh(5, seed)
@@ -193,7 +193,7 @@ def test_everybody_settles_on_the_truth_stays_there_and_is_back_soon_after_it_he
     assert set(mesh.view().values()) == {Status.ALIVE}
 
 
-def test_two_ends_of_a_cut_way_change_their_minds_once_and_nobody_else_does() -> None:
+def test_the_two_ends_of_a_cut_link_change_their_view_once_and_no_other_node_does() -> None:
     mesh = Mesh(5, 1)
     mesh.run(5.0)
     before, changes = mesh.view(), []

@@ -1,4 +1,4 @@
-"""Doubts that are said aloud: by those who were near, by one of them for all, and never after another's."""
+"""Announced doubts: by nodes that were connected lately, by one of them for all, and never after another's."""
 
 from collections.abc import Callable
 from math import inf
@@ -16,7 +16,7 @@ def doubts(jitter: Callable[[], float] = lambda: 0.5) -> Suspicion:
     return Suspicion(SETTINGS, jitter)
 
 
-def test_who_was_connected_lately_speaks_once_and_a_little_later() -> None:
+def test_a_node_that_was_connected_lately_announces_its_doubt_once_and_a_little_later() -> None:
     some = doubts()
     some.parted(A, 1.0)
     some.unreached(A, 1.1, heard=0.5, linked=False)
@@ -26,12 +26,12 @@ def test_who_was_connected_lately_speaks_once_and_a_little_later() -> None:
     assert some.due() == inf
     some.unreached(A, 2.5, heard=0.5, linked=False)
     assert some.said(inf) == []
-    # It spoke meanwhile, so this is another doubt.
+    # The doubted node spoke meanwhile, so this is another doubt.
     some.unreached(A, 2.6, heard=2.0, linked=False)
     assert some.said(inf) == [A]
 
 
-def test_who_was_not_connected_lately_says_nothing() -> None:
+def test_a_node_that_was_not_connected_lately_announces_nothing() -> None:
     some = doubts()
     some.parted(A, 1.0)
     some.tick(1.1 + NEAR * SETTINGS.suspicion)
@@ -40,7 +40,9 @@ def test_who_was_not_connected_lately_says_nothing() -> None:
     assert some.due() == inf
 
 
-def test_who_heard_anothers_doubt_says_nothing_whether_it_had_looked_before_or_not() -> None:
+def test_a_node_that_heard_anothers_doubt_announces_none_whether_it_had_probed_before_or_not() -> (
+    None
+):
     for looked_first in (True, False):
         some = doubts()
         if looked_first:
@@ -50,21 +52,23 @@ def test_who_heard_anothers_doubt_says_nothing_whether_it_had_looked_before_or_n
         assert some.said(10.0) == []
 
 
-def test_who_spoke_is_not_doubted_aloud() -> None:
+def test_a_doubt_is_not_announced_once_the_doubted_node_has_spoken() -> None:
     some = doubts()
     some.unreached(A, 1.0, heard=0.5, linked=True)
     some.settle(A)
     assert some.said(10.0) == []
 
 
-def test_of_ten_that_notice_at_once_a_few_speak() -> None:
+def test_of_ten_nodes_that_notice_at_once_a_few_announce_it() -> None:
     # A doubt takes a fifth of a second to reach the others.
     waits = [number / 10 * LATER for number in range(10)]
     said = [at for at in waits if at < min(waits) + 0.2]
     assert len(said) <= 3
 
 
-def test_anothers_doubts_count_once_in_the_time_for_doubt_and_are_forgotten_after_it() -> None:
+def test_another_nodes_doubts_count_once_in_the_time_of_suspicion_and_are_forgotten_after_it() -> (
+    None
+):
     some = doubts()
     assert some.hear(A, 1.0) == 1.0
     assert some.hear(A, 2.0) == some.hear(A, 3.0) == 1.0 + SETTINGS.suspicion

@@ -1,4 +1,4 @@
-"""What every mesh promises, whatever carries it."""
+"""Contract of every mesh, whatever carries it."""
 
 import asyncio
 import hashlib
@@ -45,7 +45,7 @@ async def read_all(pipe: Pipe) -> bytes:
 
 
 async def published(seat: Seat, frame: bytes, *others: Seat) -> None:
-    """Publish until the gossip has reached everyone: a young mesh may lose a frame."""
+    """Publish until the gossip has reached all the others: a young mesh may lose a frame."""
     async with asyncio.timeout(10):
         while not all(frame in other.frames() for other in others):
             await seat.mesh.publish(frame)
@@ -189,7 +189,7 @@ async def test_an_address_that_names_no_reachable_peer_is_unreachable(
         await first.mesh.connect(address, timeout=2)
 
 
-async def test_a_question_is_answered_with_the_askers_name_known(world: World) -> None:
+async def test_the_node_that_answers_a_question_knows_the_asker(world: World) -> None:
     first = await world.seat("first")
     second = await world.seat("second", first)
     answer = await second.mesh.ask(first.mesh.peer, b"who?", timeout=5)
@@ -314,7 +314,7 @@ async def test_a_pipe_carries_megabytes_both_ways_and_knows_its_peer(world: Worl
     assert sizes == [5 * 1024 * 1024]
 
 
-async def test_what_was_finished_arrives_though_its_writer_left_the_rest_unread(
+async def test_a_finished_answer_arrives_though_its_writer_left_the_rest_unread(
     world: World,
 ) -> None:
     async def answer_early(pipe: Pipe) -> None:

@@ -1,4 +1,4 @@
-"""Which claims of strangers are worth a dial, how many are kept, and how long a useless one is left alone."""
+"""Claims of strangers: which are worth a dial, how many are kept, and how long a useless stranger is left alone."""
 
 import random
 
@@ -32,7 +32,7 @@ def strangers(*, loopback: bool = False) -> Strangers:
     "address",
     [claim("192.0.2.7"), claim("10.1.2.3", port=65_535), claim("2001:db8::7", kind="ip6")],
 )
-def test_an_address_by_number_over_tcp_names_its_peer(address: str) -> None:
+def test_a_numeric_tcp_address_names_its_peer(address: str) -> None:
     assert claim_in(address, loopback=False) == PEER
 
 
@@ -65,11 +65,11 @@ def test_an_address_by_number_over_tcp_names_its_peer(address: str) -> None:
     ],
     ids=lambda address: address[:48],
 )
-def test_anything_else_is_not_dialled(address: str) -> None:
+def test_any_other_address_is_not_dialled(address: str) -> None:
     assert claim_in(address, loopback=False) == ""
 
 
-def test_addresses_of_this_machine_are_for_nodes_that_have_no_others() -> None:
+def test_loopback_addresses_count_only_for_nodes_that_have_no_others() -> None:
     assert claim_in(claim("127.0.0.1"), loopback=True) == PEER
     assert claim_in(claim("127.0.0.1"), loopback=False) == ""
     assert only_loopback(("/ip4/127.0.0.1/tcp/0", "/ip6/::1/tcp/0"))
@@ -87,7 +87,7 @@ def test_each_source_replaces_its_own_claims_only() -> None:
     assert made.origin(PEER) is None
 
 
-def test_whoever_claims_the_most_does_not_keep_the_others_out() -> None:
+def test_a_flood_of_claims_does_not_keep_the_others_out() -> None:
     made = strangers()
     flood = [claim("192.0.2.7", peer=identity(f"made up {n}").peer) for n in range(200)]
     kept = 0

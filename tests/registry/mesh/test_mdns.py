@@ -1,4 +1,4 @@
-"""Nodes of one network find each other by multicast, whatever else is said there."""
+"""Multicast discovery: nodes of one network find each other, whatever else is sent there."""
 
 import asyncio
 import os
@@ -75,14 +75,14 @@ def test_a_private_mesh_has_a_name_of_its_own_that_does_not_hold_the_key() -> No
     assert key[:6] not in service_of(key)
 
 
-def test_we_speak_where_we_listen() -> None:
+def test_multicast_is_sent_from_the_hosts_that_we_listen_on() -> None:
     listened = (ADDRESS, ADDRESS, "/ip6/2001:db8::1/tcp/1/p2p/x", "/dns4/a.example/tcp/1")
     assert hosts_in(listened) == ("192.0.2.7", "2001:db8::1")
 
 
 @pytest.fixture
 def swarm_key() -> str:
-    """A key of this run's own, so that no other nodes of this machine are found."""
+    """Return a key of this run alone, so that no other nodes of this machine are found."""
     return secrets.token_hex(32)
 
 
@@ -107,7 +107,7 @@ async def seat(swarm_key: str) -> AsyncIterator[Seating]:
         await each.mesh.stop()
 
 
-async def test_two_nodes_that_know_nobody_find_each_other(seat: Seating) -> None:
+async def test_two_nodes_that_know_no_others_find_each_other(seat: Seating) -> None:
     first, second = await seat("first"), await seat("second")
     await until(lambda: bool(first.peers() and second.peers()))
     origins = {c.origin for s in (first, second) for c in s.mesh.connections()}

@@ -1,4 +1,4 @@
-"""How bytes wait for a slow reader."""
+"""Queue of bytes that wait for a slow reader."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ async def test_a_full_queue_makes_its_writer_wait_for_the_reader() -> None:
         assert await queue.read() == b"more"
 
 
-async def test_what_was_ended_is_read_to_its_end_even_when_cut_later() -> None:
+async def test_a_queue_that_was_ended_is_read_to_its_end_even_when_cut_later() -> None:
     queue = ByteQueue(4)
     await queue.write(b"last")
     queue.end()
@@ -28,7 +28,7 @@ async def test_what_was_ended_is_read_to_its_end_even_when_cut_later() -> None:
     assert await queue.read() == b""
 
 
-async def test_what_was_cut_before_its_end_is_lost() -> None:
+async def test_bytes_of_a_queue_that_was_cut_before_its_end_are_lost() -> None:
     queue = ByteQueue(4)
     await queue.write(b"lost")
     queue.cut()

@@ -71,10 +71,10 @@ class Seat:
 
 
 class World:
-    """Seats nodes, and ends them with the test."""
+    """A world that seats nodes, and ends them with the test."""
 
     knows: Knows = staticmethod(nobody)
-    """Of whom each node holds a record."""
+    """Says of which peers each node holds a record."""
 
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
         self._tasks = tasks
@@ -130,14 +130,14 @@ class LibP2PWorld(World):
 
 
 def inside(seat: Seat) -> tuple[Any, Any]:
-    """Reach the libp2p host of a node, and the thread to use it in."""
+    """Return the libp2p host of a node, and the thread to use it in."""
     assert isinstance(seat.mesh, LibP2PMesh)
     place: Any = seat.mesh._place
     return place._host, seat.mesh._thread
 
 
 def settings(**changes: Any) -> MeshSettings:
-    """Settings for nodes of one machine, quick to dial again."""
+    """Return settings for nodes of one machine, quick to dial again."""
     return MeshSettings(
         **{"listen": ("/ip4/127.0.0.1/tcp/0",), "redial": 0.2, "ping": 3, **changes}
     )

@@ -1,4 +1,4 @@
-"""Writes batch after batch into the SQLite file that is named, and says each number once it is durable."""
+"""Program that writes batch after batch into the named SQLite file, and prints each number once it is durable."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Lets the disk fill up under a SQLite store, and makes room again: a limit on file sizes stands in for the disk."""
+"""Program that fills the disk under a SQLite store, then makes room again: a limit on file sizes stands in for the disk."""
 
 import asyncio
 import resource

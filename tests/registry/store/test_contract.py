@@ -1,4 +1,4 @@
-"""What every store promises, over every store that exists."""
+"""Contract of every store, tested on every store that exists."""
 
 import asyncio
 from itertools import count
@@ -52,7 +52,7 @@ async def test_a_new_store_is_empty_in_every_space(store: Store) -> None:
         assert dict(await store.read(space)) == {}
 
 
-async def test_what_was_written_is_read_in_its_own_space_only(store: Store) -> None:
+async def test_a_value_is_read_in_its_own_space_only(store: Store) -> None:
     await store.write(*(Put(space, "key", space.encode()) for space in Space))
     for space in Space:
         assert dict(await store.read(space)) == {"key": space.encode()}
@@ -116,7 +116,7 @@ async def test_the_largest_value_and_the_longest_key_fit(store: Store) -> None:
     ],
     ids=["value too long", "key too long", "empty key", "delete of an empty key"],
 )
-async def test_what_is_over_a_limit_is_refused_with_its_whole_batch(
+async def test_a_change_over_a_limit_is_refused_with_its_whole_batch(
     store: Store, refused: Change
 ) -> None:
     with pytest.raises(LimitReached):
@@ -154,7 +154,7 @@ async def test_a_reader_never_sees_half_a_batch(store: Store) -> None:
     assert all(len(values) <= 1 for values in seen)
 
 
-async def test_what_was_read_does_not_change_when_the_store_does(store: Store) -> None:
+async def test_values_that_were_read_do_not_change_when_the_store_does(store: Store) -> None:
     await store.write(Put(Space.SELF, "epoch", b"1"))
     before = await store.read(Space.SELF)
     await store.write(Put(Space.SELF, "epoch", b"2"))

@@ -1,4 +1,4 @@
-"""Which store a setting means, and that a store's library is loaded only when it is asked for."""
+"""Choice of the store by a setting, and loading of a store's library only when that store is asked for."""
 
 import subprocess
 import sys
@@ -50,7 +50,9 @@ def test_the_word_before_the_colon_chooses_the_store(url: str, kind: type, tmp_p
         "../memory",
     ],
 )
-def test_an_unknown_store_is_refused_with_the_ones_there_are(url: str, tmp_path: Path) -> None:
+def test_an_unknown_store_is_refused_with_the_names_of_the_known_ones(
+    url: str, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match=r"use `?(memory|sqlite)") as refused:
         open_store(url, data_dir=tmp_path, node=ALICE)
     assert "me:secret" not in str(refused.value)
@@ -65,7 +67,7 @@ def test_a_node_without_a_shared_store_never_loads_its_library() -> None:
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=30, check=True)
 
 
-def test_without_the_library_of_postgresql_a_sentence_says_what_to_install() -> None:
+def test_without_the_library_of_postgresql_the_error_says_what_to_install() -> None:
     script = (
         "import sys; from pathlib import Path; from registry.store import open_store;"
         "sys.modules['psycopg'] = None;"

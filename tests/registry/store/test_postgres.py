@@ -1,4 +1,4 @@
-"""What PostgreSQL adds to the contract: tables for the site, bounded calls, exact counters, and a password that nobody reads."""
+"""PostgreSQL beyond the contract: tables for the site, bounded calls, exact counters, and a password that is never shown."""
 
 import asyncio
 import logging
@@ -81,7 +81,7 @@ async def test_a_newer_layout_is_refused_and_left_alone(
     assert postgres.rows("SELECT value FROM modelvine.entry") == [(b"1",)]
 
 
-def test_it_works_on_the_loop_of_a_node(postgres: PostgresServer) -> None:
+def test_the_store_works_on_the_event_loop_of_a_node(postgres: PostgresServer) -> None:
     async def play() -> dict[str, bytes]:
         store = PostgresStore(postgres.url, node=ALICE)
         await store.write(EPOCH)
@@ -130,7 +130,7 @@ async def _say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
         b"",
     ],
 )
-async def test_something_that_is_no_postgresql_is_an_error_and_nothing_else(
+async def test_a_server_that_is_no_postgresql_makes_the_store_unavailable(
     opened: Opening, answer: bytes
 ) -> None:
     async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -172,14 +172,14 @@ async def test_a_frozen_server_costs_one_timeout_for_all_and_is_used_again_when_
     assert (await store.read(Space.SELF))["epoch"] == b"3"
 
 
-async def test_what_was_given_up_never_comes_after_what_was_written_later(
+async def test_a_write_that_was_given_up_never_lands_after_a_later_one(
     postgres: PostgresServer, opened: Opening
 ) -> None:
     store = opened(postgres.url, timeout=0.3)
     await store.write(EPOCH)
     assert isinstance(store, PostgresStore)
     process = (await store._database._opened()).info.backend_pid
-    # The server's process for this connection stands still, with the write before it; the others run.
+    # The server's process for this connection is stopped with the write still before it; its other processes run.
     os.kill(process, signal.SIGSTOP)
     try:
         for number in (b"2", b"3"):
@@ -192,7 +192,7 @@ async def test_what_was_given_up_never_comes_after_what_was_written_later(
     assert dict(await store.read(Space.SELF)) == {"epoch": b"4"}
 
 
-async def test_what_waits_for_somebody_elses_lock_ends_in_time_and_is_not_done_later(
+async def test_a_write_that_waits_for_anothers_lock_ends_in_time_and_is_not_done_later(
     postgres: PostgresServer, opened: Opening
 ) -> None:
     store = opened(postgres.url, timeout=0.3)
@@ -289,7 +289,7 @@ async def test_nodes_that_write_the_same_rows_in_other_orders_do_not_wait_for_ea
     await asyncio.gather(write(alice, keys), write(bob, keys[::-1]))
 
 
-async def test_values_that_we_could_not_have_written_are_left_out(
+async def test_values_that_a_node_could_not_have_written_are_left_out(
     postgres: PostgresServer, store: Store
 ) -> None:
     await store.write(Put(Space.RECORDS, "ours", b"frame"))
@@ -351,13 +351,13 @@ async def test_tables_of_another_shape_are_an_error(
 
 @pytest.fixture
 def stranger(postgres: PostgresServer) -> Iterator[str]:
-    """The URL of a user who may log in and nothing else."""
+    """Give the URL of a user who may log in and nothing else."""
     postgres.rows("CREATE ROLE stranger LOGIN PASSWORD 'strange-word'")
     yield postgres.url.replace(f"us:{PASSWORD}", "stranger:strange-word")
     postgres.rows("DROP SCHEMA IF EXISTS modelvine CASCADE; DROP ROLE stranger")
 
 
-async def test_a_user_without_rights_is_told_what_helps_and_it_does(
+async def test_the_error_for_a_user_without_rights_says_what_helps_and_it_does(
     postgres: PostgresServer, opened: Opening, stranger: str
 ) -> None:
     store = opened(stranger)
@@ -408,7 +408,7 @@ async def _complaint(store: Store) -> str:
 
 
 async def _quote(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Ask for the password in plain words, and repeat what comes in an error."""
+    """Ask for the password in plain text, and repeat what comes in an error."""
     await reader.read(4096)
     writer.write(b"N")
     await reader.read(4096)
@@ -421,7 +421,7 @@ async def _quote(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.close()
 
 
-async def test_of_several_hosts_one_that_says_nothing_does_not_stand_in_the_way(
+async def test_of_several_hosts_a_silent_one_does_not_block_the_others(
     postgres: PostgresServer, opened: Opening
 ) -> None:
     silent = await asyncio.start_server(_say_nothing, "127.0.0.1", 0)
@@ -437,7 +437,7 @@ async def test_of_several_hosts_one_that_says_nothing_does_not_stand_in_the_way(
         await store.close()
 
 
-async def test_a_host_that_does_not_exist_is_said_to_be_none(opened: Opening) -> None:
+async def test_a_host_that_does_not_exist_is_reported_as_such(opened: Opening) -> None:
     store = opened("postgresql://us:hush@nowhere.invalid/db", timeout=10)
     with pytest.raises(StoreUnavailable, match=r"at nowhere\.invalid:5432/db: no such host"):
         await store.read(Space.SELF)
@@ -464,7 +464,7 @@ def test_a_wrong_url_is_explained_without_its_password(opened: Opening, url: str
     assert PASSWORD not in "".join(traceback.format_exception(refused.value))
 
 
-async def test_counters_are_summed_over_the_site_and_times_never_lie_behind_now(
+async def test_counters_are_summed_over_the_site_and_due_times_never_lie_in_the_past(
     postgres: PostgresServer, opened: Opening, counting: PostgresStore
 ) -> None:
     alice, bob = counting, opened(postgres.url, node=BOB)
@@ -482,7 +482,7 @@ async def test_counters_are_summed_over_the_site_and_times_never_lie_behind_now(
     assert await alice.count([]) == []
 
 
-async def test_counters_are_exact_however_many_count_at_once(
+async def test_counters_are_exact_however_many_nodes_count_at_once(
     postgres: PostgresServer, opened: Opening
 ) -> None:
     stores = [opened(postgres.url, node=f"node-{number}", timeout=30) for number in range(8)]
@@ -500,7 +500,7 @@ async def test_counters_are_exact_however_many_count_at_once(
     assert set(await stores[0].count([Count(name, 0, ttl=60) for name in names])) == {200.0}
 
 
-async def test_a_counter_that_is_not_touched_is_forgotten_and_looking_keeps_none(
+async def test_a_counter_that_is_not_touched_is_forgotten_and_reading_creates_none(
     postgres: PostgresServer, counting: PostgresStore
 ) -> None:
     await counting.count([Count("short", 5, ttl=60), Count("looked", 0, ttl=60)])
@@ -510,7 +510,7 @@ async def test_a_counter_that_is_not_touched_is_forgotten_and_looking_keeps_none
     assert [*await counting.count([Count("short", 2, ttl=60)])] == [2]
 
 
-async def test_counters_that_are_forgotten_are_removed_a_bounded_number_at_a_time(
+async def test_expired_counters_are_removed_a_bounded_number_at_a_time(
     postgres: PostgresServer, counting: PostgresStore
 ) -> None:
     await counting.count([Count("kept", 1, ttl=60)])
@@ -526,7 +526,7 @@ async def test_counters_that_are_forgotten_are_removed_a_bounded_number_at_a_tim
 
 
 @pytest.mark.parametrize("odd", ["NaN", "Infinity", "-Infinity", "1e300"])
-async def test_what_somebody_else_wrote_as_a_counter_counts_as_nothing(
+async def test_a_counter_value_that_a_node_cannot_have_written_counts_as_nothing(
     postgres: PostgresServer, counting: PostgresStore, odd: str
 ) -> None:
     await counting.count([Count("odd", 1, ttl=60)])

@@ -1,4 +1,4 @@
-"""What Redis adds to the contract: one hash for the site, bounded calls, and a password that nobody reads."""
+"""Redis beyond the contract: one hash for the site, bounded calls, and a password that is never shown."""
 
 import asyncio
 import logging
@@ -110,7 +110,7 @@ async def _say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
         b"",
     ],
 )
-async def test_something_that_is_no_redis_is_an_error_and_nothing_else(
+async def test_a_server_that_is_no_redis_makes_the_store_unavailable(
     opened: Opening, answer: bytes
 ) -> None:
     async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -209,7 +209,7 @@ async def test_a_full_server_refuses_a_batch_whole_and_takes_the_next_when_there
     assert dict(await store.read(Space.SELF)) == {"epoch": b"3"}
 
 
-async def test_values_that_we_could_not_have_written_are_left_out(
+async def test_values_that_a_node_could_not_have_written_are_left_out(
     redis: RedisServer, store: Store
 ) -> None:
     await store.write(Put(Space.RECORDS, "ours", b"frame"))
@@ -230,7 +230,7 @@ async def test_a_space_with_too_many_values_is_not_read_at_all(
         await store.read(Space.RECORDS)
 
 
-async def test_a_name_of_ours_that_holds_something_else_is_an_error(
+async def test_a_key_of_ours_that_holds_another_type_is_an_error(
     redis: RedisServer, store: Store
 ) -> None:
     redis.command("SET", "modelvine:records", "somebody's")
@@ -299,7 +299,7 @@ def test_a_wrong_url_is_explained_without_its_password(opened: Opening, url: str
     assert PASSWORD not in "".join(traceback.format_exception(refused.value))
 
 
-async def test_counters_are_summed_over_the_site_and_times_never_lie_behind_now(
+async def test_counters_are_summed_over_the_site_and_due_times_never_lie_in_the_past(
     redis: RedisServer, opened: Opening
 ) -> None:
     alice, bob = opened(redis.url, node=ALICE), opened(redis.url, node=BOB)
@@ -318,7 +318,7 @@ async def test_counters_are_summed_over_the_site_and_times_never_lie_behind_now(
     assert await alice.count([]) == []
 
 
-async def test_a_counter_that_is_not_touched_is_forgotten_and_looking_keeps_none(
+async def test_a_counter_that_is_not_touched_expires_and_reading_creates_none(
     redis: RedisServer, opened: Opening
 ) -> None:
     store = opened(redis.url)
@@ -328,7 +328,7 @@ async def test_a_counter_that_is_not_touched_is_forgotten_and_looking_keeps_none
     assert int(redis.command("PTTL", "modelvine:count:short")[1:]) > 50_000
 
 
-async def test_what_somebody_else_wrote_as_a_counter_counts_as_nothing(
+async def test_a_counter_that_holds_text_counts_as_nothing_and_one_of_another_type_is_an_error(
     redis: RedisServer, opened: Opening
 ) -> None:
     store = opened(redis.url)

@@ -1,4 +1,4 @@
-"""What SQLite adds to the contract: one private file that survives what happens to a process and to a disk."""
+"""SQLite beyond the contract: one private file that survives what happens to a process and to a disk."""
 
 # ruff: noqa: ASYNC240 - small files of a test's own, where nothing else waits for the loop
 
@@ -36,7 +36,7 @@ def store(opened: Opening) -> Store:
 
 
 async def reopened(path: Path) -> dict[str, bytes]:
-    """Read SELF with a store of its own, as after a restart."""
+    """Read SELF with a new store, as after a restart."""
     store = SqliteStore(path)
     try:
         return dict(await store.read(Space.SELF))
@@ -60,7 +60,9 @@ async def test_an_absolute_path_is_taken_as_it_is(opened: Opening, tmp_path: Pat
     assert await reopened(tmp_path / "x" / "y.db") == {"epoch": b"7"}
 
 
-async def test_nobody_else_may_read_the_files_or_their_folder(store: Store, path: Path) -> None:
+async def test_only_their_owner_may_read_the_files_and_their_folder(
+    store: Store, path: Path
+) -> None:
     await store.write(Put(Space.SELF, "epoch", b"1"))
     files = list(path.parent.iterdir())
     assert {file.name for file in files} == {f"{path.name}{end}" for end in ("", "-wal", "-shm")}
@@ -68,7 +70,9 @@ async def test_nobody_else_may_read_the_files_or_their_folder(store: Store, path
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-async def test_a_file_that_others_could_read_is_closed_to_them(store: Store, path: Path) -> None:
+async def test_a_file_that_other_users_could_read_is_closed_to_them(
+    store: Store, path: Path
+) -> None:
     await store.write(Put(Space.SELF, "epoch", b"1"))
     await store.close()
     path.chmod(0o644)
@@ -148,7 +152,9 @@ async def test_damage_inside_is_found_at_the_start_and_healed_by_moving_the_file
     await again.close()
 
 
-async def test_values_that_we_could_not_have_written_are_left_out(store: Store, path: Path) -> None:
+async def test_values_that_a_node_could_not_have_written_are_left_out(
+    store: Store, path: Path
+) -> None:
     await store.write(Put(Space.SELF, "epoch", b"1"))
     with closing(sqlite3.connect(path)) as other, other:
         insert = "INSERT INTO entry VALUES ('self', ?, ?)"
@@ -243,7 +249,7 @@ async def test_a_full_disk_refuses_a_batch_whole_and_takes_the_next_when_there_i
     assert output.decode() == "3 1 ['later']\n"
 
 
-def test_what_was_acknowledged_survives_kill_9_and_no_batch_is_half_there(path: Path) -> None:
+def test_an_acknowledged_write_survives_kill_9_and_no_batch_is_half_written(path: Path) -> None:
     chance = random.Random(2)
     acknowledged = 0
     for _ in range(10):
@@ -256,7 +262,7 @@ def test_what_was_acknowledged_survives_kill_9_and_no_batch_is_half_there(path: 
             for _ in range(chance.randrange(1, 60)):
                 acknowledged = int(process.stdout.readline())
             process.kill()
-            # What it said between our last look and its death counts as well.
+            # What it acknowledged between the last line read and its death counts as well.
             for line in process.stdout.read().splitlines(keepends=True):
                 acknowledged = int(line) if line.endswith(b"\n") else acknowledged
         held, markers = asyncio.run(_state(path))

@@ -1,4 +1,4 @@
-"""Questions over streams that stand: which are kept, which are closed, and what a peer may hold of them."""
+"""Questions over standing streams: which streams are kept, which are closed, and how many a peer may hold."""
 
 import asyncio
 import struct
@@ -31,7 +31,7 @@ async def world() -> AsyncIterator[LibP2PWorld]:
 
 
 def streams(seat: Seat) -> list[Any]:
-    """List the streams for questions that a node has, whoever opened them."""
+    """List the streams for questions that a node has, whichever side opened them."""
     host, _ = inside(seat)
     every = [s for conn in host.get_network().get_connections() for s in conn.get_streams()]
     return [stream for stream in every if stream.get_protocol() == ASK]
@@ -157,7 +157,7 @@ async def test_an_answerer_keeps_a_few_idle_streams_of_a_peer_and_closes_the_oth
     assert refused == [False] * STANDING_PER_PEER + [True] * 2
 
 
-async def test_whoever_opens_streams_and_asks_nothing_is_refused_more_and_hinders_nobody(
+async def test_a_peer_that_opens_streams_and_asks_nothing_is_refused_more_and_hinders_no_other(
     world: LibP2PWorld,
 ) -> None:
     first = await world.seat("first")

@@ -1,4 +1,4 @@
-"""Laws of dialling back: the asker's own address alone is dialled, and only its key opens."""
+"""Dialling back (AutoNAT): only the asker's own address is dialled, and only a node with its key counts."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ async def world() -> AsyncIterator[LibP2PWorld]:
 
 
 class Listener:
-    """Somebody else's port, which counts who knocks."""
+    """Port of another program, which counts the connections to it."""
 
     def __init__(self) -> None:
         self.knocks = 0
@@ -64,7 +64,7 @@ def port_of(seat: Seat) -> int:
     return int(seat.mesh.addresses()[0].split("/")[4])
 
 
-async def test_a_node_that_can_be_dialled_hears_so(world: LibP2PWorld) -> None:
+async def test_a_node_that_can_be_dialled_is_told_so(world: LibP2PWorld) -> None:
     other = await world.seat("other")
     asker = await world.seat("asker", other)
     assert await verdict(asker, other, f"/ip4/127.0.0.1/tcp/{port_of(asker)}") == Message.OK
@@ -81,7 +81,9 @@ async def test_another_service_at_that_port_does_not_count(world: LibP2PWorld) -
     assert await verdict(asker, other, claim) == Message.E_DIAL_ERROR
 
 
-async def test_nobody_has_us_knock_at_an_address_that_is_not_its_own(world: LibP2PWorld) -> None:
+async def test_an_asker_cannot_have_us_dial_an_address_that_is_not_its_own(
+    world: LibP2PWorld,
+) -> None:
     other = await world.seat("other")
     asker = await world.seat("asker", other)
     async with Listener() as listener:
@@ -91,7 +93,7 @@ async def test_nobody_has_us_knock_at_an_address_that_is_not_its_own(world: LibP
         assert listener.knocks <= 1
 
 
-async def test_whoever_asks_all_the_time_is_refused(world: LibP2PWorld) -> None:
+async def test_a_peer_that_asks_all_the_time_is_refused(world: LibP2PWorld) -> None:
     other = await world.seat("other")
     asker = await world.seat("asker", other)
     claim = f"/ip4/127.0.0.1/tcp/{port_of(asker)}"
@@ -99,7 +101,9 @@ async def test_whoever_asks_all_the_time_is_refused(world: LibP2PWorld) -> None:
     assert found == [Message.OK, Message.OK, Message.E_DIAL_REFUSED, Message.E_DIAL_REFUSED]
 
 
-async def test_in_a_private_swarm_the_key_is_needed_for_it_and_suffices(world: LibP2PWorld) -> None:
+async def test_in_a_private_swarm_the_swarm_key_suffices_to_be_dialled_back(
+    world: LibP2PWorld,
+) -> None:
     world.swarm_key = "ab" * 32
     other = await world.seat("other")
     asker = await world.seat("asker", other)

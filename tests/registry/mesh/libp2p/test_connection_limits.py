@@ -1,4 +1,4 @@
-"""Who else may connect: bounds on all, on each address, and on how often an address comes again."""
+"""Limits of inbound connections: in all, for each address, and on how often an address comes again."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from tests.registry.mesh.worlds import LibP2PWorld, Seat, until
 __all__ = ["world"]
 
 
-def test_one_address_holds_so_many_connections_and_others_are_let_in() -> None:
+def test_one_address_holds_a_bounded_number_of_connections_and_others_are_let_in() -> None:
     callers = Callers(most=100, per_address=3)
     assert [bool(callers.enter("a", 0.0)) for _ in range(4)] == [False, False, False, True]
     assert not callers.enter("b", 0.0)
@@ -18,13 +18,13 @@ def test_one_address_holds_so_many_connections_and_others_are_let_in() -> None:
     assert not callers.enter("a", 0.0)
 
 
-def test_all_addresses_together_hold_so_many() -> None:
+def test_all_addresses_together_hold_a_bounded_number_of_connections() -> None:
     callers = Callers(most=5, per_address=3)
     refused = [callers.enter(f"address {n}", 0.0) for n in range(6)]
     assert [bool(why) for why in refused] == [False] * 5 + [True]
 
 
-def test_an_address_that_comes_and_goes_waits_in_the_end() -> None:
+def test_an_address_that_comes_and_goes_too_often_has_to_wait() -> None:
     callers = Callers(most=100, per_address=3)
     for _ in range(6):
         assert not callers.enter("a", 0.0)
@@ -41,7 +41,7 @@ async def try_to_connect(guest: Seat, host: Seat) -> bool:
     return True
 
 
-async def test_a_node_refuses_what_one_address_holds_too_many_of_and_counts_it(
+async def test_a_node_refuses_connections_beyond_the_limit_of_one_address_and_counts_them(
     world: LibP2PWorld,
 ) -> None:
     host = await world.seat("host", max_connections_per_address=2)
@@ -69,20 +69,20 @@ async def test_a_node_holds_no_more_connections_than_it_is_told_to(
     assert len(host.peers()) == 3
 
 
-async def test_the_idle_make_room_for_a_newcomer(world: LibP2PWorld) -> None:
+async def test_idle_peers_make_room_for_a_newcomer(world: LibP2PWorld) -> None:
     host = await world.seat("host", max_connections=2)
     guests = [await world.seat(f"guest {n}") for n in range(3)]
     first, second, late = guests
     assert await try_to_connect(first, host)
     assert await try_to_connect(second, host)
-    # Nobody's record is known here: whoever came first gives way, once it had its time.
+    # No peer's record is known here: the one that came first gives way once it has had its time.
     while late.mesh.peer not in host.peers() or len(host.peers()) > 2:
         await try_to_connect(late, host)
         await asyncio.sleep(0.3)
     assert first.mesh.peer not in host.peers()
 
 
-async def test_a_handshake_that_fails_is_counted_and_a_look_at_the_port_is_not(
+async def test_a_handshake_that_fails_is_counted_and_a_bare_connection_to_the_port_is_not(
     world: LibP2PWorld,
 ) -> None:
     world.swarm_key = "1" * 64

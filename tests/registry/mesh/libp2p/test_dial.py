@@ -1,4 +1,4 @@
-"""Why a bootstrap address does not answer is told, as far as it can be known: real sockets, and one failure each."""
+"""Reasons why a bootstrap address does not answer, as far as they can be known: real sockets, one failure each."""
 
 import asyncio
 import socket
@@ -28,7 +28,7 @@ NO_NODE = "it listens, but does not answer as a node: "
 
 @pytest.fixture
 async def reason() -> AsyncIterator[Callable[..., Awaitable[str]]]:
-    """Ask why a node whose only bootstrap address this is does not join."""
+    """Return a function that tells why a node with this one bootstrap address does not join."""
     begun: list[LibP2PMesh] = []
 
     async def why(address: str, *, key: str | None = None, patience: float = 1) -> str:
@@ -55,13 +55,15 @@ def at(port: int) -> str:
     return f"/ip4/127.0.0.1/tcp/{port}/p2p/{STRANGER}"
 
 
-async def test_nobody_listens(reason: Callable[..., Awaitable[str]]) -> None:
+async def test_a_port_without_a_listener_refuses_the_connection(
+    reason: Callable[..., Awaitable[str]],
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     assert await reason(at(port)) == "connection refused"
 
 
-async def test_nothing_comes_back_and_is_not_waited_for_as_long_as_a_handshake(
+async def test_a_host_that_sends_nothing_back_times_out_sooner_than_a_handshake(
     reason: Callable[..., Awaitable[str]],
 ) -> None:
     await _nothing_comes_back(reason, patience=1)
@@ -82,11 +84,15 @@ async def _nothing_comes_back(reason: Callable[..., Awaitable[str]], *, patience
             one.close()
 
 
-async def test_a_name_leads_nowhere(reason: Callable[..., Awaitable[str]]) -> None:
+async def test_a_name_that_does_not_resolve_is_reported(
+    reason: Callable[..., Awaitable[str]],
+) -> None:
     assert await reason(f"/dns4/vine.invalid/tcp/1/p2p/{STRANGER}") == "the name does not resolve"
 
 
-async def test_another_node_answers(reason: Callable[..., Awaitable[str]]) -> None:
+async def test_another_node_at_the_address_is_reported(
+    reason: Callable[..., Awaitable[str]],
+) -> None:
     other = await listening()
     place = other.addresses()[0].rpartition("/p2p/")[0]
     try:
@@ -104,7 +110,7 @@ async def test_another_node_answers(reason: Callable[..., Awaitable[str]]) -> No
         (ONE_KEY, None, "it has a swarm key, which this node lacks, or it is no node"),
     ],
 )
-async def test_a_swarm_key_does_not_fit(
+async def test_a_swarm_key_that_does_not_fit_is_reported(
     reason: Callable[..., Awaitable[str]], theirs: str | None, ours: str | None, told: str
 ) -> None:
     other = await listening(theirs)
@@ -115,7 +121,9 @@ async def test_a_swarm_key_does_not_fit(
 
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
-async def test_what_listens_is_no_node(reason: Callable[..., Awaitable[str]], said: bytes) -> None:
+async def test_a_listener_that_is_no_node_is_reported(
+    reason: Callable[..., Awaitable[str]], said: bytes
+) -> None:
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(said)
         writer.close()
@@ -125,7 +133,9 @@ async def test_what_listens_is_no_node(reason: Callable[..., Awaitable[str]], sa
         assert (await reason(at(port))).startswith(NO_NODE)
 
 
-async def test_what_listens_says_nothing(reason: Callable[..., Awaitable[str]]) -> None:
+async def test_a_listener_that_says_nothing_is_reported_after_the_whole_patience(
+    reason: Callable[..., Awaitable[str]],
+) -> None:
     patience, began = SILENT + 0.5, time.monotonic()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         told = await reason(at(silent.getsockname()[1]), patience=patience)
@@ -133,7 +143,7 @@ async def test_what_listens_says_nothing(reason: Callable[..., Awaitable[str]]) 
     assert time.monotonic() - began >= patience
 
 
-async def test_the_node_itself_answers() -> None:
+async def test_an_address_at_which_the_node_itself_answers_is_reported() -> None:
     mesh = LibP2PMesh(identity("lonely"), settings())
     await mesh.start(echo, return_everything)
     try:
@@ -145,7 +155,7 @@ async def test_the_node_itself_answers() -> None:
         await mesh.stop()
 
 
-async def test_what_failed_is_forgotten_once_it_answers_or_is_not_wanted() -> None:
+async def test_a_failed_address_is_forgotten_once_it_answers_or_is_no_longer_wanted() -> None:
     async with world_of(LibP2PWorld) as world:
         first = await world.seat("first")
         address = first.mesh.addresses()[0]
@@ -164,7 +174,7 @@ async def test_what_failed_is_forgotten_once_it_answers_or_is_not_wanted() -> No
             await again.stop()
 
 
-async def test_who_asks_for_a_connection_is_told_why_there_is_none() -> None:
+async def test_a_failed_connect_says_why_there_is_no_connection() -> None:
     async with world_of(LibP2PWorld) as world:
         seat = await world.seat("asker")
         with pytest.raises(PeerUnreachable, match=r"cannot be dialled: connection refused$"):
@@ -182,7 +192,7 @@ async def test_who_asks_for_a_connection_is_told_why_there_is_none() -> None:
                 await seat.mesh.connect(junk, timeout=5)
 
 
-async def test_a_rendezvous_point_that_does_not_answer_is_told(
+async def test_a_rendezvous_point_that_does_not_answer_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     mesh = LibP2PMesh(identity("visitor"), settings(rendezvous=(at(1), at(2))))

@@ -1,4 +1,4 @@
-"""Whom a node dials, and when it tries again."""
+"""Dial plan of a node: which peers it dials, and when it tries again."""
 
 import random
 from itertools import pairwise
@@ -77,7 +77,7 @@ def test_a_lost_peer_is_looked_for_though_there_are_enough_and_given_up_in_the_e
     times = times_dialled(made, "a", until=7200.0)
     assert GIVEN_UP - RAREST < times[-1] < GIVEN_UP + 1.25 * RAREST
     assert len(times) < 16
-    # A cut of a minute is found to have healed soon after it has.
+    # A cut of a minute is noticed soon after it has healed.
     assert any(60 < at < 100 for at in times)
 
 
@@ -92,7 +92,7 @@ def test_where_one_missed_peer_is_back_the_others_are_tried_at_once() -> None:
     assert peers(made.due((*ENOUGH, PeerId("a")), 20.0)) == {"b"}
 
 
-def test_nobody_is_missed_whose_only_way_leads_through_a_relay() -> None:
+def test_a_lost_peer_whose_only_way_leads_through_a_relay_is_not_looked_for() -> None:
     made = dialer()
     made.aim([], ["/ip4/192.0.2.1/tcp/1/p2p/relay/p2p-circuit/p2p/a"])
     made.lost(PeerId("a"), 0.0)
@@ -100,7 +100,7 @@ def test_nobody_is_missed_whose_only_way_leads_through_a_relay() -> None:
     assert peers(made.due((), 60.0)) == {"a"}
 
 
-def test_whoever_lacks_peers_tries_those_that_failed_sooner() -> None:
+def test_a_node_that_lacks_peers_retries_failed_ones_sooner() -> None:
     made = dialer(bootstrap=("a",))
     for _ in range(12):
         made.failed(PeerId("a"), 0.0)
@@ -108,7 +108,7 @@ def test_whoever_lacks_peers_tries_those_that_failed_sooner() -> None:
     assert peers(made.due((), 20.0)) == {"a"}
 
 
-def test_others_are_dialled_up_to_the_degree() -> None:
+def test_other_peers_are_dialled_up_to_the_degree() -> None:
     made = dialer(degree=3)
     made.aim((), [f"/dns4/host-{name}/tcp/1/p2p/{name}" for name in "abcd"])
     assert len(made.due((), 0.0)) == 3
@@ -116,7 +116,7 @@ def test_others_are_dialled_up_to_the_degree() -> None:
     assert made.due((PeerId("x"), PeerId("y"), PeerId("z")), 0.0) == []
 
 
-def test_we_and_those_who_are_connected_are_not_dialled() -> None:
+def test_the_node_itself_and_connected_peers_are_not_dialled() -> None:
     made = dialer(bootstrap=("own", "a"), kept=("own", "b"), degree=9)
     assert peers(made.due((PeerId("a"),), 0.0)) == {"b"}
 
@@ -148,7 +148,7 @@ def test_a_failed_peer_waits_longer_each_time_up_to_ten_times_the_first() -> Non
 
 
 def pauses_of(made: Dialer, *, connected: tuple[PeerId, ...], until: float) -> dict[float, float]:
-    """Let every dial fail; return after how long an absence which pause began."""
+    """Let every dial fail; return the pause after each dial, by the time of the dial."""
     times, now = [], 0.0
     while now < until:
         for target in made.due(connected, now):
@@ -158,7 +158,7 @@ def pauses_of(made: Dialer, *, connected: tuple[PeerId, ...], until: float) -> d
     return {sooner: later - sooner for sooner, later in pairwise(times)}
 
 
-def test_whoever_lacks_peers_dials_a_lost_one_each_second_for_a_minute_and_then_more_rarely() -> (
+def test_a_node_without_peers_dials_a_lost_one_each_second_for_a_minute_and_then_more_rarely() -> (
     None
 ):
     for bootstrap in (True, False):
@@ -170,12 +170,12 @@ def test_whoever_lacks_peers_dials_a_lost_one_each_second_for_a_minute_and_then_
         assert all(9.9 < pause < 12.8 for at, pause in pauses.items() if at > 10 * PATIENCE)
 
 
-def test_a_bootstrap_peer_that_never_answered_is_dialled_as_often_by_whoever_lacks_peers() -> None:
+def test_a_node_without_peers_dials_a_bootstrap_peer_that_never_answered_as_often() -> None:
     pauses = pauses_of(dialer(bootstrap=("a",)), connected=(), until=60.0)
     assert all(URGENT <= pause < 1.55 for pause in pauses.values())
 
 
-def test_whoever_lacks_peers_is_no_slower_where_redial_is_long_and_quicker_where_it_is_short() -> (
+def test_a_node_without_peers_is_no_slower_where_redial_is_long_and_quicker_where_it_is_short() -> (
     None
 ):
     for redial, shortest, longest in ((3.0, 0.9, 1.5), (0.25, 0.2, 0.6)):
@@ -204,7 +204,7 @@ def test_a_lost_peer_is_dialled_again_after_the_pause_however_often_it_failed_be
     assert peers(made.due((), 101.3)) == {"a"}
 
 
-def test_a_host_at_which_nobody_was_met_is_dialled_once_a_second_whoever_is_said_to_be_there() -> (
+def test_a_host_where_no_peer_was_met_is_dialled_once_a_second_however_many_are_said_to_be_there() -> (
     None
 ):
     made = Dialer(OWN, degree=50, redial=1.0, rng=random.Random(1))
@@ -217,15 +217,15 @@ def test_a_host_at_which_nobody_was_met_is_dialled_once_a_second_whoever_is_said
     assert dials == 40
 
 
-def test_at_a_host_where_somebody_was_met_all_may_be_dialled() -> None:
+def test_at_a_host_where_a_peer_was_met_all_peers_may_be_dialled() -> None:
     made = dialer(kept=tuple("abcdef"), degree=4)
     (first,) = made.due((), 0.0)
     made.succeeded(first.peer, HOST)
     assert len(made.due((first.peer,), 0.1)) == 3
 
 
-def test_no_record_makes_its_peers_host_of_the_others_that_it_names() -> None:
-    """The first address is where the liar listens itself; the others are somebody else's, who is left alone."""
+def test_a_peer_met_at_one_host_of_its_record_does_not_count_as_met_at_the_others() -> None:
+    """The liar listens at the first address itself; the others are a third party's, which is dialled once a second at most."""
     made = Dialer(OWN, degree=4, redial=1.0, rng=random.Random(1))
     liar = PeerId("liar")
     theirs = [f"/ip4/192.0.2.7/tcp/{port}/p2p/{liar}" for port in range(1, 16)]

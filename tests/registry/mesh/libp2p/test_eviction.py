@@ -1,4 +1,4 @@
-"""Who gives way when too many have come: the idle, the crowd of one network, else the newcomer."""
+"""Eviction when too many peers have come: the idle give way, the crowd of one network, else the newcomer."""
 
 from collections.abc import Collection
 
@@ -11,7 +11,7 @@ LATER = 100.0
 
 
 def callers(*addresses: str) -> list[InboundPeer]:
-    """Return callers a, b, c … who came a second apart."""
+    """Return callers a, b, c … that came a second apart."""
     return [InboundPeer(PeerId(chr(97 + n)), address, n) for n, address in enumerate(addresses)]
 
 
@@ -27,24 +27,26 @@ def leave(
     return "".join(excess(came, now, places=places, per_address=per_address, knows=knows))
 
 
-def test_nobody_leaves_while_there_is_room() -> None:
+def test_no_peer_leaves_while_there_is_room() -> None:
     assert not leave(callers("10.0.0.1", "10.0.0.1"), places=2, per_address=2)
 
 
-def test_who_showed_no_record_leaves_first_and_the_longest_idle_before_others() -> None:
+def test_peers_that_showed_no_record_leave_first_and_the_longest_idle_of_them_before_the_rest() -> (
+    None
+):
     came = callers("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
     assert leave(came, "ac", places=3) == "b"
     assert leave(came, "ac", places=2) == "bd"
 
 
-def test_who_has_just_come_has_time_to_show_one() -> None:
+def test_a_peer_that_has_just_come_has_time_to_show_its_record() -> None:
     came = callers("10.0.0.1", "10.0.0.2", "10.0.0.3")
-    # The newcomer itself is sent away, while it is nobody else's turn.
+    # The newcomer itself is sent away while it is no other peer's turn.
     assert leave(came, "a", places=2, now=1 + NEW_SECONDS / 2) == "c"
     assert leave(came, "a", places=2, now=1 + NEW_SECONDS) == "b"
 
 
-def test_the_idle_of_the_fullest_network_and_address_leave_before_other_idle() -> None:
+def test_idle_peers_of_the_fullest_network_and_address_leave_before_other_idle_ones() -> None:
     came = callers("192.0.2.1", "10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.3")
     assert leave(came, places=4) == "c"
     assert leave(came, places=2) == "cbd"
@@ -53,7 +55,7 @@ def test_the_idle_of_the_fullest_network_and_address_leave_before_other_idle() -
 def test_a_network_that_holds_more_gives_way_to_one_that_holds_less() -> None:
     came = callers("10.0.0.1", "10.0.0.2", "10.0.0.3", "192.0.2.1")
     assert leave(came, "abcd", places=3) == "c"
-    # Whoever was sent away does not come back in its stead.
+    # A peer that was sent away does not take another's place by coming back.
     again = [*came[:2], came[3], InboundPeer(PeerId("c"), "10.0.0.3", 9.0)]
     assert leave(again, "abcd", places=3) == "c"
 
@@ -62,7 +64,7 @@ def test_where_all_are_known_and_of_one_network_the_newcomer_leaves() -> None:
     assert leave(callers("10.0.0.1", "10.0.0.2", "10.0.0.3"), "abc", places=2) == "c"
 
 
-def test_one_address_holds_no_more_than_its_share_and_its_idle_make_room() -> None:
+def test_one_address_holds_no_more_than_its_share_and_its_idle_peers_make_room() -> None:
     came = callers("10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.1")
     assert leave(came, "acd", per_address=2) == "b"
     assert leave(came, "abcd", per_address=2) == "d"

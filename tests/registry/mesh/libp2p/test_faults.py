@@ -1,4 +1,4 @@
-"""What libp2p nodes survive: liars, garbage, strangers, deaths of peers and of their own thread."""
+"""Faults that libp2p nodes survive: liars, garbage, strangers, deaths of peers and of their own thread."""
 
 import asyncio
 import os
@@ -90,7 +90,8 @@ def prefixed(message: bytes) -> bytes:
 
 def with_an_undecodable_key(liar: Seat) -> bytes:
     message = rpc_pb2.Message(
-        from_id=b"\x12\x20" + bytes(32),  # an id that does not hold its key, as of RSA keys
+        from_id=b"\x12\x20"
+        + bytes(32),  # an id that does not contain its key, as those of RSA keys
         seqno=bytes(8),
         data=b"frame",
         topicIDs=["modelvine/1"],
@@ -107,7 +108,7 @@ def with_an_undecodable_key(liar: Seat) -> bytes:
         pytest.param(lambda liar: b"\xff" * 64, id="endless length"),
     ],
 )
-async def test_a_bad_message_costs_its_sender_the_connection_and_nobody_else_anything(
+async def test_a_bad_message_costs_its_sender_the_connection_and_other_peers_nothing(
     world: LibP2PWorld, lie: Callable[[Seat], bytes], capfd: pytest.CaptureFixture[str]
 ) -> None:
     victim = await world.seat("victim")
@@ -121,7 +122,7 @@ async def test_a_bad_message_costs_its_sender_the_connection_and_nobody_else_any
     assert capfd.readouterr().err == ""
 
 
-async def test_a_message_that_nobody_can_have_signed_is_an_offence_of_whoever_hands_it_over(
+async def test_a_message_that_cannot_have_been_signed_is_an_offence_of_the_peer_that_hands_it_over(
     world: LibP2PWorld,
 ) -> None:
     victim = await world.seat("victim")
@@ -162,7 +163,9 @@ async def test_a_peer_that_left_is_pinged_by_no_task(
             await asyncio.sleep(0.05)
 
 
-async def test_a_second_connection_to_one_peer_is_told(world: LibP2PWorld) -> None:
+async def test_a_second_connection_to_one_peer_is_counted_and_is_no_second_peer(
+    world: LibP2PWorld,
+) -> None:
     one = await world.seat("one")
     other = await world.seat("other", one)
     assert [connection.wires for connection in one.mesh.connections()] == [1]
@@ -382,7 +385,7 @@ async def test_addresses_name_interfaces_or_what_is_announced() -> None:
     await announced.stop()
 
 
-async def test_an_address_in_use_is_said_at_the_start(world: LibP2PWorld) -> None:
+async def test_an_address_in_use_fails_the_start(world: LibP2PWorld) -> None:
     first = await world.seat("first")
     taken = (first.mesh.addresses()[0].partition("/p2p/")[0],)
     second = LibP2PMesh(identity("second"), settings(listen=taken))
@@ -426,7 +429,7 @@ async def process(name: str, *bootstrap: str) -> AsyncIterator[asyncio.subproces
 @pytest.mark.parametrize(
     ("fate", "within"),
     [
-        # A connection that ends says so at once; of silence, pings tell, three seconds apart.
+        # The end of a connection shows at once; silence is noticed by pings, three seconds apart.
         pytest.param(lambda victim: victim.kill(), 5.0, id="killed"),
         pytest.param(lambda victim: victim.send_signal(signal.SIGSTOP), 20.0, id="frozen"),
     ],

@@ -25,7 +25,7 @@ SEALED = 2 + len(FIRST) + 16
 
 
 class Wire(ReadWriteCloser):
-    """A socket that takes a byte at a time while it has room, and cancels whoever writes when it has taken `cut` bytes."""
+    """A socket that takes a byte at a time while it has room, and cancels the writer when it has taken `cut` bytes."""
 
     def __init__(self, scope: trio.CancelScope, cut: int, room: int) -> None:
         self.carried = bytearray()
@@ -113,7 +113,7 @@ def test_a_frame_whose_writer_is_cancelled_is_whole_and_so_is_the_next(cut: int)
 
 @pytest.mark.parametrize("cut", CUTS)
 def test_the_library_garbles_the_connection_wherever_it_is_cut(cut: int) -> None:
-    # Cut after no byte at all, the frame is sealed, and the next has a number that nobody expects.
+    # Cut after no byte at all, the frame is sealed, and the next has a number that the reader does not expect.
     with pytest.raises(NoiseInvalidMessage):
         trio.run(written, Yamux, cut)
 
@@ -132,7 +132,7 @@ def test_a_frame_that_finds_no_room_ends_its_connection() -> None:
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
-def test_whoever_waits_for_a_turn_leaves_at_once_and_its_stream_is_forgotten() -> None:
+def test_a_cancelled_wait_for_a_turn_ends_at_once_and_its_stream_is_forgotten() -> None:
     async def main() -> None:
         line = Line(GuardedYamux, room=7)
         places = line.yamux.stream_backlog_semaphore.value

@@ -1,4 +1,4 @@
-"""Streams of gossip that end without fault of their peer, which stays connected and is heard."""
+"""Gossip streams that end through no fault of their peer, which stays connected and is heard."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -63,7 +63,7 @@ async def test_a_connection_that_cannot_be_written_to_takes_no_other_of_its_peer
     await until(lambda: len(wires(victim, peer)) == 2)
 
     async def shut_one() -> None:
-        # As a write that failed leaves it until the socket is seen to be closed.
+        # A failed write leaves this state until the socket is seen to be closed.
         gossip: Any = victim.mesh
         for stream in [s for wire in wires(victim, peer) for s in wire.get_streams()]:
             if stream.get_protocol() == MESHSUB:

@@ -1,4 +1,4 @@
-"""A guard whose target is gone must stop the start, not vanish."""
+"""Guards over the library: one whose target is gone stops the start instead of vanishing."""
 
 import libp2p.pubsub.pubsub as pubsub_module
 import pytest
@@ -25,7 +25,7 @@ from tests.registry.mesh.worlds import echo, identity, return_everything, settin
         (YamuxStream, "_auto_tune_and_send_window_update"),
     ],
 )
-def test_a_guard_of_the_library_misses_its_target_loudly(
+def test_a_guard_of_the_library_whose_target_is_gone_raises(
     owner: object, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harden()

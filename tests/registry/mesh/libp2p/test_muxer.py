@@ -1,4 +1,4 @@
-"""What one connection may hold of a node: a peer beyond a bound loses its connection, and nobody else anything."""
+"""Bounds of one connection: a peer that exceeds one loses its connection, and the other peers lose nothing."""
 
 import asyncio
 import logging
@@ -54,9 +54,9 @@ async def write_below(liar: Seat, victim: Seat, *frames: bytes, then_hang_up: bo
 async def lose_connection(
     world: LibP2PWorld, victim: Seat, offend: Callable[[Seat], Awaitable[None]]
 ) -> None:
-    # A machine that is busy with other things answers pings late, which is not what is tried here.
+    # A machine that is busy with other things answers pings late, which is not tested here.
     bystander = await world.seat("bystander", victim, ping_timeout=30)
-    # Not a bootstrap peer: it would be back before anybody saw it part.
+    # Not a bootstrap peer: it would be back before its parting could be seen.
     liar = await world.seat("liar")
     await liar.mesh.connect(victim.mesh.addresses()[0], timeout=5)
     await joined(liar, victim)
@@ -82,7 +82,7 @@ async def test_bytes_beyond_the_window_cost_the_connection(world: LibP2PWorld) -
         opened = muxed(WINDOW, SYN, 1001, 0) + muxed(DATA, 0, 1001, len(hello), hello)
         await write_below(liar, victim, opened)
         await until(lambda: bool(deaf))
-        # How great the window became while the greeting was read depends on how slow this machine is.
+        # How large the window became while the greeting was read depends on the speed of this machine.
         enough = 2 * deaf[0].target_recv_window // 60_000 + 1
         await write_below(liar, victim, *[muxed(DATA, 0, 1001, 60_000, bytes(60_000))] * enough)
 

@@ -1,4 +1,4 @@
-"""Names in addresses are resolved as other programs of the machine do it."""
+"""Names in addresses, which are resolved as other programs of the machine resolve them."""
 
 import socket
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ PEER = "12D3KooWEQu8XgrLjaXRvBQsMrFyx13EPVfbspUwsxfZZbtRmEbV"
 
 
 class Hosts(trio.abc.HostnameResolver):
-    """Resolver that knows one name, by two addresses of which one is said twice."""
+    """Resolver that knows one name: a link-local address, and two others of which one is given twice."""
 
     async def getaddrinfo(
         self,
@@ -70,6 +70,6 @@ def test_an_address_without_a_name_stays() -> None:
     assert resolved("/ip4/192.0.2.9/tcp/1", Hosts()) == ["/ip4/192.0.2.9/tcp/1"]
 
 
-def test_an_address_whose_name_nobody_knows_stays() -> None:
+def test_an_address_whose_name_does_not_resolve_stays() -> None:
     address = "/dns4/nobody.example/tcp/1"
     assert resolved(address, Hosts()) == [address]

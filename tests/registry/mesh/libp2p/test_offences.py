@@ -1,4 +1,4 @@
-"""What do garbage and greed cost the peer that sends them? An offence each; and nobody gets more than half of all pipes."""
+"""Garbage and greed: each is an offence of the peer that sends it, and no peer gets more than half of all pipes."""
 
 import asyncio
 from contextlib import suppress
@@ -25,7 +25,7 @@ __all__ = ["world"]
         ("/libp2p/autonat/1.0.0", prefixed(b"\xff" * 40)),
     ],
 )
-async def test_garbage_is_an_offence_of_whoever_sends_it(
+async def test_garbage_is_an_offence_of_its_sender(
     world: LibP2PWorld, protocol: str, garbage: bytes
 ) -> None:
     victim = await world.seat("victim", relay=True)

@@ -1,4 +1,4 @@
-"""Laws of knowing whether others can dial us: they are asked, a few of them, and one that cannot is enough."""
+"""Whether other nodes can dial this one: a few of them are asked, and one that cannot is enough."""
 
 from registry.mesh.libp2p.reservations import ASKED, MISSED_AGAIN, REACHED_AGAIN, Reachability
 from registry.records import PeerId
@@ -6,14 +6,14 @@ from registry.records import PeerId
 A, B, C = map(PeerId, "ABC")
 
 
-def test_who_was_told_nothing_is_not_hidden() -> None:
+def test_a_node_that_was_told_nothing_is_not_hidden() -> None:
     reachability = Reachability()
     assert not reachability.hidden
     reachability.answered(A, None, 0)
     assert not reachability.hidden
 
 
-def test_one_peer_that_cannot_reach_us_is_enough_and_its_change_of_mind_ends_it() -> None:
+def test_one_peer_that_cannot_reach_us_makes_us_hidden_until_it_can() -> None:
     reachability = Reachability()
     reachability.answered(A, True, 0)
     reachability.answered(B, False, 0)
@@ -22,7 +22,7 @@ def test_one_peer_that_cannot_reach_us_is_enough_and_its_change_of_mind_ends_it(
     assert not reachability.hidden
 
 
-def test_the_word_of_a_peer_that_is_gone_counts_until_another_has_one() -> None:
+def test_the_verdict_of_a_peer_that_is_gone_counts_until_another_gives_one() -> None:
     reachability = Reachability()
     reachability.answered(A, False, 0)
     for now in range(1, 4):

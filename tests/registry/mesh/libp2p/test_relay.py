@@ -1,4 +1,4 @@
-"""Laws of relays: a node that nobody can dial is reached through them, within limits, and no stranger breaks them."""
+"""Relays: a node that cannot be dialled is reached through them, within limits, and no stranger breaks them."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ def circuits(seat: Seat) -> list[str]:
 
 
 def relayed(seat: Seat, other: Seat) -> bool | None:
-    """Whether the connection to another runs through a relay; `None` when there is none."""
+    """Return whether the connection to another runs through a relay; `None` when there is none."""
     found = [c.relayed for c in seat.mesh.connections() if c.peer == other.mesh.peer]
     return found[0] if found else None
 
@@ -119,7 +119,7 @@ async def test_a_direct_connection_is_used_as_soon_as_one_stands_and_the_relayed
     await until(lambda: relay.mesh.relaying()["circuits"] == 0)
     assert await echoed(asker, hidden)
     assert not any(isinstance(event, PeerLeft) for event in asker.seen)
-    # Gossip goes on, though its stream was that of the connection that is closed now.
+    # Gossip goes on, though its stream belonged to the connection that is now closed.
     await relay.mesh.stop()
     await until(lambda: asker.peers() == {hidden.mesh.peer})
     await _heard(hidden, asker)
@@ -141,7 +141,7 @@ async def test_the_end_of_a_relayed_connection_is_no_sign_that_a_peer_is_gone(
     assert PeerLeft(asker.mesh.peer) not in hidden.seen
 
 
-async def test_a_node_that_is_no_relay_hands_nobody_on(world: RelayWorld) -> None:
+async def test_a_node_that_is_no_relay_passes_no_connection_on(world: RelayWorld) -> None:
     plain = await world.seat("plain")
     hidden = await world.seat("hidden", plain, nat="yes")
     asker = await world.seat("asker", plain)
@@ -149,7 +149,9 @@ async def test_a_node_that_is_no_relay_hands_nobody_on(world: RelayWorld) -> Non
     assert circuits(hidden) == []
 
 
-async def test_a_relay_hands_on_to_those_alone_who_asked_for_it(world: RelayWorld) -> None:
+async def test_a_relay_connects_only_to_nodes_that_reserved_a_place_at_it(
+    world: RelayWorld,
+) -> None:
     relay = await world.seat("relay", relay=True)
     other = await world.seat("other", relay)
     asker = await world.seat("asker", relay)
@@ -158,7 +160,7 @@ async def test_a_relay_hands_on_to_those_alone_who_asked_for_it(world: RelayWorl
 
 
 class Members(RelayWorld):
-    """A world in which everybody has everybody's record."""
+    """A world in which every node has the record of every other."""
 
     knows = staticmethod(lambda _: True)
 
@@ -170,7 +172,7 @@ async def members() -> AsyncIterator[RelayWorld]:
         yield world
 
 
-async def test_members_are_carried_to_each_other_by_one_that_reaches_both(
+async def test_members_are_carried_to_each_other_by_a_member_that_reaches_both(
     members: RelayWorld,
 ) -> None:
     helper = await members.seat("helper")
@@ -188,7 +190,7 @@ async def test_members_are_carried_to_each_other_by_one_that_reaches_both(
 
 
 @pytest.mark.parametrize(("at_helper", "at_target"), [(1, 8), (8, 1), (0, 8), (8, 0)])
-async def test_both_who_carries_and_who_is_carried_to_hold_their_bounds(
+async def test_the_helper_and_the_target_of_a_carried_circuit_each_keep_their_bounds(
     members: RelayWorld, at_helper: int, at_target: int
 ) -> None:
     helper = await members.seat("helper", carry=at_helper)
@@ -202,7 +204,9 @@ async def test_both_who_carries_and_who_is_carried_to_hold_their_bounds(
             await refused(asker, address)
 
 
-async def test_a_full_relay_refuses_a_newcomer_and_keeps_whom_it_serves(world: RelayWorld) -> None:
+async def test_a_full_relay_refuses_a_newcomer_and_keeps_the_nodes_that_it_serves(
+    world: RelayWorld,
+) -> None:
     relay = await world.seat("relay", relay=True, relay_reservations=1, relay_circuits=1)
     hidden = await world.hidden(relay)
     second = await world.seat("second", relay, nat="yes")
@@ -217,7 +221,7 @@ async def test_a_full_relay_refuses_a_newcomer_and_keeps_whom_it_serves(world: R
     await late.mesh.connect(circuits(hidden)[0], timeout=5)
 
 
-async def test_a_circuit_that_had_its_share_is_cut_and_may_be_dialled_anew(
+async def test_a_circuit_that_used_up_its_bytes_is_cut_and_may_be_dialled_anew(
     world: RelayWorld,
 ) -> None:
     relay = await world.seat("relay", relay=True, relay_bytes=1 << 17)
@@ -233,7 +237,7 @@ async def test_a_circuit_that_had_its_share_is_cut_and_may_be_dialled_anew(
     assert relayed(asker, relay) is False
 
 
-async def test_a_circuit_ends_with_its_time(world: RelayWorld) -> None:
+async def test_a_circuit_ends_when_its_time_is_up(world: RelayWorld) -> None:
     relay = await world.seat("relay", relay=True, relay_seconds=1)
     hidden = await world.hidden(relay)
     asker = await world.seat("asker", relay)
@@ -283,7 +287,7 @@ async def test_relays_work_in_a_private_swarm_too(world: RelayWorld) -> None:
 
 
 async def hop(liar: Seat, relay: Seat, message: HopMessage, then: bytes = b"") -> int:
-    """Say something to a relay, and what else after its answer; return the status."""
+    """Send a message to a relay, and the bytes `then` after its answer; return the status."""
     host, thread = inside(liar)
 
     async def say() -> int:
@@ -301,7 +305,7 @@ def target(seat: Seat) -> PeerInMessage:
     return PeerInMessage(id=ID.from_string(seat.mesh.peer).to_bytes())
 
 
-async def test_nobody_takes_a_place_in_the_name_of_another(world: RelayWorld) -> None:
+async def test_a_peer_cannot_reserve_a_place_in_the_name_of_another(world: RelayWorld) -> None:
     relay = await world.seat("relay", relay=True)
     other = await world.seat("other", relay)
     liar = await world.seat("liar", relay)

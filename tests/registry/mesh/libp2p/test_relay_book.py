@@ -1,4 +1,4 @@
-"""Laws of a relay's promises: bounded in number and time, and whoever is served is not put out for a newcomer."""
+"""Promises of a relay: bounded in number and time, and a peer that is served is not put out for a newcomer."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def test_a_place_lasts_for_its_lease_and_longer_when_it_is_renewed() -> None:
     assert relay.open(C, A, 199) is None
 
 
-def test_when_all_places_are_taken_a_newcomer_is_refused_and_the_old_renewed() -> None:
+def test_when_all_places_are_taken_a_newcomer_is_refused_and_old_holders_are_renewed() -> None:
     relay = book()
     assert [relay.reserve(peer, HOME, 0) for peer in (A, B, C)] == [
         None,
@@ -72,11 +72,11 @@ def test_the_address_with_most_reservations_gives_an_unused_one_for_another() ->
     relay.open(D, B, 0)
     assert relay.reserve(D, AWAY, 1) == C
     assert relay.reservations(1) == 3
-    # A and B are in use; and who has one place more than another does not lose it.
+    # A and B are in use, and an address with one place more than another does not lose it.
     assert relay.reserve(C, "10.0.0.3", 2) is RelayRefusal.TOO_MANY
 
 
-def test_an_unused_reservation_of_nobody_that_is_known_gives_way_to_its_neighbour() -> None:
+def test_an_unused_reservation_of_an_unknown_peer_gives_way_to_its_neighbour() -> None:
     known = {A}
     relay = RelayBook(LIMITS, known.__contains__)
     for peer in (A, B):
@@ -93,7 +93,7 @@ def test_circuits_are_carried_between_members_alone() -> None:
     assert carried.open(A, B, 0) is None
 
 
-def test_all_that_are_carried_are_bounded_and_one_asker_has_half_of_them() -> None:
+def test_carried_circuits_are_bounded_and_one_asker_has_half_of_them() -> None:
     carried = CarryBook(4, lambda _: True)
     opened = [carried.open(asker, D, 0) for asker in (A, A, A, B, C, C)]
     full = RelayRefusal.TOO_MANY

@@ -111,7 +111,7 @@ GARBAGE = [
 async def visit(
     point: Seat, visitor: Callable[[IHost, ID], Awaitable[None]], pair: KeyPair
 ) -> None:
-    """Let a libp2p host, which is no node of ours, do something at a point."""
+    """Let a libp2p host that is no node of ours do something at a rendezvous point."""
     info = info_from_p2p_addr(Multiaddr(point.mesh.addresses()[0]))
 
     async def call(host: IHost) -> None:
@@ -139,7 +139,7 @@ async def test_malformed_messages_cost_a_point_nothing(seat: Seating) -> None:
 
 
 async def said_by(host: IHost, point: ID, *requests: RendezvousRequest) -> list[RendezvousAnswer]:
-    """Put requests on one stream; what has no answer is followed by one that has."""
+    """Send requests on one stream and return the answers; unregistering has none."""
     stream, answers = await host.new_stream(point, [RENDEZVOUS]), []
     for request in requests:
         body = written(request)
@@ -183,7 +183,7 @@ async def test_a_point_tells_signed_records_as_they_came_until_their_peers_leave
     assert seen["told"][0] == DiscoverAnswer(RendezvousStatus.OK)
 
 
-async def test_a_record_that_is_not_the_callers_own_is_refused_with_its_status(
+async def test_an_invalid_registration_is_refused_with_its_status(
     seat: Seating,
 ) -> None:
     point, statuses = await seat("point", rendezvous_point=True), list[int]()
@@ -210,7 +210,7 @@ async def test_a_record_that_is_not_the_callers_own_is_refused_with_its_status(
     assert statuses == [101, 101, 101, 101, 100, 102, 102, 0, 101]
 
 
-def test_one_lie_in_an_answer_spoils_only_itself() -> None:
+def test_lies_in_an_answer_spoil_only_themselves() -> None:
     honest = create_new_key_pair()
     forged = bytearray(sealed(honest.private_key, [THERE]))
     forged[-1] ^= 1

@@ -1,4 +1,4 @@
-"""What a rendezvous point remembers and tells, and when a node goes there. Seconds here are numbers."""
+"""Register of a rendezvous point: what it remembers and tells, and when a node goes there. Time is a number."""
 
 import random
 from itertools import pairwise
@@ -29,7 +29,7 @@ def register() -> Register:
     return Register(rng=random.Random(1))
 
 
-def test_nodes_of_one_mesh_are_told_of_each_other_and_of_no_one_else() -> None:
+def test_nodes_of_one_mesh_are_told_of_each_other_and_of_no_other_node() -> None:
     made = register()
     assert made.add("a", node(1), 0.0) is RendezvousStatus.OK
     assert made.add("a", node(2), 0.0) is RendezvousStatus.OK
@@ -39,7 +39,7 @@ def test_nodes_of_one_mesh_are_told_of_each_other_and_of_no_one_else() -> None:
     assert made.told("c", node(1).peer, 0, 0.0) == []
 
 
-def test_the_last_word_of_a_node_holds_until_its_time_has_passed_or_it_leaves() -> None:
+def test_the_last_registration_of_a_node_holds_until_its_time_has_passed_or_it_leaves() -> None:
     made = register()
     made.add("a", node(1, record=b"here"), 0.0)
     made.add("a", node(1, until=50.0), 1.0)
@@ -51,7 +51,7 @@ def test_the_last_word_of_a_node_holds_until_its_time_has_passed_or_it_leaves() 
     made.remove("nowhere", b"nobody")
 
 
-def test_an_older_record_replaces_no_newer_one_until_that_is_forgotten() -> None:
+def test_an_older_record_replaces_no_newer_one_until_the_newer_is_forgotten() -> None:
     made = register()
     assert made.add("a", node(1, sequence=7), 0.0) is RendezvousStatus.OK
     older = node(1, sequence=6, until=500.0)
@@ -61,7 +61,7 @@ def test_an_older_record_replaces_no_newer_one_until_that_is_forgotten() -> None
     assert made.add("a", older, 200.0) is RendezvousStatus.OK
 
 
-def test_nonsense_is_refused() -> None:
+def test_a_registration_with_an_invalid_name_record_or_time_is_refused() -> None:
     made = register()
     for name in ("", "x" * (MAX_NAME_BYTES + 1), "é" * 128):
         assert made.add(name, node(1), 0.0) is RendezvousStatus.E_INVALID_NAMESPACE
@@ -85,7 +85,7 @@ def test_a_full_point_refuses_newcomers_keeps_the_others_and_makes_room_in_time(
     )
 
 
-def test_meshes_are_bounded_for_all_and_for_one() -> None:
+def test_mesh_names_are_bounded_in_total_and_for_each_node() -> None:
     made = register()
     for number in range(MAX_NAMES_OF_ONE):
         assert made.add(f"of one {number}", node(1), 0.0) is RendezvousStatus.OK
@@ -96,7 +96,7 @@ def test_meshes_are_bounded_for_all_and_for_one() -> None:
     assert made.add("of one 0", node(9_999), 0.0) is RendezvousStatus.OK
 
 
-def test_an_answer_is_bounded_and_everybody_gets_a_turn_in_it() -> None:
+def test_an_answer_is_bounded_and_every_node_gets_a_turn_in_it() -> None:
     made = register()
     for number in range(100):
         made.add("a", node(number), 0.0)
@@ -106,7 +106,7 @@ def test_an_answer_is_bounded_and_everybody_gets_a_turn_in_it() -> None:
     assert len(seen) == 100
 
 
-def test_a_name_tells_neither_the_word_nor_the_key() -> None:
+def test_a_rendezvous_name_reveals_neither_the_name_of_the_mesh_nor_its_key() -> None:
     key = "ab" * 32
     names = {name_of(word, secret) for word in ("one", "two") for secret in (None, key)}
     assert len(names) == 4
@@ -130,13 +130,13 @@ def test_a_lone_node_asks_at_once_and_then_ever_more_rarely() -> None:
     assert len(gone) < 25
 
 
-def test_a_node_with_company_goes_only_to_be_remembered() -> None:
+def test_a_node_with_company_goes_only_to_renew_its_registration() -> None:
     gone = goings(5, seconds=7_200)
     assert all(0.75 * RENEW_SECONDS <= b - a <= RENEW_SECONDS + 1 for a, b in pairwise(gone))
     assert len(gone) < 13
 
 
-def test_who_loses_its_company_asks_soon() -> None:
+def test_a_node_that_loses_its_company_asks_soon() -> None:
     rounds = Rounds(rng=random.Random(1))
     for _ in range(10):
         rounds.done(0.0)

@@ -51,7 +51,7 @@ def signed(pair: KeyPair, record: PeerRecord) -> bytes:
 
 
 def test_messages_are_written_as_the_specification_has_them() -> None:
-    # Zeros too: others tell a status of 0 from none.
+    # Zeros are written too: other implementations tell a status of 0 from none.
     registering = b"\x08\x00\x12\x0a\x0a\x01a\x12\x03xyz\x18\x05"
     assert written(Registering("a", b"xyz", 5)) == registering
     assert written(RegisterAnswer(RendezvousStatus.OK)) == b"\x08\x01\x1a\x04\x08\x00\x18\x00"
@@ -66,7 +66,9 @@ answers = st.builds(RegisterAnswer, numbers, numbers) | st.builds(
 
 
 @given(requests, answers)
-def test_what_was_written_is_read(request_: RendezvousRequest, answer: RendezvousAnswer) -> None:
+def test_messages_are_read_back_as_they_were_written(
+    request_: RendezvousRequest, answer: RendezvousAnswer
+) -> None:
     assert request_in(written(request_)) == request_
     assert answer_in(written(answer)) == answer
 
@@ -90,7 +92,7 @@ def test_fields_of_newer_versions_are_passed_over() -> None:
 @example(b"\x0b\x0c")
 @example(b"\x12\x0a\x0a")
 @example(b"\x12\x03\x0a\x01\xff")
-def test_garbage_is_read_or_refused_by_name(garbage: bytes) -> None:
+def test_garbage_is_read_or_refused_with_a_value_error(garbage: bytes) -> None:
     for read in (request_in, answer_in):
         with suppress(ValueError):
             read(garbage)
@@ -102,7 +104,7 @@ def test_the_fullest_answer_fits_one_message() -> None:
     assert len(written(fullest)) < MAX_MESSAGE_BYTES
 
 
-def test_a_sealed_record_says_whose_it_is_and_the_later_one_has_the_greater_sequence() -> None:
+def test_a_sealed_record_names_its_peer_and_the_later_one_has_the_greater_sequence() -> None:
     one, two = (claim_of(sealed(OURS.private_key, [THERE])) for _ in range(2))
     assert one == PeerClaim(peer_of(OURS).to_bytes(), one.sequence, (THERE.to_bytes(),))
     assert two.sequence > one.sequence
@@ -138,11 +140,11 @@ def test_a_record_is_bounded() -> None:
 
 @given(st.binary(max_size=300))
 @example(b"")
-@example(b"\x0a\x02\x08\x09\x1a\x00")  # a key of a kind that nobody knows
+@example(b"\x0a\x02\x08\x09\x1a\x00")  # a key of an unknown kind
 @example(b"\x0a\x04\x08\x00\x12\x00")  # an RSA key of no bytes
 @example(b"\x0a\x04\x08\x02\x12\x00")
 @example(b"\x0a\x04\x08\x01\x12\x00")
-def test_whatever_else_comes_is_no_record(garbage: bytes) -> None:
+def test_garbage_is_never_read_as_a_record(garbage: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         claim_of(garbage)
 

@@ -1,4 +1,4 @@
-"""Laws of being relayed: two places are held, renewed in time, and replaced; who is not a relay is not asked all the time."""
+"""Places at relays: two are held, renewed in time, and replaced; a peer that refuses is not asked all the time."""
 
 import random
 
@@ -29,14 +29,14 @@ def test_connected_peers_are_asked_until_two_places_are_held() -> None:
     assert reservations.relays == set(asked)
 
 
-def test_the_addresses_to_tell_others_lead_through_the_relays_to_us() -> None:
+def test_the_addresses_that_are_announced_lead_through_the_relays_to_us() -> None:
     assert holding(B, A).addresses == (
         "/ip4/192.0.2.1/tcp/1/p2p/A/p2p-circuit/p2p/own",
         "/ip4/192.0.2.1/tcp/1/p2p/B/p2p-circuit/p2p/own",
     )
 
 
-def test_of_what_a_relay_says_of_its_addresses_only_its_own_count_and_a_few() -> None:
+def test_of_the_addresses_that_a_relay_names_only_its_own_count_and_a_few_of_them() -> None:
     reservations = holding()
     said = [*at(B), f"{at(B)[0]}/p2p-circuit/p2p/A", "junk", *at(A, 9)]
     reservations.granted(A, said, 600, 0)
@@ -63,7 +63,7 @@ def test_a_place_that_is_refused_or_lost_is_sought_elsewhere() -> None:
     assert reservations.next({A, B, C}, 0) == B
 
 
-def test_who_refused_is_asked_again_later_and_at_once_when_it_comes_back() -> None:
+def test_a_relay_that_refused_is_asked_again_later_and_at_once_when_it_comes_back() -> None:
     reservations = holding()
     reservations.refused(A, 0)
     assert reservations.next({A}, 9) is None
@@ -74,7 +74,7 @@ def test_who_refused_is_asked_again_later_and_at_once_when_it_comes_back() -> No
     assert reservations.next({A}, 29) == A
 
 
-def test_whoever_is_reached_directly_gives_its_places_up() -> None:
+def test_a_node_that_is_reached_directly_gives_up_its_places() -> None:
     reservations = holding(A, B)
     reservations.clear()
     assert reservations.addresses == ()

@@ -1,4 +1,4 @@
-"""What crosses between asyncio and trio, and what comes back after a death."""
+"""The thread that runs trio: what crosses between it and asyncio, and how it comes back after a death."""
 
 import asyncio
 import errno
@@ -32,7 +32,7 @@ class Runs:
         raise RuntimeError("a fault of the library")
 
 
-async def test_results_and_exceptions_cross() -> None:
+async def test_results_and_exceptions_of_a_call_cross_from_trio_to_asyncio() -> None:
     runs = Runs()
     await runs.thread.start(timeout=5)
 
@@ -69,7 +69,7 @@ async def test_a_cancelled_call_is_cancelled_in_trio() -> None:
     await runs.thread.stop(timeout=5)
 
 
-async def test_a_visit_returns_raises_and_is_cancelled_across() -> None:
+async def test_a_visit_from_trio_to_asyncio_returns_raises_and_is_cancelled() -> None:
     runs = Runs()
     await runs.thread.start(timeout=5)
     cancelled = asyncio.Event()
@@ -99,7 +99,7 @@ async def test_a_visit_returns_raises_and_is_cancelled_across() -> None:
     await runs.thread.stop(timeout=5)
 
 
-async def test_a_death_fails_its_calls_and_the_run_comes_back() -> None:
+async def test_a_death_of_the_run_fails_its_calls_and_a_new_run_begins() -> None:
     runs = Runs()
     await runs.thread.start(timeout=5)
     calling = asyncio.gather(runs.thread.call(trio.sleep_forever), return_exceptions=True)
@@ -126,7 +126,7 @@ async def test_a_run_that_cannot_begin_says_why_and_is_not_tried_again() -> None
 
 
 class Closing:
-    """The token of a run that ends at this moment: what would wake it is closed, but the run does not say so yet."""
+    """The token of a run that is ending: what would wake it is closed, but the run does not say so yet."""
 
     def run_sync_soon(self, *_: object) -> None:
         raise OSError(errno.EBADF, "Bad file descriptor")

@@ -1,4 +1,4 @@
-"""What becomes of a stranger once it was dialled. Time here is trio's own mock clock, which jumps."""
+"""Strangers that were dialled or dialled us: which stay, and which are let go. Time is trio's mock clock, which jumps."""
 
 import random
 
@@ -17,7 +17,7 @@ ADDRESS = f"/ip4/192.0.2.7/tcp/6101/p2p/{PEER}"
 
 
 class Room:
-    """A place whose peers speak our topic from a moment on that the test chooses."""
+    """A place whose peers speak our topic from the moment that the test chooses."""
 
     def __init__(self, *, speaks_at: float) -> None:
         self.speaks_at = speaks_at
@@ -84,7 +84,7 @@ def test_a_stranger_that_does_not_answer_is_left_alone_for_a_while() -> None:
     on_a_clock(main)
 
 
-def test_who_dialled_us_and_never_speaks_our_topic_is_let_go_after_a_while() -> None:
+def test_a_peer_that_dialled_us_and_never_speaks_our_topic_is_let_go_after_a_while() -> None:
     async def main() -> None:
         room = Room(speaks_at=float("inf"))
         room.callers = [InboundPeer(PEER, "192.0.2.7", trio.current_time())]
@@ -99,7 +99,7 @@ def test_who_dialled_us_and_never_speaks_our_topic_is_let_go_after_a_while() -> 
     on_a_clock(main)
 
 
-def test_who_dialled_us_and_speaks_our_topic_stays() -> None:
+def test_a_peer_that_dialled_us_and_speaks_our_topic_stays() -> None:
     async def main() -> None:
         room = Room(speaks_at=trio.current_time() + 20.0)
         room.callers = [InboundPeer(PEER, "192.0.2.7", trio.current_time())]

@@ -1,4 +1,4 @@
-"""Parts of libp2p that no node uses are not there: nothing imports what they need, and a peer cannot make a node call them."""
+"""Parts of libp2p that no node uses: nothing imports what they need, and a peer cannot make a node call them."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ ALONE = [
     "trio_websocket",
     "zeroconf",
 ]
-"""What only unused parts import, or a node in a private network or one that was told to find others by multicast."""
+"""Modules that only unused parts import, or a node in a private network, or one that is told to find others by multicast."""
 
 IMPORTED = f"""
 import sys, registry.mesh.libp2p.mesh
@@ -46,7 +46,7 @@ for kind in (KeyType.RSA, KeyType.Secp256k1):
 
 
 def told(script: str) -> str:
-    # In a process of its own, for tests import some of it.
+    # In a process of its own, because tests import some of these modules.
     command = [sys.executable, "-c", script]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 

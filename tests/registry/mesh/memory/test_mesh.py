@@ -1,4 +1,4 @@
-"""What the switchboard adds to the contract: faults on request, the same ones every time."""
+"""The mesh in memory beyond the contract: faults on request, the same ones every time."""
 
 import random
 
@@ -89,7 +89,7 @@ async def test_a_failed_mesh_comes_back_and_says_so() -> None:
     assert Restarted() in await events_until_stop(second)
 
 
-async def test_a_node_that_comes_late_is_dialled_by_those_who_wait_for_it() -> None:
+async def test_a_node_that_comes_late_is_dialled_by_the_nodes_that_wait_for_it() -> None:
     net = MemoryNet()
     early = MemoryMesh(identity("early").peer, net, bootstrap=(address_of(identity("late").peer),))
     late = MemoryMesh(identity("late").peer, net)
@@ -101,7 +101,7 @@ async def test_a_node_that_comes_late_is_dialled_by_those_who_wait_for_it() -> N
     await early.stop()
 
 
-async def test_a_reader_too_slow_even_for_the_comings_and_goings_is_told_to_look_afresh() -> None:
+async def test_a_reader_too_slow_even_for_joins_and_partings_is_told_to_look_afresh() -> None:
     net = MemoryNet()
     mesh = MemoryMesh(identity("first").peer, net, queue=16)
     await mesh.start(echo, return_everything)
