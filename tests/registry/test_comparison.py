@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from registry import sync, wire
-from registry.comparison import FETCHES_AT_ONCE, Comparison
+from registry.comparison import FETCHES_AT_ONCE, REFRESH, Comparison
 from registry.effects import Effect
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet, address_of
@@ -29,6 +29,7 @@ class Scene:
 
     def __init__(self) -> None:
         net = MemoryNet()
+        self.now = 0.0
         self.asked: Counter[PeerId] = Counter()
         self.counters: Counter[str] = Counter()
         self.offenders: list[PeerId] = []
@@ -40,7 +41,7 @@ class Scene:
             self.replica,
             self.mesh,
             SETTINGS,
-            now=lambda: 0.0,
+            now=lambda: self.now,
             random=lambda: 0.0,
             perform=ignore,
             offended=self.offended,
@@ -104,6 +105,9 @@ async def test_a_node_that_a_request_found_changed_is_asked_at_once_and_no_more_
             scene.comparing.refresh(C.peer)
             await asyncio.sleep(0)
         await until(lambda: scene.asked == {B.peer: 1, C.peer: 1})
+        scene.now = REFRESH
+        scene.comparing.refresh(C.peer)
+        await until(lambda: scene.asked == {B.peer: 1, C.peer: 2})
         running.cancel()
     await scene.mesh.stop()
 

@@ -318,7 +318,7 @@ async def test_counters_are_summed_over_the_site_and_due_times_never_lie_in_the_
     assert await alice.count([]) == []
 
 
-async def test_a_counter_that_is_not_touched_expires_and_reading_creates_none(
+async def test_a_counter_has_a_time_to_live_and_reading_creates_none(
     redis: RedisServer, opened: Opening
 ) -> None:
     store = opened(redis.url)

@@ -1,4 +1,4 @@
-"""Dialling back (AutoNAT): only the asker's own address is dialled, and only a node with its key counts."""
+"""Dialling back (AutoNAT): only the asker's own address is dialled, and only the asker itself counts."""
 
 import asyncio
 from collections.abc import AsyncIterator
