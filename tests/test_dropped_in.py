@@ -104,7 +104,7 @@ def test_the_policy_is_held_to_the_contract(tree: Path) -> None:
     assert held.returncode == 0, held.stdout
     file = tree / "router" / "policies" / "forgetful.py"
     file.write_text(SHORTEST_NAME.replace("sorted(candidates,", "sorted(candidates[1:],"))
-    law = "test_everybody_is_ordered_once_and_nobody_is_invented"
+    law = "test_the_order_holds_every_candidate_exactly_once"
     refused = held_to(tree, f"{contract}::{law}[{file.stem}]")
     file.unlink()
     assert refused.returncode == 1, refused.stdout

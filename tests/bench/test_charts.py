@@ -1,4 +1,4 @@
-"""Charts hold what they were given, and the same figures are the same bytes."""
+"""Charts show the given figures, and equal figures give equal bytes."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ def lines(file: Path) -> str:
     return file.read_text()
 
 
-def test_lines_leave_out_what_never_happened_and_axes_have_names(tmp_path):
+def test_lines_omit_infinite_values_and_axes_are_labelled(tmp_path):
     picture = lines(tmp_path / "lines.svg")
     assert picture.count("<use") >= 4
     assert not re.search(r"\b(inf|nan)\b", picture)
@@ -26,7 +26,7 @@ def test_lines_leave_out_what_never_happened_and_axes_have_names(tmp_path):
         assert re.search(rf"<text[^>]*>{text}</text>", picture), text
 
 
-def test_bars_come_in_the_order_of_their_values_with_their_figures(tmp_path):
+def test_bars_are_sorted_and_labelled_with_their_values(tmp_path):
     file = tmp_path / "bars.svg"
     values = {"slow": 15_313.0, "quick & small": 15.4, "never": float("inf")}
     charts.draw_bars(file, "CPU", values, ours={"slow"}, unit="microseconds")
@@ -39,5 +39,5 @@ def test_bars_come_in_the_order_of_their_values_with_their_figures(tmp_path):
     assert "never" not in texts
 
 
-def test_the_same_figures_are_the_same_bytes(tmp_path):
+def test_equal_figures_give_equal_bytes(tmp_path):
     assert lines(tmp_path / "one.svg") == lines(tmp_path / "two.svg")

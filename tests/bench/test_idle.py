@@ -1,4 +1,4 @@
-"""The bench of idle nodes: what a counting node writes down."""
+"""The benchmark of idle nodes: what a counting node records."""
 
 import json
 import struct
@@ -11,7 +11,7 @@ DATA, PING = 0, 2
 
 
 class Muxed:
-    """As much of a yamux stream as is counted."""
+    """The part of a yamux stream that the counter reads."""
 
     def __init__(self, conn: object, stream_id: int) -> None:
         self.conn = conn
@@ -27,7 +27,7 @@ def frame(kind: int, stream: int, body: bytes = b"") -> bytes:
     return struct.pack(YAMUX_HEADER_FORMAT, 0, kind, 0, stream, len(body)) + body
 
 
-def test_frames_are_counted_by_what_their_stream_turns_out_to_be_for() -> None:
+def test_frames_are_counted_under_the_protocol_that_their_stream_negotiates() -> None:
     counts, one, other = Counts(), object(), object()
     counts.frame(one, frame(DATA, 1, b"negotiation"))
     counts.name(Stream(Muxed(one, 1)), "/ask")
@@ -42,7 +42,7 @@ def test_frames_are_counted_by_what_their_stream_turns_out_to_be_for() -> None:
 
 
 class Turn:
-    """As much of a voice's turn as is seasoned."""
+    """The part of a voice's turn that `season` changes."""
 
     def __init__(self, last: float) -> None:
         self.last, self.spread = last, 1.0
@@ -51,7 +51,7 @@ class Turn:
         self.last, self.spread = now, 0.75 + 0.5 * jitter
 
 
-def test_what_a_seasoned_node_said_at_its_start_is_due_again_anywhere_in_its_interval() -> None:
+def test_a_seasoned_node_repeats_its_first_announcements_anywhere_in_their_interval() -> None:
     class Seasoned(Turn):
         pass
 

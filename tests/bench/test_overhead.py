@@ -1,10 +1,10 @@
-"""Laws of measuring what the router itself costs."""
+"""Laws of the measurement of the router's own overhead."""
 
 from bench import overhead
 from router.openai import body
 
 
-def test_every_part_does_what_it_is_measured_for() -> None:
+def test_every_measured_part_runs_and_bodies_have_their_size() -> None:
     for part in overhead.PARTS.values():
         part(3)
     assert body.read(overhead.a_body(2_000), "application/json").model == "llama"

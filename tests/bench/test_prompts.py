@@ -1,9 +1,9 @@
-"""What is counted of a batch whose lines have beginnings in common."""
+"""Counting cached tokens of a batch whose lines share prefixes."""
 
 from bench.prompts import Found, sum_up
 
 
-def test_all_lines_but_the_first_with_a_beginning_could_find_it() -> None:
+def test_every_line_but_the_first_with_a_prefix_could_find_it_cached() -> None:
     def answer(tokens: int, cached: int) -> dict[str, object]:
         details = {"cached_tokens": cached}
         return {"usage": {"prompt_tokens": tokens, "prompt_tokens_details": details}}

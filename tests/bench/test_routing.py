@@ -1,4 +1,4 @@
-"""Every policy finds a worker, and the default is not far from knowing everything."""
+"""Every policy finds a worker, and the default is close to an oracle that knows everything."""
 
 import pytest
 
@@ -18,11 +18,11 @@ def test_every_policy_answers_every_request(name: str) -> None:
 @pytest.mark.parametrize(
     "scene", [scene for scene in SCENES if scene not in ("speeds, bursts", "agents, speeds")]
 )
-def test_the_default_on_what_nodes_know_is_not_far_from_knowing_everything(scene: str) -> None:
+def test_the_default_policy_is_close_to_the_oracle(scene: str) -> None:
     assert p99(scene, "p2c") < 1.25 * p99(scene, "oracle")
 
 
-def test_the_default_is_not_far_off_where_all_is_unlike_at_one_time() -> None:
+def test_the_default_policy_is_close_to_the_oracle_with_unequal_speeds_and_bursts() -> None:
     def run(policy: str) -> float:
         cluster = Cluster("speeds, bursts", policy=policy, load=0.7, seed=3)
         return percentile(cluster.run(6000), 0.99)
@@ -31,7 +31,7 @@ def test_the_default_is_not_far_off_where_all_is_unlike_at_one_time() -> None:
 
 
 @pytest.mark.parametrize("scene", [name for name, made in SCENES.items() if made.agents])
-def test_turns_find_their_cache_however_many_nodes_choose(scene: str) -> None:
+def test_turns_of_a_conversation_find_their_cache_when_eight_nodes_choose(scene: str) -> None:
     def found(entries: int) -> float:
         cluster = Cluster(scene, policy="p2c", load=0.85, seed=1, entries=entries)
         cluster.run(4000)
@@ -40,12 +40,14 @@ def test_turns_find_their_cache_however_many_nodes_choose(scene: str) -> None:
     assert found(8) > 0.85 * found(1) > 0.6
 
 
-def test_agents_are_laid_out() -> None:
+def test_the_table_of_agents_has_four_rows() -> None:
     assert as_table_of_agents(load=0.5, requests=300, seed=1).count("\n| agents | ") == 4
 
 
 @pytest.mark.parametrize("entries", [1, 20])
-def test_it_holds_however_many_nodes_choose(entries: int) -> None:
+def test_the_default_policy_is_close_to_the_oracle_with_one_or_twenty_choosing_nodes(
+    entries: int,
+) -> None:
     def run(policy: str) -> float:
         cluster = Cluster("speeds", policy=policy, load=0.7, seed=3, entries=entries)
         return percentile(cluster.run(3000), 0.99)
@@ -58,12 +60,12 @@ def test_the_same_seed_gives_the_same_figures() -> None:
     assert runs[0] == runs[1]
 
 
-def test_all_are_compared() -> None:
+def test_every_policy_and_the_oracle_are_compared() -> None:
     found = {"alike": compare("alike", load=0.5, requests=200, seed=1, entries=2)}
     assert set(found["alike"]) == {"oracle", *policies.NAMES}
     assert as_table(found).count("\n| alike |") == 1
 
 
-def test_who_asks_while_a_machine_is_new_waits_less_when_it_begins_gently() -> None:
+def test_slow_start_of_a_new_machine_shortens_waits() -> None:
     gentle, at_once = (percentile(s, 0.99) for s in fresh("p2c", load=0.8, seeds=[1, 2]))
     assert gentle < 0.9 * at_once

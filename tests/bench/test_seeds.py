@@ -1,4 +1,4 @@
-"""Whole nodes under a virtual clock: the same seed does the same, what is broken is seen, and fifty seeds break nothing."""
+"""Whole nodes under a virtual clock: a seed is reproducible, sabotage is detected, and fifty seeds break nothing."""
 
 import asyncio
 import random
@@ -49,15 +49,15 @@ def of(process: SeedProcess, work: Coroutine[object, object, object], wires: Wir
 
 
 class TestTime:
-    def test_nobody_waits(self, wires: Wires) -> None:
+    def test_a_day_passes_without_waiting(self, wires: Wires) -> None:
         wires.run_until_complete(asyncio.sleep(86_400.0))
         assert wires.time() == BEGINNING + 86_400.0
 
-    def test_a_wait_for_what_never_comes_is_an_error(self, wires: Wires) -> None:
+    def test_waiting_for_an_event_that_never_comes_is_an_error(self, wires: Wires) -> None:
         with pytest.raises(Stuck):
             wires.run_until_complete(wires.create_future())
 
-    def test_what_falls_due_in_a_frozen_process_happens_when_it_thaws(self, wires: Wires) -> None:
+    def test_timers_that_expire_in_a_frozen_process_fire_when_it_thaws(self, wires: Wires) -> None:
         seen: list[float] = []
         process = SeedProcess("n", 0)
 
@@ -71,7 +71,7 @@ class TestTime:
         wires.run_until_complete(asyncio.sleep(10.0))
         assert seen == [7.0]
 
-    def test_nobody_is_well_before_the_last_of_several_faults_has_ended(self) -> None:
+    def test_a_process_is_unwell_until_the_last_of_several_faults_has_ended(self) -> None:
         now = 1.0
         ills = Ills(lambda: now)
         ills.begin(["n", "n"])
@@ -83,7 +83,7 @@ class TestTime:
 
 
 class TestWires:
-    """Two machines: at the second one a server sends back what it gets."""
+    """Two machines with an echo server on the second."""
 
     SIZE = 1_000_000
 
@@ -118,11 +118,11 @@ class TestWires:
         of(server, serve(), wires)
         return wires.run_until_complete(of(caller, ask(), wires))
 
-    def test_bytes_come_whole_and_in_order(self, wires: Wires) -> None:
+    def test_bytes_arrive_complete_and_in_order(self, wires: Wires) -> None:
         assert len(self.served(wires, lambda *_: None)) == self.SIZE
         assert wires.time() - BEGINNING < 10.0
 
-    def test_what_is_lost_or_cut_comes_later(self, wires: Wires) -> None:
+    def test_bytes_lost_or_held_up_by_a_cut_arrive_later(self, wires: Wires) -> None:
         def cut(wires: Wires, _: SeedProcess) -> None:
             wires.cables.losses.append(0.3)
             wires.cables.cut[1, 0] = 1
@@ -139,14 +139,14 @@ class TestWires:
         with pytest.raises(ConnectionResetError):
             self.served(wires, kill)
 
-    def test_where_nobody_listens_a_connection_is_refused(self, wires: Wires) -> None:
+    def test_a_connection_to_a_port_without_a_listener_is_refused(self, wires: Wires) -> None:
         work = asyncio.open_connection(address_of(1), 81)
         with pytest.raises(ConnectionRefusedError):
             wires.run_until_complete(of(SeedProcess("c", 0), work, wires))
 
 
 class TestSight:
-    """What is broken on purpose is seen."""
+    """The checks detect deliberate sabotage."""
 
     def broken(self, data: Path, sabotage: Callable[[SeedWorld], object], plan=CALM) -> list[str]:
         world = SeedWorld(plan, data)
@@ -159,7 +159,7 @@ class TestSight:
         finally:
             world.close()
 
-    def test_a_calm_run_breaks_nothing(self, tmp_path: Path) -> None:
+    def test_a_run_without_faults_breaks_nothing(self, tmp_path: Path) -> None:
         assert self.broken(tmp_path, lambda _: None) == []
 
     def test_a_store_that_forgets_loses_registrations(self, tmp_path: Path) -> None:
@@ -181,14 +181,16 @@ class TestSight:
         found = self.broken(tmp_path, conjure)
         assert "ghost: n0 of n1: ['m1']" in found
 
-    def test_a_cut_that_nobody_is_told_of_fails_requests(self, tmp_path: Path) -> None:
+    def test_a_cut_that_the_checks_do_not_know_of_shows_as_failed_requests(
+        self, tmp_path: Path
+    ) -> None:
         def cut(world: SeedWorld) -> None:
             world.wires.call_later(20.0, world.cables.cut.update, [(0, 1), (1, 0)])
 
         found = self.broken(tmp_path, cut)
         assert any(one.startswith("request failed though n1 served it") for one in found)
 
-    def test_work_that_is_done_again_is_seen(self, tmp_path: Path) -> None:
+    def test_work_done_again_after_its_answer_is_detected(self, tmp_path: Path) -> None:
         def repeat(world: SeedWorld) -> None:
             def again() -> None:
                 done = next(a for a in world.asked if not a.stream and not a.error)
@@ -199,7 +201,7 @@ class TestSight:
         found = self.broken(tmp_path, repeat)
         assert [one.split(":")[0] for one in found] == ["done again after it was answered"]
 
-    def test_a_node_that_falls_over_is_seen(self, tmp_path: Path) -> None:
+    def test_a_node_that_crashes_is_detected(self, tmp_path: Path) -> None:
         def fall(world: SeedWorld) -> None:
             def now() -> None:
                 parts = world.machines[2].parts
@@ -216,13 +218,13 @@ def seeds(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_a_plan_is_made_of_its_seed_alone() -> None:
+def test_a_plan_depends_on_its_seed_alone() -> None:
     assert plan_of(5) == plan_of(5)
     assert plan_of(5) != plan_of(6)
 
 
 @pytest.mark.parametrize("seed", [7, 15])
-def test_a_seed_does_the_same_each_time(seed: int) -> None:
+def test_a_seed_gives_the_same_run_each_time(seed: int) -> None:
     told = [seeds("--seed", str(seed)).stdout for _ in "ab"]
     assert re.search(r"\d+ events, [0-9a-f]{32}", told[0])
     assert told[0] == told[1]

@@ -1,4 +1,4 @@
-"""The simulator tells the same of the same, and what it tells is so: small worlds whose outcome is known."""
+"""The simulator is deterministic, and its figures are right for small worlds whose outcome is known."""
 
 from collections.abc import Iterator
 
@@ -33,15 +33,15 @@ def test_the_same_seed_gives_the_same_table_and_another_seed_another() -> None:
     assert tables[0] != tables[2]
 
 
-def test_everybody_sees_a_registration_within_a_second() -> None:
+def test_every_node_sees_a_registration_within_a_second() -> None:
     assert figures("visible")["until a node sees a registration, max"] < 1.0
 
 
-def test_a_burst_is_seen_whole_by_everybody() -> None:
+def test_every_node_sees_a_whole_burst() -> None:
     assert figures("burst")["nodes that never saw it"] == 0
 
 
-def test_nodes_that_carry_no_replica_are_counted_among_those_that_see() -> None:
+def test_nodes_without_a_full_replica_count_among_those_that_see() -> None:
     plan = Plan(nodes=20, full=6)
     seen = next(f for f in SCENARIOS["visible"](plan) if f.what.endswith("max"))
     assert seen.of == f"{5 * 19}"
@@ -55,12 +55,12 @@ def test_a_dead_node_leaves_every_live_view(name: str) -> None:
     assert found["until a node is out of the live view, max"] < 20.0
 
 
-def test_a_killed_process_is_missed_sooner_than_a_machine_without_a_cable() -> None:
+def test_a_killed_process_is_noticed_sooner_than_an_unplugged_machine() -> None:
     what = "until a node is out of the live view, p50"
     assert figures("killed")[what] < figures("vanished")[what]
 
 
-def test_nobody_dies_while_nothing_is_lost() -> None:
+def test_no_node_is_declared_dead_without_packet_loss() -> None:
     (found,) = false_deaths(Plan(nodes=12, full=12), weather=Weather())
     assert found.value == 0
 
@@ -70,8 +70,8 @@ def test_both_sides_of_a_split_agree_again_after_it() -> None:
     assert found["from healing until all digests are equal"] < 20.0
 
 
-def test_a_split_is_seen_while_it_lasts() -> None:
-    # Else the recovery from it would prove nothing.
+def test_the_two_sides_of_a_split_differ_while_it_lasts() -> None:
+    # Otherwise the recovery from it would prove nothing.
     world = begin(Plan(nodes=10, full=10))
     world.divide(lambda number: int(number < 4))
     member = world.members[0]
@@ -111,7 +111,7 @@ def test_a_frame_with_a_bad_signature_is_refused_each_time() -> None:
             wire.decode(bytes(frame))
 
 
-def test_shared_catalogs_hold_what_plain_ones_hold() -> None:
+def test_shared_catalogs_equal_plain_ones() -> None:
     held = begin(Plan(nodes=5, full=5)).members[0].replica.catalog.held
     words = list(held.values())
     plain, one, other = Catalog(), shared({}), shared({})
@@ -125,7 +125,7 @@ def test_shared_catalogs_hold_what_plain_ones_hold() -> None:
     assert offered == alike
 
 
-def test_a_frame_reaches_all_once_and_costs_a_copy_for_each_eager_neighbour() -> None:
+def test_a_frame_reaches_every_node_and_costs_one_copy_per_eager_neighbour() -> None:
     world = begin(Plan(nodes=40, full=1))
     spread = world.overlay.spread(7)
     assert NEVER not in spread.after
@@ -133,7 +133,7 @@ def test_a_frame_reaches_all_once_and_costs_a_copy_for_each_eager_neighbour() ->
     assert spread.copies == eager - 39
 
 
-def test_a_lost_packet_is_late_and_a_dropped_message_never_comes() -> None:
+def test_a_lost_packet_arrives_late_and_a_dropped_message_never() -> None:
     world = begin(Plan(nodes=2, full=1, weather=Weather(loss=0.5)))
     trips = [world.overlay.trip(0, 1) for _ in range(200)]
     assert max(trips) < NEVER
@@ -142,7 +142,7 @@ def test_a_lost_packet_is_late_and_a_dropped_message_never_comes() -> None:
     assert {world.overlay.trip(0, 1) < NEVER for _ in range(200)} == {True, False}
 
 
-def test_a_frame_reaches_nobody_across_a_cut_and_lossy_ways_are_gone_round() -> None:
+def test_a_frame_does_not_cross_a_cut_but_gets_round_lossy_links() -> None:
     world = begin(Plan(nodes=40, full=1, weather=Weather(drop=0.2)))
     assert NEVER not in world.overlay.spread(0).after
     world.overlay.divide(lambda number: number % 2)
@@ -150,7 +150,7 @@ def test_a_frame_reaches_nobody_across_a_cut_and_lossy_ways_are_gone_round() -> 
     assert all(at == NEVER for at in after[1::2])
 
 
-def test_a_connection_is_gone_at_both_ends() -> None:
+def test_unlinking_removes_a_connection_at_both_ends() -> None:
     world = begin(Plan(nodes=6, full=1))
     overlay: Overlay = world.overlay
     other = next(iter(overlay.links[3]))
@@ -166,7 +166,7 @@ def test_the_command_prints_a_table_or_json(capsys: pytest.CaptureFixture[str]) 
     assert '"value": null' in as_json(6, [never])
 
 
-def test_settings_on_the_command_line_are_settings_of_the_registry() -> None:
+def test_command_line_options_set_the_settings_of_the_registry() -> None:
     from bench.simulate import _parser
 
     plan = plan_of(_parser().parse_args(["--heartbeat", "7", "--degree", "5"]), 50)

@@ -1,4 +1,4 @@
-"""The soak's judgement: what counts as growth, and what does not."""
+"""The verdict of the soak test: what counts as growth, and what does not."""
 
 from dataclasses import replace
 
@@ -22,14 +22,14 @@ REST = Gauge(0, 120.0, 50, 40, 60, 9, 0, 3)
 
 
 def grown(per: float, *, requests: int = 200_000) -> list[Gauge]:
-    """Be looked at twenty times, while memory grows by so many MiB in `PER` requests."""
+    """Return gauges of twenty looks while memory grows by `per` MiB in `PER` requests."""
     return [
         Gauge(n, 130.0 + per * n / PER, 50, 40, 60, 9, 0, 3)
         for n in range(0, requests + 1, requests // 20)
     ]
 
 
-def test_a_gauge_is_read_from_what_a_node_shows() -> None:
+def test_a_gauge_is_read_from_the_metrics_of_a_node() -> None:
     seen = read(Metrics().text(SIZES).decode(), 7)
     assert (seen.requests, seen.threads) == (7, SIZES.threads)
     assert {"http": seen.tasks, "mesh": seen.mesh_tasks} == SIZES.tasks
@@ -40,11 +40,11 @@ def test_a_gauge_is_read_from_what_a_node_shows() -> None:
 
 
 @pytest.mark.parametrize("per", [-2.0, 0.0, 0.5, 3.0])
-def test_the_slope_is_what_memory_grows_by(per: float) -> None:
+def test_the_slope_is_the_growth_of_memory(per: float) -> None:
     assert slope(grown(per)) == pytest.approx(per)
 
 
-def test_what_caches_take_at_first_is_no_growth() -> None:
+def test_memory_that_caches_take_at_first_is_no_growth() -> None:
     gauges = [
         Gauge(0, 90.0, 50, 40, 60, 9, 0, 3),
         Gauge(10_000, 120.0, 50, 40, 60, 9, 0, 3),
@@ -54,11 +54,11 @@ def test_what_caches_take_at_first_is_no_growth() -> None:
     assert not judged("node", gauges)
 
 
-def test_looks_at_one_count_of_requests_make_no_slope() -> None:
+def test_several_gauges_at_one_request_count_have_no_slope() -> None:
     assert slope([REST, *[Gauge(2_000, 125.0 + n, 50, 40, 60, 9, 0, 3) for n in range(5)]]) == 0.0
 
 
-def test_growth_is_wrong_once_there_were_enough_requests_to_tell() -> None:
+def test_growth_is_a_failure_once_there_were_enough_requests_to_tell() -> None:
     assert not judged("node", grown(0.9))
     assert not judged("node", grown(9.0, requests=TELLING // 2))
     (wrong,) = judged("node", grown(3.0))
@@ -66,7 +66,7 @@ def test_growth_is_wrong_once_there_were_enough_requests_to_tell() -> None:
 
 
 @pytest.mark.parametrize("what", COUNTED)
-def test_what_is_open_at_rest_may_differ_by_chance_and_no_more(what: str) -> None:
+def test_counts_at_rest_may_differ_by_the_allowance_and_no_more(what: str) -> None:
     more = {name: getattr(REST, name) for name in COUNTED}
     few, many = more | {what: more[what] + SPARE}, more | {what: more[what] + SPARE + 1}
     assert not judged("node", [REST, Gauge(1, 120.0, **few, doubled=0, standing=3)])
@@ -82,7 +82,7 @@ def test_a_second_connection_to_one_peer_may_have_tasks_of_its_own() -> None:
     assert judged("node", [replace(REST, doubled=2), few])
 
 
-def test_streams_on_which_peers_may_ask_again_have_tasks_of_their_own() -> None:
+def test_standing_streams_may_have_tasks_of_their_own() -> None:
     most = REST.mesh_tasks + SPARE + 2 * OF_A_STREAM
     few = replace(REST, requests=1, standing=REST.standing + 2, mesh_tasks=most)
     assert not judged("node", [REST, few])

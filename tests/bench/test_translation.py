@@ -1,4 +1,4 @@
-"""What is measured of translation is what dialects and faces do."""
+"""The translation benchmark measures what dialects and faces do."""
 
 import pytest
 
@@ -11,19 +11,19 @@ EVENTS = [(name, hear) for name, _, hear in ROWS if hear is not None]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_a_request_is_said_with_all_of_its_text(row: Row) -> None:
+def test_a_translated_request_has_all_of_its_text(row: Row) -> None:
     said = row[1]()
     assert b"x" * 2_000 in said
     assert said == row[1]()
 
 
 @pytest.mark.parametrize(("name", "hear"), EVENTS, ids=[name for name, _ in EVENTS])
-def test_an_event_is_said_in_other_words_each_time(name: str, hear) -> None:
+def test_each_call_translates_one_event(name: str, hear) -> None:
     hear()
     for _ in range(3):
         said = hear()
         assert b" word" in said
-        # Without what a stream begins with; messages of gRPC are no such events.
+        # The opening event of the stream is not among them; gRPC messages are no such events.
         assert said.count(b"data:") == (name not in GRPC)
 
 
@@ -35,5 +35,5 @@ def test_every_dialect_is_measured() -> None:
     assert {*said, "peer"} == {name.replace("_", "") for name in known}
 
 
-def test_the_least_of_all_rounds_counts() -> None:
+def test_a_measured_time_is_positive() -> None:
     assert microseconds(lambda: sum(range(9)), 10) > 0

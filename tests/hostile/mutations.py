@@ -1,4 +1,4 @@
-"""Which bad requests may a stranger send? Real ones to every path, made wrong in one to three ways; the same for a seed."""
+"""Generator of bad requests: real ones to every path, broken in one to three ways; a seed gives the same sequence."""
 
 import gzip
 import random
@@ -11,10 +11,10 @@ from tests.hostile.refused import EVERYWHERE, PUBLIC
 from tests.hostile.wire import PLAIN_HOST
 
 Route = tuple[str, str]
-"""Method and path; what a path leaves open stands in braces."""
+"""Method and path; a path's parameters stand in braces."""
 
 CHANGES_STANDING = ("/api/v1/drain", "/api/v1/undrain")
-"""Paths whose well-formed requests, sent by anybody here, stop others being served: they are sent malformed only."""
+"""Paths whose well-formed requests would stop the service for other requests: they are sent malformed only."""
 
 _FORMS = ("images/edits", "image/edit", "audio/transcriptions", "audio/translations")
 _BY_QUERY = ("model", "node", "node_id", "project", "cid", "kind", "digest", "number", "x")
@@ -64,7 +64,7 @@ _VERSIONS = (
 
 
 def mutants(routes: Sequence[Route], seed: int) -> Iterator[bytes]:
-    """Yield bad requests without end: mostly mutants, now and then one of the corpus of refused ones."""
+    """Yield bad requests without end: mostly mutants, occasionally one from the corpus of refused requests."""
     chance = random.Random(seed)
     corpus = [sent for sent, _ in (*EVERYWHERE.values(), *PUBLIC.values()) if len(sent) < 200_000]
     while True:
@@ -149,7 +149,7 @@ def _framed(method: bytes, path: bytes, kind: bytes, body: bytes, chance: random
 
 
 def _spoilt(sent: bytes, chance: random.Random) -> bytes:
-    """Turn a few bits, or leave all as they are."""
+    """Flip up to three bits, or none."""
     spoilt = bytearray(sent)
     for _ in range(chance.choice((0, 1, 3))):
         if spoilt:
@@ -177,7 +177,7 @@ def _broken_off(sent: bytes, chance: random.Random) -> bytes:
 
 
 def _value_replaced(body: bytes, chance: random.Random) -> bytes:
-    """Put something nasty where a JSON value begins; a form is spoilt as bytes."""
+    """Replace a JSON value by a nasty one. Insert bytes into a body that holds no JSON value."""
     starts = [at + 1 for at, byte in enumerate(body[:2_000]) if byte in b":[,"]
     if not starts:
         return _inserted(body, chance)

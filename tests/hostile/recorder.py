@@ -1,4 +1,4 @@
-"""What reaches a worker, to the byte? A worker that reads requests as strictly as can be, and remembers all of it."""
+"""Stub worker that parses requests as strictly as possible and records every byte that reaches it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -21,7 +21,7 @@ class Taken:
 
 @dataclass(slots=True)
 class Recorder:
-    """What came, over all connections; `foreign` is whatever was no request with exactly one `Content-Length`."""
+    """What arrived, over all connections; `foreign` is all that is not a request with exactly one `Content-Length`."""
 
     url: str = ""
     taken: list[Taken] = field(default_factory=list)

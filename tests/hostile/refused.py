@@ -1,6 +1,6 @@
-"""Which requests must be refused, and with which status? A corpus of bytes, by name; nothing in it depends on a server.
+"""Corpus of requests that must be refused, by name, with their statuses; nothing in it depends on a server.
 
-`CLOSED` stands where no answer could be understood: then the connection ends without one.
+`CLOSED` stands where no answer could be understood, so the connection ends without one.
 """
 
 import gzip
@@ -22,7 +22,7 @@ Case = tuple[bytes, int]
 def request(
     line: bytes, headers: bytes = b"", body: bytes = b"", *, host: bytes = PLAIN_HOST
 ) -> bytes:
-    """Write a request with nothing added but its host."""
+    """Return a request with no header added but its host."""
     return line + b"\r\n" + host + headers + b"\r\n" + body
 
 
@@ -34,7 +34,7 @@ def post(
     length: bytes | None = None,
     path: bytes = CHAT,
 ) -> bytes:
-    """Write a POST with a Content-Length, that of the body unless another is given."""
+    """Return a POST with a Content-Length, that of the body unless another is given."""
     announced = b"%d" % len(body) if length is None else length
     named = b"Content-Type: %b\r\n" % kind if kind else b""
     headers = named + headers + b"Content-Length: %b\r\n" % announced
@@ -42,7 +42,7 @@ def post(
 
 
 def chunked(body: bytes, headers: bytes = b"Transfer-Encoding: chunked\r\n") -> bytes:
-    """Write a POST whose body is given with its chunks."""
+    """Return a POST with a chunked body; `body` includes the chunk framing."""
     headers = b"Content-Type: application/json\r\n" + headers
     return request(b"POST %b HTTP/1.1" % CHAT, headers, body)
 
@@ -248,7 +248,7 @@ _GARBAGE = {
 
 
 def part(name: bytes, content: bytes = b"tiny", more: bytes = b"") -> bytes:
-    """Write one part of a form."""
+    """Return one part of a form."""
     return b'--B\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n%b\r\n' % (
         name,
         more,
@@ -257,7 +257,7 @@ def part(name: bytes, content: bytes = b"tiny", more: bytes = b"") -> bytes:
 
 
 def form(*parts: bytes, end: bytes = b"--B--\r\n", kind: bytes = b"; boundary=B") -> bytes:
-    """Write a request with a form."""
+    """Return a request with a form."""
     kind = b"multipart/form-data" + kind
     return post(b"".join(parts) + end, kind, path=b"/v1/images/edits")
 
@@ -366,12 +366,12 @@ PUBLIC: Mapping[str, Case] = {
         )
     },
     "URL: a node that is none": (request(b"GET /api/v1/route?model=m&node=%ff%00 HTTP/1.1"), 400),
-    # Its target is no path.
+    # The target of CONNECT is no path.
     "method: CONNECT": (request(b"CONNECT localhost:80 HTTP/1.1"), 400),
     "method: OPTIONS of everything": (request(b"OPTIONS * HTTP/1.1"), 404),
     "method: TRACE": (request(b"TRACE /healthz HTTP/1.1"), 405),
 }
-"""What the listener for clients refuses besides: names that are not its own, and paths."""
+"""What the listener for clients refuses in addition: hosts that are not its own, and paths."""
 
 
 ACCEPTED: Mapping[str, bytes] = {
@@ -414,4 +414,4 @@ ACCEPTED: Mapping[str, bytes] = {
     "a form with a bare name": form(b"--B\r\nContent-Disposition: form-data; name=model\r\n\r\ntiny\r\n"),
     "empty lines first": b"\r\n\r\n" + post(JSON),
 }  # fmt: skip
-"""What is odd and yet an honest request: it is answered with 200."""
+"""Odd but valid requests: they are answered with 200."""

@@ -1,8 +1,8 @@
-"""Which bytes may one reader take for one request and the next for two? A corpus, each with how many requests it holds.
+"""Corpus of bytes that one parser may take for one request and the next for two, with the number of requests in each.
 
-`NONE`: nobody can tell, so nothing of it may reach a worker. `ONE` and `TWO`: odd, but every reader says the same; where
-`AT_MOST_…` stands, what follows may have been a reason to refuse what came before it. After most of them comes a second
-request, `HIDDEN`, which is somebody's body by one reading.
+`NONE`: ambiguous, so nothing of it may reach a worker. `ONE` and `TWO`: odd, but every parser agrees. `AT_MOST_…`: the
+bytes that follow may be a reason to refuse what came before them. After most cases comes a second request, `HIDDEN`,
+which by one reading is the body of the first.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ _CHUNKED = b"Transfer-Encoding: chunked\r\n"
 _CHUNK = b"%x\r\n%b\r\n" % (len(JSON), JSON)
 _END = b"0\r\n\r\n"
 
-# Each is meant to be a coding for one reader and none for another.
+# Each is meant to be a transfer coding for one parser and none for another.
 _DISGUISES: Mapping[str, bytes] = {
     "as it is": b"Transfer-Encoding: chunked\r\n",
     "in capitals": b"TRANSFER-ENCODING: CHUNKED\r\n",
@@ -79,7 +79,7 @@ _DISGUISES: Mapping[str, bytes] = {
     "before a line feed": b"Transfer-Encoding: chunked\nX: y\r\n",
 }
 
-# Headers that mean nothing here, whatever some reader makes of them: the length alone counts.
+# Headers without a meaning in HTTP, whatever some parser makes of them: the length alone counts.
 _LOOKALIKES: Mapping[str, bytes] = {
     "an underscore": b"Transfer_Encoding: chunked\r\n",
     "a point": b"Transfer.Encoding: chunked\r\n",
@@ -184,7 +184,10 @@ _HEADS: Mapping[str, bytes] = {
 
 
 def _both_ways(headers: bytes, *, counts: Count) -> Mapping[str, Case]:
-    """Hide a request behind the last chunk, and behind the length; `counts` of them by the length are whole."""
+    """Hide a request behind the last chunk, and behind the length.
+
+    `counts` is the expected number of requests for the second case, where the length decides.
+    """
     by_length = _END + HIDDEN
     by_chunks = b"%x\r\n%b\r\n%b" % (len(HIDDEN), HIDDEN, _END)
     size = len(b"%x\r\n" % len(HIDDEN))

@@ -1,6 +1,6 @@
-"""What does a listener answer to bytes that no HTTP client would send? Sockets, and a reader of answers that trusts none.
+"""Client that sends a listener bytes that no HTTP client would send, and parses the answers without trusting them.
 
-Nothing here knows which server is asked: a listener is an address, with or without TLS.
+It does not depend on the server: a listener is an address, with or without TLS.
 """
 
 import asyncio
@@ -10,14 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 PLAIN_HOST = b"Host: localhost\r\n"
-"""How requests of a corpus name the listener; for other nodes' listeners the hop header is put behind it."""
+"""The Host header of corpus requests; for the listener for other nodes, the hop header is added after it."""
 
 _PIECE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer; header names in lower case, of two with one name the last."""
+    """One answer; header names are lower case, and of headers with one name the last counts."""
 
     status: int
     headers: Mapping[str, str]
@@ -26,7 +26,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What came back over one connection: final answers, whether it was closed, and bytes that are no whole answer."""
+    """What came back over one connection: final answers, whether it was closed, and trailing bytes of no whole answer."""
 
     answers: tuple[Answer, ...]
     closed: bool
@@ -34,13 +34,13 @@ class Heard:
 
     @property
     def statuses(self) -> list[int]:
-        """The statuses in their order."""
+        """The statuses in order."""
         return [answer.status for answer in self.answers]
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Where to send bytes. `hop` is the peer id that a request to another node's listener must show."""
+    """Address to send bytes to; `hop` is the peer id that requests to another node's listener must carry."""
 
     host: str
     port: int
@@ -65,10 +65,10 @@ class Listener:
         more: float = 0.0,
         patience: float | None = None,
     ) -> Heard:
-        """Send pieces, `pause` seconds apart, over a connection of their own and return what came back.
+        """Send pieces, `pause` seconds apart, over a new connection and return what came back.
 
-        It is over when the listener closes, when an answer has come and nothing more within `more` seconds, or when
-        nothing has come for `patience` seconds; in any case after `within` seconds.
+        Reading ends when the listener closes, when nothing has come for `more` seconds after an answer, or for `patience`
+        seconds before one; in any case after `within` seconds.
         """
         reader, writer = await self.connect()
         received = bytearray()
@@ -100,7 +100,7 @@ class Listener:
 
 
 def answers_in(received: bytes) -> tuple[list[Answer], bytes]:
-    """Split bytes into the final answers that are whole, and the rest; interim ones are passed over."""
+    """Split bytes into the complete final answers and the rest; interim answers are skipped."""
     answers: list[Answer] = []
     while received:
         head, mark, after = received.partition(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Another node, as far as a request that was sent on meets it: TLS, the router, one worker, and a face of few words."""
+"""Stub of another node, as a forwarded request meets it: TLS, the router, one worker, and a minimal face."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -56,26 +56,26 @@ CODES: Mapping[type[RouterError], str] = {
 
 @dataclass(frozen=True, slots=True)
 class OverMesh:
-    """Peers of which these records are known, and pipes of a mesh."""
+    """Peers with the given records, and pipes of a mesh."""
 
     mesh: Mesh
     reaches: Mapping[PeerId, Reach]
     through_relays: bool = False
 
     def reach(self, peer: PeerId) -> Reach | None:
-        """Return what is known."""
+        """Return the known record of a peer."""
         return self.reaches.get(peer)
 
     async def open_pipe(self, peer: PeerId) -> Pipe:
-        """Open a pipe, soon or not at all."""
+        """Open a pipe within five seconds."""
         return await self.mesh.open_pipe(peer, timeout=5)
 
     async def relayed(self, _: PeerId) -> bool:
-        """Say what was said."""
+        """Return the configured answer."""
         return self.through_relays
 
     def cut_off(self, _: PeerId) -> bool:
-        """Know of no cut."""
+        """Return False: no peer is cut off."""
         return False
 
 
@@ -90,19 +90,19 @@ class PeerNode:
     received: list[CIMultiDictProxy[str]] = field(default_factory=list)
     callers: list[PeerId] = field(default_factory=list)
     says: dict[str, str] = field(default_factory=dict)
-    """Headers that it adds to its answers."""
+    """Headers that the node adds to its answers."""
     lacks: tuple[str, ...] = ()
-    """Paths that its version does not know."""
+    """Paths that the node's version does not know."""
     murmurs: bool = False
-    """Whether it begins its answers with comments, which last for as long as its worker says nothing."""
+    """Whether answers begin with comments, sent until the worker's first byte."""
 
     @property
     def reach(self) -> Reach:
-        """What its record says of the way to it."""
+        """The node's addresses and certificate, as in its record."""
         return Reach(links=(f"127.0.0.1:{self.port}",), certificate=certificate_of(self.identity))
 
     async def handle(self, http: web.Request) -> web.StreamResponse:
-        """Answer a request that another node sent on."""
+        """Answer a request that another node forwarded."""
         assert http.transport is not None
         der = http.transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
         self.callers.append(peer_of_certificate(der))
@@ -174,7 +174,7 @@ async def _murmur(response: web.StreamResponse) -> None:
 async def peer_node(
     *candidates: Candidate, identity: Identity = THERE, settings: RouterSettings = QUICK
 ) -> AsyncIterator[PeerNode]:
-    """Run a node that trusts ours."""
+    """Run a node that trusts `OWN`."""
     links = Links(
         identity=identity,
         peers=NoMesh(),
@@ -198,7 +198,7 @@ async def peer_node(
 
 
 def router_of(links: Links, workers: Workers, identity: Identity) -> Router:
-    """Build a router that knows its own workers only."""
+    """Return a router that knows only its own workers."""
     return Router(
         LoneWorld(identity.peer, workers),
         {"openai_http": create(links)},
@@ -220,7 +220,7 @@ async def way_to(
     settings: RouterSettings = QUICK,
     reach: Mapping[PeerId, Reach] | None = None,
 ) -> AsyncIterator[Links]:
-    """Have links from our own node to `node`: at its address, or only over a pipe of a memory mesh."""
+    """Yield links from `OWN` to `node`: at its address, or only over a pipe of a memory mesh."""
 
     async def answer(_: PeerId, question: bytes) -> bytes:
         return question
@@ -250,5 +250,5 @@ async def way_to(
 
 
 def at(node: PeerNode) -> Candidate:
-    """Be that node's offer."""
+    """Return the node's replica as a candidate."""
     return Candidate(node.identity.peer, own("").service)

@@ -1,4 +1,4 @@
-"""Laws of answer times: by worker and kind, and bounded."""
+"""Laws of answer times: kept by worker and kind, and bounded."""
 
 from registry.records import Service
 from router.answer_times import MAX_OWN, AnswerTimes
@@ -12,7 +12,7 @@ def worker(model: str) -> Worker:
     return Worker(Service("p", model), "http://127.0.0.1:1", capacity=1)
 
 
-def test_each_kind_of_request_has_its_own() -> None:
+def test_each_kind_of_request_has_its_own_times() -> None:
     times = AnswerTimes()
     assert times.of_own(LLAMA, Kind.CHAT) is None
     chats = times.estimator(worker("llama"), Kind.CHAT)
@@ -22,7 +22,7 @@ def test_each_kind_of_request_has_its_own() -> None:
     assert times.of_own(LLAMA, Kind.EMBEDDING) is None
 
 
-def test_workers_that_come_and_go_are_not_remembered_without_end() -> None:
+def test_the_number_of_remembered_workers_is_bounded() -> None:
     times = AnswerTimes()
     for number in range(MAX_OWN + 1):
         one = times.estimator(worker(f"m{number}"), Kind.CHAT)

@@ -1,4 +1,4 @@
-"""Laws of one attempt: it is booked however it ends."""
+"""Laws of one attempt: its outcome is recorded however it ends."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -23,7 +23,7 @@ Put = Callable[[Attempt], AbstractAsyncContextManager[Answer]]
 
 @dataclass
 class Office:
-    """A desk, and what was reported at it."""
+    """A desk that records the reported outcomes."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     time: float = 0.0
@@ -81,7 +81,7 @@ async def test_a_failure_before_the_first_byte_is_reported_with_its_number(offic
     assert [outcome.error for outcome in office.outcomes] == [failed.value]
 
 
-async def test_what_broke_after_the_first_byte_is_reported_as_broken(office: Office) -> None:
+async def test_a_failure_after_the_first_byte_is_reported_as_broken(office: Office) -> None:
     answer, error = answers(), AnswerBroken("it broke off")
 
     @asynccontextmanager
@@ -97,7 +97,7 @@ async def test_what_broke_after_the_first_byte_is_reported_as_broken(office: Off
     assert [outcome.error for outcome in office.outcomes] == [error]
 
 
-async def test_a_caller_who_left_before_the_first_byte_has_shown_nothing(office: Office) -> None:
+async def test_a_caller_that_left_before_the_first_byte_shows_nothing(office: Office) -> None:
     @asynccontextmanager
     async def put(_: Attempt) -> AsyncIterator[Answer]:
         await asyncio.Event().wait()
@@ -115,7 +115,7 @@ async def test_a_caller_who_left_before_the_first_byte_has_shown_nothing(office:
     assert office.outcomes == []
 
 
-async def test_a_caller_who_left_in_the_middle_has_not_shown_that_the_node_lives(
+async def test_a_caller_that_left_in_the_middle_does_not_show_that_the_node_is_alive(
     office: Office,
 ) -> None:
     @asynccontextmanager
@@ -124,7 +124,7 @@ async def test_a_caller_who_left_in_the_middle_has_not_shown_that_the_node_lives
 
     async def ask() -> None:
         async with office.attempt(put):
-            # The machine lost its power after the first byte: nothing comes, and nothing says so.
+            # The machine lost its power after the first byte: nothing comes, and no error either.
             await asyncio.Event().wait()
 
     asking = asyncio.ensure_future(ask())
@@ -134,7 +134,7 @@ async def test_a_caller_who_left_in_the_middle_has_not_shown_that_the_node_lives
     assert [(outcome.error, outcome.shows) for outcome in office.outcomes] == [(None, None)]
 
 
-async def test_an_answer_that_was_read_to_its_end_shows_that_the_node_lives(office: Office) -> None:
+async def test_an_answer_read_to_its_end_shows_that_the_node_is_alive(office: Office) -> None:
     @asynccontextmanager
     async def put(_: Attempt) -> AsyncIterator[Answer]:
         yield answers()

@@ -1,4 +1,4 @@
-"""Laws of whom a request is put to, and of the slot that it holds by then."""
+"""Laws of the choice of a replica for a request, and of the slot that the request then holds."""
 
 import asyncio
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ OTHER = own("http://127.0.0.1:2", cid="2")
 
 @dataclass
 class Scene:
-    """A choice among this machine's workers."""
+    """Choosing among this machine's workers."""
 
     world: LoneWorld = field(
         default_factory=lambda: LoneWorld(OWN.peer, Workers.of([NARROW.worker]))  # type: ignore[list-item]
@@ -65,13 +65,13 @@ def scene() -> Iterator[Scene]:
     assert not made.ledger.in_flight
 
 
-async def test_who_has_a_slot_is_chosen_and_none_is_taken_for_it_yet(scene: Scene) -> None:
+async def test_a_worker_with_a_free_slot_is_chosen_and_the_slot_not_yet_taken(scene: Scene) -> None:
     [chosen], holds_slot = await scene.choosing.ordered(chat())
     assert (chosen.service, holds_slot) == (NARROW.service, False)
     assert scene.choosing.explain(chat()).ordered == (chosen,)
 
 
-async def test_who_waited_for_a_slot_holds_it(scene: Scene) -> None:
+async def test_a_request_that_waited_for_a_slot_holds_it(scene: Scene) -> None:
     scene.ledger.count(NARROW.service)
     waiting = asyncio.ensure_future(scene.choosing.ordered(chat()))
     await asyncio.sleep(0)
@@ -83,7 +83,7 @@ async def test_who_waited_for_a_slot_holds_it(scene: Scene) -> None:
     scene.ledger.release(NARROW.service)
 
 
-async def test_a_worker_that_is_unregistered_meanwhile_is_nobody(scene: Scene) -> None:
+async def test_a_worker_unregistered_during_the_wait_is_not_chosen(scene: Scene) -> None:
     scene.ledger.count(NARROW.service)
     waiting = asyncio.ensure_future(scene.choosing.ordered(chat()))
     await asyncio.sleep(0)
@@ -93,7 +93,7 @@ async def test_a_worker_that_is_unregistered_meanwhile_is_nobody(scene: Scene) -
         await waiting
 
 
-async def test_a_slot_of_one_that_is_well_is_waited_for_rather_than_one_that_failed_is_asked(
+async def test_a_request_waits_for_a_healthy_worker_rather_than_go_to_an_ejected_one(
     scene: Scene,
 ) -> None:
     scene.serve(NARROW, OTHER)
@@ -105,12 +105,12 @@ async def test_a_slot_of_one_that_is_well_is_waited_for_rather_than_one_that_fai
     scene.ledger.release(NARROW.service)
 
 
-async def test_a_name_that_nobody_offers_is_unknown(scene: Scene) -> None:
+async def test_a_name_that_no_replica_offers_is_unknown(scene: Scene) -> None:
     with pytest.raises(UnknownModel):
         await scene.choosing.ordered(chat("llamma"))
 
 
-async def test_a_slot_of_a_quick_worker_is_waited_for_rather_than_a_slow_one_is_asked(
+async def test_a_request_waits_for_a_quick_worker_rather_than_go_to_a_slow_one(
     scene: Scene,
 ) -> None:
     scene.serve(NARROW, OTHER)
@@ -125,7 +125,7 @@ async def test_a_slot_of_a_quick_worker_is_waited_for_rather_than_a_slow_one_is_
     scene.ledger.release(NARROW.service)
     [chosen], holds_slot = await waiting
     assert (chosen.service, holds_slot) == (NARROW.service, True)
-    # With a long queue before it, the slow one would be sooner done.
+    # With a long queue at the quick worker, the slow one would finish sooner.
     scene.ledger.waiting.took(chat().model, 500.0)
     [chosen], holds_slot = await scene.choosing.ordered(chat())
     assert (chosen.service, holds_slot) == (OTHER.service, False)
@@ -133,7 +133,7 @@ async def test_a_slot_of_a_quick_worker_is_waited_for_rather_than_a_slow_one_is_
 
 
 class Counting(LoneWorld):
-    """A world that counts of how many nodes one wants to know whether they live."""
+    """A world that counts how often the presence of a node is looked up."""
 
     looked_at = 0
     lost: frozenset[PeerId] = frozenset()
@@ -157,7 +157,7 @@ def choosing(world: LoneWorld, policy: str = "p2c") -> Choosing:
     return Choosing(ledger, world=world, policy=policies.load(policy), random=draw)
 
 
-async def test_of_many_replicas_a_few_are_looked_at_and_all_have_their_turn() -> None:
+async def test_of_many_replicas_a_few_are_inspected_and_all_get_their_turn() -> None:
     world = many()
     choice = choosing(world)
     firsts = {(await choice.ordered(chat()))[0][0].node for _ in range(1_500)}
@@ -166,12 +166,12 @@ async def test_of_many_replicas_a_few_are_looked_at_and_all_have_their_turn() ->
 
 
 @pytest.mark.parametrize("policy", ["session", "round_robin"])
-async def test_a_policy_that_wants_to_know_everybody_does(policy: str) -> None:
+async def test_a_policy_that_needs_all_replicas_gets_all(policy: str) -> None:
     world = many()
     assert len((await choosing(world, policy).ordered(chat()))[0]) == 200
 
 
-async def test_where_few_of_those_drawn_are_well_all_are_looked_at() -> None:
+async def test_all_replicas_are_inspected_if_few_of_those_drawn_are_healthy() -> None:
     world = many()
     alive = PeerId("n7")
     world.lost = frozenset(offer.node for offer in world.catalog.offers[MODEL]) - {alive}
@@ -179,14 +179,14 @@ async def test_where_few_of_those_drawn_are_well_all_are_looked_at() -> None:
     assert found.node == alive
 
 
-async def test_whoever_the_caller_means_is_found_among_many() -> None:
+async def test_a_pinned_replica_is_found_among_many() -> None:
     pinned = replace(chat(), pin=Pin(node=PeerId("n42")))
     [found], _ = await choosing(many()).ordered(pinned)
     assert found.node == PeerId("n42")
     assert len(choosing(many()).explain(chat()).ordered) == 200
 
 
-def test_a_table_is_made_anew_where_its_replicas_have_changed() -> None:
+def test_a_table_is_rebuilt_when_its_replicas_have_changed() -> None:
     tables, draw = Tables(), Random(1).random
     before, after = (many(count).catalog.offers[MODEL] for count in (100, 30))
     for _ in range(20):
@@ -197,14 +197,14 @@ def test_a_table_is_made_anew_where_its_replicas_have_changed() -> None:
     assert len(tables._tables) == MAX_TABLES
 
 
-def test_who_offers_a_name_is_found_anew_where_its_workers_or_offers_have_changed() -> None:
+def test_the_offers_of_a_name_are_rebuilt_when_its_workers_or_records_have_changed() -> None:
     world = many(3)
     world.workers = Workers.of([NARROW.worker])  # type: ignore[list-item]
     names = OfferedNames(world, BoundedWorkers(world, Limits()))
     found = names.of(chat())
     assert [r.key[0] for r in found.everybody] == [OWN.peer, "n0", "n1", "n2"]
     assert names.of(chat()) is found
-    # Somebody else's record has changed.
+    # A record that does not offer this name has changed.
     record = Record(PeerId("far"), Version(1, 0), services=(Service("p", "other"),))
     world.catalog = world.catalog.merge([Signed(record, b"far")])
     assert names.of(chat()) is found
@@ -216,7 +216,7 @@ def test_who_offers_a_name_is_found_anew_where_its_workers_or_offers_have_change
     assert len(names.of(chat()).everybody) == 4
 
 
-def test_names_that_nobody_offers_take_no_room_among_those_that_are_known() -> None:
+def test_names_without_offers_take_no_room_in_the_cache() -> None:
     services = [Service("p", f"m{number}") for number in range(MAX_TABLES + 1)]
     workers = Workers.of(Worker(service, "http://127.0.0.1:1") for service in services)
     world = LoneWorld(OWN.peer, workers)
@@ -228,14 +228,14 @@ def test_names_that_nobody_offers_take_no_room_among_those_that_are_known() -> N
     assert names._valid == names._made
 
 
-def test_offers_are_remembered_up_to_a_bound_of_all_names_together() -> None:
+def test_the_total_number_of_cached_offers_is_bounded() -> None:
     world = many(5)
     names = OfferedNames(world, BoundedWorkers(world, Limits()), most_offers=12)
     for kind in (Kind.CHAT, Kind.COMPLETION, Kind.EMBEDDING):
         found = names.of(chat(kind=kind))
         assert names.of(chat(kind=kind)) is found
     assert [kind for _, kind in names._made] == [Kind.COMPLETION, Kind.EMBEDDING]
-    # The same name with other offers stands once.
+    # The same name with other offers counts once.
     world.catalog = many(7).catalog
     assert len(names.of(chat(kind=Kind.EMBEDDING)).everybody) == 7
     assert [kind for _, kind in names._made] == [Kind.COMPLETION, Kind.EMBEDDING]
@@ -246,7 +246,7 @@ def test_offers_are_remembered_up_to_a_bound_of_all_names_together() -> None:
 
 
 class Knowing:
-    """Nodes of which one has read all that it is asked about."""
+    """Nodes of which one has cached every conversation that it is asked about."""
 
     def __init__(self, reader: PeerId) -> None:
         self.reader = reader
@@ -269,7 +269,7 @@ def talk(*, goes_on: bool = True) -> Request:
     return replace(chat(body=body), prefixes=prefixes_of(fields, len(body)))
 
 
-async def test_who_may_have_read_a_conversation_is_asked_once_and_who_has_is_chosen() -> None:
+async def test_possible_holders_of_a_conversation_are_asked_once_and_the_holder_is_chosen() -> None:
     world = many(5)
     choice = choosing(world)
     nodes = [offer.node for offer in world.catalog.offers[MODEL]]
@@ -287,7 +287,7 @@ async def test_who_may_have_read_a_conversation_is_asked_once_and_who_has_is_cho
     assert (events["replica_questions"], events["cache_found"]) == (len(nodes), 1)
 
 
-async def test_where_nobody_answers_a_question_a_request_goes_its_way() -> None:
+async def test_a_request_proceeds_if_no_node_answers_the_question() -> None:
     world = many(5)
     choice = choosing(world)
     for offer in world.catalog.offers[MODEL]:
@@ -296,7 +296,7 @@ async def test_where_nobody_answers_a_question_a_request_goes_its_way() -> None:
     assert len((await choice.ordered(talk()))[0]) == 5
 
 
-async def test_a_conversation_is_looked_for_at_the_same_few_of_many_and_where_it_was_read() -> None:
+async def test_a_conversation_is_looked_for_at_the_same_few_replicas_and_its_last_reader() -> None:
     world = many()
     looked_at = [{c.node for c in (await choosing(world).ordered(talk()))[0]} for _ in range(2)]
     assert len(looked_at[0] & looked_at[1]) >= LOOKED_AT // 2
@@ -307,7 +307,7 @@ async def test_a_conversation_is_looked_for_at_the_same_few_of_many_and_where_it
         assert reader in {c.node for c in (await choice.ordered(talk()))[0]}
 
 
-async def test_of_many_those_who_were_asked_are_chosen_among() -> None:
+async def test_the_choice_is_among_the_replicas_that_were_asked() -> None:
     world = many()
     choice = choosing(world)
     stale, service = Report(Load(0, slots=4), ours=0, at=-60.0), Service("p", MODEL)
@@ -320,7 +320,7 @@ async def test_of_many_those_who_were_asked_are_chosen_among() -> None:
     assert {*knowing.asked} <= {candidate.node for candidate in ordered}
 
 
-async def test_the_only_one_is_chosen_at_once_unless_something_speaks_against_it() -> None:
+async def test_the_only_replica_is_chosen_at_once_unless_something_speaks_against_it() -> None:
     here = LoneWorld(OWN.peer, Workers.of([OTHER.worker]))  # type: ignore[list-item]
     for world, asked in ((here, chat()), (many(1), chat()), (here, replace(chat(), own_only=True))):
         choice = choosing(world)
@@ -343,7 +343,9 @@ async def test_the_only_one_is_chosen_at_once_unless_something_speaks_against_it
     assert choosing(here).at_once(chat()) is None
 
 
-async def test_the_only_one_is_not_chosen_at_once_without_a_slot_or_eyes(scene: Scene) -> None:
+async def test_the_only_replica_is_not_chosen_at_once_without_a_slot_or_image_input(
+    scene: Scene,
+) -> None:
     assert scene.choosing.at_once(chat()) == scene.choosing.explain(chat()).ordered
     attempt = scene.books.begin(NARROW)
     assert scene.choosing.at_once(chat()) is None
@@ -355,7 +357,7 @@ async def test_the_only_one_is_not_chosen_at_once_without_a_slot_or_eyes(scene: 
     assert scene.choosing.at_once(chat(body=seen)) is None
 
 
-async def test_who_was_left_out_is_remembered_as_it_was(scene: Scene) -> None:
+async def test_excluded_replicas_are_remembered_with_their_reasons(scene: Scene) -> None:
     scene.serve(NARROW, OTHER)
     scene.ledger.count(NARROW.service)
     asked = chat()
@@ -364,19 +366,19 @@ async def test_who_was_left_out_is_remembered_as_it_was(scene: Scene) -> None:
     scene.ledger.release(NARROW.service)
     [left] = scene.choosing.exclusions.of(asked.id)
     assert (left.candidate.service, left.reason) == (NARROW.service, Reason.FULL)
-    # It has room again: the next choice leaves nobody out, and the same request would be told so.
+    # The worker has room again: the next choice excludes no replica, also for the same request.
     await scene.choosing.ordered(replace(asked, id="another"))
     assert scene.choosing.exclusions.of("another") == []
     await scene.choosing.ordered(asked)
     assert scene.choosing.exclusions.of(asked.id) == []
 
 
-def test_exclusions_are_remembered_of_the_newest_requests_and_of_a_few_replicas_each() -> None:
+def test_exclusions_are_kept_for_the_newest_requests_and_a_few_replicas_each() -> None:
     found = Exclusions(most=2)
     left = tuple(Excluded(NARROW, Reason.LOST) for _ in range(MAX_EXCLUDED + 1))
     for number in range(3):
         found.note(replace(chat(), id=str(number)), left)
-    # Another name of the same request stands beside the first.
+    # Another name of the same request is kept beside the first.
     found.note(replace(chat("second"), id="2"), left[:1])
     assert [len(found.of(str(number))) for number in range(3)] == [
         0,

@@ -46,7 +46,7 @@ FAR = PeerId("far")
 
 
 class AsListed(Policy):
-    """Tries workers in the order of their ids."""
+    """Policy that tries workers in the order of their ids."""
 
     def order(
         self, request: Request, candidates: Sequence[Candidate], random: Chance
@@ -59,7 +59,7 @@ class AsListed(Policy):
 
 @dataclass
 class World:
-    """A router, and all that it looks at."""
+    """A router, and the world that it reads."""
 
     links: Links
     own: PeerId = OWN.peer
@@ -109,7 +109,7 @@ class World:
         self.catalog = self.catalog.merge([Signed(record, repr(record).encode())])
 
     async def settle(self) -> None:
-        """Have everybody answer once, and let time pass until nobody counts as new here."""
+        """Have every worker answer once, and advance the clock until none counts as new."""
         for worker in self.workers:
             await self.ask(replace(chat(), pin=Pin(cid=worker.service.cid)))
         self.now += ENOUGH * RISE
@@ -138,7 +138,9 @@ async def several(count: int) -> AsyncIterator[list[OpenAIWorker]]:
         yield [await stack.enter_async_context(running()) for _ in range(count)]
 
 
-async def test_the_first_that_answers_answers_and_every_attempt_is_reported(world: World) -> None:
+async def test_the_first_candidate_that_answers_is_used_and_every_attempt_is_reported(
+    world: World,
+) -> None:
     async with several(2) as (bad, good):
         bad.fail(status=500)
         world.serve(own(NOBODY, cid="1"), own(bad.url, cid="2"), own(good.url, cid="3"))
@@ -152,7 +154,7 @@ async def test_the_first_that_answers_answers_and_every_attempt_is_reported(worl
     ]
 
 
-async def test_a_worker_is_busy_with_what_it_answers_now_whoever_asked(world: World) -> None:
+async def test_the_load_of_a_worker_counts_forwarded_requests_too(world: World) -> None:
     async with running() as worker:
         world.serve(mine := own(worker.url, capacity=8))
         assert world.router.busy() == {}
@@ -164,7 +166,9 @@ async def test_a_worker_is_busy_with_what_it_answers_now_whoever_asked(world: Wo
         assert world.router.busy() == {}
 
 
-async def test_of_a_report_what_we_had_in_flight_when_it_came_is_ours(world: World) -> None:
+async def test_the_nodes_own_share_of_a_report_is_what_it_had_in_flight_on_arrival(
+    world: World,
+) -> None:
     service = own("").service
     world.offer(FAR, service)
     world.router.in_flight.occupancies[FAR, service].change(2, now=0.0)
@@ -176,14 +180,14 @@ async def test_of_a_report_what_we_had_in_flight_when_it_came_is_ours(world: Wor
     assert candidate.expected == 1.5
 
 
-async def test_the_last_error_leaves_with_the_number_of_workers_tried(world: World) -> None:
+async def test_the_last_error_carries_the_number_of_attempts(world: World) -> None:
     world.serve(*(own(NOBODY, cid=str(number)) for number in range(5)))
     with pytest.raises(WorkerUnreachable) as failed:
         await world.ask(chat())
     assert failed.value.attempts == QUICK.attempts == len(world.outcomes)
 
 
-async def test_a_refusal_is_not_tried_elsewhere(world: World) -> None:
+async def test_a_rejected_request_is_not_retried(world: World) -> None:
     async with several(2) as (first, second):
         first.fail(status=400)
         world.serve(own(first.url, cid="1"), own(second.url, cid="2"))
@@ -193,7 +197,7 @@ async def test_a_refusal_is_not_tried_elsewhere(world: World) -> None:
         assert second.received == []
 
 
-async def test_what_broke_after_its_first_byte_is_not_replayed_and_is_reported(
+async def test_an_answer_that_broke_after_its_first_byte_is_not_retried_and_is_reported(
     world: World,
 ) -> None:
     async with several(2) as (first, second):
@@ -216,7 +220,7 @@ async def test_a_break_that_the_face_handled_itself_is_reported_too(world: World
     assert [type(outcome.error) for outcome in world.outcomes] == [AnswerBroken]
 
 
-async def test_in_flight_lasts_from_the_first_try_to_the_last_byte(world: World) -> None:
+async def test_a_request_is_in_flight_from_the_first_attempt_to_the_last_byte(world: World) -> None:
     async with running() as worker:
         candidate = own(worker.url)
         world.serve(candidate)
@@ -227,7 +231,7 @@ async def test_in_flight_lasts_from_the_first_try_to_the_last_byte(world: World)
 
 
 @pytest.mark.parametrize("faults", [{"hang": True}, {"delay_between": 60}])
-async def test_in_flight_is_right_when_callers_leave(
+async def test_the_in_flight_count_is_right_when_callers_leave(
     world: World, faults: dict[str, object]
 ) -> None:
     async with running() as worker:
@@ -241,18 +245,18 @@ async def test_in_flight_is_right_when_callers_leave(
         await asyncio.wait(callers)
         assert not world.router.in_flight
         await until(lambda: worker.hung_up == 3, within=0.5)
-    # One who left before the first byte has learnt nothing about the worker.
+    # A caller that left before the first byte has shown nothing about the worker.
     assert all(outcome.error is None for outcome in world.outcomes)
 
 
-async def test_a_dialect_that_this_node_does_not_speak_is_a_failed_attempt(world: World) -> None:
+async def test_a_dialect_that_this_node_lacks_is_a_failed_attempt(world: World) -> None:
     async with running() as worker:
         world.serve(own(worker.url, cid="1", dialect="smoke_signals"), own(worker.url, cid="2"))
         assert (await world.ask(chat()))[1] == 2
     assert "smoke_signals" in str(world.outcomes[0].error)
 
 
-async def test_an_unknown_model_is_named_with_those_that_look_like_it(world: World) -> None:
+async def test_the_error_for_an_unknown_model_suggests_similar_names(world: World) -> None:
     world.serve(own(NOBODY))
     world.offer(FAR, Service("p", "llama-2"), Service("p", "qwen"))
     with pytest.raises(UnknownModel) as unknown:
@@ -262,7 +266,7 @@ async def test_an_unknown_model_is_named_with_those_that_look_like_it(world: Wor
 
 
 @pytest.mark.parametrize("presence", [Presence.LOST, Presence.LEFT, Presence.DRAINING])
-async def test_a_model_of_absent_nodes_is_known_but_served_by_nobody(
+async def test_a_model_of_absent_nodes_is_known_but_not_served(
     world: World, presence: Presence
 ) -> None:
     world.offer(FAR, Service("p", MODEL))
@@ -271,7 +275,7 @@ async def test_a_model_of_absent_nodes_is_known_but_served_by_nobody(
         await world.ask(chat())
 
 
-async def test_a_full_worker_is_no_capacity(world: World) -> None:
+async def test_a_full_worker_raises_no_capacity_unless_the_request_waits(world: World) -> None:
     async with running() as worker:
         world.serve(own(worker.url, capacity=1))
         async with world.router.answer(chat()):
@@ -280,7 +284,7 @@ async def test_a_full_worker_is_no_capacity(world: World) -> None:
         await world.ask(chat())
 
 
-async def test_a_request_that_was_sent_on_is_answered_here_or_not_at_all(world: World) -> None:
+async def test_a_forwarded_request_is_answered_by_this_node_or_not_at_all(world: World) -> None:
     world.offer(FAR, Service("p", MODEL))
     sent_on = Request("r", chat().kind, MODEL, chat().body, "application/json", own_only=True)
     with pytest.raises(UnknownModel):
@@ -291,14 +295,16 @@ async def test_a_request_that_was_sent_on_is_answered_here_or_not_at_all(world: 
         await world.ask(sent_on)
 
 
-async def test_a_pin_that_nobody_fits_makes_the_model_unknown(world: World) -> None:
+async def test_a_pin_that_no_replica_matches_makes_the_model_unknown(world: World) -> None:
     world.serve(own(NOBODY))
     pinned = Request("r", chat().kind, MODEL, b"", "application/json", pin=Pin(project="other"))
     with pytest.raises(UnknownModel):
         await world.ask(pinned)
 
 
-async def test_an_explanation_tells_whom_and_whom_not_and_sends_nothing(world: World) -> None:
+async def test_an_explanation_lists_candidates_and_exclusions_and_sends_nothing(
+    world: World,
+) -> None:
     async with running() as worker:
         world.serve(own(worker.url))
         world.offer(FAR, Service("p", MODEL))
@@ -309,7 +315,7 @@ async def test_an_explanation_tells_whom_and_whom_not_and_sends_nothing(world: W
         assert worker.received == []
 
 
-async def test_an_address_that_fails_time_and_again_is_asked_last_and_tried_again_later(
+async def test_an_address_that_fails_repeatedly_is_tried_last_and_gets_a_trial_later(
     world: World,
 ) -> None:
     async with several(2) as (bad, good):
@@ -325,7 +331,7 @@ async def test_an_address_that_fails_time_and_again_is_asked_last_and_tried_agai
         assert world.router.condition(ejected).circuit is Circuit.CLOSED
 
 
-async def test_what_a_caller_did_wrong_and_a_full_worker_open_no_circuit(world: World) -> None:
+async def test_rejected_requests_and_full_workers_open_no_circuit(world: World) -> None:
     async with running() as worker:
         world.serve(own(worker.url))
         for status in (400, 413, 422, 429):
@@ -336,7 +342,7 @@ async def test_what_a_caller_did_wrong_and_a_full_worker_open_no_circuit(world: 
         assert not world.router.explain(chat()).ordered[0].ejected
 
 
-async def test_when_everybody_failed_the_request_is_tried_all_the_same(world: World) -> None:
+async def test_a_request_is_tried_even_if_every_circuit_is_open(world: World) -> None:
     async with running() as worker:
         worker.fail(status=500)
         world.serve(own(worker.url))
@@ -348,7 +354,9 @@ async def test_when_everybody_failed_the_request_is_tried_all_the_same(world: Wo
 
 
 @pytest.mark.parametrize("settings", [QUICK.model_copy(update={"first_byte_timeout": 30.0})])
-async def test_a_worker_that_froze_is_left_and_asked_nothing_until_it_lives(world: World) -> None:
+async def test_a_frozen_worker_is_left_and_gets_only_probes_until_it_answers_one(
+    world: World,
+) -> None:
     thawed = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -376,16 +384,16 @@ async def test_a_worker_that_froze_is_left_and_asked_nothing_until_it_lives(worl
         while world.router.stopped(last):
             world.now = clock()
             await asyncio.sleep(0.02)
-        # All the while nobody's request was put to it but the first; the rest were questions whether it lives.
+        # Only the first request reached the worker; everything else was probes.
         assert asked.count(b"POST") == 1
 
 
 @pytest.mark.parametrize("settings", [QUICK.model_copy(update={"first_byte_timeout": 30.0})])
 @pytest.mark.parametrize("alone", [True, False])
-async def test_a_worker_that_does_one_thing_at_a_time_is_waited_for_where_nobody_else_is(
+async def test_a_single_threaded_worker_is_waited_for_if_there_is_no_alternative(
     world: World, alone: bool
 ) -> None:
-    """Programs of one thread answer nothing else while they write; the node that asks may know others, or none."""
+    """A single-threaded worker answers no probe while it writes; the asking node may or may not know alternatives."""
     done = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -403,7 +411,7 @@ async def test_a_worker_that_does_one_thing_at_a_time_is_waited_for_where_nobody
         while not (world.router.stopped(mine) or asking.done()):
             world.now += 0.5
             await asyncio.sleep(0.02)
-        # The two looks after which it would be given up.
+        # The two looks after which the worker would be given up.
         await asyncio.wait([asking], timeout=4 * GRAIN)
         assert asking.done() is not alone
         done.set()
@@ -414,14 +422,14 @@ async def test_a_worker_that_does_one_thing_at_a_time_is_waited_for_where_nobody
                 await asking
 
 
-async def test_when_everything_fails_no_more_than_the_budget_is_tried_again(
+async def test_retries_stay_within_the_budget_when_every_worker_fails(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with several(2) as (one, other):
         one.fail(status=500)
         other.fail(status=500)
         world.serve(own(one.url, cid="1"), own(other.url, cid="2"))
-        # A place that fails for the first time in a while is taken for one that died with what was there: one request.
+        # The first failure of a place in a while counts as a death: the one request in flight there is retried for free.
         for _ in range(RESERVE + 12):
             with pytest.raises(WorkerFailed) as failed:
                 await world.ask(chat())
@@ -431,7 +439,7 @@ async def test_when_everything_fails_no_more_than_the_budget_is_tried_again(
     assert "router.retry_share" in caplog.text
 
 
-async def test_a_machine_that_dies_with_many_requests_under_way_fails_none_of_them(
+async def test_a_machine_that_dies_with_many_requests_in_flight_fails_none_of_them(
     world: World,
 ) -> None:
     async with AsyncExitStack() as dying, running() as good:
@@ -447,7 +455,7 @@ async def test_a_machine_that_dies_with_many_requests_under_way_fails_none_of_th
     assert world.router.events["retries_refused"] == 0
 
 
-async def test_who_is_new_is_sent_one_request_until_it_answers_and_the_others_the_rest(
+async def test_a_new_worker_gets_one_request_until_it_answers(
     world: World,
 ) -> None:
     async with several(2) as (new, known):
@@ -462,7 +470,7 @@ async def test_who_is_new_is_sent_one_request_until_it_answers_and_the_others_th
                     group.create_task(world.ask(chat()))
             assert len(new.received) == expected
             new.received.clear()
-        # It answered three requests, so it may have four; three failures make it new again.
+        # The worker answered three requests, so it may have four; three failures make it new again.
         assert world.router.allowance(own(new.url, cid="1")) == 4
         new.fail(status=500)
         for _ in range(TRIP):
@@ -472,7 +480,7 @@ async def test_who_is_new_is_sent_one_request_until_it_answers_and_the_others_th
         assert world.router.allowance(own(new.url, cid="1")) == 1
 
 
-async def test_the_slots_of_a_worker_that_refuses_are_learnt_and_whoever_was_refused_waits_for_one(
+async def test_the_slots_of_a_worker_are_learnt_from_refusals_and_refused_requests_wait(
     world: World,
 ) -> None:
     async with running() as worker:
@@ -491,7 +499,7 @@ async def test_the_slots_of_a_worker_that_refuses_are_learnt_and_whoever_was_ref
         assert worker.refused == refused
 
 
-async def test_a_worker_that_says_how_many_it_works_at_is_asked_once_it_has_several(
+async def test_a_worker_is_asked_for_its_slots_once_it_has_several_requests(
     world: World,
 ) -> None:
     async with running() as worker:
@@ -504,7 +512,7 @@ async def test_a_worker_that_says_how_many_it_works_at_is_asked_once_it_has_seve
         await asyncio.gather(*(world.ask(chat()) for _ in range(8)))
 
 
-async def test_a_worker_that_never_refuses_has_no_bound(world: World) -> None:
+async def test_a_worker_that_never_refuses_has_no_learnt_limit(world: World) -> None:
     async with running() as worker:
         world.serve(mine := own(worker.url))
         await asyncio.gather(*(world.ask(chat()) for _ in range(50)))
@@ -512,7 +520,7 @@ async def test_a_worker_that_never_refuses_has_no_bound(world: World) -> None:
         assert not world.router.bounded(mine.service)
 
 
-async def test_what_was_never_begun_costs_no_budget(world: World) -> None:
+async def test_attempts_at_unreachable_workers_cost_no_budget(world: World) -> None:
     async with running() as good:
         world.serve(own(NOBODY, cid="1"), own(good.url, cid="2"))
         for cid in range(2 * RESERVE):
@@ -521,7 +529,7 @@ async def test_what_was_never_begun_costs_no_budget(world: World) -> None:
     assert world.router.events["retries_refused"] == 0
 
 
-async def test_when_the_others_fail_a_request_waits_for_a_worker_that_is_only_full(
+async def test_a_request_waits_for_a_full_worker_when_the_others_fail(
     world: World,
 ) -> None:
     async with running() as good:
@@ -532,7 +540,7 @@ async def test_when_the_others_fail_a_request_waits_for_a_worker_that_is_only_fu
     assert good.served == 3
 
 
-async def test_a_slot_of_one_that_is_well_is_waited_for_before_one_is_asked_that_is_out(
+async def test_a_request_waits_for_a_healthy_worker_rather_than_go_to_an_ejected_one(
     world: World,
 ) -> None:
     async with several(2) as (good, bad):
@@ -550,7 +558,7 @@ async def test_a_slot_of_one_that_is_well_is_waited_for_before_one_is_asked_that
         assert not bad.received
 
 
-async def test_a_worker_that_names_a_time_is_left_alone_until_then_and_others_are_asked(
+async def test_a_worker_that_names_a_retry_time_is_paused_until_then_and_others_are_used(
     world: World,
 ) -> None:
     async with several(2) as (busy, good):
@@ -567,7 +575,7 @@ async def test_a_worker_that_names_a_time_is_left_alone_until_then_and_others_ar
         assert len(busy.received) == 2
 
 
-async def test_when_all_named_a_time_the_caller_hears_the_shortest_and_nobody_is_asked(
+async def test_if_all_workers_named_a_retry_time_the_shortest_is_raised_without_an_attempt(
     world: World,
 ) -> None:
     async with several(2) as (one, other):
@@ -581,7 +589,7 @@ async def test_when_all_named_a_time_the_caller_hears_the_shortest_and_nobody_is
         assert len(one.received) == len(other.received) == 1
 
 
-async def test_a_worker_that_is_full_and_names_no_time_is_asked_again(world: World) -> None:
+async def test_a_full_worker_that_names_no_retry_time_is_tried_again(world: World) -> None:
     async with running() as worker:
         worker.fail(status=429)
         world.serve(own(worker.url))
@@ -591,14 +599,14 @@ async def test_a_worker_that_is_full_and_names_no_time_is_asked_again(world: Wor
         assert len(worker.received) == 2
 
 
-async def test_a_worker_whose_slot_was_taken_meanwhile_is_not_given_a_second_attempt(
+async def test_a_retry_waits_for_a_worker_whose_slot_was_taken_meanwhile(
     world: World,
 ) -> None:
     async with several(2) as (bad, good):
         bad.fail(delay_headers=0.05, status=500)
         good.fail(delay_headers=0.1)
         world.serve(own(bad.url, cid="1"), own(good.url, cid="2", capacity=1))
-        # Whoever goes to the bad one first finds the good one taken when it comes there, by who went there first.
+        # A request that goes to the bad worker first finds the good one taken by a request that went there first.
         for _ in range(10):
             answers = await asyncio.gather(*(world.ask(chat()) for _ in range(4)))
             assert all(b'"llama"' in body for body, _ in answers)

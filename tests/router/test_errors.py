@@ -23,14 +23,14 @@ def test_every_error_stands_in_the_tree_at_the_head_of_its_module(error: type[Ro
     assert depth == len(error.__mro__) - len(RouterError.__mro__)
 
 
-def test_only_what_nobody_could_mend_is_not_tried_elsewhere() -> None:
+def test_only_errors_that_no_other_worker_can_avoid_are_final() -> None:
     final = {
         error.__name__ for error in ALL if issubclass(error, WorkerError) and not error.elsewhere
     }
     assert final == {"WorkerRejected", "PoisonousRequest", "AnswerBroken"}
 
 
-def test_a_worker_is_not_blamed_for_being_full_or_for_what_it_was_asked() -> None:
+def test_a_worker_is_not_blamed_for_its_load_or_for_the_request() -> None:
     blameless = {
         error.__name__
         for error in ALL

@@ -1,4 +1,4 @@
-"""Laws of streams that are taken up again: whoever reads them sees one text, once, and is told where its seams are."""
+"""Laws of continued streams: the caller reads one text, once, and is told where its seams are."""
 
 from dataclasses import replace
 
@@ -55,7 +55,7 @@ DONE = Event(b"data: [DONE]\n\n", b"[DONE]")
 
 
 def part(request: Request, words: tuple[str, ...], *, ident: str, prompt: int = 10) -> list[Event]:
-    """What a worker streams: who speaks, words, why it ends, usage, and the end."""
+    """Return the events of a worker's stream: role, words, finish reason, usage, and the end."""
     head: dict[str, object] = {"id": ident, "created": ord(ident), "model": "m"}
     if request.kind is Kind.COMPLETION:
         choices = [{"index": 0, "text": word} for word in words]
@@ -81,14 +81,14 @@ def text_of(raw: bytes) -> str:
 
 
 @given(st.sampled_from([Kind.CHAT, Kind.COMPLETION]), st.data())
-def test_wherever_workers_die_the_caller_reads_one_text_of_one_answer(
+def test_the_caller_reads_one_text_of_one_answer_wherever_workers_die(
     kind: Kind, data: st.DataObject
 ) -> None:
     request = asked(kind)
     going, sent, left = stream(request), b"", WORDS
     for number in range(MOST_SEAMS + 1):
         events = part(request, left, ident="abcd"[number], prompt=10 + len(WORDS) - len(left))
-        # A later part that brings no word is the end.
+        # A later part without words is the last one.
         last = number == MOST_SEAMS or (number > 0 and not left)
         least = 2 if number else 0
         cut = len(events) if last else data.draw(st.integers(least, len(events)))
@@ -134,13 +134,13 @@ def words(count: int) -> list[Event]:
     return part(asked(), WORDS, ident="a")[: count + 1]
 
 
-def test_nothing_is_changed_in_a_stream_that_lives() -> None:
+def test_a_stream_that_does_not_break_is_unchanged() -> None:
     going = stream(asked())
     events = [Event(b": ping\r\n\r\n", b""), *part(asked(), WORDS, ident="a")]
     assert [going.take(e) for e in events] == [e.raw for e in events]
 
 
-def test_the_seam_names_both_nodes_and_how_much_was_there() -> None:
+def test_the_seam_names_both_nodes_and_the_characters_before_it() -> None:
     going, _ = died(*words(2))
     [said] = read(going.seam(TWO))
     assert said["modelvine"] == {"seam": {"from": ONE, "to": TWO, "characters": len("One two")}}
@@ -148,7 +148,7 @@ def test_the_seam_names_both_nodes_and_how_much_was_there() -> None:
     assert said["id"] == "a"
 
 
-def test_what_was_written_counts_against_the_limit() -> None:
+def test_tokens_already_written_count_against_the_limit() -> None:
     _, step = died(*words(2), max_tokens=5, max_completion_tokens=7)
     assert isinstance(step, Resume)
     again = orjson.loads(step.request.body)
@@ -164,12 +164,12 @@ def test_a_text_that_had_reached_its_limit_ends_there() -> None:
     assert step.last.endswith(b"data: [DONE]\n\n")
 
 
-def test_a_stream_that_broke_after_its_end_needs_nobody_else() -> None:
+def test_a_stream_that_broke_after_its_end_needs_no_other_worker() -> None:
     assert died(*part(asked(), WORDS, ident="a"))[1] == Finish(b"")
     assert died(*part(asked(), WORDS, ident="a")[:-1])[1] == Finish(DONE.raw)
 
 
-def test_an_answer_that_the_caller_had_begun_itself_stays_one_message() -> None:
+def test_an_assistant_message_begun_by_the_caller_stays_one_message() -> None:
     begun = [*CHAT["messages"], {"role": "assistant", "content": "Zero "}]
     _, step = died(*words(1), messages=begun)
     assert isinstance(step, Resume)
@@ -178,19 +178,19 @@ def test_an_answer_that_the_caller_had_begun_itself_stays_one_message() -> None:
     ]
 
 
-def test_before_the_first_word_the_same_is_asked_again() -> None:
+def test_a_stream_that_broke_before_its_first_word_is_requested_again_unchanged() -> None:
     _, step = died(*words(0))
     assert isinstance(step, Resume)
     assert orjson.loads(step.request.body) == CHAT
 
 
-def test_an_error_event_of_the_worker_is_the_end_of_its_part_and_not_shown() -> None:
+def test_an_error_event_of_the_worker_ends_its_part_and_is_not_passed_on() -> None:
     going = stream(asked())
     assert going.take(event({"error": {"message": "engine is dead"}})) == b""
     assert isinstance(going.broke(ONE), Resume)
 
 
-def test_seams_are_bounded() -> None:
+def test_the_number_of_seams_is_bounded() -> None:
     going = stream(asked())
     for _ in range(MOST_SEAMS):
         for said in words(1):
@@ -201,16 +201,16 @@ def test_seams_are_bounded() -> None:
     assert going.broke(ONE) is None
 
 
-def test_a_request_that_kills_its_workers_is_given_to_two() -> None:
+def test_a_request_that_kills_its_workers_is_sent_to_two_at_most() -> None:
     going = stream(asked())
     step = going.broke(ONE)
     assert isinstance(step, Resume)
-    # Of its next worker it is known that one has died already; and nobody waits for one to come back.
+    # The next worker learns that one has died already, and the request is not held for a worker to come back.
     assert (step.request.deaths, step.request.holds) == (1, False)
     assert going.broke(ONE) is None
 
 
-def test_who_says_that_it_goes_on_has_to_say_why_it_ends() -> None:
+def test_a_stream_that_states_null_finish_reasons_needs_a_final_one() -> None:
     goes_on = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
     ends = b'data: {"choices":[{"index":0,"delta":{},"finish_reason": "stop"}]}\n\n'
     silent = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
@@ -221,13 +221,13 @@ def test_who_says_that_it_goes_on_has_to_say_why_it_ends() -> None:
     assert not ended_too_soon(b"")
 
 
-def test_an_error_in_a_text_is_no_failure() -> None:
+def test_only_an_error_event_is_a_failure_and_not_an_error_within_a_text() -> None:
     assert gives_up(event({"error": {"message": "engine is dead"}}))
     assert not gives_up(event({"choices": [], "error": None}))
     assert not gives_up(event({"choices": [{"delta": {"content": '{"error": 1}'}}]}))
 
 
-def test_the_text_that_is_remembered_is_bounded() -> None:
+def test_the_remembered_text_is_bounded() -> None:
     long = {"choices": [{"index": 0, "delta": {"content": "x" * MOST_TEXT_CHARACTERS}}]}
     assert isinstance(died(event(long))[1], Resume)
     assert died(event(long), *words(1))[1] is None
@@ -246,7 +246,9 @@ def test_the_text_that_is_remembered_is_bounded() -> None:
         "x",
     ],
 )
-def test_what_is_no_plain_text_breaks_off_and_passes_until_then(choices: object) -> None:
+def test_a_stream_with_other_than_plain_text_is_passed_on_but_not_continued(
+    choices: object,
+) -> None:
     going = stream(asked())
     odd = event({"choices": choices})
     assert going.take(odd) == odd.raw
@@ -267,11 +269,11 @@ def test_what_is_no_plain_text_breaks_off_and_passes_until_then(choices: object)
         {"messages": [{"role": "assistant", "content": [{"type": "text"}]}]},
     ],
 )
-def test_what_cannot_be_continued_is_not(fields: dict[str, object]) -> None:
+def test_requests_that_cannot_be_continued_are_not(fields: dict[str, object]) -> None:
     assert of(asked(**fields)) is None
 
 
-def test_only_streams_of_text_whose_callers_want_it_are_continued() -> None:
+def test_only_text_streams_whose_callers_want_it_are_continued() -> None:
     assert is_wanted(asked())
     assert not is_wanted(replace(asked(), continues=False))
     assert not is_wanted(replace(asked(), stream=False))
@@ -283,7 +285,7 @@ def test_only_streams_of_text_whose_callers_want_it_are_continued() -> None:
 
 
 @given(st.lists(st.binary(max_size=40)))
-def test_nonsense_passes_and_harms_nothing(lines: list[bytes]) -> None:
+def test_nonsense_in_a_stream_raises_nothing(lines: list[bytes]) -> None:
     going = stream(asked())
     for line in lines:
         going.take(Event(line, line))

@@ -1,4 +1,4 @@
-"""What is remembered of a stream: all of it or nothing, and little of what is alike."""
+"""The recording of a stream: all of it or nothing, with similar events compressed."""
 
 from random import Random
 
@@ -23,7 +23,7 @@ EVENTS = st.one_of(
 
 
 def recorded(pieces: list[list[bytes]]) -> Recording:
-    """Return a recording of pieces, of which those that are small and come together pass so."""
+    """Return a recording of pieces; groups of small pieces are kept together."""
     recording = Recording()
     for together in pieces:
         if all(len(piece) <= LARGE for piece in together):
@@ -35,7 +35,7 @@ def recorded(pieces: list[list[bytes]]) -> Recording:
 
 
 @given(st.lists(st.lists(EVENTS, min_size=1, max_size=TOGETHER), max_size=40))
-def test_what_was_sent_is_all_there(sent: list[list[bytes]]) -> None:
+def test_a_recording_holds_everything_that_was_sent(sent: list[list[bytes]]) -> None:
     recording = recorded(sent)
     whole = b"".join(map(b"".join, sent))
     assert recording.whole() in (whole, None)
@@ -45,17 +45,17 @@ def test_what_was_sent_is_all_there(sent: list[list[bytes]]) -> None:
 
 
 @given(st.lists(st.text("abc ", max_size=8).map(str.encode), min_size=40, max_size=400))
-def test_of_events_that_are_alike_hardly_more_than_their_texts_is_kept(texts: list[bytes]) -> None:
+def test_similar_events_take_hardly_more_room_than_their_texts(texts: list[bytes]) -> None:
     sent = [EVENT % text for text in texts]
     recording = recorded([[one] for one in sent])
     assert recording.whole() == b"".join(sent)
     kept = len(recording._blocks) + len(recording._abridged)
-    # At first all of them, until two differ.
+    # The first events are kept in full, until two differ.
     apart = next((n for n, text in enumerate(texts) if n > 2 and text != texts[n - 1]), len(texts))
     assert kept <= 9 * len(texts) + 2 * (apart + TOGETHER) * len(EVENT)
 
 
-def test_eight_thousand_tokens_are_remembered() -> None:
+def test_a_recording_holds_eight_thousand_tokens() -> None:
     recording = Recording()
     sent = [EVENT % str(number).encode() for number in range(8_000)]
     for one in sent:
@@ -64,7 +64,7 @@ def test_eight_thousand_tokens_are_remembered() -> None:
     assert len(recording._blocks) < MOST_KEPT / 4
 
 
-def test_of_what_cannot_be_made_small_nothing_is_kept() -> None:
+def test_an_incompressible_stream_beyond_the_limit_is_not_kept() -> None:
     recording, draw = Recording(), Random(1)
     for _ in range(2 * MOST_KEPT // BLOCK):
         recording.add(draw.randbytes(BLOCK))

@@ -1,4 +1,4 @@
-"""Laws of a stream that several workers write: it reads as one, at home and over a hop, unless its caller wants it of one."""
+"""Laws of a stream that several workers write: it reads as one, locally and over a hop, unless its caller declines."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ TEXT = "".join(WORDS[1:])
 
 @dataclass
 class Scene:
-    """The node to ask, one whose worker will die, the other whose worker will go on, and those workers."""
+    """The node to ask, the node of the worker that dies, the node of the worker that continues, and both workers."""
 
     asked: Running
     first: Running
@@ -43,18 +43,18 @@ async def scene(request):
 
 
 def offered(running):
-    """How many replicas of the model a node could ask."""
+    """Return how many replicas of the model a node could ask."""
     asked = Request("r", Kind.CHAT, "tiny", b"{}", "application/json")
     return len(running.context.router.explain(asked).ordered)
 
 
 async def read(scene, body=ASKED, headers=CONTINUE):
-    """Ask, have another worker come while the first one answers, and return what was read and its events."""
+    """Ask, register the second worker while the first one answers, and return the bytes read and their events."""
     await scene.first.register(scene.mortal, cid="1")
     await until(lambda: offered(scene.asked) == 1)
     async with scene.asked.http.post(PATH, json=body, headers=headers) as response:
         assert response.status == 200
-        # It answers nobody any more, and breaks off what it has begun.
+        # The worker answers no more requests, and breaks off the answer it has begun.
         scene.mortal.fail(die_before_headers=True)
         await scene.second.register(scene.heir, cid="2")
         await until(lambda: offered(scene.asked) == 2)
@@ -68,7 +68,7 @@ def text_of(events):
     return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
-async def test_a_stream_whose_worker_dies_is_taken_up_by_another_and_reads_as_one(scene):
+async def test_a_stream_whose_worker_dies_is_continued_by_another_and_reads_as_one(scene):
     said, events = await read(scene)
     assert text_of(events) == TEXT
     assert said.endswith(b"data: [DONE]\n\n")
@@ -85,8 +85,8 @@ async def test_a_stream_whose_worker_dies_is_taken_up_by_another_and_reads_as_on
     assert sum("role" in c["delta"] for e in events for c in e["choices"]) == 1
 
 
-async def test_what_comes_together_with_the_news_of_its_workers_death_is_not_lost(scene):
-    """Over a hop both may stand in one piece."""
+async def test_words_that_arrive_with_the_news_of_the_workers_death_are_not_lost(scene):
+    """Over a hop, the last words and the news may arrive in one piece."""
     scene.mortal.fail(die_after=4)
     await scene.first.register(scene.mortal, cid="1")
     await scene.second.register(scene.heir, cid="2")
@@ -99,14 +99,14 @@ async def test_what_comes_together_with_the_news_of_its_workers_death_is_not_los
     assert scene.mortal.received
 
 
-async def test_nobody_has_to_ask_for_it(scene):
+async def test_streams_are_continued_by_default(scene):
     said, events = await read(scene, headers={})
     assert text_of(events) == TEXT
     assert said.endswith(b"data: [DONE]\n\n")
 
 
 @pytest.mark.parametrize("header", [None, "1", "x"])
-async def test_where_a_node_does_not_continue_streams_its_callers_may_want_it(header):
+async def test_a_caller_may_request_it_at_a_node_that_does_not_continue_streams_by_default(header):
     settings = settings_of()
     router = settings.router.model_copy(update={"continue_streams": False})
     settings = settings.model_copy(update={"router": router})
@@ -117,15 +117,15 @@ async def test_where_a_node_does_not_continue_streams_its_callers_may_want_it(he
     assert ("error" in events[-1]) is (header != "1")
 
 
-async def test_its_usage_is_the_sum_and_says_that_it_is_estimated(scene):
+async def test_the_usage_of_a_continued_stream_is_the_sum_and_marked_as_estimated(scene):
     _, events = await read(scene, ASKED | {"stream_options": {"include_usage": True}})
     [usage] = [event for event in events if "usage" in event]
-    # Three words were lost with their worker; the heir says 5 and 6, whatever it did.
+    # The three words of the dead worker are estimated; the second worker reports 5 and 6 in any case.
     assert usage["usage"] == {"prompt_tokens": 2, "completion_tokens": 9, "total_tokens": 11}
     assert usage["modelvine"] == {"estimated": True, "seams": 1}
 
 
-async def test_each_node_counts_the_tokens_of_its_own_workers_parts(scene):
+async def test_each_node_counts_the_tokens_of_its_own_workers_part(scene):
     await read(scene)
     nodes = {id(n): n for n in (scene.asked, scene.first, scene.second)}.values()
     for one in nodes:
@@ -143,14 +143,14 @@ async def test_each_node_counts_the_tokens_of_its_own_workers_parts(scene):
         (ASKED | {"tools": [{"x": 1}]}, CONTINUE),
     ],
 )
-async def test_where_it_is_not_wanted_or_it_cannot_be_nothing_is_asked_twice(scene, body, headers):
+async def test_a_stream_that_may_not_or_cannot_be_continued_breaks_off(scene, body, headers):
     said, events = await read(scene, body, headers)
     assert events[-1]["error"]["code"] == "answer_broken"
     assert b"[DONE]" not in said
     assert scene.heir.received == []
 
 
-async def test_where_nobody_else_serves_the_model_it_breaks_off_as_ever(scene):
+async def test_a_stream_breaks_off_if_no_other_worker_serves_the_model(scene):
     await scene.first.register(scene.mortal)
     await until(lambda: offered(scene.asked) == 1)
     async with scene.asked.http.post(PATH, json=ASKED, headers=CONTINUE) as response:
@@ -160,7 +160,7 @@ async def test_where_nobody_else_serves_the_model_it_breaks_off_as_ever(scene):
     assert b"[DONE]" not in said
 
 
-async def test_a_caller_who_leaves_takes_the_second_request_along(scene):
+async def test_a_caller_that_leaves_cancels_the_second_request(scene):
     scene.heir.fail(delay_between=60)
     await scene.first.register(scene.mortal, cid="1")
     await until(lambda: offered(scene.asked) == 1)
@@ -173,7 +173,7 @@ async def test_a_caller_who_leaves_takes_the_second_request_along(scene):
     await until(lambda: scene.asked.context.router.in_flight.total() == 0)
 
 
-async def test_a_stream_that_lives_is_the_workers_own_bytes(scene):
+async def test_an_unbroken_stream_is_the_workers_own_bytes(scene):
     scene.mortal.fail()
     await scene.first.register(scene.mortal)
     await until(lambda: offered(scene.asked) == 1)
@@ -181,7 +181,7 @@ async def test_a_stream_that_lives_is_the_workers_own_bytes(scene):
         assert await response.read() == b"".join(scene.mortal.events("tiny"))
 
 
-async def test_where_nobody_goes_on_a_workers_own_words_about_its_failure_are_passed_on(scene):
+async def test_a_workers_error_event_is_passed_on_if_no_other_worker_continues(scene):
     await scene.first.register(scene.mortal)
     await until(lambda: offered(scene.asked) == 1)
     scene.mortal.fail(fails_after=3)

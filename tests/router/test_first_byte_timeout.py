@@ -1,4 +1,4 @@
-"""Waiting for a first byte: it makes us look, and ends when the node is silent and somebody else may answer."""
+"""Waiting for a first byte: the wait makes the node probe, and ends if the peer is silent and another may answer."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ ANSWER = Answer(200, "text/plain", b"x", NOTHING, Route.DIRECT)
 
 
 class Party:
-    """Waits for one answer, which comes when `answered` is set."""
+    """Waits for an answer that comes when `answered` is set."""
 
     def __init__(self) -> None:
         self.answered = asyncio.Event()
@@ -74,7 +74,7 @@ async def begun(waiting: "asyncio.Task[Answer]") -> "asyncio.Task[Answer]":
     return waiting
 
 
-async def test_who_waits_for_some_time_has_us_look_and_who_does_not_wait_does_not(
+async def test_only_a_request_that_has_waited_for_some_time_causes_a_probe(
     party: Party,
 ) -> None:
     waiting = await begun(asyncio.ensure_future(party.wait(OTHER)))
@@ -88,7 +88,7 @@ async def test_who_waits_for_some_time_has_us_look_and_who_does_not_wait_does_no
     assert len(party.looked) == 1
 
 
-async def test_who_is_silent_at_two_looks_is_not_waited_for_where_another_is_trusted(
+async def test_a_peer_silent_at_two_looks_is_given_up_if_another_is_trusted(
     party: Party,
 ) -> None:
     waiting = await begun(asyncio.ensure_future(party.wait(OTHER)))
@@ -101,7 +101,7 @@ async def test_who_is_silent_at_two_looks_is_not_waited_for_where_another_is_tru
 
 
 @pytest.mark.parametrize("others", [(), (FAR,)])
-async def test_where_nobody_else_is_trusted_we_wait_on(
+async def test_a_silent_peer_is_waited_for_if_no_other_is_trusted(
     party: Party, others: tuple[Candidate, ...]
 ) -> None:
     waiting = await begun(asyncio.ensure_future(party.wait(*others)))
@@ -112,7 +112,9 @@ async def test_where_nobody_else_is_trusted_we_wait_on(
     assert await waiting is ANSWER
 
 
-async def test_who_lives_but_is_cut_off_is_given_up_to_be_asked_another_way(party: Party) -> None:
+async def test_a_peer_that_is_alive_but_cut_off_is_given_up_to_be_reached_another_way(
+    party: Party,
+) -> None:
     waiting = await begun(asyncio.ensure_future(party.wait()))
     party.silent.add(FAR)
     party.cut_off.add(FAR)
@@ -124,7 +126,7 @@ async def test_who_lives_but_is_cut_off_is_given_up_to_be_asked_another_way(part
     assert not_ready(caught.value)
 
 
-async def test_a_long_wait_for_a_node_that_answers_probes_is_not_hurt(party: Party) -> None:
+async def test_a_long_wait_for_a_node_that_answers_some_probes_goes_on(party: Party) -> None:
     waiting = await begun(asyncio.ensure_future(party.wait(OTHER)))
     for lost in (True, False) * 20:
         (party.silent.add if lost else party.silent.discard)(FAR)
@@ -134,7 +136,7 @@ async def test_a_long_wait_for_a_node_that_answers_probes_is_not_hurt(party: Par
     assert await waiting is ANSWER
 
 
-async def test_a_caller_who_leaves_is_no_silence(party: Party) -> None:
+async def test_a_caller_that_leaves_is_not_mistaken_for_silence(party: Party) -> None:
     waiting = await begun(asyncio.ensure_future(party.wait(OTHER)))
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -143,7 +145,7 @@ async def test_a_caller_who_leaves_is_no_silence(party: Party) -> None:
     party.look()
 
 
-async def test_a_worker_of_ours_that_has_stopped_is_given_up_for_whoever_may_be_asked_elsewhere(
+async def test_a_stopped_own_worker_is_given_up_only_by_requests_that_may_go_elsewhere(
     party: Party,
 ) -> None:
     mine = own("http://127.0.0.1:1")
@@ -160,7 +162,7 @@ async def test_a_worker_of_ours_that_has_stopped_is_given_up_for_whoever_may_be_
     assert await waiting is ANSWER
 
 
-async def test_a_request_on_its_way_to_a_node_that_falls_silent_is_answered_by_another() -> None:
+async def test_a_request_to_a_node_that_falls_silent_is_answered_by_another() -> None:
     async with (
         running() as slow,
         running() as quick,
@@ -176,7 +178,7 @@ async def test_a_request_on_its_way_to_a_node_that_falls_silent_is_answered_by_a
         began = clock()
         asking = asyncio.ensure_future(world.ask(chat()))
         await until(lambda: len(slow.received) == 1)
-        # The node is asked whether it lives because the request waits, and does not say so.
+        # The node is probed because the request waits.
         await until(lambda: far in world.looked)
         assert len(quick.received) == 0
         world.silent.add(far)
@@ -189,7 +191,7 @@ async def test_a_request_on_its_way_to_a_node_that_falls_silent_is_answered_by_a
         await until(lambda: slow.hung_up == 1)
 
 
-async def test_who_is_given_up_goes_on_without_a_trace_of_a_cancellation(party: Party) -> None:
+async def test_giving_up_a_wait_leaves_no_trace_of_a_cancellation(party: Party) -> None:
     async def asking() -> int:
         with pytest.raises(WorkerUnreachable):
             await party.wait(OTHER)
@@ -204,7 +206,7 @@ async def test_who_is_given_up_goes_on_without_a_trace_of_a_cancellation(party: 
     assert await waiting == 0
 
 
-async def test_whose_caller_leaves_as_it_is_given_up_has_left(party: Party) -> None:
+async def test_a_caller_that_leaves_as_its_wait_is_given_up_is_cancelled(party: Party) -> None:
     waiting = await begun(asyncio.ensure_future(party.wait(OTHER)))
     party.silent.add(FAR)
     party.look()

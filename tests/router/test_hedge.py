@@ -1,4 +1,4 @@
-"""Laws of asking a second worker when the first is slow: real workers, real cancellations."""
+"""Laws of hedging, asking a second worker when the first is slow: real workers, real cancellations."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ HEDGING = QUICK.model_copy(update={"hedge": True})
 
 @pytest.fixture(params=[HEDGING])
 async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
-    """Two workers that are known to answer quickly. The first is asked first."""
+    """Two workers that are known to answer quickly; the first is tried first."""
     async with links(request.param) as ours, several(2) as (first, second):
         world = World(ours)
         world.serve(own(first.url, cid="1"), own(second.url, cid="2"))
@@ -30,7 +30,9 @@ async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
         assert not world.router.in_flight
 
 
-async def test_the_second_overtakes_the_first_which_is_cancelled_at_once(scene: Scene) -> None:
+async def test_the_second_worker_may_overtake_the_first_which_is_cancelled_at_once(
+    scene: Scene,
+) -> None:
     world, first, second = scene
     first.fail(hang=True)
     clock = asyncio.get_running_loop().time
@@ -40,11 +42,13 @@ async def test_the_second_overtakes_the_first_which_is_cancelled_at_once(scene: 
     assert (attempts, second.served) == (2, 1)
     await until(lambda: first.hung_up == 1, within=0.5)
     assert world.router.events["hedged"] == world.router.events["hedges_won"] == 1
-    # Of who was cancelled nothing was learnt.
+    # Nothing was learnt about the cancelled worker.
     assert [outcome.candidate.service.cid for outcome in world.outcomes[FEWEST:]] == ["2"]
 
 
-async def test_the_first_may_still_win_and_then_the_second_is_cancelled(scene: Scene) -> None:
+async def test_the_first_worker_may_still_win_and_then_the_second_is_cancelled(
+    scene: Scene,
+) -> None:
     world, first, second = scene
     first.fail(delay_headers=0.3)
     second.fail(hang=True)
@@ -54,7 +58,7 @@ async def test_the_first_may_still_win_and_then_the_second_is_cancelled(scene: S
     assert (world.router.events["hedged"], world.router.events["hedges_won"]) == (1, 0)
 
 
-async def test_what_fails_is_tried_elsewhere_as_ever(scene: Scene) -> None:
+async def test_failed_attempts_are_retried_as_without_hedging(scene: Scene) -> None:
     world, first, second = scene
     first.fail(status=500)
     assert (await world.ask(chat()))[1] == 2
@@ -71,7 +75,7 @@ async def test_what_fails_is_tried_elsewhere_as_ever(scene: Scene) -> None:
     await asyncio.wait([asking])
 
 
-async def test_a_caller_who_leaves_frees_both(scene: Scene) -> None:
+async def test_a_caller_that_leaves_frees_both_workers(scene: Scene) -> None:
     world, first, second = scene
     first.fail(hang=True)
     second.fail(hang=True)
@@ -83,7 +87,7 @@ async def test_a_caller_who_leaves_frees_both(scene: Scene) -> None:
     await until(lambda: first.hung_up == second.hung_up == 1, within=0.5)
 
 
-async def test_a_stream_and_a_kind_whose_time_is_unknown_are_left_to_the_first(
+async def test_streams_and_kinds_whose_usual_time_is_unknown_are_not_hedged(
     scene: Scene,
 ) -> None:
     world, first, second = scene
@@ -93,7 +97,7 @@ async def test_a_stream_and_a_kind_whose_time_is_unknown_are_left_to_the_first(
     assert second.received == []
 
 
-async def test_nobody_who_is_busy_is_asked_besides(scene: Scene) -> None:
+async def test_a_busy_worker_is_not_used_for_hedging(scene: Scene) -> None:
     world, first, second = scene
     first.fail(delay_headers=0.3)
     [busy] = [c for c in world.router.explain(chat()).ordered if c.service.cid == "2"]
@@ -104,18 +108,18 @@ async def test_nobody_who_is_busy_is_asked_besides(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("scene", [QUICK], indirect=True)
-async def test_it_happens_only_where_it_is_wanted(scene: Scene) -> None:
+async def test_requests_are_not_hedged_unless_the_setting_is_on(scene: Scene) -> None:
     world, first, second = scene
     first.fail(delay_headers=0.3)
     await world.ask(chat())
     assert second.received == []
 
 
-async def test_the_budget_of_second_attempts_bounds_it(scene: Scene) -> None:
+async def test_hedges_are_bounded_by_the_retry_budget(scene: Scene) -> None:
     world, first, second = scene
     first.fail(delay_headers=0.1)
     second.fail(delay_headers=1.0)
     for _ in range(40):
         await world.ask(chat())
-    # A share of 60 requests would be 12, so it is the reserve.
+    # The share of 60 requests would be 12, so the reserve counts.
     assert world.router.events["hedged"] == 30

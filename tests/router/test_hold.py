@@ -1,4 +1,4 @@
-"""Laws of waiting until somebody is ready: real workers that are restarted, or still loading."""
+"""Laws of holding requests until a worker is ready: real workers that restart or are still loading."""
 
 import asyncio
 import socket
@@ -64,7 +64,7 @@ async def test_requests_for_a_worker_that_restarts_are_answered_once_it_is_back(
     assert world.router.events["held_in_vain"] == 0
 
 
-async def test_while_a_model_loads_one_request_at_a_time_asks_for_it() -> None:
+async def test_while_a_model_loads_one_request_at_a_time_tries_it() -> None:
     async with router() as world, running() as worker:
         loading(worker)
         world.serve(own(worker.url))
@@ -78,7 +78,7 @@ async def test_while_a_model_loads_one_request_at_a_time_asks_for_it() -> None:
         await asyncio.gather(*asking)
 
 
-async def test_who_waits_is_let_go_though_the_one_that_tried_is_still_being_worked_on() -> None:
+async def test_held_requests_are_released_while_the_trial_request_is_still_being_answered() -> None:
     async with router() as world, running() as worker:
         loading(worker)
         world.serve(own(worker.url))
@@ -91,7 +91,7 @@ async def test_who_waits_is_let_go_though_the_one_that_tried_is_still_being_work
         await asyncio.gather(*asking)
 
 
-async def test_when_time_is_up_the_caller_hears_what_the_matter_is() -> None:
+async def test_when_the_time_is_up_the_reason_is_raised() -> None:
     settings = PATIENT.model_copy(update={"ready_timeout": 0.3})
     async with router(settings) as world, running() as worker:
         loading(worker)
@@ -112,7 +112,7 @@ async def test_when_time_is_up_the_caller_hears_what_the_matter_is() -> None:
     assert world.router.events["held_in_vain"] == 3
 
 
-async def test_a_model_whose_only_node_comes_back_is_answered_at_once() -> None:
+async def test_a_held_request_is_answered_at_once_when_a_worker_appears() -> None:
     async with router() as world, running() as worker:
         world.offer(FAR, Service("p", MODEL))
         world.presence[FAR] = Presence.LOST
@@ -122,7 +122,7 @@ async def test_a_model_whose_only_node_comes_back_is_answered_at_once() -> None:
         assert b'"llama"' in (await asyncio.wait_for(asking, NOTICED))[0]
 
 
-async def test_a_model_that_turns_out_to_be_unknown_is_not_waited_for() -> None:
+async def test_a_held_request_fails_when_its_model_becomes_unknown() -> None:
     async with router() as world:
         world.serve(own("http://127.0.0.1:1"))
         asking = asyncio.ensure_future(world.ask(chat()))
@@ -132,7 +132,7 @@ async def test_a_model_that_turns_out_to_be_unknown_is_not_waited_for() -> None:
             await asyncio.wait_for(asking, NOTICED)
 
 
-async def test_what_a_worker_answered_is_no_reason_to_wait() -> None:
+async def test_a_request_that_a_worker_failed_is_not_held() -> None:
     async with router() as world, several(1) as (bad,):
         bad.fail(status=500)
         world.serve(own("http://127.0.0.1:1", cid="1"), own(bad.url, cid="2"))
@@ -144,7 +144,7 @@ async def test_what_a_worker_answered_is_no_reason_to_wait() -> None:
     assert world.router.events["held"] == 0
 
 
-async def test_a_caller_who_leaves_is_gone_and_the_others_wait_on() -> None:
+async def test_a_caller_that_leaves_gives_up_its_place_and_the_others_wait_on() -> None:
     async with router() as world, running() as worker:
         loading(worker)
         world.serve(own(worker.url))
@@ -160,7 +160,7 @@ async def test_a_caller_who_leaves_is_gone_and_the_others_wait_on() -> None:
 
 
 @pytest.mark.parametrize("draining", [True, False])
-async def test_who_may_not_wait_hears_at_once(draining: bool) -> None:
+async def test_a_request_that_may_not_be_held_fails_at_once(draining: bool) -> None:
     async with router() as world:
         world.serve(own("http://127.0.0.1:1"))
         world.draining = draining
@@ -170,7 +170,7 @@ async def test_who_may_not_wait_hears_at_once(draining: bool) -> None:
     assert world.router.events["held"] == 0
 
 
-async def test_no_more_wait_than_there_are_places() -> None:
+async def test_the_number_of_held_requests_is_limited() -> None:
     async with router() as world, running() as worker:
         loading(worker)
         world.serve(own(worker.url))
@@ -183,7 +183,7 @@ async def test_no_more_wait_than_there_are_places() -> None:
         await asyncio.gather(*(set(asking) - set(refused)))
 
 
-async def test_a_node_that_begins_to_drain_keeps_nobody_waiting() -> None:
+async def test_a_node_that_begins_to_drain_releases_held_requests() -> None:
     async with router() as world, running() as worker:
         loading(worker)
         world.serve(own(worker.url))
@@ -194,11 +194,11 @@ async def test_a_node_that_begins_to_drain_keeps_nobody_waiting() -> None:
         assert [type(one.exception()) for one in asking] == [NobodyServes] * 5
 
 
-async def test_long_bodies_do_not_wait_beyond_what_they_may_take_together() -> None:
+async def test_the_total_size_of_held_bodies_is_limited() -> None:
     async with router() as world, running() as worker:
         loading(worker)
         world.serve(own(worker.url))
-        # As if others held nearly all of it.
+        # As if other requests held nearly all of the budget.
         world.router._holding._bytes += MAX_HELD_BYTES - 1000
         with pytest.raises(WorkerLoading):
             await world.ask(chat(body=b'{"model":"llama","x":"%b"}' % (b"x" * 2000)))
@@ -211,7 +211,7 @@ async def test_long_bodies_do_not_wait_beyond_what_they_may_take_together() -> N
         assert world.router._holding._bytes == 0
 
 
-async def test_what_is_away_for_long_is_not_waited_for() -> None:
+async def test_a_worker_that_is_away_for_long_is_not_waited_for() -> None:
     settings = PATIENT.model_copy(update={"ready_timeout": 0.2})
     async with router(settings) as world:
         world.serve(own("http://127.0.0.1:1"))
@@ -223,7 +223,7 @@ async def test_what_is_away_for_long_is_not_waited_for() -> None:
     assert world.router.events["held"] == 2
 
 
-async def test_a_worker_that_never_answered_when_it_was_probed_is_not_waited_for() -> None:
+async def test_a_worker_that_never_answered_a_probe_is_not_waited_for() -> None:
     port = free_port()
     async with router() as world:
         world.serve(worker := own(f"http://127.0.0.1:{port}"))
@@ -236,14 +236,14 @@ async def test_a_worker_that_never_answered_when_it_was_probed_is_not_waited_for
         async with running(port=port):
             assert await world.router.greet(worker.worker)
             assert world.router.health_of(worker.worker) == "ok"
-        # From now on it is one that restarts.
+        # From now on the worker counts as one that restarts.
         asking = asyncio.ensure_future(world.ask(chat()))
         await until(lambda: world.router.events["held"] == 1)
         async with running(port=port):
             assert b'"llama"' in (await asking)[0]
 
 
-async def test_while_one_tries_whether_who_was_long_away_is_back_nobody_else_waits() -> None:
+async def test_while_one_request_tries_a_worker_long_away_the_others_fail_at_once() -> None:
     opened, closed = asyncio.Event(), asyncio.Event()
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Everybody else goes on while a large body is read."""
+"""The event loop goes on while a large body is read."""
 
 import asyncio
 import time
@@ -30,13 +30,13 @@ BODIES = {
     ),
 }
 LONGEST = {"a million members at the top", "many messages"}
-"""Those that take the most seconds are read where nobody waits."""
+"""The bodies that take the longest are marked slow."""
 
 MAX_HELD = 0.05
-"""Seconds that the event loop may be held. They count while this process computes: it is not held by other programs."""
+"""Seconds for which the event loop may be held; only this process's CPU time counts, not that of other programs."""
 
 TRIES = 6
-"""A busy machine may hold it too, but not each time."""
+"""A busy machine may hold the event loop too, but not each time."""
 
 
 async def longest_hold(done: asyncio.Future[object]) -> float:
@@ -49,7 +49,7 @@ async def longest_hold(done: asyncio.Future[object]) -> float:
 
 
 def prepared(body: bytes) -> bytes:
-    """What a node does with a body before it sends it to a worker."""
+    """Prepare a body as a node does before it sends it to a worker."""
     asked = bodies.read(body, JSON)
     assert asked.model == "m"
     return bodies.with_model(bodies.for_worker(body, JSON), JSON, "other")
@@ -79,10 +79,10 @@ async def test_the_event_loop_goes_on_while_a_large_body_is_read(made):
     assert len(left) == len(body) - len(b',"project":"p"') + len("other") - len("m")
 
 
-def test_a_form_with_an_image_is_read_at_once_whatever_its_bytes_are():
+def test_a_form_is_read_at_once_whatever_its_bytes():
     assert not takes_long(b"--boundary\r\n" + b",," * 700_000)
 
 
-async def test_what_is_short_is_read_at_once():
+async def test_a_short_body_is_read_at_once():
     body = b'{"model":"m"}'
     assert await aside(body, partial(bodies.read, body, JSON)) == bodies.read(body, JSON)

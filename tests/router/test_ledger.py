@@ -1,4 +1,4 @@
-"""Laws of the books: what is taken is given back, and signs reach whoever decides by them."""
+"""Laws of the books: taken slots are released, and signs reach the parts that decide by them."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -68,7 +68,7 @@ async def test_a_slot_that_was_waited_for_is_not_counted_twice(books: Clocked) -
     attempt.end()
 
 
-async def test_the_first_byte_of_our_own_is_measured_and_another_node_s_word_is_heard(
+async def test_the_first_byte_of_an_own_worker_is_measured_and_another_nodes_load_is_recorded(
     books: Clocked,
 ) -> None:
     attempt = books.begin(OURS)
@@ -84,7 +84,7 @@ async def test_the_first_byte_of_our_own_is_measured_and_another_node_s_word_is_
     attempt.end()
 
 
-async def test_counts_are_exact_when_many_others_come_and_go_meanwhile(books: Clocked) -> None:
+async def test_counts_stay_exact_when_many_other_replicas_come_and_go(books: Clocked) -> None:
     attempts = [books.begin(OURS), books.begin(THEIRS)]
     for number in range(2 * MAX_REPLICAS):
         books.begin(replace(THEIRS, service=Service("p", f"m{number}"))).end()
@@ -116,7 +116,7 @@ async def test_failures_in_a_row_open_a_circuit_and_a_full_worker_does_not(
 
 
 def row(ledger: Ledger, request: Request, candidate: Candidate) -> Candidate:
-    """Return what is known of a replica."""
+    """Return a replica with the ledger's knowledge of it."""
     [known] = ledger.rows(request, [OfferedReplica(candidate)])
     return known
 
@@ -129,7 +129,7 @@ def answer(
     broken: AnswerBroken | None = None,
     media_type: str = "application/json",
 ) -> ServiceTime | None:
-    """Have our own worker answer in two seconds, and return what is expected of it."""
+    """Have the node's own worker answer in two seconds, and return its service time."""
     attempt = books.begin(OURS, chat(kind=kind))
     said = replace(begun(), usage=usage, broken=broken, content_type=media_type, length=400)
     attempt.answered(said)
@@ -138,9 +138,7 @@ def answer(
     return books.ledger.times.of_own(OURS.service, kind)
 
 
-async def test_what_answers_of_our_own_worker_take_is_learnt(
-    books: Clocked, ledger: Ledger
-) -> None:
+async def test_the_service_time_of_an_own_worker_is_learnt(books: Clocked, ledger: Ledger) -> None:
     time = answer(books, Usage(7, 50))
     assert time is not None
     assert (time.alone(kilobytes=0, tokens=50), time.tokens) == (2.0, 50)
@@ -148,7 +146,7 @@ async def test_what_answers_of_our_own_worker_take_is_learnt(
     assert row(ledger, chat(kind=Kind.EMBEDDING), OURS).time is None
 
 
-async def test_of_answers_that_come_at_the_same_moment_one_is_looked_at(books: Clocked) -> None:
+async def test_of_answers_in_quick_succession_one_per_pause_is_learnt_from(books: Clocked) -> None:
     for _ in range(100):
         attempt = books.begin(OURS)
         attempt.answered(replace(begun(), length=4))
@@ -159,7 +157,7 @@ async def test_of_answers_that_come_at_the_same_moment_one_is_looked_at(books: C
     assert 9 <= time.answers <= 10
 
 
-async def test_of_streams_that_begin_at_the_same_moment_one_is_looked_at(books: Clocked) -> None:
+async def test_of_streams_that_begin_at_the_same_moment_one_is_learnt_from(books: Clocked) -> None:
     for seconds in (1.0, *[PAUSE / 1_000] * 100):
         attempt = books.begin(OURS)
         books.time += seconds
@@ -171,7 +169,9 @@ async def test_of_streams_that_begin_at_the_same_moment_one_is_looked_at(books: 
     assert time.first == pytest.approx(1.0)
 
 
-async def test_an_answer_that_tells_no_tokens_has_as_many_as_its_bytes_say(books: Clocked) -> None:
+async def test_tokens_of_an_answer_without_usage_are_estimated_from_its_bytes(
+    books: Clocked,
+) -> None:
     time = answer(books)
     assert time is not None
     assert time.tokens == 100
@@ -180,13 +180,13 @@ async def test_an_answer_that_tells_no_tokens_has_as_many_as_its_bytes_say(books
     assert (embedded.fixed, embedded.tokens) == (2.0, 0)
 
 
-async def test_half_an_answer_tells_nothing(books: Clocked) -> None:
+async def test_nothing_is_learnt_from_half_an_answer(books: Clocked) -> None:
     assert answer(books, Usage(7, 50), broken=AnswerBroken("broke off")) is None
-    # Its caller left in mid-stream.
+    # The caller left in mid-stream.
     assert answer(books, media_type="text/event-stream") is None
 
 
-async def test_what_a_node_says_of_its_worker_is_known_until_the_node_is_lost(
+async def test_a_reported_service_time_is_kept_until_its_node_is_lost(
     books: Clocked, ledger: Ledger
 ) -> None:
     time = ServiceTime(0.5)
@@ -199,7 +199,7 @@ async def test_what_a_node_says_of_its_worker_is_known_until_the_node_is_lost(
     assert row(ledger, chat(), THEIRS).time is None
 
 
-async def test_a_replica_is_new_again_when_its_node_was_forgotten_or_made_room(
+async def test_a_replica_is_new_again_after_its_node_was_forgotten_or_it_was_evicted(
     books: Clocked,
 ) -> None:
     def ask(candidate: Candidate) -> float:

@@ -1,4 +1,4 @@
-"""A slot stays taken while its worker works on what nobody waits for any more."""
+"""A slot stays taken while its worker works on a request whose caller has left."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -13,7 +13,7 @@ ONE, OTHER = Service("p", "one"), Service("p", "other")
 
 
 class World:
-    """Tasks, and the slots that were released."""
+    """Records the spawned tasks and the released slots."""
 
     def __init__(self, longest: float = 60.0) -> None:
         self.tasks: list[asyncio.Task[None]] = []
@@ -30,14 +30,14 @@ class World:
         return self.lingering.keeps(service, self)
 
 
-async def test_a_slot_that_nobody_spoke_of_is_free_at_once() -> None:
+async def test_a_slot_without_a_note_is_free_at_once() -> None:
     world = World()
     assert not world.ended(ONE)
     world.lingering.note(OTHER, asyncio.Event().wait)
     assert not world.ended(ONE)
 
 
-async def test_a_slot_is_free_when_its_worker_is() -> None:
+async def test_a_noted_slot_is_released_when_its_worker_is_free() -> None:
     world, free = World(), asyncio.Event()
     world.lingering.note(ONE, free.wait)
     assert world.ended(ONE)
@@ -49,7 +49,7 @@ async def test_a_slot_is_free_when_its_worker_is() -> None:
     assert (world.released, world.lingering.kept) == ([ONE], 0)
 
 
-async def test_no_worker_keeps_its_slot_for_ever() -> None:
+async def test_a_slot_is_released_after_the_longest_time() -> None:
     world = World(longest=0.01)
     world.lingering.note(ONE, asyncio.Event().wait)
     assert world.ended(ONE)
@@ -57,7 +57,7 @@ async def test_no_worker_keeps_its_slot_for_ever() -> None:
     assert world.released == [ONE]
 
 
-async def test_a_node_that_ends_gives_back_what_it_has() -> None:
+async def test_cancelling_the_task_releases_the_slot() -> None:
     world = World()
     world.lingering.note(ONE, asyncio.Event().wait)
     world.ended(ONE)
@@ -68,7 +68,7 @@ async def test_a_node_that_ends_gives_back_what_it_has() -> None:
     assert world.released == [ONE]
 
 
-async def test_notes_that_nobody_takes_are_bounded() -> None:
+async def test_unused_notes_are_bounded() -> None:
     world = World()
     for _ in range(MAX_NOTES + 1):
         world.lingering.note(ONE, asyncio.Event().wait)

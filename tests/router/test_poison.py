@@ -1,4 +1,4 @@
-"""Laws of requests whose workers die of them: put once to each, counted, and to two workers at most."""
+"""Laws of requests that kill their workers: sent once to each worker, counted, and to two workers at most."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ def named(worker: OpenAIWorker, model: str) -> Candidate:
 
 
 async def doomed(world: World, *workers: OpenAIWorker, kept: bool = True) -> None:
-    """Have each answer once, on a connection that is kept, and die of the next request."""
+    """Have each worker answer once, on a connection that is kept, and die of the next request."""
     world.serve(*(own(worker.url, cid=str(n)) for n, worker in enumerate(workers)))
     if kept:
         await world.settle()
@@ -41,7 +41,7 @@ async def doomed(world: World, *workers: OpenAIWorker, kept: bool = True) -> Non
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept connection", "new connection"])
-async def test_a_worker_that_took_a_request_and_died_is_not_given_it_again(kept: bool) -> None:
+async def test_a_request_is_not_sent_again_to_a_worker_that_died_of_it(kept: bool) -> None:
     async with router() as world, several(1) as (worker,):
         await doomed(world, worker, kept=kept)
         with pytest.raises(WorkerDied) as died:
@@ -64,21 +64,21 @@ async def test_a_request_whose_worker_died_is_answered_by_another_and_both_are_c
     assert (len(first.received), len(second.received)) == (1, 1)
 
 
-async def test_a_request_that_two_workers_died_of_is_given_to_no_third() -> None:
+async def test_a_request_that_two_workers_died_of_is_not_sent_to_a_third() -> None:
     async with router() as world, several(3) as workers:
         await doomed(world, *workers)
         with pytest.raises(PoisonousRequest, match="two workers") as error:
             await world.ask(chat())
         assert [len(worker.received) for worker in workers] == [1, 1, 0]
         assert error.value.attempts == 2
-        # Somewhere else one has died of it already.
+        # At another node one worker has died of it already.
         with pytest.raises(PoisonousRequest) as error:
             await world.ask(replace(chat(), deaths=1))
         assert sum(len(worker.received) for worker in workers) == 3
         assert error.value.attempts == 1
 
 
-async def test_nor_by_another_name() -> None:
+async def test_a_request_that_two_workers_died_of_is_not_tried_under_another_name() -> None:
     async with router() as world, several(3) as workers:
         await doomed(world, *workers)
         one, two, three = workers
@@ -88,7 +88,7 @@ async def test_nor_by_another_name() -> None:
     assert [len(worker.received) for worker in workers] == [1, 1, 0]
 
 
-async def test_nor_when_the_second_was_asked_because_the_first_was_slow() -> None:
+async def test_a_hedged_request_that_two_workers_died_of_is_not_sent_to_a_third() -> None:
     hedging = QUICK.model_copy(update={"hedge": True})
     async with router(hedging) as world, several(3) as workers:
         await doomed(world, *workers)
@@ -105,7 +105,7 @@ async def test_nor_when_the_second_was_asked_because_the_first_was_slow() -> Non
     assert sum(len(worker.received) for worker in workers) == 2
 
 
-async def test_who_died_of_a_request_is_not_waited_for_while_others_have_its_slot() -> None:
+async def test_a_worker_that_died_of_a_request_is_not_waited_for_while_its_slot_is_taken() -> None:
     async with router() as world, several(1) as (worker,):
         await doomed(world, worker)
         worker.fail(die_before_headers=True, delay_headers=0.2)

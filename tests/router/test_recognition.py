@@ -1,4 +1,4 @@
-"""Laws of looking at an address: who looks first, when it is over, and what is said of silence."""
+"""Laws of recognising the worker at an address: the order of the dialects, the end of the search, and its report."""
 
 from collections.abc import Mapping
 from typing import cast
@@ -15,7 +15,7 @@ KNOWN = Sighting("x", "200", Described())
 
 
 class Looks:
-    """A dialect that sees what it was told to."""
+    """A dialect that returns the given sighting."""
 
     def __init__(self, sighting: Sighting) -> None:
         self._sighting = sighting
@@ -26,7 +26,7 @@ class Looks:
 
 
 class Lacking(dict[str, object]):
-    """Dialects of which one needs what is not installed."""
+    """Dialects of which one needs a package that is not installed."""
 
     def __getitem__(self, name: str) -> object:
         if name == "lacking":
@@ -40,7 +40,7 @@ async def seen(*names: str, **found: object) -> list[tuple[str, str, bool]]:
     return [(n, s.came, s.said is not None) for n, s in await recognise(dialects, asked)]
 
 
-async def test_they_look_in_turn_until_one_knows_it() -> None:
+async def test_dialects_look_in_turn_until_one_recognises_the_worker() -> None:
     no = Looks(Sighting("x", "404"))
     assert await seen("a", "b", "c", a=no, b=Looks(KNOWN), c=no) == [
         ("a", "404", False),
@@ -48,18 +48,18 @@ async def test_they_look_in_turn_until_one_knows_it() -> None:
     ]
 
 
-async def test_nobody_looks_further_while_a_worker_loads_its_model() -> None:
+async def test_the_search_ends_at_a_worker_that_is_loading_its_model() -> None:
     loads, no = Looks(Sighting("x", "503", waits=True)), Looks(Sighting("x", "404"))
     assert [name for name, _, _ in await seen("a", "b", a=loads, b=no)] == ["a"]
 
 
-async def test_who_cannot_look_is_passed_over_or_says_what_it_lacks() -> None:
+async def test_a_dialect_that_cannot_look_is_skipped_or_reports_what_it_lacks() -> None:
     assert await seen("mute", "lacking", "b", mute=object(), b=Looks(KNOWN)) == [
         ("lacking", "needs grpc", False),
         ("b", "200", True),
     ]
 
 
-def test_tgi_looks_before_openai_and_what_nobody_knows_at_the_end() -> None:
+def test_tgi_looks_before_openai_and_unknown_dialects_look_last() -> None:
     names = ["a_new_one", "openai_http", "peer", "tgi_http"]
     assert in_order(names) == ["tgi_http", "openai_http", "a_new_one"]

@@ -42,7 +42,7 @@ def worker(number: int = 0) -> Worker:
     return Worker(Service("p", str(number)), "http://w")
 
 
-async def test_a_worker_is_asked_once_in_a_while_and_what_it_says_is_taken_in() -> None:
+async def test_a_worker_is_asked_once_per_interval_and_its_answer_is_recorded() -> None:
     world = World(4)
     assert await world.ask(worker()) == [4]
     assert await world.ask(worker()) == []
@@ -50,7 +50,7 @@ async def test_a_worker_is_asked_once_in_a_while_and_what_it_says_is_taken_in() 
     assert await world.ask(worker()) == [4]
 
 
-async def test_a_worker_that_says_nothing_has_said_nothing() -> None:
+async def test_an_unknown_number_of_slots_is_not_recorded() -> None:
     assert await World(0).ask(worker()) == []
 
 

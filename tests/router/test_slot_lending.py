@@ -1,4 +1,4 @@
-"""Laws of borrowing slots: two routers of one node never have more requests at a worker than it takes, and lose no slot."""
+"""Laws of lending slots: two routers of one node never exceed a worker's slots, and lose no slot."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ from tests.workers.openai_worker import OpenAIWorker, running
 
 
 class Pair:
-    """The process that gives slots out, and one that borrows; both know the same workers."""
+    """The process that lends slots, and one that borrows; both know the same workers."""
 
     def __init__(self, lending: World, borrowing: World) -> None:
         self.lending, self.borrowing = lending, borrowing
@@ -49,12 +49,12 @@ def at_work(worker: OpenAIWorker) -> int:
 
 
 async def ask_and_look(world: World, worker: OpenAIWorker, request: Request) -> int:
-    """Ask, and return how many requests the worker had when this one was answered."""
+    """Send a request; return how many the worker had in flight when this one was answered."""
     async with world.router.answer(request):
         return at_work(worker)
 
 
-async def test_requests_of_both_processes_are_all_answered_and_never_more_at_one_time_than_slots(
+async def test_requests_of_both_processes_are_answered_within_the_slots(
     pair: Pair, worker: OpenAIWorker
 ) -> None:
     pair.serve(own(worker.url, capacity=2))
@@ -66,7 +66,7 @@ async def test_requests_of_both_processes_are_all_answered_and_never_more_at_one
 
 
 @pytest.mark.parametrize("capacity", [0, 2])
-async def test_what_needs_no_slot_is_sent_at_once(
+async def test_a_request_that_needs_no_slot_is_sent_at_once(
     pair: Pair, worker: OpenAIWorker, capacity: int
 ) -> None:
     pair.serve(own(worker.url, capacity=capacity))
@@ -77,7 +77,7 @@ async def test_what_needs_no_slot_is_sent_at_once(
         assert routed.attempts == 1
 
 
-async def test_a_process_that_probes_nobody_waits_only_for_who_has_answered_it(
+async def test_a_borrower_holds_requests_only_for_workers_that_have_answered_it(
     pair: Pair,
 ) -> None:
     async with running() as there:
@@ -91,7 +91,7 @@ async def test_a_process_that_probes_nobody_waits_only_for_who_has_answered_it(
     assert failed.value.hopeful
 
 
-async def test_callers_who_leave_their_queue_or_their_slot_cost_nobody_a_slot(
+async def test_callers_that_leave_the_queue_or_their_slot_lose_no_slot(
     pair: Pair, worker: OpenAIWorker
 ) -> None:
     pair.serve(own(worker.url, capacity=1))
@@ -118,7 +118,7 @@ async def test_a_borrower_goes_to_a_worker_with_a_free_slot_before_it_waits(
                     await pair.borrowing.ask(chat())
 
 
-async def test_a_second_attempt_takes_a_slot_as_well(pair: Pair, worker: OpenAIWorker) -> None:
+async def test_a_second_attempt_borrows_a_slot_too(pair: Pair, worker: OpenAIWorker) -> None:
     async with running() as broken:
         broken.fail(status=500)
         pair.serve(own(broken.url, cid="a", capacity=1), own(worker.url, cid="b", capacity=1))
@@ -130,13 +130,13 @@ async def test_a_second_attempt_takes_a_slot_as_well(pair: Pair, worker: OpenAIW
         assert len(worker.received) == 2
 
 
-async def test_a_worker_without_a_bound_costs_no_question(pair: Pair, worker: OpenAIWorker) -> None:
+async def test_a_worker_without_a_limit_needs_no_lender(pair: Pair, worker: OpenAIWorker) -> None:
     pair.borrowing.serve(own(worker.url))
-    # Nobody could lend it: the lender does not know it.
+    # A slot could not be lent: the lender does not know the worker.
     assert (await pair.borrowing.ask(chat()))[1] == 1
 
 
-async def test_who_waits_for_a_worker_that_the_lender_does_not_know_any_more_is_told_so(
+async def test_waiting_for_a_worker_that_the_lender_does_not_know_fails(
     pair: Pair, worker: OpenAIWorker
 ) -> None:
     pair.borrowing.serve(own(worker.url, capacity=1))
@@ -151,7 +151,7 @@ async def test_slots_lent_count_as_load_of_the_worker(pair: Pair, worker: OpenAI
     assert pair.lending.router.busy() == {}
 
 
-async def test_a_worker_whose_bound_shrinks_under_way_gets_all_its_slots_back(
+async def test_a_worker_whose_limit_shrinks_meanwhile_gets_all_its_slots_back(
     pair: Pair, worker: OpenAIWorker
 ) -> None:
     pair.serve(own(worker.url, capacity=3))
@@ -163,7 +163,7 @@ async def test_a_worker_whose_bound_shrinks_under_way_gets_all_its_slots_back(
     assert (await pair.borrowing.ask(chat()))[1] == 1
 
 
-async def test_who_borrows_learns_no_bound_since_it_sees_a_part_of_the_requests(
+async def test_a_borrower_learns_no_limit_since_it_sees_only_part_of_the_requests(
     pair: Pair, worker: OpenAIWorker
 ) -> None:
     pair.serve(own(worker.url))

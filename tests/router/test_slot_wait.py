@@ -1,4 +1,4 @@
-"""Laws of waiting for a slot: everybody gets one in turn, nobody takes another's, and no slot is ever lost."""
+"""Laws of waiting for a slot: requests get slots in order, none takes another's, and no slot is lost."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ async def queued(world: World, count: int) -> None:
     await until(lambda: world.router.load_of(worker).queued == count)
 
 
-async def test_more_requests_than_slots_are_all_answered_and_never_more_at_one_time(
+async def test_more_requests_than_slots_are_all_answered_within_the_slots(
     world: World, worker: OpenAIWorker
 ) -> None:
     worker.fail(delay_first=0.02)
@@ -59,7 +59,7 @@ async def test_more_requests_than_slots_are_all_answered_and_never_more_at_one_t
     assert len(worker.received) == 12
 
 
-async def test_callers_who_leave_the_queue_or_their_slot_cost_nobody_a_slot(
+async def test_callers_that_leave_the_queue_or_their_slot_lose_no_slot(
     world: World, worker: OpenAIWorker
 ) -> None:
     worker.fail(delay_first=0.03)
@@ -72,7 +72,7 @@ async def test_callers_who_leave_the_queue_or_their_slot_cost_nobody_a_slot(
     assert sum(not one.cancelled() for one in asking) == 8
 
 
-async def test_a_full_queue_refuses_at_once_and_says_when_to_come_again(
+async def test_a_full_queue_refuses_at_once_and_says_when_to_retry(
     world: World, worker: OpenAIWorker
 ) -> None:
     worker.fail(hang=True)
@@ -86,7 +86,7 @@ async def test_a_full_queue_refuses_at_once_and_says_when_to_come_again(
     await asyncio.wait(asking)
 
 
-async def test_somebody_else_has_a_better_claim_than_the_last_of_a_crowd(
+async def test_another_caller_displaces_the_last_request_of_a_crowd(
     world: World, worker: OpenAIWorker
 ) -> None:
     worker.fail(hang=True)
@@ -103,7 +103,9 @@ async def test_somebody_else_has_a_better_claim_than_the_last_of_a_crowd(
     await asyncio.wait([*asking, other])
 
 
-async def test_who_has_others_to_ask_does_not_wait(world: World, worker: OpenAIWorker) -> None:
+async def test_a_request_with_alternatives_does_not_wait(
+    world: World, worker: OpenAIWorker
+) -> None:
     worker.fail(hang=True)
     asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(SLOTS)]
     await until(lambda: taken(world) == SLOTS)
@@ -114,11 +116,11 @@ async def test_who_has_others_to_ask_does_not_wait(world: World, worker: OpenAIW
     await asyncio.wait(asking)
 
 
-async def test_who_has_others_to_ask_waits_where_that_is_sooner(
+async def test_a_request_with_alternatives_waits_if_that_is_sooner(
     world: World, worker: OpenAIWorker
 ) -> None:
     worker.fail(delay_first=0.1)
-    # Nothing is known of the worker yet, so a second is expected.
+    # The worker's usual time is unknown yet, so one second is expected.
     patient, impatient = (replace(chat(), waits=False, patience=p) for p in (1.0, 0.2))
     asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(SLOTS)]
     await until(lambda: taken(world) == SLOTS)
@@ -128,7 +130,7 @@ async def test_who_has_others_to_ask_waits_where_that_is_sooner(
     await asyncio.gather(*asking)
 
 
-async def test_a_wait_that_takes_too_long_ends(world: World, worker: OpenAIWorker) -> None:
+async def test_a_wait_for_a_slot_times_out(world: World, worker: OpenAIWorker) -> None:
     worker.fail(hang=True)
     asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(SLOTS)]
     await until(lambda: taken(world) == SLOTS)
@@ -140,7 +142,7 @@ async def test_a_wait_that_takes_too_long_ends(world: World, worker: OpenAIWorke
     await asyncio.wait(asking)
 
 
-async def test_whose_model_is_unregistered_meanwhile_is_told_so(
+async def test_requests_waiting_for_a_model_that_is_unregistered_fail(
     world: World, worker: OpenAIWorker
 ) -> None:
     worker.fail(delay_first=0.1)
@@ -152,7 +154,9 @@ async def test_whose_model_is_unregistered_meanwhile_is_told_so(
     assert "unregistered" in str(ends[-1])
 
 
-async def test_a_slot_of_any_worker_of_the_model_will_do(worker: OpenAIWorker) -> None:
+async def test_a_waiting_request_takes_a_slot_of_any_worker_of_the_model(
+    worker: OpenAIWorker,
+) -> None:
     async with running() as second, links() as ours:
         made = World(ours)
         found: list[Candidate] = [own(worker.url, cid="1", capacity=1)]
@@ -170,13 +174,13 @@ async def test_a_slot_of_any_worker_of_the_model_will_do(worker: OpenAIWorker) -
         assert not made.router.in_flight
 
 
-async def test_a_second_attempt_on_top_of_the_slots_does_not_raise_their_number_for_good() -> None:
+async def test_a_second_attempt_beyond_the_slots_does_not_raise_their_number() -> None:
     async with running() as bad, running() as good, links() as ours:
         made = World(ours)
         made.serve(own(bad.url, cid="1"), own(good.url, cid="2", capacity=1))
         bad.fail(status=500, delay_first=0.05)
         good.fail(delay_first=0.15)
-        # Each is sent to the first and then, whatever goes on there, to the second.
+        # Each request goes to the first worker, and then to the second regardless of its slots.
         crowd = [asyncio.ensure_future(made.ask(chat())) for _ in range(2)]
         await until(lambda: len(good.received) == 2)
         made.workers = Workers.of(w for w in made.workers if w.capacity)
@@ -191,7 +195,7 @@ async def test_a_second_attempt_on_top_of_the_slots_does_not_raise_their_number_
         assert not made.router.in_flight
 
 
-async def test_the_time_to_come_again_is_learnt_from_answers_by_the_name_that_was_asked_for(
+async def test_the_retry_time_is_learnt_from_answers_under_the_requested_name(
     world: World, worker: OpenAIWorker
 ) -> None:
     for _ in range(3):
@@ -210,16 +214,16 @@ async def test_the_time_to_come_again_is_learnt_from_answers_by_the_name_that_wa
     await asyncio.wait(busy)
 
 
-async def test_background_requests_leave_a_slot_to_who_asked_lately(
+async def test_background_requests_leave_a_slot_free_after_recent_other_requests(
     world: World, worker: OpenAIWorker
 ) -> None:
     lines = [replace(chat(), background=True) for _ in range(6)]
     worker.fail(delay_first=0.1)
-    # Nobody else asks: they have all slots.
+    # There are no other requests: the background ones get all slots.
     asking = [asyncio.ensure_future(world.ask(line)) for line in lines[:2]]
     await until(lambda: taken(world) == SLOTS)
     await asyncio.gather(*asking)
-    # Somebody does: one is theirs.
+    # After another request, one slot is kept free.
     await world.ask(chat())
     asking = [asyncio.ensure_future(world.ask(line)) for line in lines[2:]]
     await until(lambda: taken(world) == 1)
@@ -227,7 +231,7 @@ async def test_background_requests_leave_a_slot_to_who_asked_lately(
     await asyncio.gather(*asking)
 
 
-async def test_who_waits_for_an_answer_comes_before_background_requests(
+async def test_other_waiting_requests_come_before_background_requests(
     world: World, worker: OpenAIWorker
 ) -> None:
     worker.fail(delay_first=0.03)

@@ -1,4 +1,4 @@
-"""Where a worker may stand: decided of a host and a port, whatever their spelling."""
+"""Addresses that a worker may have: decided by host and port, whatever the spelling."""
 
 import pytest
 
@@ -34,12 +34,12 @@ def test_a_network_that_the_operator_named_is_allowed_whatever_the_spelling(host
 @pytest.mark.parametrize(
     "host", ["198.51.100.16", "2001:db8::8", "192.0.2.8", "box.lan", "3325256705"]
 )
-def test_what_is_beside_that_network_is_not_and_a_name_never_is(host: str) -> None:
+def test_hosts_outside_that_network_and_host_names_are_refused(host: str) -> None:
     assert LISTED.objection(host, 8080) == ELSEWHERE
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"])
-def test_where_nothing_is_said_loopback_alone_is_allowed(host: str) -> None:
+def test_only_loopback_is_allowed_by_default(host: str) -> None:
     assert Premises().objection(host, 1) == ""
 
 
@@ -57,11 +57,11 @@ def test_where_nothing_is_said_loopback_alone_is_allowed(host: str) -> None:
         "::ffff:10.0.0.1",
     ],
 )
-def test_and_no_name_and_no_odd_spelling_of_it(host: str) -> None:
+def test_host_names_and_odd_spellings_of_loopback_are_refused_by_default(host: str) -> None:
     assert Premises().objection(host, 1) == ELSEWHERE
 
 
 @pytest.mark.parametrize("text", ["", "box.lan", "192.0.2.7/28", "192.0.2.0/33", "1"])
-def test_what_is_no_network_is_refused(text: str) -> None:
+def test_a_text_that_is_no_network_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"network|address|host bits"):
         networks_of([text])

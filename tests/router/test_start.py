@@ -1,4 +1,4 @@
-"""Requests that are sent at once, and what becomes of them."""
+"""Laws of requests that are started at once, before their task runs."""
 
 import asyncio
 from dataclasses import replace
@@ -26,7 +26,7 @@ def reply_of(first: Attempt | None) -> Reply:
     return first.reply
 
 
-async def test_what_was_sent_at_once_is_answered_in_one_piece(world: World) -> None:
+async def test_a_request_sent_at_once_is_answered_in_one_piece(world: World) -> None:
     async with running() as worker:
         world.serve(own(worker.url))
         await world.settle()
@@ -45,7 +45,7 @@ async def test_what_was_sent_at_once_is_answered_in_one_piece(world: World) -> N
     assert [outcome.error for outcome in world.outcomes] == [None, None]
 
 
-async def test_what_was_sent_at_once_goes_on_as_everything_else(world: World) -> None:
+async def test_a_request_sent_at_once_is_retried_like_any_other(world: World) -> None:
     async with several(2) as (bad, good):
         world.serve(own(bad.url, cid="1"), own(good.url, cid="2"))
         await world.settle()
@@ -61,14 +61,14 @@ async def test_what_was_sent_at_once_goes_on_as_everything_else(world: World) ->
 
 
 class SlowWorld(World):
-    """A world in which each attempt takes more than half of the time that all may take."""
+    """A world in which each attempt takes more than half of the total timeout."""
 
     def observe(self, outcome: Outcome) -> None:
         super().observe(outcome)
         self.now += 0.6 * self.links.settings.total_timeout
 
 
-async def test_the_time_of_what_was_chosen_at_once_counts_as_everything_else() -> None:
+async def test_the_time_of_an_attempt_begun_at_once_counts_against_the_total_timeout() -> None:
     async with links(QUICK) as ours:
         slow = SlowWorld(ours)
         slow.serve(*(own(NOBODY, cid=str(number)) for number in range(3)))
@@ -79,7 +79,7 @@ async def test_the_time_of_what_was_chosen_at_once_counts_as_everything_else() -
     assert failed.value.attempts == len(slow.outcomes) == 2
 
 
-async def test_whoever_gives_up_cuts_what_was_sent(world: World) -> None:
+async def test_closing_the_reply_cancels_a_request_sent_at_once(world: World) -> None:
     async with running() as worker:
         world.serve(own(worker.url))
         await world.settle()
@@ -93,19 +93,19 @@ async def test_whoever_gives_up_cuts_what_was_sent(world: World) -> None:
         await until(lambda: worker.hung_up == 1)
 
 
-async def test_without_an_idle_connection_the_choice_stands(world: World) -> None:
+async def test_without_an_idle_connection_the_choice_holds_its_slot(world: World) -> None:
     async with running() as worker:
         world.serve(own(worker.url))
         first = world.router.start(chat())
         assert first is not None
         assert first.reply is None
-        # Nobody else takes its slot before it is sent.
+        # No other request takes its slot before it is sent.
         assert sum(world.router.in_flight.values()) == 1
         async with world.router.answer(chat(), first) as routed:
             assert b'"llama"' in await whole(routed.answer)
 
 
-async def test_another_node_to_which_no_way_is_known_is_sent_to_later(world: World) -> None:
+async def test_a_request_to_a_node_without_a_proven_way_is_sent_later(world: World) -> None:
     world.offer(FAR, own("").service)
     first = world.router.start(chat())
     assert first is not None
@@ -113,7 +113,7 @@ async def test_another_node_to_which_no_way_is_known_is_sent_to_later(world: Wor
     first.end()
 
 
-async def test_another_node_is_sent_to_at_once_where_the_way_is_known() -> None:
+async def test_a_request_to_a_node_with_a_proven_way_is_sent_at_once() -> None:
     async with running() as worker, peer_node(own(worker.url)) as far, way_to(far) as links:
         world = World(links)
         world.offer(far.identity.peer, own("").service)
@@ -128,7 +128,7 @@ async def test_another_node_is_sent_to_at_once_where_the_way_is_known() -> None:
         first.end()
 
 
-async def test_what_was_sent_to_a_node_that_is_lost_by_now_is_not_waited_for() -> None:
+async def test_a_request_sent_to_a_node_that_is_lost_meanwhile_fails() -> None:
     async with running() as worker, peer_node(own(worker.url)) as far, way_to(far) as links:
         world = World(links)
         world.offer(far.identity.peer, own("").service)
@@ -136,7 +136,7 @@ async def test_what_was_sent_to_a_node_that_is_lost_by_now_is_not_waited_for() -
         worker.fail(hang=True)
         first = world.router.start(chat())
         reply_of(first)
-        # What is given up sooner than it is sent on reaches no worker.
+        # A request that is given up before the other node has sent it reaches no worker.
         await until(lambda: len(worker.received) == 2)
         world.presence[far.identity.peer] = Presence.LOST
         with pytest.raises(WorkerUnreachable):
@@ -146,14 +146,14 @@ async def test_what_was_sent_to_a_node_that_is_lost_by_now_is_not_waited_for() -
         assert not world.router.in_flight
 
 
-async def test_nothing_is_begun_where_somebody_has_to_be_waited_for(world: World) -> None:
+async def test_no_request_is_begun_at_once_that_has_to_wait(world: World) -> None:
     assert world.router.start(chat()) is None
     async with running() as worker:
         world.serve(own(worker.url, capacity=1))
         await world.settle()
         first = world.router.start(chat())
         reply = reply_of(first)
-        # Its only slot is taken.
+        # The worker's only slot is taken.
         assert world.router.start(chat()) is None
         assert world.router.start(replace(chat(), fallbacks=("other",))) is None
         await until(lambda: reply.complete)
@@ -172,7 +172,7 @@ async def test_streams_and_other_kinds_are_chosen_and_sent_later(world: World) -
             first.end()
 
 
-async def test_what_has_a_slot_is_not_chosen_twice(world: World) -> None:
+async def test_a_slot_held_by_a_begun_request_is_not_given_twice(world: World) -> None:
     async with running() as worker:
         world.serve(own(worker.url, capacity=1))
         first = world.router.start(chat())
@@ -182,7 +182,7 @@ async def test_what_has_a_slot_is_not_chosen_twice(world: World) -> None:
         first.end()
 
 
-async def test_a_listener_hears_of_news_instead_of_a_reader(world: World) -> None:
+async def test_a_listener_is_called_in_place_of_a_reader(world: World) -> None:
     async with running() as worker:
         world.serve(own(worker.url))
         await world.settle()

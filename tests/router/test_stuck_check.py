@@ -1,4 +1,4 @@
-"""Laws of asking silent workers: each once at one time, and those that stopped until they live."""
+"""Laws of probing silent workers: one probe per worker at a time, and repeated until a stopped one answers."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -16,7 +16,7 @@ API = "http://127.0.0.1:1"
 
 
 class Party:
-    """A vigil over one worker, which answers when `lives` is set; time is what the test says."""
+    """A vigil over one worker, which answers if `lives` is set; the test sets the time."""
 
     def __init__(self) -> None:
         self.silence = Silence()
@@ -54,14 +54,14 @@ async def party() -> Party:
     return Party()
 
 
-async def test_nobody_is_asked_before_it_is_time_and_then_once(party: Party) -> None:
+async def test_a_worker_is_probed_once_and_not_before_it_is_time(party: Party) -> None:
     await party.look(0.1)
     assert party.asked == 0
     await party.look(1.0)
     assert party.asked == 1
 
 
-async def test_one_that_stopped_is_asked_on_though_nobody_waits_until_it_lives(
+async def test_a_stopped_worker_is_probed_without_waiting_requests_until_it_answers(
     party: Party,
 ) -> None:
     await party.look(SURE)
@@ -73,5 +73,5 @@ async def test_one_that_stopped_is_asked_on_though_nobody_waits_until_it_lives(
     party.lives = True
     party.now = SURE + 200
     await until(lambda: not party.silence.silent(API), within=4 * GRAIN)
-    # Then nobody looks any more.
+    # After that the timer is stopped.
     await until(lambda: party.vigil._timer is None, within=4 * GRAIN)

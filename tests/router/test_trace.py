@@ -1,4 +1,4 @@
-"""What travels on with an attempt, and what is noted of it."""
+"""Trace headers of an attempt, and what its span records."""
 
 from dataclasses import replace
 from itertools import count
@@ -20,7 +20,7 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 class Counted:
-    """Ids that tell themselves apart."""
+    """Distinct ids, counted up."""
 
     def __init__(self) -> None:
         self._next = count(1)
@@ -37,7 +37,7 @@ OURS = own("http://127.0.0.1:1")
 THEIRS = Candidate("another", Service("p", "llama", "c"))
 
 
-def test_a_worker_is_a_child_of_the_call_and_the_call_of_the_attempt():
+def test_a_workers_span_is_a_child_of_the_call_and_the_call_of_the_attempt():
     trace = traced()
     attempt = trace.attempted(chat(), OURS, (THEIRS,), 1)
     assert (attempt.id, attempt.call, attempt.others) == ("0" * 15 + "1", "0" * 15 + "2", 1)
@@ -46,27 +46,27 @@ def test_a_worker_is_a_child_of_the_call_and_the_call_of_the_attempt():
     }  # fmt: skip
 
 
-def test_another_node_is_a_child_of_the_attempt():
+def test_another_nodes_span_is_a_child_of_the_attempt():
     trace = traced()
     attempt = trace.attempted(chat(), THEIRS, (), 1)
     assert attempt.call == ""
     assert trace.onward({}, attempt) == {"traceparent": f"00-{TRACE}-{attempt.id}-01"}
 
 
-def test_each_attempt_has_an_id_of_its_own_and_no_more_are_noted_than_may():
+def test_each_attempt_has_its_own_id_and_the_recorded_attempts_are_bounded():
     trace = traced()
     made = [trace.attempted(chat(), THEIRS, (), n) for n in range(MOST_ATTEMPTS + 3)]
     assert len({attempt.id for attempt in made}) == len(made)
     assert trace.attempts == made[:MOST_ATTEMPTS]
 
 
-def test_of_an_error_its_class_is_noted_and_none_of_its_words():
+def test_only_the_class_of_an_error_is_recorded():
     attempt = traced().attempted(chat(), THEIRS, (), 1)
     attempt.over(WorkerTimeout("first byte", 5.0), None, 3.0)
     assert (attempt.error, attempt.ended) == ("WorkerTimeout", 3.0)
 
 
-def test_a_request_is_the_same_request_with_a_trace():
+def test_the_trace_does_not_count_in_the_equality_of_requests():
     assert replace(chat(), trace=traced()) == chat()
 
 
@@ -75,7 +75,7 @@ def put(office: Office, trace: Trace | None) -> Attempt:
     return Attempt(office, request, OURS, number=1, others=(), holds_slot=False)
 
 
-def test_what_is_asked_carries_its_own_attempt_and_without_a_trace_what_its_caller_sent():
+def test_a_request_carries_the_span_of_its_attempt_or_without_a_trace_its_callers():
     trace = traced()
     attempt = put(Office(), trace)
     [noted] = trace.attempts
@@ -83,7 +83,7 @@ def test_what_is_asked_carries_its_own_attempt_and_without_a_trace_what_its_call
     assert as_asked(put(Office(), None)).passed == {"traceparent": "00-1-2-01"}
 
 
-def test_an_attempt_notes_its_times_and_what_it_took_however_it_ends():
+def test_an_attempt_records_its_times_and_usage_however_it_ends():
     office, trace = Office(), traced()
     answer = Answer(200, "application/json", b"{}", NOTHING, Route.LOCAL, usage=Usage(3, 4))
     for ends in ("well", "broken", "failed", "left"):

@@ -1,4 +1,4 @@
-"""Laws of what a worker says that it is."""
+"""Laws of a worker's description of itself."""
 
 from dataclasses import replace
 
@@ -33,12 +33,12 @@ def test_a_model_is_found_by_the_workers_own_name_for_it() -> None:
     assert said.of(worker("c")) == Offered("c")
 
 
-def test_who_runs_a_single_model_means_that_whatever_it_is_called() -> None:
+def test_a_worker_with_a_single_model_has_it_under_any_name() -> None:
     assert Described(models=(Offered("file.gguf", 7),)).of(worker("tiny")).context == 7
     assert Described().of(worker("tiny")) == Offered("tiny")
 
 
-def test_what_the_operator_said_is_not_taken_back() -> None:
+def test_a_description_does_not_override_the_operators_settings() -> None:
     said = Offered("m", 4096, Ability.TEXT_IN)
     assert taught(worker(), said).service == Service("p", "m", context=4096, abilities=1)
     assert taught(worker(context=100), said).service.context == 100
@@ -46,7 +46,7 @@ def test_what_the_operator_said_is_not_taken_back() -> None:
     assert taught(mute, Offered("m")) is mute
 
 
-def test_whose_words_are_passed_on_is_nothing_that_an_operator_said_of_a_model() -> None:
+def test_a_verbatim_protocol_bit_does_not_count_as_an_operators_setting() -> None:
     in_tgis = replace(worker(), service=Service("p", "m", abilities=Ability.TGI))
     said = Offered("m", abilities=Ability.TEXT_IN)
     assert taught(in_tgis, said).service.abilities == Ability.TGI | Ability.TEXT_IN
@@ -54,13 +54,13 @@ def test_whose_words_are_passed_on_is_nothing_that_an_operator_said_of_a_model()
     assert taught(told, said) is told
 
 
-def test_that_a_worker_is_one_endpoint_is_nothing_that_an_operator_said_of_a_model() -> None:
+def test_the_own_path_bit_does_not_count_as_an_operators_setting() -> None:
     alone = replace(worker(), service=Service("p", "m", abilities=Ability.OWN_PATH))
     said = Offered("m", abilities=Ability.TEXT_IN)
     assert taught(alone, said).service.abilities == Ability.OWN_PATH | Ability.TEXT_IN
 
 
-def test_of_one_name_with_several_types_each_has_its_own_words() -> None:
+def test_each_type_of_one_name_has_its_own_description() -> None:
     models = (Offered("m", 1, type=ModelType.IMAGE), Offered("m", 2, type=ModelType.IMAGE_EDIT))
     assert models_of(models) == models
     edit = replace(worker(), service=Service("p", "m", type=ModelType.IMAGE_EDIT))
@@ -68,7 +68,7 @@ def test_of_one_name_with_several_types_each_has_its_own_words() -> None:
     assert Described(models=models).of(worker("m")).context == 1
 
 
-def test_names_that_cannot_be_are_left_out_and_a_long_list_is_cut() -> None:
+def test_invalid_names_are_left_out_and_a_long_list_is_cut() -> None:
     found = models_of(Offered(name) for name in ("a", "", "a", "b\n", "x" * 257, "c"))
     assert [model.name for model in found] == ["a", "c"]
     assert len(models_of(Offered(str(n)) for n in range(2 * MAX_MODELS))) == MAX_MODELS
@@ -82,7 +82,7 @@ JSON = st.recursive(
 
 
 @given(JSON, JSON)
-def test_whatever_is_said_becomes_a_value_within_its_bounds(one: object, other: object) -> None:
+def test_any_json_becomes_a_value_within_bounds(one: object, other: object) -> None:
     assert 0 <= count_of(one) <= MAX_CONTEXT
     assert text_of(one).isprintable()
     assert len(text_of(one)) <= MAX_SOFTWARE_CHARACTERS
@@ -90,7 +90,7 @@ def test_whatever_is_said_becomes_a_value_within_its_bounds(one: object, other: 
 
 
 @pytest.mark.parametrize("word", ["text", "image", "audio", "video"])
-def test_inputs_and_outputs_are_told_apart(word: str) -> None:
+def test_inputs_and_outputs_have_different_bits(word: str) -> None:
     taken, given = abilities_of([word], None), abilities_of([], [word, "smell", 5])
     assert taken & given == 0
     assert len(taken) == len(given) == 1

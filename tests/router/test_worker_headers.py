@@ -1,4 +1,4 @@
-"""Laws of the headers that an operator has sent to a worker: which may be, and where their values come from."""
+"""Laws of the headers that an operator sets for a worker: which are allowed, and where their values come from."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ def worker(**headers: str) -> Worker:
 @pytest.mark.parametrize(
     "name", ["authorization", "x-api-key", "cookie", "accept-language", "api_key", "x.y"]
 )
-def test_what_workers_ask_for_may_be_sent(name: str) -> None:
+def test_headers_that_workers_ask_for_are_allowed(name: str) -> None:
     assert objection(name, "Bearer k-1") == ""
 
 
@@ -34,7 +34,7 @@ def test_what_workers_ask_for_may_be_sent(name: str) -> None:
         "x-modelvine-hop", "grpc-timeout", "key-bin",
     ],
 )  # fmt: skip
-def test_what_frames_a_request_or_is_the_nodes_own_may_not(name: str) -> None:
+def test_headers_that_frame_a_request_or_are_the_nodes_own_are_refused(name: str) -> None:
     assert objection(name, "v") != ""
 
 
@@ -56,7 +56,7 @@ def test_what_frames_a_request_or_is_the_nodes_own_may_not(name: str) -> None:
         "@~/key",
     ],
 )
-def test_a_value_that_would_be_two_headers_or_names_no_file_may_not(value: str) -> None:
+def test_a_value_that_would_split_the_header_or_names_no_file_is_refused(value: str) -> None:
     assert objection("x-key", value)
 
 
@@ -65,12 +65,12 @@ def test_a_refusal_does_not_repeat_the_value() -> None:
 
 
 @given(st.text(max_size=70), st.text(max_size=70))
-def test_whatever_may_be_sent_is_one_header(name: str, value: str) -> None:
+def test_any_allowed_header_is_one_header_line(name: str, value: str) -> None:
     if not objection(name, value):
         assert header_lines({name: value}) == f"{name}: {value}\r\n"
 
 
-def test_a_value_is_sent_as_it_was_said_and_never_shown() -> None:
+def test_a_value_is_sent_unchanged_and_never_shown() -> None:
     ours = worker(authorization="Bearer secret-1", mail="me@home.net/x")
     assert read(ours) == {"authorization": "Bearer secret-1", "mail": "me@home.net/x"}
     assert files(ours) == []
@@ -78,7 +78,7 @@ def test_a_value_is_sent_as_it_was_said_and_never_shown() -> None:
     assert size(ours.headers) == 13 + 15 + 4 + 13
 
 
-def test_a_file_is_read_anew_for_each_request_and_its_first_line_alone(tmp_path: Path) -> None:
+def test_the_first_line_of_a_file_is_read_anew_for_each_request(tmp_path: Path) -> None:
     key = tmp_path / "a key"
     ours = worker(plain=f"@{key}", bearer=f"Bearer @{key}")
     assert files(ours) == ["plain", "bearer"]
@@ -99,7 +99,7 @@ def test_a_file_without_a_line_to_send_fails_the_attempt(tmp_path: Path, content
     assert str(key) not in str(failed.value)
 
 
-def test_a_file_that_is_none_fails_the_attempt_at_once(tmp_path: Path) -> None:
+def test_a_path_that_is_no_regular_file_fails_the_attempt_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in ("pipe", "missing", ""):
         with pytest.raises(WorkerFailed) as failed:

@@ -1,4 +1,4 @@
-"""What workers tell of themselves: how often they are asked, by whom what was said is remembered, and what is no figure."""
+"""Figures that workers report: how often they are queried, how long answers are cached, and which are invalid."""
 
 import asyncio
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ NAMES = {"tgi_queue_size": Figure.QUEUED, "tgi_batch_current_size": Figure.RUNNI
 
 
 class Tells:
-    """A dialect whose workers tell what they were told to."""
+    """A dialect whose workers return the given figures."""
 
     def __init__(self) -> None:
         self.told: Told | None = {Figure.QUEUED: 3}
@@ -30,7 +30,7 @@ class Tells:
 
 
 class Lacking(dict[str, object]):
-    """Dialects of which one needs what is not installed."""
+    """Dialects of which one needs a package that is not installed."""
 
     def __getitem__(self, name: str) -> object:
         if name == "lacking":
@@ -61,7 +61,7 @@ def figures(tells: Tells, clock: Clock) -> Figures:
     return Figures(cast("Mapping[str, Dialect]", dialects), clock)
 
 
-async def test_who_looks_often_asks_no_worker_more_often(
+async def test_frequent_readers_get_cached_figures(
     figures: Figures, tells: Tells, clock: Clock
 ) -> None:
     told = {ONE.service: {Figure.QUEUED: 3}}
@@ -74,13 +74,13 @@ async def test_who_looks_often_asks_no_worker_more_often(
     assert tells.asked == [ONE, ONE]
 
 
-async def test_a_crowd_that_looks_at_one_time_asks_once(figures: Figures, tells: Tells) -> None:
+async def test_concurrent_readers_share_one_query(figures: Figures, tells: Tells) -> None:
     told = await asyncio.gather(*(figures.of([ONE, TWO]) for _ in range(20)))
     assert len(tells.asked) == 2
     assert all(set(one) == {ONE.service, TWO.service} for one in told)
 
 
-async def test_who_has_none_is_asked_again_much_later(
+async def test_a_worker_without_figures_is_queried_again_much_later(
     figures: Figures, tells: Tells, clock: Clock
 ) -> None:
     tells.told = None
@@ -93,7 +93,7 @@ async def test_who_has_none_is_asked_again_much_later(
     assert await figures.of([ONE]) == {ONE.service: {Figure.RUNNING: 1}}
 
 
-async def test_what_does_not_answer_now_tells_nothing_and_is_asked_soon(
+async def test_a_worker_that_does_not_answer_has_no_figures_and_is_queried_again_soon(
     figures: Figures, tells: Tells, clock: Clock
 ) -> None:
     tells.told = {}
@@ -110,7 +110,7 @@ async def test_a_worker_that_is_gone_is_forgotten(figures: Figures, tells: Tells
     assert tells.asked == [ONE, TWO, ONE]
 
 
-async def test_protocols_without_figures_are_passed_over(figures: Figures) -> None:
+async def test_dialects_without_figures_are_skipped(figures: Figures) -> None:
     others = [
         Worker(Service("p", name), "http://w", dialect=name)
         for name in ("mute", "lacking", "absent")
@@ -134,11 +134,11 @@ other 7
     "said", [b"", b"<html>", b"tgi_queue_size", b"tgi_queue_size many", b"x tgi_queue_size 3",
              b"tgi_queue_size NaN", b"tgi_queue_size +Inf", b"tgi_queue_size -1", b"tgi_queue_size " + b"9" * 400]
 )  # fmt: skip
-def test_what_is_no_amount_is_passed_over(said: bytes) -> None:
+def test_invalid_metric_lines_are_ignored(said: bytes) -> None:
     told = in_text(said, NAMES)
     assert not told or said.endswith(b"9" * 40)
 
 
-def test_amounts_are_finite_and_not_below_zero() -> None:
+def test_figures_are_finite_and_not_negative() -> None:
     said = {Figure.QUEUED: -1.0, Figure.RUNNING: float("nan"), Figure.SPEED: 0.0}
     assert known(said) == {Figure.SPEED: 0.0}

@@ -28,12 +28,12 @@ def test_every_worker_is_found_by_its_name_and_by_project_and_name(workers: list
     assert sum(map(len, table.by_name.values())) == 2 * len(table)
 
 
-def test_a_worker_goes_by_its_registered_name_unless_it_has_its_own() -> None:
+def test_a_worker_uses_its_registered_name_unless_it_has_its_own() -> None:
     assert Worker(Service("p", "m"), "http://w").own_model == "m"
     assert Worker(Service("p", "m"), "http://w", model="x.gguf").own_model == "x.gguf"
 
 
-def test_options_to_load_with_are_told_as_they_were_said() -> None:
+def test_load_options_keep_their_types() -> None:
     assert Worker(Service("p", "m"), "http://w").load_options == {}
     options = Worker(Service("p", "m"), "http://w", load='{"a":1,"b":true,"c":["x"]}').load_options
     assert options == {"a": 1, "b": True, "c": ["x"]}

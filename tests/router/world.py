@@ -1,4 +1,4 @@
-"""The small world of the router's tests: one machine, its workers, and its peers, all real and all on loopback."""
+"""Helpers of the router's tests: one machine, its workers, and its peers, all real and on loopback."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -35,7 +35,7 @@ QUICK = RouterSettings(
 def chat(
     model: str = MODEL, *, stream: bool = False, kind: Kind = Kind.CHAT, body: bytes | None = None
 ) -> Request:
-    """Ask for a chat, or for something else."""
+    """Return a request for a chat, or of another kind."""
     said = b'{"messages":[{"role":"user","content":"hi"}],"model":"%b","stream":%b}'
     asked = said % (model.encode(), b"true" if stream else b"false") if body is None else body
     return Request(
@@ -51,7 +51,7 @@ def chat(
 def own(
     api: str, *, model: str = "", cid: str = "", capacity: int = 0, dialect: str = "openai_http"
 ) -> Candidate:
-    """Be a worker of this machine."""
+    """Return a worker of this machine as a candidate."""
     service = Service("p", MODEL, cid)
     worker = Worker(service, api, dialect=dialect, model=model, capacity=capacity)
     return Candidate(OWN.peer, service, worker)
@@ -59,7 +59,7 @@ def own(
 
 @dataclass
 class Books:
-    """A desk at which attempts are booked, and put to nobody."""
+    """A desk that books attempts without sending them."""
 
     ledger: Ledger
     now: Clock
@@ -73,7 +73,7 @@ class Books:
     def begin(
         self, candidate: Candidate, request: Request | None = None, *, holds_slot: bool = False
     ) -> Attempt:
-        """Begin an attempt; it is over when it is ended."""
+        """Begin an attempt; the caller ends it."""
         asked = request or chat()
         made = Attempt(self, asked, candidate, number=1, others=(), holds_slot=holds_slot)
         made.begin()
@@ -84,7 +84,7 @@ class Books:
 async def links(
     settings: RouterSettings = QUICK, premises: Premises | None = None
 ) -> AsyncIterator[Links]:
-    """Have a node that knows no other."""
+    """Yield the links of a node that knows no other."""
     made = Links(
         identity=OWN,
         peers=NoMesh({OWN.peer: Reach()}),
@@ -103,7 +103,7 @@ async def whole(answer: Answer) -> bytes:
 
 
 async def until(true: Callable[[], bool], within: float = 10.0) -> float:
-    """Wait until something holds, at most so many seconds; return how long it took."""
+    """Wait until `true` returns true, at most `within` seconds; return how long it took."""
     clock = asyncio.get_running_loop().time
     began = clock()
     async with asyncio.timeout(within):

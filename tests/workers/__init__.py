@@ -1,1 +1,1 @@
-"""Workers to test against: real HTTP servers that answer as models do, and fail on request."""
+"""Stub workers for tests: real servers that answer as models do, and fail on request."""

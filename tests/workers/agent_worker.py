@@ -1,6 +1,6 @@
-"""A worker that has a coding agent run one command, after a search for tools where the agent offers one.
+"""Stub worker that has a coding agent run one command, after a tool search if the agent offers one.
 
-`python -m tests.workers.agent_worker FOLDER` prints `ready url=…`, and keeps in the folder what it was asked, in order.
+`python -m tests.workers.agent_worker FOLDER` prints `ready url=…`, and stores the requests in the folder in order.
 """
 
 import argparse
@@ -26,15 +26,15 @@ CALLS: tuple[Mapping[str, Mapping[str, object]], ...] = (
         "exec_command": {"cmd": COMMAND},
     },
 )
-"""Tools that are called one after the other, where they are offered, by the names that agents give them."""
+"""Tools that are called one after the other if offered, by the names that agents give them."""
 SAID = "It grows grapes."
 EDIT = "vine.txt\n```\ngrapes\n```"
-"""What is said where no tool is offered: a file, as aider reads it."""
+"""The answer if no tool is offered: a file in the form that aider reads."""
 USAGE = {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}
 
 
 def answered(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the message for a request: the next call of a tool, or the text after the last one."""
+    """Return the message for a request: the next tool call, or the text after the last one."""
     offered = {tool["function"]["name"] for tool in fields.get("tools") or ()}
     calls = [(name, call) for step in CALLS for name, call in step.items() if name in offered]
     done = sum(message["role"] == "tool" for message in fields["messages"])
@@ -51,7 +51,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Return a message as it comes in a stream: its words, or a call whose arguments come in pieces."""
+    """Yield a message as deltas of a stream: its words, or a call whose arguments come in pieces."""
     yield {"role": "assistant", "content": ""}
     yield from ({"content": piece} for piece in _pieces(message["content"] or ""))
     for call in message.get("tool_calls", ()):
@@ -62,7 +62,7 @@ def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _events(fields: Mapping[str, Any]) -> Iterator[bytes]:
-    """Return the events of a stream, the last one with usage."""
+    """Yield the events of a stream, with usage before the final `[DONE]`."""
     message = answered(fields)
     head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": fields["model"]}
     ends = "tool_calls" if "tool_calls" in message else "stop"
@@ -75,17 +75,17 @@ def _events(fields: Mapping[str, Any]) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Answers chats as OpenAI's servers do, and keeps each request as a file."""
+    """Server that answers chats in OpenAI's form, and stores each request as a file."""
 
     folder: Path
     numbers: Iterator[int]
 
     async def models(self, request: web.Request) -> web.Response:
-        """Say that there is one model."""
+        """List one model."""
         return web.json_response({"object": "list", "data": [{"id": "llama", "object": "model"}]})
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request, in pieces where it says so."""
+        """Answer one request, as a stream if it asks for one."""
         body = await request.read()
         (self.folder / f"{next(self.numbers):03}.json").write_bytes(body)
         fields = orjson.loads(body)

@@ -1,7 +1,7 @@
-"""A LocalAI backend as those are that are written in Python: generated code, threads, one call at one time. A program.
+"""LocalAI backend like those written in Python: generated code, threads, one call at a time. It is a program.
 
-It is given a folder for the code and whether it is a newer one, whose `FlashAttention` is a text; it prints its port. What it
-raises by mistake is an exception, whose text its library tells.
+Its arguments are a folder for the code, and whether to be a newer backend, whose `FlashAttention` is a text. It prints its
+port. Its mistakes raise exceptions, whose text the gRPC library reports.
 """
 
 import importlib
@@ -17,7 +17,7 @@ PROTO = Path(__file__).parents[2] / "router/rpc/protos/backend.proto"
 
 
 def generated(folder: Path, *, newer: bool) -> tuple[object, object]:
-    """Generate code of the specification, and import it."""
+    """Generate code from the specification, and import it."""
     text = PROTO.read_text()
     if newer:
         text = text.replace("bool FlashAttention", "string FlashAttention")
@@ -31,7 +31,7 @@ def generated(folder: Path, *, newer: bool) -> tuple[object, object]:
 
 
 def main(folder: Path, *, newer: bool) -> None:
-    """Serve until the input ends."""
+    """Serve until stdin ends."""
     messages, services = generated(folder, newer=newer)
 
     class Backend(services.BackendServicer):  # type: ignore[name-defined, misc]

@@ -1,4 +1,4 @@
-"""Schemas of Llama Stack 0.0.1, as its specification has them: nothing else may be said. What it leaves undefined is open."""
+"""Schemas of Llama Stack 0.0.1 as in its specification. They refuse unknown fields; undefined types are open."""
 
 from typing import Any, Literal
 
@@ -9,7 +9,7 @@ Free = dict[str, Any]
 
 
 class Said(BaseModel):
-    """What a schema names, and nothing else; it requires nothing."""
+    """A schema that allows its own fields only, and requires none."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -21,7 +21,7 @@ class Camel(Said):
 
 
 class Message(Said):
-    """Undefined; `ModelInputMessage` and `ModelOutputMessage` are what it can mean."""
+    """Undefined in the specification; it can mean `ModelInputMessage` or `ModelOutputMessage`."""
 
     model_config = ConfigDict(extra="allow")
     text: str | None = None
@@ -70,7 +70,7 @@ class TrainingDataItem(Said):
 
 
 class TrainingOptions(Said):
-    """Those of LoRA and those of a full fine-tuning; `finetuning_type` tells which."""
+    """Options of LoRA and of full fine-tuning; `finetuning_type` selects."""
 
     finetuning_type: str | None = None
     lora_attn_modules: list[str] | None = None
@@ -218,7 +218,7 @@ ANSWERS: dict[str, TypeAdapter[Any]] = {
     "/fine_tuning/jobs/tail": TypeAdapter(Logs),
     "/reward_scoring": TypeAdapter(Score),
     "POST /agents/execute": TypeAdapter(Turn),
-    # `MemoryNugget` is undefined.
+    # The specification leaves `MemoryNugget` undefined.
     "GET /agents/execute": TypeAdapter(list[Free]),
     "/quantize": OPEN,
     "/vector_store": TypeAdapter(VectorStore),
@@ -228,7 +228,7 @@ ANSWERS: dict[str, TypeAdapter[Any]] = {
     **{f"/vector_store/insert/jobs/{what}": TypeAdapter(VectorStoreJob) for what in ("submit", "status", "cancel")},
     **{f"/vector_store/delete/jobs/{what}": TypeAdapter(VectorStoreJob) for what in ("submit", "status", "cancel")},
 }  # fmt: skip
-"""What is answered, by path, or by method and path."""
+"""Schemas of answers, by path, or by method and path."""
 
 BODIES: dict[str, TypeAdapter[Any]] = {
     "/batch_inference/jobs/submit": TypeAdapter(SubmitBatch),
@@ -242,4 +242,4 @@ BODIES: dict[str, TypeAdapter[Any]] = {
         for job in ("batch_inference", "fine_tuning", "batch_reward_scoring", "synthetic_data_gen")
     },
 }
-"""What is sent in a body, by path."""
+"""Schemas of request bodies, by path."""

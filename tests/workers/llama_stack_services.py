@@ -1,4 +1,4 @@
-"""A Llama Stack 0.0.1 server of all services but `/inference`, written from its specification alone. It does no work."""
+"""Stub Llama Stack 0.0.1 server for all services but `/inference`, written from the specification. It does no work."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -16,7 +16,7 @@ from tests.workers.serving import served
 
 TODAY = datetime(2026, 1, 2, tzinfo=UTC).isoformat()
 MADE, ADAPTER = "job-1.adapter", b"weights"
-"""What each fine-tuning leaves: a file's id, and what it holds."""
+"""The result of each fine-tuning: a file's id and its content."""
 STEP = {
     "id": "s1",
     "role": "assistant",
@@ -39,7 +39,7 @@ WHOLE: Mapping[str, object] = {
 
 
 class Services:
-    """The server, while it runs. `received` is what reached it; `going_on` lets the tail of a log come to its end."""
+    """The running server. `received` is what reached it; `going_on` lets the tail of a log end."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -52,11 +52,11 @@ class Services:
 
     @property
     def asked(self) -> Any:
-        """The body that came last."""
+        """The body of the last request."""
         return orjson.loads(self.received[-1].body)
 
     async def handle(self, http: web.Request) -> web.StreamResponse:
-        """Answer one request, or refuse what the specification does not have."""
+        """Answer one request, or refuse it if it is not as in the specification."""
         body = await http.read()
         self.received.append(Received(http.path_qs, http.headers, body))
         self.methods.append(http.method)
@@ -111,7 +111,7 @@ class Services:
 
 
 def _objection(http: web.Request, body: bytes) -> str:
-    """Say what the specification does not have, or requires; nothing where it is well."""
+    """Return how a request violates the specification, or an empty text."""
     if http.method == "GET" and http.path == "/agents/execute" and "bankIds" not in http.query:
         return "bankIds is needed"
     schema = BODIES.get(http.path) if http.method == "POST" else None
@@ -129,7 +129,7 @@ async def _lacking(_: web.Request) -> web.Response:
 
 @asynccontextmanager
 async def running() -> AsyncIterator[Services]:
-    """Run one on a free port of loopback."""
+    """Run a server on a free port of loopback."""
     services = Services()
     app = web.Application()
     for path in {path.rpartition(" ")[2] for path in (*ANSWERS, *BODIES)}:

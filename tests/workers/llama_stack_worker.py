@@ -1,4 +1,4 @@
-"""A Llama Stack 0.0.1 server without a model, written from its specification. It refuses fields that the specification lacks."""
+"""Stub Llama Stack 0.0.1 server without a model. It refuses fields that are not in the specification."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -11,7 +11,7 @@ from aiohttp import web
 from tests.workers import stub
 from tests.workers.stub import Stub
 
-# The wish to stream is no field of the specification, but there is no other word for it.
+# The specification lacks `stream`, but there is no other way to request a stream.
 ASKED = {"messages", "model", "options", "n_completions", "stream"}
 OPTIONS = {"logprobs", "max_tokens", "temperature", "top_p"}
 MESSAGE = {"role", "text", "attachments", "metadata"}
@@ -20,8 +20,11 @@ ATTACHMENT = {"uri", "mime-type"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults(stub.Faults):
-    """`plain` answers in one piece where a stream was asked for; `seed_only` refuses the wish for one; `candidates` is how many
-    it gives whatever it is asked; `wrapped` puts the pieces of a stream into whole answers, and `unsaid` says no usage.
+    """Faults of the stub, and forms of its answers.
+
+    `plain` answers a request for a stream in one piece, and `seed_only` refuses the `stream` field. `candidates` is the
+    number of candidates whatever was requested. `wrapped` puts the pieces of a stream into whole answers, and `unsaid`
+    leaves out the usage.
     """
 
     plain: bool = False
@@ -38,7 +41,7 @@ class LlamaStackWorker(Stub[Faults]):
     """The server, while `running` is open."""
 
     def whole(self, asked: Mapping[str, Any]) -> object:
-        """Give candidates."""
+        """Return an answer with its candidates."""
         number = self.faults.candidates
         if number is None:
             number = asked.get("n_completions") or 1
@@ -55,7 +58,7 @@ class LlamaStackWorker(Stub[Faults]):
         return said | self._usage(number)
 
     def events(self, asked: Mapping[str, Any]) -> Sequence[bytes]:
-        """Give pieces of a message."""
+        """Return the pieces of a message as events."""
         said: list[dict[str, object]] = [{"id": "m", "is_header_complete": True}]
         said += [{"id": "m", "text": word, "is_complete": False} for word in self.words]
         said.append({"text": "", **self._last()})
@@ -67,12 +70,12 @@ class LlamaStackWorker(Stub[Faults]):
         return list(map(stub.event, said))
 
     def streams(self, http: web.Request, asked: Mapping[str, Any]) -> bool:
-        """Look at the field, and at the header."""
+        """Return whether the `stream` field or the Accept header requests a stream."""
         wanted = asked.get("stream") is True or "event-stream" in http.headers.get("accept", "")
         return wanted and not self.faults.plain
 
     def objection(self, asked: Mapping[str, Any]) -> str:
-        """Refuse what the specification lacks."""
+        """Return the violation of the specification, or an empty text."""
         if "messages" not in asked:
             return "no messages"
         known = ASKED - {"stream"} if self.faults.seed_only else ASKED

@@ -1,8 +1,8 @@
-"""A LocalAI backend without a model, written from its `.proto` file: real gRPC on loopback, with fault knobs.
+"""Stub LocalAI backend without a model, written from its `.proto` file: real gRPC on loopback, with faults on request.
 
-It says `words`, each a token, and goes on past no stop string, which it hands over. `received`, `hung_up` and `finished` tell
-what reached it; its `wire` can be cut. As the backends do that are written in Python, it may answer one call after the other,
-`Health` included, and go on with what nobody waits for.
+It answers with `words`, each a token, and ends after a stop string, which it includes. `received`, `hung_up` and
+`finished` record what reached it; its `wire` can be cut. Like backends written in Python, it may answer one call after
+the other, `Health` included, and go on with a call whose caller has left.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ _CODES = {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What is to go wrong. Delays are seconds, `…_after` counts replies of a stream, `status` is that of HTTP.
+    """Faults to show. Delays are seconds, `…_after` counts replies of a stream, `status` is an HTTP status.
 
-    `usage` is what is told of tokens: `zeros`, `sums` so far, or `each` reply's own. `serial` answers one call after the other,
-    and `stubborn` finishes what was cancelled. `unloaded` is what it says before a model is loaded, a status and words, and
-    `unloaded_result` what it says in a `Result` of no success, where that is what a call answers with.
+    `usage` is how tokens are reported: as `zeros`, as `sums` so far, or for `each` reply. `serial` answers one call after the
+    other, and `stubborn` finishes cancelled calls. `unloaded` is the error before a model is loaded, a status and a message;
+    `unloaded_result` is its message in an unsuccessful `Result`, for calls that answer with one.
     """
 
     delay_headers: float = 0.0
@@ -76,7 +76,7 @@ class Received:
     headers: Mapping[str, str]
     asked: Any
     model: str = ""
-    """Which one it had loaded then."""
+    """The model that was loaded at the time."""
 
 
 @dataclass(slots=True)
@@ -89,10 +89,10 @@ class LocalAIWorker:
     loaded: bool = True
     model: str = ""
     state: int = 0
-    """What it says of itself, where that is not what it is."""
+    """The state to report in place of the real one, unless zero."""
     question_tokens: int = 9
     more: dict[str, Any] = field(default_factory=dict)
-    """What replies hold besides, as those of newer backends do."""
+    """Additional fields of replies, like those of newer backends."""
     loads: list[Any] = field(default_factory=list)
     received: list[Received] = field(default_factory=list)
     probed: list[Received] = field(default_factory=list)
@@ -102,21 +102,21 @@ class LocalAIWorker:
     finished: int = 0
     writing: int = 0
     disturbed: int = 0
-    """How many texts were being written as a model was loaded."""
+    """Number of texts that were being written when a model was loaded."""
     listen: Callable[[Any], object] = bool
-    """Sees what is asked that is answered with a file."""
+    """Called with each request that is answered with a file."""
     stored: dict[tuple[float, ...], bytes] = field(default_factory=dict)
     at_work: asyncio.Lock = field(default_factory=asyncio.Lock)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The address of the server."""
         return f"grpc://127.0.0.1:{self.wire.port}"
 
     @property
     def asked(self) -> Any:
-        """What it was asked last, but for its health."""
+        """The last request, except for probes."""
         return self.received[-1].asked
 
     def fail(self, **faults: object) -> None:
@@ -124,15 +124,15 @@ class LocalAIWorker:
         self.faults = replace(Faults(), **faults)  # type: ignore[arg-type]
 
     def restart(self, *, unseen: bool = False) -> None:
-        """Be started anew, without a model; `unseen` where what stands before it keeps the connections."""
+        """Restart without a model; `unseen` keeps the connections, like a proxy in front of a backend."""
         self.loaded, self.model = False, ""
         if not unseen:
             self.wire.cut()
 
-    # Texts.
+    # Texts
 
     async def predict(self, asked: Any, context: Any) -> Any:
-        """Say all words at once."""
+        """Answer with all words at once."""
         await self._begin(asked, context)
         if self.faults.garbage:
             return b"\xff" * 40
@@ -141,7 +141,7 @@ class LocalAIWorker:
         return METHODS["Predict"].told(message="".join(said).encode(), **told, **self.more)
 
     async def predict_stream(self, asked: Any, context: Any) -> AsyncIterator[Any]:
-        """Say word by word."""
+        """Answer word by word."""
         reply = METHODS["PredictStream"].told
         await self._begin(asked, context)
         if self.faults.garbage:
@@ -164,20 +164,20 @@ class LocalAIWorker:
             yield reply(message=pieces[-1], **self._usage(asked, sent), **self.more)
 
     async def tokenize_string(self, asked: Any, context: Any) -> Any:
-        """Count four bytes as a token."""
+        """Count four bytes as one token."""
         await self._begin(asked, context)
         tokens = range(0, len(asked.Prompt.encode()), 4)
         return METHODS["TokenizeString"].told(length=len(tokens), tokens=tokens)
 
     async def embedding(self, asked: Any, context: Any) -> Any:
-        """Turn a text into three numbers."""
+        """Return three numbers for a text."""
         await self._begin(asked, context)
         tokens = 0 if self.faults.texts_only else len(asked.EmbeddingTokens)
         size = float(len(asked.Embeddings) or tokens)
         return METHODS["Embedding"].told(embeddings=[size, 0.5, -1.0])
 
     async def rerank(self, asked: Any, context: Any) -> Any:
-        """Find the longest document best."""
+        """Rank the longest document first."""
         await self._begin(asked, context)
         result = message_class("backend.DocumentResult")
         results = [
@@ -188,7 +188,7 @@ class LocalAIWorker:
         usage = message_class("backend.Usage")(total_tokens=9, prompt_tokens=self.question_tokens)
         return METHODS["Rerank"].told(usage=usage, results=results[: asked.top_n or None])
 
-    # What it makes and hears, through files that both sides see.
+    # Images and sounds, exchanged as files that both sides see
 
     async def generate_image(self, asked: Any, context: Any) -> Any:
         """Write an image to a path."""
@@ -203,7 +203,7 @@ class LocalAIWorker:
         return await self._write(asked, context, WAV)
 
     async def audio_transcription(self, asked: Any, context: Any) -> Any:
-        """Say how long a file is."""
+        """Return the length of a file as its transcript."""
         await self._begin(asked, context)
         heard = f" {len(Path(asked.dst).read_bytes())} bytes"  # noqa: ASYNC240
         segment = message_class("backend.TranscriptSegment")
@@ -213,10 +213,10 @@ class LocalAIWorker:
         ]
         return METHODS["AudioTranscription"].told(segments=parts, text=heard * 2)
 
-    # A store.
+    # Store
 
     async def stores_set(self, asked: Any, context: Any) -> Any:
-        """Keep values."""
+        """Store values."""
         await self._begin(asked, context)
         if self.faults.empty:
             return METHODS["StoresSet"].told(message=NO_RESULT)
@@ -225,7 +225,7 @@ class LocalAIWorker:
         return METHODS["StoresSet"].told(success=True)
 
     async def stores_delete(self, asked: Any, context: Any) -> Any:
-        """Forget values."""
+        """Delete values."""
         await self._begin(asked, context)
         if self.faults.empty:
             return METHODS["StoresDelete"].told(message=NO_RESULT)
@@ -234,40 +234,40 @@ class LocalAIWorker:
         return METHODS["StoresDelete"].told(success=True)
 
     async def stores_get(self, asked: Any, context: Any) -> Any:
-        """Return the values that are there."""
+        """Return the stored values of the keys."""
         await self._begin(asked, context)
         found = [k for key in asked.Keys if (k := tuple(key.Floats)) in self.stored]
         return METHODS["StoresGet"].told(**self._columns(found))
 
     async def stores_find(self, asked: Any, context: Any) -> Any:
-        """Return what is nearest by its first number."""
+        """Return the values whose first numbers are nearest."""
         await self._begin(asked, context)
         near = sorted(self.stored, key=lambda key: abs(key[0] - asked.Key.Floats[0]))[: asked.TopK]
         return METHODS["StoresFind"].told(**self._columns(near), Similarities=[1.0] * len(near))
 
-    # What it says of itself.
+    # Health, status and model
 
     async def health(self, asked: Any, context: Any) -> Any:
-        """Say that it lives, once it has nothing else to do."""
+        """Report that the backend is alive; with `serial`, once it is idle."""
         if self.faults.serial:
             async with self.at_work:
                 pass
         return METHODS["Health"].told(message=b"OK")
 
     async def status(self, asked: Any, context: Any) -> Any:
-        """Say what it does."""
+        """Report the state."""
         memory = message_class("backend.MemoryUsageData")(total=5, breakdown={"weights": 4})
         state = self.state or (0 if not self.loaded else 1 if self.at_work.locked() else 2)
         return METHODS["Status"].told(state=state, memory=memory)
 
     async def get_metrics(self, asked: Any, context: Any) -> Any:
-        """Say how fast it was."""
+        """Report the speed of the last answer."""
         return METHODS["GetMetrics"].told(
             prompt_json_for_slot='["a secret"]', tokens_per_second=12.5, tokens_generated=7
         )
 
     async def load_model(self, asked: Any, context: Any) -> Any:
-        """Load a model, or say why not."""
+        """Load a model, or report a failure."""
         self.loads.append(asked)
         self.disturbed += self.writing
         await asyncio.sleep(self.faults.delay_headers)
@@ -276,7 +276,7 @@ class LocalAIWorker:
         self.loaded, self.model = True, asked.Model
         return METHODS["LoadModel"].told(success=True, message="Model loaded successfully")
 
-    # How.
+    # Implementation
 
     async def _begin(self, asked: Any, context: Any) -> None:
         faults = self.faults
@@ -301,7 +301,7 @@ class LocalAIWorker:
             await asyncio.Event().wait()
 
     async def _said(self, asked: Any) -> AsyncIterator[str]:
-        """Say words as a task of their own makes them, which may outlive who asked."""
+        """Yield words from a task of its own, which may outlive its caller."""
         made: asyncio.Queue[str] = asyncio.Queue()
         task = asyncio.ensure_future(self._make(asked, made))
         self.tasks.add(task)
@@ -358,7 +358,7 @@ class LocalAIWorker:
         }
 
     def handler(self, name: str) -> Any:
-        """Return what answers the RPC of a name, and notes who asked and who left."""
+        """Return a handler of the named RPC that records its calls and the callers that left."""
         method, answer = METHODS[name], _answers(self)[name]
 
         async def heard(asked: Any, context: Any) -> None:

@@ -1,4 +1,4 @@
-"""A server of OpenAI's files, batches, fine-tuning jobs and vector stores. It keeps what it is given, and does no work."""
+"""Stub server of OpenAI's files, batches, fine-tuning jobs and vector stores. It stores its input, and does no work."""
 
 import itertools
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ KINDS = {"batches": "batch", "jobs": "fine_tuning.job", "vector_stores": "vector
 
 
 class Services:
-    """The server, while it runs: `kept` is all that it has, by kind and id."""
+    """The running server; `kept` holds its objects by kind and id."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -27,7 +27,7 @@ class Services:
         self._numbers = itertools.count(1)
 
     async def score(self, http: web.Request) -> web.Response:
-        """Score as vLLM does, by the one or the other path."""
+        """Answer with a score in vLLM's form under the path named by `scores`; answer 404 under the other."""
         asked = await http.json()
         self.rewards.append(asked["model"])
         if http.path.rpartition("/")[2] != self.scores:
@@ -38,7 +38,7 @@ class Services:
         return web.json_response({"id": "c", "data": [{"label": "good", "probs": [0.25, 0.75]}]})
 
     def keep(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Keep something under a new id."""
+        """Store an object under a new id."""
         made = {"id": f"{kind}-{next(self._numbers)}", "created_at": NOW, **fields}
         self.kept.setdefault(kind, {})[made["id"]] = made
         return made
@@ -137,7 +137,7 @@ async def _description(_: web.Request) -> web.Response:
 
 @asynccontextmanager
 async def running() -> AsyncIterator[Services]:
-    """Run one on a free port of loopback."""
+    """Run a server on a free port of loopback."""
     services = Services()
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_get("/v1/models", _no_models)

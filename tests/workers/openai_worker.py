@@ -1,7 +1,6 @@
-"""A worker of the OpenAI protocol without a model: a real HTTP server on loopback, with fault knobs.
+"""Stub worker of the OpenAI protocol without a model: a real HTTP server on loopback, with faults on request.
 
-It repeats what it was asked, word by word. `faults` may be replaced at any time; `received` and `hung_up` tell what
-reached it.
+It answers with fixed words. `faults` may be replaced at any time; `received` and `hung_up` record what reached it.
 """
 
 import asyncio
@@ -19,10 +18,10 @@ WORDS = ("Hello", " there", ",", " how", " are", " you", "?")
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What is to go wrong. Delays are seconds, `…_after` counts chunks of a stream, `name` replaces the model's.
+    """Faults to show. Delays are seconds, `…_after` counts chunks of a stream, `name` replaces the model's name.
 
-    Not faults: `answer` is one in one piece, `thought` comes before the words, `calls` (name and arguments) instead of them,
-    `finish` says why it ends.
+    Not faults: `answer` is a whole answer, `thought` comes before the words, `calls` (name and arguments) replace them,
+    `finish` is the finish reason.
     """
 
     delay_headers: float = 0.0
@@ -32,7 +31,7 @@ class Faults:
     die_before_headers: bool = False
     fails_after: int | None = None
     key: str = ""
-    """What callers must show, where it is not empty."""
+    """The key that callers must send, unless empty."""
     status: int = 200
     refusal: bytes = b'{"error":{"message":"no","type":"x","code":"x"}}'
     retry_after: str | None = None
@@ -88,7 +87,7 @@ class OpenAIWorker:
     answering: int = 0
     refused: int = 0
     most: int = 0
-    """The most requests that it had at one time."""
+    """The peak number of concurrent requests."""
     connections: set[object] = field(default_factory=set)
 
     def fail(self, **faults: object) -> None:
@@ -96,7 +95,7 @@ class OpenAIWorker:
         self.faults = replace(Faults(), **faults)  # type: ignore[arg-type]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request, or do not."""
+        """Answer one request, with the configured faults."""
         body = await request.read()
         self.received.append(Received(request.path_qs, request.headers, body))
         self.most = max(self.most, len(self.received) - self.served - self.hung_up)
@@ -118,7 +117,7 @@ class OpenAIWorker:
         return response
 
     async def models(self, request: web.Request) -> web.Response:
-        """Tell which models there are."""
+        """Answer the list of models."""
         self.probed.append(Received(request.path_qs, request.headers, b""))
         if self.faults.status != 200:
             return web.Response(status=self.faults.status, body=self.faults.refusal)
@@ -127,21 +126,21 @@ class OpenAIWorker:
         return web.Response(body=self.faults.listing, content_type="application/json")
 
     async def properties(self, request: web.Request) -> web.Response:
-        """Tell as llama.cpp does how many requests are worked at, where `faults` hold that."""
+        """Answer llama.cpp's properties, if `faults` hold them."""
         self.probed.append(Received(request.path_qs, request.headers, b""))
         if not self.faults.properties:
             raise web.HTTPNotFound
         return web.Response(body=self.faults.properties, content_type="application/json")
 
     async def described(self, request: web.Request) -> web.Response:
-        """Tell as FastAPI's servers do which paths there are, where `faults` hold that."""
+        """Answer FastAPI's description of the paths, if `faults` hold it."""
         self.probed.append(Received(request.path_qs, request.headers, b""))
         if not self.faults.description:
             raise web.HTTPNotFound
         return web.Response(body=self.faults.description, content_type="application/json")
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Tell what Prometheus is told, where `faults` hold that."""
+        """Answer metrics in Prometheus's form, if `faults` hold them."""
         self.probed.append(Received(request.path_qs, request.headers, b""))
         if not self.faults.metrics:
             raise web.HTTPNotFound
@@ -195,7 +194,7 @@ class OpenAIWorker:
             await response.write(content[: faults.announce_bytes])
         if faults.die_after is None:
             return response
-        # What was written must be read before the connection is cut.
+        # The written bytes must be read before the connection is cut.
         await asyncio.sleep(faults.delay_between)
         return self._die(request)
 
@@ -219,7 +218,7 @@ class OpenAIWorker:
         return response
 
     def events(self, model: str, *, usage: bool = False, begun: str = "") -> list[bytes]:
-        """Return the events of a stream, as bytes; with `usage` one more than words and `[DONE]`, without words `begun`."""
+        """Return the events of a stream; with `usage`, one more with the usage; without the words in `begun`."""
         faults = self.faults
         end = "\r\n" if faults.crlf else "\n"
         if faults.garbage:

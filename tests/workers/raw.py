@@ -1,4 +1,4 @@
-"""A worker that does with its connections what no HTTP server would: the test says what."""
+"""Stub worker whose connections are handled by the test, in ways that no HTTP server would."""
 
 import asyncio
 import ssl
@@ -11,7 +11,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def raw(serve: Serve, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """Serve connections on a free port of loopback; gives the URL. Whoever still serves at the end has a second for it."""
+    """Serve connections on a free port of loopback, and yield the URL; at the end, handlers have one second to finish."""
     serving: set[asyncio.Task[None]] = set()
 
     async def tracked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,7 +1,7 @@
-"""A RemoteLLM server without a model, written from its `.proto` file: real gRPC on loopback, with fault knobs.
+"""Stub RemoteLLM server without a model, written from its `.proto` file: real gRPC on loopback, with faults on request.
 
-It says `words` to each prompt, ignores stop strings, and answers a key that it does not know as the original does: with nothing,
-and a status of OK. `received` and `hung_up` tell what reached it; its `wire` can be cut.
+It answers each prompt with `words`, ignores stop strings, and answers an unknown key as the original does: with an empty
+message and status OK. `received` and `hung_up` record what reached it; its `wire` can be cut.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ _CODES = {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What is to go wrong. Delays are seconds, `status` is that of HTTP; `info` stands beside each text.
+    """Faults to show. Delays are seconds, `status` is an HTTP status; `info` is sent with each text.
 
-    One that is `alone` answers nothing else while it writes, as the original does.
+    With `alone` it answers nothing else while it writes, like the original.
     """
 
     delay_headers: float = 0.0
@@ -53,7 +53,7 @@ class Received:
 
 @dataclass(slots=True)
 class RemoteLlmWorker:
-    """The server, while `running` is open. With a `key`, it wants that one."""
+    """The server, while `running` is open. If `key` is set, requests need it."""
 
     wire: Wire
     faults: Faults = field(default_factory=Faults)
@@ -65,7 +65,7 @@ class RemoteLlmWorker:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The address of the server."""
         return f"grpc://127.0.0.1:{self.wire.port}"
 
     def fail(self, **faults: object) -> None:
@@ -73,7 +73,7 @@ class RemoteLlmWorker:
         self.faults = replace(Faults(), **faults)  # type: ignore[arg-type]
 
     async def generate(self, asked: Any, context: Any) -> Any:
-        """Say all words to each prompt."""
+        """Answer each prompt with all words."""
         await self._begin(context)
         if self.faults.garbage:
             return b"\xff" * 40
@@ -86,7 +86,7 @@ class RemoteLlmWorker:
         return METHODS["Generate"].told(generations=[{"generations": texts}] * wanted)
 
     async def get_llm_type(self, asked: Any, context: Any) -> Any:
-        """Say its name, or fail as the original does."""
+        """Return the model's name, or fail as the original does."""
         if self.faults.alone and self.received:
             await asyncio.Event().wait()
         if not self._knows(asked):
@@ -94,7 +94,7 @@ class RemoteLlmWorker:
         return METHODS["GetLlmType"].told(llm_type="gpt-neo")
 
     async def guts(self, asked: Any, context: Any) -> Any:
-        """Take each word for a token."""
+        """Return the inner state, with each word as a token."""
         await self._begin(context)
         told = METHODS["GenerationalGuts"].told
         if not self._knows(asked):
@@ -131,7 +131,7 @@ class RemoteLlmWorker:
             await asyncio.Event().wait()
 
     def handler(self, name: str) -> Any:
-        """Return what answers the RPC of a name, and notes who asked and who left."""
+        """Return a handler of the named RPC that records its calls and the callers that left."""
         method = METHODS[name]
         answers = {"Generate": self.generate, "GetLlmType": self.get_llm_type}
         answer = answers.get(name, self.guts)

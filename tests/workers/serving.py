@@ -1,4 +1,4 @@
-"""A server of a test on a free port of loopback."""
+"""Serving of test applications on a free port of loopback."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,7 +8,7 @@ from aiohttp import web
 
 @asynccontextmanager
 async def served(app: web.Application) -> AsyncIterator[str]:
-    """Serve an application, and give its URL."""
+    """Serve an application, and yield its URL."""
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

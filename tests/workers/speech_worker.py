@@ -1,7 +1,7 @@
-"""A real worker for speech and transcription, `python -m tests.workers.speech_worker`: espeak-ng and pocketsphinx.
+"""Real worker for speech and transcription, by espeak-ng and pocketsphinx: `python -m tests.workers.speech_worker`.
 
-It has OpenAI's paths over HTTP, and a LocalAI backend's RPCs. Speech is WAV. pocketsphinx was made long before such voices: it
-is told which words may occur, by a transcription's `prompt` or `--words`, and then it understands short sentences of `VOICE`.
+It has OpenAI's paths over HTTP, and a LocalAI backend's RPCs. Speech is WAV. pocketsphinx is older than such voices: given
+the words that may occur, by a transcription's `prompt` or `--words`, it understands short sentences of `VOICE`.
 """
 
 import argparse
@@ -27,10 +27,10 @@ METHODS = methods_of(LOCALAI)
 
 VOICE = "en-us+f2"
 WORDS_PER_MINUTE = 160
-"""At OpenAI's speed of 1."""
+"""The rate of speech at OpenAI's speed of 1."""
 
 _RATE, _WORD_GAP = 1, 7
-"""What may be set of espeak-ng's voices."""
+"""Parameters of espeak-ng's voices that are set."""
 
 _SYNCHRONOUS = 2
 _BEGINNING, _CHARACTERS, _UTF_8 = 0, 1, 1
@@ -38,7 +38,7 @@ _GAP = 10
 """Silence between words, in hundredths of a second."""
 
 _SILENCE = 0.4
-"""Seconds before and after what is listened to, without which its first and last sound are missed."""
+"""Seconds of silence added before and after a recording; without them its first and last sounds are missed."""
 
 _SAMPLE_BYTES = 2
 _FRAME, _NANOSECOND = 0.01, 1e-9
@@ -48,12 +48,12 @@ _Take = ctypes.CFUNCTYPE(
 
 
 class Speaker:
-    """espeak-ng: says one text at a time."""
+    """The espeak-ng library; it speaks one text at a time."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(espeakng_loader.get_library_path())
         self._samples = bytearray()
-        # The library keeps the address alone.
+        # The library keeps only the address, so the callback must stay referenced.
         self._taking = _Take(self._take)
         data = espeakng_loader.get_data_path().encode()
         self.rate: int = self._library.espeak_Initialize(_SYNCHRONOUS, 0, data, 0)
@@ -61,7 +61,7 @@ class Speaker:
         self._library.espeak_SetSynthCallback(self._taking)
 
     def say(self, text: str, voice: str, speed: float) -> bytes:
-        """Return a WAV file; raise `ValueError` where there is no such voice."""
+        """Return a WAV file; raise `ValueError` for an unknown voice."""
         if self._library.espeak_SetVoiceByName(voice.encode()):
             raise ValueError(f"espeak-ng has no voice {voice!r}")
         self._library.espeak_SetParameter(_RATE, int(WORDS_PER_MINUTE * speed), 0)
@@ -88,7 +88,7 @@ class Speaker:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What was said, and from when to when, in seconds of the recording."""
+    """The words of a recording, with their begin and end in seconds."""
 
     text: str
     start: float = 0.0
@@ -96,7 +96,7 @@ class Heard:
 
 
 def transcribed(recording: bytes, words: frozenset[str]) -> Heard:
-    """Return what is said in a WAV file, of these words where there are any; raise `wave.Error`."""
+    """Transcribe a WAV file, restricted to `words` if there are any; raise `wave.Error`."""
     with wave.open(io.BytesIO(recording)) as file:
         if file.getnchannels() != 1 or file.getsampwidth() != _SAMPLE_BYTES:
             raise wave.Error("one channel of 16 bits is understood")
@@ -122,7 +122,7 @@ def transcribed(recording: bytes, words: frozenset[str]) -> Heard:
 
 @dataclass(slots=True)
 class Studio:
-    """Both programs, one request at a time: neither stands two. Where a request names no `words`, these may occur."""
+    """Both programs, one request at a time, since neither supports two. `words` are the default of requests without any."""
 
     words: frozenset[str] = frozenset()
     speaker: Speaker = field(default_factory=Speaker)
@@ -134,7 +134,7 @@ class Studio:
             return await asyncio.to_thread(self.speaker.say, text, voice, speed)
 
     async def hear(self, recording: bytes, words: frozenset[str] = frozenset()) -> Heard:
-        """Return what is said in a WAV file; raise `ValueError`."""
+        """Transcribe a WAV file; raise `ValueError`."""
         async with self.turn:
             try:
                 return await asyncio.to_thread(transcribed, recording, words or self.words)
@@ -186,7 +186,7 @@ class OverGrpc:
     studio: Studio
 
     def handlers(self) -> Mapping[str, Answers]:
-        """Return what is answered."""
+        """Return the handlers of the RPCs."""
         return {
             "Health": self.health,
             "LoadModel": self.load,
@@ -195,11 +195,11 @@ class OverGrpc:
         }
 
     async def health(self, asked: Any, call: Any) -> Any:
-        """Say that it lives."""
+        """Report that the backend is alive."""
         return METHODS["Health"].told(message=b"OK")
 
     async def load(self, asked: Any, call: Any) -> Any:
-        """Both models are there from the start."""
+        """Report success: both models are loaded from the start."""
         return METHODS["LoadModel"].told(success=True, message="loaded")
 
     async def tts(self, asked: Any, call: Any) -> Any:
@@ -212,7 +212,7 @@ class OverGrpc:
         return METHODS["TTS"].told(success=True)
 
     async def transcription(self, asked: Any, call: Any) -> Any:
-        """Write down what is said in the file that is called the destination."""
+        """Transcribe the file that the request names in `dst`."""
         heard = await self.studio.hear(Path(asked.dst).read_bytes())  # noqa: ASYNC240
         span = {"start": round(heard.start / _NANOSECOND), "end": round(heard.end / _NANOSECOND)}
         segment = message_class("backend.TranscriptSegment")(id=0, text=heard.text, **span)

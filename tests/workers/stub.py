@@ -1,6 +1,6 @@
-"""What the stubs of workers over HTTP share: a server without a model on loopback, the knobs for what goes wrong, and what came.
+"""Base of the stub workers over HTTP: a server without a model on loopback, its faults, and a record of requests.
 
-The stub of a protocol says how an answer and the events of a stream look, and what the protocol refuses.
+The stub of a protocol defines the form of answers and events, and what the protocol refuses.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from tests.workers.serving import served
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """What is to go wrong. Delays are seconds, `…_after` counts events of a stream."""
+    """Faults to show. Delays are seconds, `…_after` counts events of a stream."""
 
     delay_headers: float = 0.0
     delay_first: float = 0.0
@@ -41,7 +41,7 @@ F = TypeVar("F", bound=Faults)
 
 
 class Stub(ABC, Generic[F]):
-    """The server. It says `words`, each a token; `received`, `probed` and `hung_up` tell what reached it."""
+    """The server. It answers with `words`, each a token; `received`, `probed` and `hung_up` record what reached it."""
 
     def __init__(self, knobs: type[F]) -> None:
         self._knobs = knobs
@@ -58,23 +58,23 @@ class Stub(ABC, Generic[F]):
 
     @property
     def asked(self) -> dict[str, object]:
-        """What it was asked last."""
+        """The body of the last request."""
         return dict(orjson.loads(self.received[-1].body))
 
     @abstractmethod
     def whole(self, asked: Mapping[str, Any]) -> object:
-        """Return the JSON of an answer in one piece."""
+        """Return the JSON of a whole answer."""
 
     @abstractmethod
     def events(self, asked: Mapping[str, Any]) -> Sequence[bytes]:
-        """Return the events of a stream; that of number `error_after` is a failure."""
+        """Return the events of a stream; the one with index `error_after` is a failure."""
 
     @abstractmethod
     def streams(self, http: web.Request, asked: Mapping[str, Any]) -> bool:
-        """Whether a request wants a stream."""
+        """Return whether a request asks for a stream."""
 
     def objection(self, asked: Mapping[str, Any]) -> str:
-        """Return what is wrong with a request, nothing perhaps."""
+        """Return what is wrong with a request, or an empty text."""
         return ""
 
     @asynccontextmanager
@@ -88,12 +88,12 @@ class Stub(ABC, Generic[F]):
             yield
 
     async def _probe(self, http: web.Request) -> web.Response:
-        """Have no such method."""
+        """Record a probe, and answer 405."""
         self.probed.append(Received(http.path_qs, http.headers, b""))
         return web.Response(status=405)
 
     async def _handle(self, http: web.Request) -> web.StreamResponse:
-        """Answer one request, or do not."""
+        """Answer one request, with the configured faults."""
         body = await http.read()
         self.received.append(Received(http.path_qs, http.headers, body))
         try:
@@ -145,7 +145,7 @@ class Stub(ABC, Generic[F]):
 
 
 def event(said: object) -> bytes:
-    """Write one event of a stream."""
+    """Return one event of a stream."""
     return b"data: " + orjson.dumps(said) + b"\n\n"
 
 

@@ -1,6 +1,7 @@
-"""A Text Generation Inference server without a model, written from its specification: real HTTP on loopback, with fault knobs.
+"""Stub Text Generation Inference server without a model, written from its specification: real HTTP, faults on request.
 
-It says `words`, each a token, and stops after a stop string, which it hands over. `received` and `hung_up` tell what reached it.
+It answers with `words`, each a token, and ends after a stop string, which it includes. `received` and `hung_up` record
+what reached it.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ COMPLETION = {
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What is to go wrong. Delays are seconds, `…_after` counts events of a stream."""
+    """Faults to show. Delays are seconds, `…_after` counts events of a stream."""
 
     delay_headers: float = 0.0
     delay_first: float = 0.0
@@ -76,11 +77,11 @@ class TgiWorker:
 
     @property
     def asked(self) -> dict[str, object]:
-        """What it was asked last."""
+        """The body of the last request."""
         return dict(orjson.loads(self.received[-1].body))
 
     async def handle(self, http: web.Request) -> web.StreamResponse:
-        """Answer one request, or do not."""
+        """Answer one request, with the configured faults."""
         body = await http.read()
         self.received.append(Received(http.path_qs, http.headers, body))
         try:
@@ -90,17 +91,17 @@ class TgiWorker:
             raise
 
     async def health(self, http: web.Request) -> web.Response:
-        """Say whether the model lives."""
+        """Report whether the model is alive."""
         self.probed.append(Received(http.path_qs, http.headers, b""))
         return web.Response(status=self.faults.health)
 
     async def info(self, http: web.Request) -> web.Response:
-        """Say what it is."""
+        """Return the server's description."""
         self.probed.append(Received(http.path_qs, http.headers, b""))
         return web.Response(body=self.faults.info, content_type="application/json")
 
     async def metrics(self, http: web.Request) -> web.Response:
-        """Say how busy it is, if it has words for that."""
+        """Return metrics, if `faults` hold any."""
         self.probed.append(Received(http.path_qs, http.headers, b""))
         if not self.faults.metrics:
             return web.Response(status=404)
@@ -206,7 +207,7 @@ class TgiWorker:
         return response
 
     def events(self, path: str, asked: dict[str, object]) -> list[bytes]:
-        """Return the events of a stream, as bytes."""
+        """Return the events of a stream."""
         words, reason = self._said(asked)
         chat = path.startswith("/v1")
         texts = [*words, "</s>"] if reason == "eos_token" else list(words)
@@ -256,7 +257,7 @@ class TgiWorker:
 
 
 def _objection(path: str, asked: dict[str, object]) -> str:
-    """Refuse as the specification does, and what it does not know besides: newer servers may."""
+    """Return the violation of the specification, unknown fields included, which newer servers may refuse; or an empty text."""
     chat = path.startswith("/v1")
     said = asked if chat else asked.get("parameters", {})
     assert isinstance(said, dict)
@@ -300,7 +301,7 @@ def _likeliest(number: int, text: str, count: int) -> list[dict[str, object]]:
 
 
 def _logprobs(asked: dict[str, object], words: list[tuple[int, str]]) -> object:
-    """Tell in TGI's chats how likely tokens were: those have no numbers."""
+    """Return the log probabilities of a chat in TGI's form, which has no token numbers."""
     if asked.get("logprobs") is not True:
         return None
     count = _number(asked, "top_logprobs")
@@ -315,7 +316,7 @@ def _logprobs(asked: dict[str, object], words: list[tuple[int, str]]) -> object:
 
 
 def _tokens(text: str) -> list[dict[str, object]]:
-    """Cut a text into its characters."""
+    """Tokenize a text into its characters."""
     return [
         {"id": ord(character), "text": character, "start": at, "stop": at + 1}
         for at, character in enumerate(text)

@@ -1,4 +1,4 @@
-"""A wire to a worker that can be cut: TCP, passed on byte by byte, for workers whose library hangs up politely."""
+"""TCP proxy to a worker that can be cut, for workers whose library always closes connections gracefully."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 
 class Wire:
-    """Passes connections on to a port of loopback, until `cut`. `opened` counts them."""
+    """Forwards connections to a port of loopback, until `cut`. `opened` counts them."""
 
     def __init__(self, to: int) -> None:
         self._to = to
@@ -20,7 +20,7 @@ class Wire:
             writer.transport.abort()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass one connection on, both ways."""
+        """Forward one connection, both ways."""
         self.opened += 1
         ends = {writer}
         self._writers |= ends
@@ -30,7 +30,7 @@ class Wire:
             self._writers |= ends
             await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
         except OSError:
-            pass  # nobody is there any more
+            pass  # the other end is gone
         finally:
             self._writers -= ends
             for end in ends:
@@ -50,7 +50,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def wire(to: int) -> AsyncIterator[Wire]:
-    """Lay a wire from a free port of loopback to another port of it."""
+    """Run a proxy from a free port of loopback to another port of it."""
     laid = Wire(to)
     server = await asyncio.start_server(laid.carry, "127.0.0.1", 0)
     laid.port = server.sockets[0].getsockname()[1]
@@ -58,7 +58,7 @@ async def wire(to: int) -> AsyncIterator[Wire]:
         yield laid
     finally:
         server.close()
-        # Who was let in a moment ago is not carried yet, and would be left open.
+        # A connection accepted a moment ago is not carried yet, and would be left open.
         for _ in range(5):
             await asyncio.sleep(0)
         laid.cut()

@@ -1,4 +1,4 @@
-"""What fields may hold that somebody else wrote, and what becomes of it."""
+"""Strategies for arbitrary field values, and the outcome of reading them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,11 +16,11 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=5,
 )
-"""Any JSON value as orjson reads it, and the numbers that JSON has not."""
+"""Any JSON value as orjson reads it, and the numbers that JSON lacks."""
 
 
 def outcome(read: Callable[[], Any]) -> tuple[Any, str | None]:
-    """Return what was read, and `None`; or `None`, and the name of the field that is at fault."""
+    """Return the value read and `None`, or `None` and the name of the field at fault."""
     try:
         return read(), None
     except BadRequest as fault:

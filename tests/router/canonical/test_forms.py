@@ -1,4 +1,4 @@
-"""What a form holds: texts as JSON would have them, and files."""
+"""Form fields: texts converted to JSON values, and files."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from tests.router.canonical.test_kinds import form
 from tests.router.world import chat
 
 
-def test_numbers_are_texts_but_where_they_are_wanted() -> None:
+def test_texts_become_numbers_only_in_the_fields_that_want_numbers() -> None:
     parts = (("n", "2"), ("prompt", "7"), ("t", "0.5"), ("s", "True"), ("w", "many"), ("e", ""))
     found = filled(form(*parts), frozenset("ntsw"))
     assert found.fields == {"n": 2, "prompt": "7", "t": 0.5, "s": True, "w": "many"}
@@ -28,7 +28,7 @@ def test_json_has_no_files() -> None:
 
 
 @pytest.mark.parametrize("content", [b"x" * (MAX_FORM_TEXT_BYTES + 1), b"\xff"])
-def test_a_text_that_is_long_or_none_is_refused_by_name(content: bytes) -> None:
+def test_a_field_that_is_too_long_or_not_utf8_is_refused_by_name(content: bytes) -> None:
     sent = form(("note", "HERE"))
     with pytest.raises(BadRequest) as refused:
         filled(replace(sent, body=sent.body.replace(b"HERE", content)))

@@ -1,4 +1,4 @@
-"""What a request to see a model's inner state asks for, and what is wrong with others."""
+"""Reading a request for a model's inner state, and its faults."""
 
 import orjson
 import pytest
@@ -13,11 +13,11 @@ def read(**fields: object) -> mapping.Guts:
     return mapping.read(Request("r", Kind.GUTS, "m", body, "application/json"))
 
 
-def test_what_is_not_said_is_what_the_protocol_recommends() -> None:
+def test_absent_fields_have_the_values_that_the_protocol_recommends() -> None:
     assert read(prompt="a") == mapping.Guts("a", fft=True, numbers=20, next=5, others={})
 
 
-def test_what_is_said_counts() -> None:
+def test_given_fields_override_the_defaults() -> None:
     said = read(prompt="a", fft_embeddings=False, embedding_truncation=0, top_k=0, layer=3)
     assert said == mapping.Guts("a", fft=False, numbers=0, next=0, others={"layer": 3})
 

@@ -1,4 +1,4 @@
-"""What requests of every other kind ask for, read from OpenAI's bodies; and that whatever is wrong is refused by name."""
+"""Reading requests of every other kind from OpenAI's bodies; a wrong field is refused by its name."""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ def read(kind: Kind, **fields: object) -> Any:
 
 
 def form(*parts: tuple[str, str | bytes], kind: Kind = Kind.TRANSCRIPTION) -> Request:
-    """Send texts as fields, and bytes as files."""
+    """Return a form request with texts as fields and bytes as files."""
     written = b""
     for name, content in parts:
         file = b'; filename="f"' if isinstance(content, bytes) else b""
@@ -66,20 +66,20 @@ def form(*parts: tuple[str, str | bytes], kind: Kind = Kind.TRANSCRIPTION) -> Re
 
 
 @given(kind=st.sampled_from(sorted(READERS)), data=st.data(), value=ANYTHING)
-def test_whatever_a_field_holds_is_read_or_refused_by_that_fields_name(
+def test_any_field_value_is_read_or_refused_by_the_name_of_the_field(
     kind: Kind, data: st.DataObject, value: Any
 ) -> None:
     plain = PLAIN[kind]
     name = data.draw(st.sampled_from(sorted(plain)))
     found, fault = outcome(lambda: read(kind, **plain | {name: value}))
     assert (found is None) != (fault is None)
-    # Text may stand in one of several fields; then any of them is missing.
+    # The text may stand in any of several fields, so each of them may be named as missing.
     texts = tokenize.TEXTS if name in tokenize.TEXTS else (name,)
     assert fault is None or fault.partition("[")[0] in (*texts, "values")
 
 
 @pytest.mark.parametrize("kind", READERS)
-def test_what_is_read_is_no_other_and_what_is_not_is_one(kind: Kind) -> None:
+def test_only_fields_that_are_not_read_count_as_others(kind: Kind) -> None:
     found = read(kind, **PLAIN[kind])
     assert found == read(kind, **PLAIN[kind], user="ann", project="p")
     asked = getattr(found, "image", found)
@@ -101,7 +101,7 @@ class TestEmbedding:
             (["a", [1]], ("a", (1,))),
         ],
     )
-    def test_is_of_texts_or_of_the_numbers_of_tokens(self, given: object, inputs: object) -> None:
+    def test_takes_texts_or_token_numbers(self, given: object, inputs: object) -> None:
         assert read(Kind.EMBEDDING, input=given).inputs == inputs
 
     @pytest.mark.parametrize(
@@ -117,18 +117,18 @@ class TestEmbedding:
             (["a"] * (embedding.MAX_INPUTS + 1), "input"),
         ],
     )
-    def test_of_anything_else_is_refused(self, given: object, param: str) -> None:
+    def test_other_inputs_are_refused(self, given: object, param: str) -> None:
         with pytest.raises(BadRequest) as refused:
             read(Kind.EMBEDDING, input=given)
         assert refused.value.param == param
 
-    def test_is_wanted_as_numbers_unless_it_says_otherwise(self) -> None:
+    def test_is_returned_as_numbers_unless_base64_is_requested(self) -> None:
         assert not read(Kind.EMBEDDING, input="a").base64
         assert read(Kind.EMBEDDING, input="a", encoding_format="base64").base64
 
 
 class TestImage:
-    def test_is_described_by_what_shall_and_what_shall_not_be_seen(self) -> None:
+    def test_has_a_prompt_and_a_negative_prompt(self) -> None:
         both = read(Kind.IMAGE, prompt="a hat | a cat")
         assert (both.prompt, both.negative) == ("a hat", "a cat")
         named = read(Kind.IMAGE, prompt="a|b", negative_prompt="c")
@@ -136,7 +136,7 @@ class TestImage:
         alone = read(Kind.IMAGE, prompt="a hat")
         assert (alone.prompt, alone.negative) == ("a hat", "")
 
-    def test_is_as_large_as_its_sides_say_and_else_as_its_size_says(self) -> None:
+    def test_width_and_height_override_size(self) -> None:
         def size(**said: object) -> tuple[object, object]:
             found = read(Kind.IMAGE, prompt="a", **said)
             return found.width, found.height
@@ -150,17 +150,17 @@ class TestImage:
                 size(size=wrong)
             assert refused.value.param == "size"
 
-    def test_is_wanted_itself_unless_an_address_is_asked_for(self) -> None:
+    def test_is_returned_inline_unless_a_url_is_requested(self) -> None:
         assert read(Kind.IMAGE, prompt="a").base64
         assert not read(Kind.IMAGE, prompt="a", response_format="url").base64
 
-    def test_may_be_made_of_others_that_come_in_json(self) -> None:
+    def test_may_be_made_from_images_in_json(self) -> None:
         link = "https://example.org/a.png"
         edit = read(Kind.IMAGE_EDIT, prompt="a", image=[PIXEL, link, {"image_url": PIXEL}])
         assert edit.sources == (b"\x89PNG", link, b"\x89PNG")
         assert (edit.mask, edit.image.prompt) == (None, "a")
 
-    def test_may_be_made_of_others_that_come_in_a_form(self) -> None:
+    def test_may_be_made_from_images_in_a_form(self) -> None:
         one = form(
             ("prompt", "a"), ("image", b"1"), ("mask", b"2"), ("n", "2"), kind=Kind.IMAGE_EDIT
         )
@@ -172,14 +172,14 @@ class TestImage:
     @pytest.mark.parametrize(
         "wrong", [None, "", "file:///etc/passwd", "/etc/passwd", "data:image/png;base64,!", 7, [7], "ftp://h/x", "http://h/\n"]
     )  # fmt: skip
-    def test_is_made_of_nothing_else(self, wrong: object) -> None:
+    def test_other_sources_are_refused(self, wrong: object) -> None:
         with pytest.raises(BadRequest) as refused:
             read(Kind.IMAGE_EDIT, prompt="a", image=wrong)
         assert refused.value.param == "image"
 
 
 class TestTranscription:
-    def test_is_of_the_file_of_a_form(self) -> None:
+    def test_reads_the_file_of_a_form(self) -> None:
         asked = transcription.read(
             form(
                 ("model", "m"), ("file", b"RIFF"), ("language", "de"), ("response_format", "srt"), ("temperature", "0.5"),
@@ -190,7 +190,7 @@ class TestTranscription:
             b"RIFF", "de", "hi", 0.5, "srt", words=True, translate=False, others={}
         )
 
-    def test_is_a_translation_on_the_path_of_translations(self) -> None:
+    def test_is_a_translation_on_the_translations_path(self) -> None:
         asked = transcription.read(form(("file", b"x"), kind=Kind.TRANSLATION))
         assert (asked.translate, asked.format, asked.words) == (True, "json", False)
 
@@ -207,12 +207,12 @@ class TestTranscription:
             ([("file", b"1"), ("timestamp_granularities[]", "year")], "timestamp_granularities"),
         ],
     )
-    def test_with_anything_wrong_is_refused(self, parts: Any, param: str) -> None:
+    def test_with_a_wrong_field_is_refused(self, parts: Any, param: str) -> None:
         with pytest.raises(BadRequest) as refused:
             transcription.read(form(*parts))
         assert refused.value.param == param
 
-    def test_names_what_it_does_not_read(self) -> None:
+    def test_names_the_fields_that_it_does_not_read(self) -> None:
         others = transcription.read(form(("file", b"x"), ("stream", "true"), ("q", "1"))).others
         assert others == {"stream": True, "q": "1"}
 
@@ -222,7 +222,7 @@ def test_a_voice_may_be_an_object() -> None:
     assert read(Kind.SPEECH, input="a").format is None
 
 
-def test_documents_are_texts_or_hold_one() -> None:
+def test_documents_are_texts_or_objects_with_a_text() -> None:
     asked = read(Kind.RERANK, query="q", documents=["a", {"text": "b", "id": 1}])
     assert (asked.documents, asked.with_documents) == (("a", "b"), True)
     with pytest.raises(BadRequest) as refused:
@@ -231,7 +231,7 @@ def test_documents_are_texts_or_hold_one() -> None:
 
 
 @pytest.mark.parametrize("name", tokenize.TEXTS)
-def test_a_text_to_be_cut_stands_in_one_of_three_fields(name: str) -> None:
+def test_a_text_to_tokenize_stands_in_one_of_three_fields(name: str) -> None:
     assert read(Kind.TOKENIZE, **{name: "hi"}).text == "hi"
     with pytest.raises(BadRequest):
         read(Kind.TOKENIZE, **dict.fromkeys(tokenize.TEXTS, "hi"))
@@ -240,7 +240,7 @@ def test_a_text_to_be_cut_stands_in_one_of_three_fields(name: str) -> None:
 
 
 class TestStore:
-    def test_takes_columns(self) -> None:
+    def test_takes_keys_and_values_as_columns(self) -> None:
         keys = ((1.0, 2.5), (0.0, -1.0))
         given = [list(key) for key in keys]
         assert read(Kind.STORE_SET, keys=given, values=["a", ""]) == store.Set(keys, ("a", ""))
@@ -261,7 +261,7 @@ class TestStore:
             ({"keys": "ab", "values": ["a"]}, "keys"),
         ],
     )
-    def test_takes_nothing_else(self, said: Mapping[str, object], param: str) -> None:
+    def test_other_columns_are_refused(self, said: Mapping[str, object], param: str) -> None:
         with pytest.raises(BadRequest) as refused:
             read(Kind.STORE_SET, **said)
         assert refused.value.param == param

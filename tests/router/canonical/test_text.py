@@ -1,4 +1,4 @@
-"""What a request for text asks for, read from OpenAI's body."""
+"""Reading a request for text from OpenAI's body."""
 
 import orjson
 import pytest
@@ -18,13 +18,13 @@ def asked(kind: Kind = Kind.CHAT, **fields: object) -> TextRequest:
     return read(chat(kind=kind, body=body, stream=fields.get("stream") is True))
 
 
-def test_what_is_not_said_is_left_to_the_worker() -> None:
+def test_absent_fields_are_left_to_the_worker() -> None:
     plain = asked()
     assert plain.sampling == Sampling()
     assert (plain.n, plain.stop, plain.schema, plain.tools, plain.others) == (1, (), None, (), {})
 
 
-def test_what_changes_nothing_is_not_said() -> None:
+def test_values_that_change_nothing_are_left_out() -> None:
     usual = asked(
         top_p=1, presence_penalty=0, frequency_penalty=0.0, repetition_penalty=1, top_k=-1, min_p=0
     )
@@ -118,7 +118,7 @@ def test_texts_of_one_request_are_bounded() -> None:
         asked(Kind.COMPLETION, prompt=["a"] * 65, n=2)
 
 
-def test_what_is_dropped_is_named_as_far_as_it_is_a_name() -> None:
+def test_dropped_fields_are_named_if_their_names_are_safe_in_a_header() -> None:
     odd = asked(**{"logit_bias": {"1": 2}, "best_of": 3, "x\r\nset-cookie: a": 1, "é": 1})
     assert dropped(odd) == ["best_of", "logit_bias"]
     assert len(dropped(asked(**{f"field_{n}": 1 for n in range(100)}))) == MAX_OTHERS

@@ -1,4 +1,4 @@
-"""Whatever a field holds, it is a value within its bounds or a fault that names the field."""
+"""Any field content is a value within its bounds or a fault that names the field."""
 
 import math
 from typing import Any
@@ -26,6 +26,6 @@ def test_a_whole_number_is_within_its_bounds_or_refused_by_name(value: Any) -> N
 
 
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}, 1])
-def test_what_asks_for_nothing_is_no_other(value: object) -> None:
+def test_a_field_that_asks_for_nothing_is_not_among_the_others(value: object) -> None:
     given = {"read": 1, "usual": value, **dict.fromkeys(BESIDE, "x"), "new": "y"}
     assert others(given, {"read"}, {"usual": 1}) == {"new": "y"}

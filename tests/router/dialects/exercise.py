@@ -1,6 +1,6 @@
-"""OpenAI's own client and the parrot of docs/extending.md, at the node that has it and one hop away.
+"""OpenAI's client against the parrot of docs/extending.md, at the node that has it and one hop away.
 
-Run by `tests/test_dropped_in.py` in a copy of the tree that has the files of that page; here is no parrot.
+`tests/test_dropped_in.py` runs it in a copy of the tree with the files of that page; this tree has no parrot.
 """
 
 from importlib import import_module
@@ -58,7 +58,7 @@ async def test_a_stream_that_ends_before_a_stop_string(ai):
     assert text == SAID[: SAID.index("there")]
 
 
-async def test_what_it_has_no_word_for_is_refused(ai, parrot):
+async def test_a_completion_that_the_parrot_does_not_support_is_refused(ai, parrot):
     with pytest.raises(openai.BadRequestError) as refused:
         await ai.completions.create(model="ada", prompt="a")
     assert refused.value.code == "unsupported_parameter"

@@ -1,4 +1,4 @@
-"""What every dialect owes the router, over every name there is and every way there is to the worker."""
+"""The contract of all dialects, for every dialect name and every way to the worker."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -39,11 +39,11 @@ IMPATIENT = QUICK.model_copy(update={"first_byte_timeout": 0.3})
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A dialect, whom it speaks to, and the worker at the far end."""
+    """A dialect, the candidate it is given, and the worker at the far end."""
 
     dialect: Dialect
     candidate: Candidate
-    worker: Any  # whatever stub the protocol has; all have the same knobs
+    worker: Any  # the stub of the protocol; all stubs have the same options
     route: Route
 
 
@@ -55,7 +55,7 @@ async def local(settings: RouterSettings) -> AsyncIterator[Subject]:
 
 
 def translated(name: str) -> Callable[[RouterSettings], AbstractAsyncContextManager[Subject]]:
-    """Have a dialect speak to the stub of its protocol: `tests/workers/PROTOCOL_worker.py`, by the dialect's name."""
+    """Return a subject of the dialect and the stub of its protocol, `tests/workers/PROTOCOL_worker.py`."""
     stub = import_module(f"tests.workers.{name.rpartition('_')[0]}_worker")
 
     @asynccontextmanager
@@ -90,10 +90,10 @@ SUBJECTS = {
         remote(direct=False, relayed=True),
     ],
 }
-"""Every dialect whose worker speaks as its callers do, with the ways to it."""
+"""Every dialect whose worker speaks its callers' protocol, with the ways to it."""
 
 TRANSLATING = tuple(name for name in dialects.NAMES if name not in SUBJECTS)
-"""Dialects whose workers speak something else: their bytes are not the worker's."""
+"""Dialects that translate: the caller's bytes are not the worker's."""
 
 SUBJECTS |= {name: [translated(name)] for name in TRANSLATING}
 
@@ -116,7 +116,7 @@ async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
 
 
 AT_ONCE = {"remotellm_grpc"}
-"""Dialects whose protocol has no streams: a caller's is told in one piece."""
+"""Dialects whose protocol has no streams: a caller's stream comes in one piece."""
 
 
 @pytest.fixture(params=cases(name for name in SUBJECTS if name not in AT_ONCE))
@@ -158,12 +158,12 @@ async def test_a_whole_answer_comes_with_its_length_and_the_way_it_took(subject:
 
 @pytest.fixture(params=cases(name for name in SUBJECTS if name != "peer"))
 async def beside(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
-    """A worker of this machine."""
+    """A subject whose worker is on this machine."""
     async with request.param(QUICK) as made:
         yield made
 
 
-async def test_what_the_operator_said_is_sent_with_every_request_and_probe(beside: Subject) -> None:
+async def test_the_operators_headers_are_sent_with_every_request_and_probe(beside: Subject) -> None:
     worker = beside.candidate.worker
     assert worker is not None
     keyed = replace(worker, headers=(("authorization", "Bearer ours"),))
@@ -178,7 +178,7 @@ async def test_what_the_operator_said_is_sent_with_every_request_and_probe(besid
     assert all("cookie" not in headers for headers in seen)
 
 
-async def test_a_worker_says_what_it_is_in_bounded_words_or_nothing(beside: Subject) -> None:
+async def test_a_worker_describes_itself(beside: Subject) -> None:
     worker = beside.candidate.worker
     assert worker is not None
     said = await beside.dialect.describe(worker)
@@ -186,7 +186,9 @@ async def test_a_worker_says_what_it_is_in_bounded_words_or_nothing(beside: Subj
     assert said.of(worker).context >= 0
 
 
-async def test_who_can_tell_knows_its_own_worker_and_nobody_where_none_is(beside: Subject) -> None:
+async def test_a_dialect_that_recognises_workers_knows_its_own_and_no_worker_at_an_empty_port(
+    beside: Subject,
+) -> None:
     worker = beside.candidate.worker
     assert worker is not None
     if isinstance(beside.dialect, Recognises):
@@ -210,7 +212,7 @@ async def test_a_worker_whose_key_cannot_be_had_is_not_asked(beside: Subject) ->
     assert beside.worker.received == beside.worker.probed == []
 
 
-async def test_what_is_asked_is_the_callers_own_bytes(passing: Subject) -> None:
+async def test_the_worker_receives_the_callers_own_bytes(passing: Subject) -> None:
     answer, _ = await ask(passing, chat())
     assert answer.content_type == "application/json; charset=utf-8"
     assert passing.worker.received[0].body == chat().body
@@ -235,7 +237,7 @@ async def test_a_stream_is_the_workers_own_bytes_as_they_come(passing: Subject) 
 
 
 @pytest.mark.parametrize("kind", MODEL_KINDS)
-async def test_every_kind_of_request_finds_its_path(passing: Subject, kind: Kind) -> None:
+async def test_every_kind_of_request_goes_to_its_path(passing: Subject, kind: Kind) -> None:
     await ask(passing, chat(kind=kind))
     assert passing.worker.received[0].path == endpoint("", kind).path
 
@@ -297,7 +299,9 @@ async def test_a_refusal_keeps_its_status(passing: Subject, status: int) -> None
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_code_other_than_zero_is_a_failure(passing: Subject, stream: bool) -> None:
+async def test_a_code_other_than_zero_in_a_body_is_a_failure(
+    passing: Subject, stream: bool
+) -> None:
     passing.worker.fail(code=1007)
     with pytest.raises(WorkerFailed):
         await ask(passing, chat(stream=stream))
@@ -316,7 +320,7 @@ async def test_a_worker_that_dies_in_mid_stream_never_ends_it_silently(streaming
     assert b"[DONE]" not in said
 
 
-async def test_silence_before_the_first_byte_has_an_end(impatient: Subject) -> None:
+async def test_silence_before_the_first_byte_times_out(impatient: Subject) -> None:
     impatient.worker.fail(hang=True)
     with pytest.raises(WorkerTimeout) as late:
         await ask(impatient, chat(stream=True))
@@ -325,7 +329,7 @@ async def test_silence_before_the_first_byte_has_an_end(impatient: Subject) -> N
 
 
 @pytest.mark.parametrize("faults", [{"hang": True}, {"delay_first": 60}])
-async def test_a_caller_who_leaves_before_the_first_byte_is_missed_by_the_worker(
+async def test_the_worker_notices_a_caller_that_leaves_before_the_first_byte(
     subject: Subject, faults: dict[str, object]
 ) -> None:
     subject.worker.fail(**faults)
@@ -336,7 +340,7 @@ async def test_a_caller_who_leaves_before_the_first_byte_is_missed_by_the_worker
     assert caller.cancelled()
 
 
-async def test_a_caller_who_leaves_in_mid_stream_is_missed_by_the_worker(
+async def test_the_worker_notices_a_caller_that_leaves_in_mid_stream(
     streaming: Subject,
 ) -> None:
     streaming.worker.fail(delay_between=0.05)
@@ -346,7 +350,7 @@ async def test_a_caller_who_leaves_in_mid_stream_is_missed_by_the_worker(
     await until(lambda: streaming.worker.hung_up == 1)
 
 
-async def test_a_caller_who_is_cancelled_in_mid_stream_is_missed_by_the_worker(
+async def test_the_worker_notices_a_caller_that_is_cancelled_in_mid_stream(
     streaming: Subject,
 ) -> None:
     streaming.worker.fail(delay_between=30)
@@ -364,7 +368,7 @@ async def test_a_caller_who_is_cancelled_in_mid_stream_is_missed_by_the_worker(
 
 
 @pytest.mark.parametrize("name", dialects.NAMES)
-async def test_nobody_there_is_unreachable(name: str) -> None:
+async def test_an_address_without_a_worker_is_unreachable(name: str) -> None:
     async with links() as ours:
         nobody = own("http://127.0.0.1:1")
         with pytest.raises(WorkerUnreachable):

@@ -1,4 +1,4 @@
-"""How the router speaks to a Llama Stack server: what it is asked, what becomes of what it says, and of its failures."""
+"""The Llama Stack dialect: the requests sent, the answers made from the server's messages, and failures."""
 
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -63,7 +63,7 @@ async def ask(
 
 
 def texts_of(body: bytes, *, stream: bool) -> tuple[list[str], list[str], dict[str, Any]]:
-    """Return the text and the reason of every choice, and the usage."""
+    """Return the texts and the finish reasons of all choices, and the usage."""
     if not stream:
         said = orjson.loads(body)
         texts = [choice["message"]["content"] for choice in said["choices"]]
@@ -95,7 +95,7 @@ USED = {"prompt_tokens": 5, "completion_tokens": len(SPOKEN), "total_tokens": 5 
 @pytest.mark.parametrize(
     "faults", [{"split": True}, {"wrapped": True}, {"plain": True}, {"seed_only": True}], ids=str
 )
-async def test_a_text_comes_in_openais_form_however_the_worker_gives_it(
+async def test_a_text_is_returned_in_openais_form_whatever_the_form_of_the_worker(
     worker: LlamaStackWorker, dialect: Dialect, stream: bool, faults: dict[str, object]
 ) -> None:
     worker.fail(**faults)
@@ -108,7 +108,9 @@ async def test_a_text_comes_in_openais_form_however_the_worker_gives_it(
         assert answer.usage == Usage(5, len(SPOKEN))
 
 
-async def test_a_stream_is_heard_as_it_comes(worker: LlamaStackWorker, dialect: Dialect) -> None:
+async def test_a_stream_is_passed_on_as_it_comes(
+    worker: LlamaStackWorker, dialect: Dialect
+) -> None:
     worker.fail(delay_between=0.02)
     async with dialect.answer(chat(stream=True), own(worker.url)) as answer:
         chunks = [answer.first, *[chunk async for chunk in answer.rest]]
@@ -117,7 +119,7 @@ async def test_a_stream_is_heard_as_it_comes(worker: LlamaStackWorker, dialect: 
 
 
 @STREAMS
-async def test_usage_that_it_does_not_tell_is_estimated(
+async def test_usage_that_the_worker_does_not_report_is_estimated(
     worker: LlamaStackWorker, dialect: Dialect, stream: bool
 ) -> None:
     worker.fail(unsaid=True)
@@ -131,7 +133,7 @@ async def test_usage_that_it_does_not_tell_is_estimated(
 @pytest.mark.parametrize(
     ("finish", "reason"), [("stop", "stop"), ("max-length", "length"), ("safety", "content_filter")]
 )
-async def test_its_reasons_are_said_in_openais_words(
+async def test_finish_reasons_are_translated_to_openais(
     worker: LlamaStackWorker, dialect: Dialect, stream: bool, finish: str, reason: str
 ) -> None:
     worker.fail(finish=finish)
@@ -140,7 +142,7 @@ async def test_its_reasons_are_said_in_openais_words(
 
 
 @STREAMS
-async def test_stop_strings_are_found_here(
+async def test_stop_strings_are_found_by_the_router(
     worker: LlamaStackWorker, dialect: Dialect, stream: bool
 ) -> None:
     answer, body = await ask(dialect, worker, stream=stream, stop=["zz", "how"])
@@ -149,7 +151,7 @@ async def test_stop_strings_are_found_here(
     assert "dropped" not in str(dict(answer.headers))
 
 
-async def test_a_stop_string_in_a_stream_ends_its_work(
+async def test_a_stop_string_in_a_stream_ends_the_work_of_the_worker(
     worker: LlamaStackWorker, dialect: Dialect
 ) -> None:
     worker.fail(delay_between=0.05)
@@ -157,7 +159,7 @@ async def test_a_stop_string_in_a_stream_ends_its_work(
     await until(lambda: worker.hung_up == 1)
 
 
-async def test_what_it_is_asked_is_said_in_its_words(
+async def test_a_request_is_translated_to_llama_stacks_form(
     worker: LlamaStackWorker, dialect: Dialect
 ) -> None:
     messages = [
@@ -188,13 +190,15 @@ async def test_what_it_is_asked_is_said_in_its_words(
     }  # fmt: skip
 
 
-async def test_what_changes_nothing_is_not_said(worker: LlamaStackWorker, dialect: Dialect) -> None:
+async def test_fields_that_change_nothing_are_not_sent(
+    worker: LlamaStackWorker, dialect: Dialect
+) -> None:
     await ask(dialect, worker, top_p=1, n=1, frequency_penalty=0, tools=[LOOK], tool_choice="none")
     assert worker.asked == {"model": "llama", "messages": [{"role": "user", "text": "hi"}]}
 
 
 @STREAMS
-async def test_several_choices_are_its_candidates(
+async def test_several_choices_are_requested_as_candidates_without_a_stream(
     worker: LlamaStackWorker, dialect: Dialect, stream: bool
 ) -> None:
     _, body = await ask(dialect, worker, stream=stream, n=3)
@@ -202,11 +206,11 @@ async def test_several_choices_are_its_candidates(
     assert (texts, reasons) == ([SAID] * 3, ["stop"] * 3)
     assert usage["prompt_tokens"] == 5
     assert usage["completion_tokens"] == 3 * len(SPOKEN)
-    # Pieces of a stream would not say of which candidate they are.
+    # The pieces of a stream do not say which candidate they belong to.
     assert (worker.asked["n_completions"], "stream" in worker.asked) == (3, False)
 
 
-async def test_a_prompt_is_read_once_for_all_candidates(
+async def test_the_prompt_counts_once_for_all_candidates(
     worker: LlamaStackWorker, dialect: Dialect
 ) -> None:
     worker.fail(unsaid=True)
@@ -218,7 +222,7 @@ async def test_a_prompt_is_read_once_for_all_candidates(
 
 
 @STREAMS
-async def test_who_gives_fewer_texts_than_asked_cannot_do_it(
+async def test_a_worker_that_gives_fewer_texts_than_requested_is_unable(
     worker: LlamaStackWorker, dialect: Dialect, stream: bool
 ) -> None:
     worker.fail(candidates=1)
@@ -228,7 +232,7 @@ async def test_who_gives_fewer_texts_than_asked_cannot_do_it(
 
 
 @STREAMS
-async def test_what_has_no_effect_is_named(
+async def test_parameters_without_effect_are_named(
     worker: LlamaStackWorker, dialect: Dialect, stream: bool
 ) -> None:
     dropped = {"seed": 5, "top_k": 4, "presence_penalty": 1, "logprobs": True, "x_own": 1}
@@ -257,7 +261,7 @@ async def test_what_has_no_effect_is_named(
     ],
     ids=str,
 )
-async def test_what_would_change_the_kind_of_the_answer_is_refused_unasked(
+async def test_a_field_that_would_change_the_kind_of_answer_is_refused_without_asking_the_worker(
     worker: LlamaStackWorker, dialect: Dialect, fields: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(WorkerUnable) as refused:
@@ -274,7 +278,7 @@ async def test_what_would_change_the_kind_of_the_answer_is_refused_unasked(
         (b"null", "{}"),
     ],
 )
-async def test_a_tool_that_its_model_has_by_itself_is_a_call(
+async def test_a_call_of_a_built_in_tool_is_a_tool_call(
     worker: LlamaStackWorker, dialect: Dialect, stream: bool, arguments: bytes, said: str
 ) -> None:
     worker.fail(tool=b'{"name":"brave_search","arguments":%b}' % arguments)
@@ -306,7 +310,7 @@ async def test_a_tool_that_its_model_has_by_itself_is_a_call(
     ],
     ids=str,
 )
-async def test_a_failure_before_the_first_byte_is_told_apart(
+async def test_each_failure_before_the_first_byte_has_its_own_error(
     worker: LlamaStackWorker, dialect: Dialect, stream: bool, faults: dict[str, object], error: type[WorkerError],
 ) -> None:  # fmt: skip
     worker.fail(**faults)
@@ -318,7 +322,7 @@ async def test_a_failure_before_the_first_byte_is_told_apart(
 @pytest.mark.parametrize(
     "faults", [{"error_after": 3}, {"die_after": 3}, {"end_after": 3}], ids=str
 )
-async def test_a_stream_that_does_not_come_to_its_end_is_broken(
+async def test_a_stream_without_its_end_is_broken(
     worker: LlamaStackWorker, dialect: Dialect, faults: dict[str, object]
 ) -> None:
     worker.fail(delay_between=0.01, **faults)
@@ -328,17 +332,17 @@ async def test_a_stream_that_does_not_come_to_its_end_is_broken(
     assert isinstance(answer.broken, AnswerBroken)
 
 
-async def test_a_worker_that_never_answers_is_given_up(worker: LlamaStackWorker) -> None:
+async def test_a_worker_that_never_answers_times_out(worker: LlamaStackWorker) -> None:
     worker.fail(hang=True)
     async with links(QUICK.model_copy(update={"first_byte_timeout": 0.2})) as hasty:
         with pytest.raises(WorkerTimeout):
             await ask(create(hasty), worker, stream=True)
 
 
-async def test_whatever_it_says_to_a_question_it_lives(
+async def test_a_worker_that_answers_a_probe_at_all_is_alive(
     worker: LlamaStackWorker, dialect: Dialect
 ) -> None:
-    # It has no path for it: 405 is an answer.
+    # The server has no path for the probe: 405 is an answer.
     assert await dialect.alive(known(worker.url))
     assert not await dialect.alive(known("http://127.0.0.1:1"))
     assert await dialect.slots(known(worker.url)) == 0
@@ -369,7 +373,7 @@ SOMETHING = JSON | MESSAGE | st.fixed_dictionaries(
 
 
 @given(SOMETHING, st.sampled_from([1, 2]))
-def test_whatever_a_worker_says_it_is_an_answer_or_a_failure(said: object, n: int) -> None:
+def test_any_message_of_a_worker_is_an_answer_or_a_failure(said: object, n: int) -> None:
     asked = read(chat(body=orjson.dumps({"model": "m", **HELLO, "n": n})))
     form = TextForm("x", 1, "m", Kind.CHAT)
     whole_answer = partial(all_of_it, asked, 0)

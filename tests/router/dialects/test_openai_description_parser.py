@@ -1,4 +1,4 @@
-"""What is read of lists of models as servers of OpenAI's protocol give them."""
+"""Parsing of the model lists of servers that speak OpenAI's protocol."""
 
 import pytest
 from hypothesis import given
@@ -31,22 +31,22 @@ PROPERTIES = {
 }
 
 
-def test_llama_cpp_tells_its_context_and_what_it_takes() -> None:
+def test_llama_cpp_lists_its_context_and_modalities() -> None:
     assert listed(LLAMA) == Described("llama.cpp", (Offered("tiny", 4096, TEXT),))
 
 
-def test_the_tokens_of_one_slot_are_what_a_request_has() -> None:
+def test_the_context_of_a_request_is_that_of_one_slot() -> None:
     said = with_properties(listed(LLAMA), PROPERTIES)
     assert (said.software, said.slots) == ("llama.cpp b6789-abc", 4)
     assert said.models == (Offered("tiny", 1024, TEXT | Ability.IMAGE_IN | Ability.TOOLS),)
 
 
-def test_an_older_llama_cpp_that_lists_nothing_more_is_known_by_its_properties() -> None:
+def test_an_older_llama_cpp_is_described_by_its_properties_alone() -> None:
     said = with_properties(listed({"data": [{"id": "tiny"}]}), {**PROPERTIES, "modalities": {}})
     assert said.models == (Offered("tiny", 1024, Ability.TOOLS),)
 
 
-def test_what_is_no_properties_of_llama_cpp_adds_nothing() -> None:
+def test_properties_that_are_not_llama_cpps_add_nothing() -> None:
     for other in (None, [], {}, {"total_slots": "4"}, {"total_slots": True}, {"total_slots": 0}):
         assert with_properties(listed(LLAMA), other) == listed(LLAMA)
 
@@ -64,7 +64,7 @@ def test_what_is_no_properties_of_llama_cpp_adds_nothing() -> None:
         ({"max_model_len": "many"}, "", 0),
     ],
 )
-def test_each_server_is_known_by_words_of_its_own(
+def test_each_server_is_recognised_by_its_own_fields(
     row: dict[str, object], software: str, context: int
 ) -> None:
     said = listed({"data": [{"id": "a", **row}, {"id": "b"}]})
@@ -73,7 +73,7 @@ def test_each_server_is_known_by_words_of_its_own(
 
 
 @given(JSON, JSON)
-def test_whatever_is_said_is_read_or_passed_over(one: object, other: object) -> None:
+def test_any_json_is_read_or_ignored(one: object, other: object) -> None:
     for said in (
         one,
         {"data": one},
@@ -86,7 +86,7 @@ def test_whatever_is_said_is_read_or_passed_over(one: object, other: object) -> 
     )
 
 
-def test_a_list_is_known_by_its_shape() -> None:
+def test_a_model_list_is_recognised_by_its_shape() -> None:
     assert is_list(LLAMA)
     assert is_list({"data": []})
     for other in (None, [], {}, {"data": {}}, {"data": ["x"]}, {"data": [{"id": 5}]}):
@@ -105,7 +105,7 @@ SEED = {
 }
 
 
-def test_the_standards_list_names_project_and_place_of_each_model_and_by_that_its_type() -> None:
+def test_the_standards_list_gives_project_and_url_of_each_model_and_thereby_its_type() -> None:
     assert is_list(SEED)
     assert [
         (m.name, m.type, m.api.removeprefix("http://127.0.0.1:"), m.project)
@@ -119,12 +119,12 @@ def test_the_standards_list_names_project_and_place_of_each_model_and_by_that_it
     ]
 
 
-def test_what_others_mean_by_the_same_words_is_not_taken_for_the_standards() -> None:
+def test_the_same_fields_in_another_servers_list_are_not_read_as_the_standards() -> None:
     row = {"id": "m", "url": "https://models.example/m", "type": 1, "project": "proj_1"}
     assert listed({"project": "x", "data": [row]}).models == (Offered("m"),)
 
 
-def test_a_node_of_ours_tells_types_and_projects_and_is_asked_at_one_place() -> None:
+def test_a_modelvine_node_lists_types_and_projects_but_no_urls_of_its_models() -> None:
     row = {"id": "m", "model": "m", "url": "http://127.0.0.1:1/v1/images/edits", "type": 2}
     row |= {"project": "p", "replicas": 1, "projects": ["p"]}
     assert listed({"data": [row]}).models == (Offered("m", type=ModelType.IMAGE_EDIT, project="p"),)
@@ -139,7 +139,7 @@ def test_a_node_of_ours_tells_types_and_projects_and_is_asked_at_one_place() -> 
         {"url": "http://127.0.0.1:1"},
     ],
 )
-def test_a_row_that_names_no_model_or_no_place_makes_no_list(row: dict[str, object]) -> None:
+def test_a_row_without_a_model_or_url_makes_no_list(row: dict[str, object]) -> None:
     assert not is_list({"project": "p", "data": [row]})
 
 
@@ -152,7 +152,7 @@ def test_a_row_that_names_no_model_or_no_place_makes_no_list(row: dict[str, obje
         {"url": "x", "type": True, "project": None},
     ],
 )
-def test_odd_words_of_such_a_list_say_nothing(row: dict[str, object]) -> None:
+def test_odd_values_in_the_standards_list_are_ignored(row: dict[str, object]) -> None:
     (model,) = listed({"data": [{"model": "m", **row}]}).models
     assert model.type is None
     assert model.project == ""

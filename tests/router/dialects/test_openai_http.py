@@ -1,4 +1,4 @@
-"""How the router speaks to an OpenAI worker: bytes pass through, names are ours, failures come before the first byte."""
+"""The OpenAI dialect: bytes pass through, model names are the node's, failures come before the first byte."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -79,7 +79,7 @@ async def ask(dialect: Dialect, request: Request, candidate: Candidate) -> tuple
         ("http://h:1/stores/get", Kind.EMBEDDING, "http://h:1/v1/embeddings"),
     ],
 )
-def test_an_endpoint_is_found_from_whatever_was_registered(api: str, kind: Kind, url: str) -> None:
+def test_an_endpoint_is_derived_from_any_registered_url(api: str, kind: Kind, url: str) -> None:
     assert str(endpoint(api, kind)) == url
 
 
@@ -91,7 +91,7 @@ async def test_an_answer_is_the_workers_own_bytes(worker: OpenAIWorker, dialect:
     assert orjson.loads(body)["model"] == MODEL
 
 
-async def test_a_request_arrives_byte_for_byte_with_the_headers_that_travel_and_no_others(
+async def test_a_request_arrives_byte_for_byte_with_only_the_headers_that_are_passed_on(
     worker: OpenAIWorker, dialect: Dialect
 ) -> None:
     passed = {"accept": "a/b", "traceparent": "00-1", "authorization": "Bearer k", "cookie": "c=1"}
@@ -129,7 +129,7 @@ async def test_every_kind_goes_to_its_own_path(
     assert worker.received[0].path == f"/v1/{kind.value}"
 
 
-async def test_the_worker_hears_its_own_name_for_the_model_and_the_caller_ours(
+async def test_the_worker_gets_its_own_name_for_the_model_and_the_caller_the_public_one(
     worker: OpenAIWorker, dialect: Dialect
 ) -> None:
     _, body = await ask(dialect, chat(), own(worker.url, model="weights.gguf"))
@@ -137,14 +137,14 @@ async def test_the_worker_hears_its_own_name_for_the_model_and_the_caller_ours(
     assert orjson.loads(body)["model"] == MODEL
 
 
-async def test_a_project_in_front_of_the_name_stays_here(
+async def test_a_project_in_front_of_the_name_is_not_sent(
     worker: OpenAIWorker, dialect: Dialect
 ) -> None:
     await ask(dialect, chat(f"p/{MODEL}"), own(worker.url))
     assert worker.received[0].body == chat().body
 
 
-async def test_a_form_goes_through_with_only_the_name_changed(
+async def test_a_form_is_passed_on_with_only_the_model_name_changed(
     worker: OpenAIWorker, dialect: Dialect
 ) -> None:
     form = (
@@ -159,7 +159,7 @@ async def test_a_form_goes_through_with_only_the_name_changed(
     assert worker.received[0].headers["Content-Type"] == "multipart/form-data; boundary=X"
 
 
-async def test_a_body_of_several_megabytes_arrives_whole(
+async def test_a_body_of_several_megabytes_arrives_complete(
     worker: OpenAIWorker, dialect: Dialect
 ) -> None:
     body = b'{"model":"llama","image":"' + b"a" * 3_000_000 + b'"}'
@@ -198,7 +198,7 @@ async def test_chunks_are_handed_on_as_they_come(worker: OpenAIWorker, dialect: 
 
 
 @pytest.mark.parametrize("size", [100_000, LOOKED_AT_BYTES - 1000, LOOKED_AT_BYTES + 1000])
-async def test_long_answers_pass_and_are_renamed_as_far_as_they_are_looked_at(
+async def test_long_answers_pass_and_are_renamed_up_to_the_inspected_size(
     worker: OpenAIWorker, dialect: Dialect, size: int
 ) -> None:
     worker.fail(pad_bytes=size, name="other")
@@ -251,7 +251,7 @@ FAILURES: list[tuple[dict[str, object], type[WorkerError]]] = [
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])
-async def test_what_a_worker_does_not_serve_is_no_failure_of_it(
+async def test_a_path_that_a_worker_does_not_serve_does_not_count_against_it(
     worker: OpenAIWorker, dialect: Dialect, status: int
 ) -> None:
     worker.fail(status=status, refusal=b'{"error":{"message":"Not Found"}}')
@@ -260,7 +260,7 @@ async def test_what_a_worker_does_not_serve_is_no_failure_of_it(
     assert (unable.value.param, unable.value.blames_worker) == ("model", False)
 
 
-async def test_tokens_are_counted_where_the_server_has_that(
+async def test_tokenizing_tries_both_paths_that_servers_have_for_it(
     worker: OpenAIWorker, dialect: Dialect
 ) -> None:
     body = b'{"model":"llama","content":"hi"}'
@@ -284,7 +284,7 @@ async def test_tokens_are_counted_where_the_server_has_that(
         ("http://h:1/generate", None),
     ],
 )
-def test_tokens_may_be_counted_elsewhere_unless_their_endpoint_is_named(
+def test_the_second_path_for_tokenizing_is_tried_unless_the_registered_url_names_one(
     api: str, url: str | None
 ) -> None:
     assert elsewhere(api, Kind.TOKENIZE) == (URL(url) if url else None)
@@ -292,7 +292,7 @@ def test_tokens_may_be_counted_elsewhere_unless_their_endpoint_is_named(
 
 
 @pytest.mark.parametrize("kind", [Kind.STORE_SET, Kind.STORE_DELETE])
-async def test_a_store_says_nothing_when_it_has_done_it(
+async def test_an_empty_answer_of_a_store_means_success_where_no_data_is_expected(
     worker: OpenAIWorker, dialect: Dialect, kind: Kind
 ) -> None:
     worker.fail(empty=True)
@@ -315,7 +315,7 @@ async def test_a_store_says_nothing_when_it_has_done_it(
         ({"messages": []}, {"messages": []}),
     ],
 )
-async def test_a_text_to_be_cut_into_tokens_is_said_in_every_servers_words(
+async def test_a_text_to_tokenize_is_sent_under_every_servers_field_name(
     worker: OpenAIWorker, dialect: Dialect, said: dict[str, object], arrives: dict[str, object]
 ) -> None:
     body = orjson.dumps({"model": "llama", **said})
@@ -335,7 +335,7 @@ async def test_a_text_to_be_cut_into_tokens_is_said_in_every_servers_words(
         ({"type": "json_object"}, {"type": "object"}),
     ],
 )
-async def test_the_schema_of_a_completion_is_said_in_every_servers_words(
+async def test_the_schema_of_a_completion_is_sent_under_every_servers_field_name(
     worker: OpenAIWorker, dialect: Dialect, form: dict[str, object], schema: dict[str, object]
 ) -> None:
     said = {"model": "llama", "prompt": "a", "response_format": form}
@@ -348,7 +348,7 @@ async def test_the_schema_of_a_completion_is_said_in_every_servers_words(
 
 
 @pytest.mark.parametrize("fields", [{"response_format": {"type": "text"}}, {"prompt": "json"}])
-async def test_a_completion_of_any_form_arrives_as_it_came(
+async def test_a_completion_without_a_schema_is_sent_unchanged(
     worker: OpenAIWorker, dialect: Dialect, fields: dict[str, object]
 ) -> None:
     body = orjson.dumps({"model": "llama", **fields})
@@ -358,7 +358,7 @@ async def test_a_completion_of_any_form_arrives_as_it_came(
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("faults", "error"), FAILURES, ids=[str(faults) for faults, _ in FAILURES])
-async def test_a_failure_before_the_first_byte_is_told_apart(
+async def test_each_failure_before_the_first_byte_has_its_own_error(
     worker: OpenAIWorker,
     dialect: Dialect,
     faults: dict[str, object],
@@ -374,14 +374,14 @@ async def test_a_failure_before_the_first_byte_is_told_apart(
     if isinstance(failed.value, WorkerDied):
         assert failed.value.hung_up
     assert worker.url not in str(failed.value)
-    # A stream that is refused is asked once more without our question for its usage.
+    # A refused stream is sent once more without the usage option that the node added.
     again = stream and faults.get("status") in (400, 422)
     assert len(worker.received) == (2 if again else 1)
     assert worker.received[-1].body == chat(stream=stream).body or not again
 
 
 @pytest.mark.parametrize("faults", [{"empty": True}, {"packed": True}])
-async def test_an_answer_that_is_none_is_a_failure(
+async def test_an_empty_or_compressed_answer_is_a_failure(
     worker: OpenAIWorker, dialect: Dialect, faults: dict[str, object]
 ) -> None:
     worker.fail(**faults)
@@ -407,7 +407,7 @@ async def test_retry_after_is_read_and_bounded(
     assert busy.value.retry_after == seconds
 
 
-async def test_a_refusal_is_the_workers_own_words_bounded(
+async def test_a_refusal_has_the_workers_own_body_up_to_a_limit(
     worker: OpenAIWorker, dialect: Dialect
 ) -> None:
     worker.fail(status=422, refusal=b"x" * 1_000_000)
@@ -416,12 +416,12 @@ async def test_a_refusal_is_the_workers_own_words_bounded(
     assert (rejected.value.status, len(rejected.value.body)) == (422, 64 * 1024)
 
 
-async def test_nobody_listening_is_unreachable(dialect: Dialect) -> None:
+async def test_an_address_without_a_listener_is_unreachable(dialect: Dialect) -> None:
     with pytest.raises(WorkerUnreachable):
         await ask(dialect, chat(), own("http://127.0.0.1:1"))
 
 
-async def test_each_budget_has_its_own_end(worker: OpenAIWorker) -> None:
+async def test_each_timeout_is_reported_as_its_own(worker: OpenAIWorker) -> None:
     slow = RouterSettings(
         connect_timeout=0.2, first_byte_timeout=0.2, idle_timeout=0.2, total_timeout=30
     )
@@ -443,7 +443,9 @@ async def test_each_budget_has_its_own_end(worker: OpenAIWorker) -> None:
             await ask(create(hurried), chat(stream=True), own(worker.url))
 
 
-async def test_a_slow_caller_is_no_silent_worker(worker: OpenAIWorker) -> None:
+async def test_a_slow_caller_does_not_trip_the_idle_timeout_of_the_worker(
+    worker: OpenAIWorker,
+) -> None:
     settings = RouterSettings(first_byte_timeout=5, idle_timeout=0.5, total_timeout=30)
     worker.fail(delay_between=0.01)
     async with (
@@ -469,7 +471,7 @@ async def test_a_worker_that_dies_in_mid_stream_breaks_the_answer(
     assert isinstance(answer.broken, AnswerBroken)
 
 
-async def test_an_answer_beyond_the_limit_is_a_failure_or_breaks_off(worker: OpenAIWorker) -> None:
+async def test_an_answer_beyond_the_size_limit_is_a_failure(worker: OpenAIWorker) -> None:
     settings = QUICK.model_copy(update={"max_answer_bytes": 100_000, "max_event_bytes": 100})
     worker.fail(pad_bytes=200_000)
     async with links(settings) as ours:
@@ -481,7 +483,7 @@ async def test_an_answer_beyond_the_limit_is_a_failure_or_breaks_off(worker: Ope
 
 
 @pytest.mark.parametrize("faults", [{"hang": True}, {"delay_first": 60}, {"delay_between": 60}])
-async def test_a_caller_who_leaves_takes_the_request_along(
+async def test_cancelling_a_caller_cancels_the_request_at_the_worker(
     worker: OpenAIWorker, dialect: Dialect, faults: dict[str, object]
 ) -> None:
     worker.fail(**faults)
@@ -493,7 +495,7 @@ async def test_a_caller_who_leaves_takes_the_request_along(
     assert caller.cancelled()
 
 
-async def test_leaving_in_mid_answer_takes_the_request_along(
+async def test_leaving_an_answer_in_the_middle_cancels_the_request_at_the_worker(
     worker: OpenAIWorker, dialect: Dialect
 ) -> None:
     worker.fail(delay_between=0.05)
@@ -504,7 +506,7 @@ async def test_leaving_in_mid_answer_takes_the_request_along(
     await until(lambda: worker.hung_up == 1)
 
 
-async def test_whatever_a_worker_answers_when_asked_whether_it_lives_it_lives() -> None:
+async def test_a_worker_that_answers_a_probe_at_all_is_alive() -> None:
     async with running() as worker, links() as ours:
         assert await create(ours).alive(own(worker.url).worker)
         worker.fail(hang=True)
@@ -512,7 +514,7 @@ async def test_whatever_a_worker_answers_when_asked_whether_it_lives_it_lives() 
         assert worker.received == []
 
 
-async def test_a_worker_that_says_nothing_or_is_not_there_does_not_live() -> None:
+async def test_a_worker_that_is_silent_or_absent_is_not_alive() -> None:
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -526,7 +528,7 @@ TEXT_STREAM = chat(stream=True)
 
 
 @pytest.mark.parametrize("size", [0, 100_000])
-async def test_a_whole_answer_tells_its_tokens(
+async def test_a_whole_answer_has_its_usage(
     worker: OpenAIWorker, dialect: Dialect, size: int
 ) -> None:
     worker.fail(pad_bytes=size)
@@ -534,7 +536,7 @@ async def test_a_whole_answer_tells_its_tokens(
     assert answer.usage == Usage(1, 0)
 
 
-async def test_a_worker_that_only_comments_has_not_begun_to_answer() -> None:
+async def test_comments_in_a_stream_are_no_first_byte() -> None:
     async def murmur(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await take(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
@@ -564,16 +566,14 @@ async def test_a_worker_that_only_comments_has_not_begun_to_answer() -> None:
         (b"", 0),
     ],
 )
-async def test_how_many_requests_a_worker_works_at_is_asked_as_llama_cpp_tells_it(
-    said: bytes, slots: int
-) -> None:
+async def test_slots_are_read_from_llama_cpps_properties(said: bytes, slots: int) -> None:
     async with running() as worker, links() as ours:
         worker.fail(properties=said)
         for api in (worker.url, f"{worker.url}/v1"):
             assert await create(ours).slots(own(api).worker) == slots
 
 
-async def test_who_does_not_answer_says_nothing_of_its_slots() -> None:
+async def test_a_worker_that_does_not_answer_has_unknown_slots() -> None:
     async def never(_: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()
 
@@ -588,7 +588,7 @@ PROPERTIES = (
 )
 
 
-async def test_a_worker_tells_its_models_and_llama_cpp_more() -> None:
+async def test_a_worker_lists_its_models_and_llama_cpp_its_properties_too() -> None:
     async with links() as ours, running() as worker:
         asked = own(f"{worker.url}/v1/chat/completions").worker
         worker.fail(listing=LISTING)
@@ -603,7 +603,7 @@ async def test_a_worker_tells_its_models_and_llama_cpp_more() -> None:
 
 
 @pytest.mark.parametrize("listing", [b"", b"[]", b"<html>", b'{"data":5}', b"[" * 100_000])
-async def test_what_is_no_list_of_models_says_nothing(listing: bytes) -> None:
+async def test_an_answer_that_is_no_model_list_describes_nothing(listing: bytes) -> None:
     async with links() as ours, running() as worker:
         worker.fail(listing=listing)
         assert await create(ours).describe(own(worker.url).worker) == Described()
@@ -611,7 +611,7 @@ async def test_what_is_no_list_of_models_says_nothing(listing: bytes) -> None:
         assert await create(ours).describe(own(worker.url).worker) == Described()
 
 
-async def test_who_loads_its_model_or_does_not_answer_is_to_be_asked_again() -> None:
+async def test_a_worker_that_is_loading_or_silent_is_to_be_described_later() -> None:
     async def never(_: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()
 
@@ -631,7 +631,7 @@ async def test_who_loads_its_model_or_does_not_answer_is_to_be_asked_again() -> 
         ("http://w:1/my/own?k=1", "/v1/models?k=1", "/props?k=1"),
     ],
 )
-def test_what_it_tells_stands_beside_what_it_answers(
+def test_the_urls_of_descriptions_are_derived_from_the_registered_url(
     api: str, models: str, properties: str
 ) -> None:
     assert [url.path_qs for url in beside(api)] == [models, properties]
@@ -660,16 +660,16 @@ class TestFigures:
         assert worker.probed[-1].path == "/metrics"
 
     @pytest.mark.parametrize("metrics", [b"", b"other 7\n", b"<html>"])
-    async def test_where_there_are_none_there_are_none_at_all(
+    async def test_of_servers_without_metrics_are_none(
         self, worker: OpenAIWorker, dialect: Dialect, metrics: bytes
     ) -> None:
         worker.fail(metrics=metrics)
         assert await told_by(dialect, worker.url) is None
 
-    async def test_of_one_that_is_away_nothing_is_told_now(self, dialect: Dialect) -> None:
+    async def test_of_a_worker_that_is_away_are_empty(self, dialect: Dialect) -> None:
         assert await told_by(dialect, "http://127.0.0.1:1") == {}
 
-    def test_they_stand_beside_the_version(self) -> None:
+    def test_are_at_a_path_beside_the_version(self) -> None:
         for api in ("http://h:1", "http://h:1/v1", "http://h:1/v1/chat/completions"):
             assert metrics_of(api) == URL("http://h:1/metrics")
         assert metrics_of("http://h:1/openai/v1") == URL("http://h:1/openai/metrics")

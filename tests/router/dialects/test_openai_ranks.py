@@ -1,4 +1,4 @@
-"""Rankings of OpenAI's protocol's servers, each with its own words for them: one form comes out."""
+"""Rankings of servers that speak OpenAI's protocol: each has its own field names, and all become one form."""
 
 import orjson
 import pytest
@@ -41,7 +41,7 @@ def ranked(said, **fields):
         [{"index": 0, "score": 0.1, "text": "a"}, {"index": 1, "score": 0.9, "text": "b"}],
     ],
 )
-def test_rankings_look_alike_whatever_the_worker_calls_its_fields(said):
+def test_rankings_have_one_form_whatever_the_field_names_of_the_worker(said):
     found = ranked(said)
     rows = [
         {name: row[name] for name in ("index", "relevance_score", "document")}
@@ -54,7 +54,7 @@ def test_rankings_look_alike_whatever_the_worker_calls_its_fields(said):
     assert (found["model"], found["id"], found["usage"]["estimated"]) == ("tiny", "rerank-r", True)
 
 
-def test_what_a_worker_says_besides_stays():
+def test_other_fields_of_the_worker_are_kept():
     usage = {"total_tokens": 7}
     row = {"index": 0, "relevance_score": 1, "own": 5}
     found = ranked({"id": "i", "usage": usage, "meta": {"a": 1}, "results": [row]})
@@ -62,7 +62,7 @@ def test_what_a_worker_says_besides_stays():
     assert found["results"][0]["own"] == 5
 
 
-def test_documents_are_told_unless_they_are_declined_and_no_more_than_wanted():
+def test_documents_are_left_out_on_request_and_results_are_cut_to_top_n():
     rows = {"results": [{"index": n, "relevance_score": n, "document": "x"} for n in (0, 1)]}
     (best,) = ranked(rows, return_documents=False, top_n=1)["results"]
     assert best == {"index": 1, "relevance_score": 1}
@@ -79,16 +79,16 @@ def test_documents_are_told_unless_they_are_declined_and_no_more_than_wanted():
         5,
     ],
 )
-def test_what_is_no_ranking_stays_as_it_is(said):
+def test_a_body_that_is_no_ranking_is_passed_on_unchanged(said):
     assert ranked(said) == said
 
 
-def test_a_failure_under_a_status_of_success_is_one():
+def test_a_failure_with_a_status_of_success_is_a_failure():
     with pytest.raises(WorkerFailed):
         ranked({"code": 5, "results": []})
 
 
-def test_documents_become_texts_which_all_workers_know():
+def test_documents_are_sent_as_texts():
     body = orjson.dumps(ASKED | {"own": 1})
     assert orjson.loads(ranking.body_of(body, wanted())) == {
         **ASKED,
@@ -100,5 +100,5 @@ def test_documents_become_texts_which_all_workers_know():
 
 
 @pytest.mark.parametrize("documents", [[{"image": "data:"}], [], "a", [["a"]]])
-def test_what_is_not_texts_alone_is_the_workers_own_business(documents):
+def test_documents_that_are_not_texts_are_left_to_the_worker(documents):
     assert wanted(documents=documents) is None

@@ -1,4 +1,4 @@
-"""How a request is sent on to another node."""
+"""The peer dialect: passing a request on to another node."""
 
 from dataclasses import replace
 
@@ -27,7 +27,9 @@ from tests.router.world import MODEL, OWN, QUICK, chat, own, until, whole
 from tests.workers.openai_worker import running
 
 
-async def test_the_other_node_learns_who_asks_for_which_replica_and_nothing_of_the_caller() -> None:
+async def test_the_other_node_learns_the_asking_node_and_the_replica_but_nothing_of_the_caller() -> (
+    None
+):
     passed = {"traceparent": "00-1", "authorization": "Bearer k", "cookie": "c=1"}
     request = Request(
         "r-9",
@@ -63,7 +65,7 @@ async def test_the_other_node_learns_who_asks_for_which_replica_and_nothing_of_t
         (None, None),
     ],
 )
-async def test_an_answer_brings_along_how_busy_its_worker_is_and_nonsense_harms_nothing(
+async def test_an_answer_carries_the_load_of_its_worker_and_nonsense_is_ignored(
     said: str | None, read: Load | None
 ) -> None:
     async with (
@@ -78,7 +80,7 @@ async def test_an_answer_brings_along_how_busy_its_worker_is_and_nonsense_harms_
             assert not answer.headers
 
 
-async def test_an_answer_brings_along_how_long_answers_take() -> None:
+async def test_an_answer_carries_the_service_time() -> None:
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
         for time in (ServiceTime(0.25, answers=7), None):
             node.says = {SERVICE_TIME: written(time) if time else "soon"}
@@ -87,7 +89,7 @@ async def test_an_answer_brings_along_how_long_answers_take() -> None:
                 assert not answer.headers
 
 
-async def test_who_has_others_to_ask_says_how_long_a_slot_is_worth_a_wait() -> None:
+async def test_a_request_with_alternatives_states_how_long_to_wait_for_a_slot() -> None:
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
         for patience in (0.25, 1e9, 0.0):
             asked = replace(chat(), waits=False, patience=patience)
@@ -99,14 +101,14 @@ async def test_who_has_others_to_ask_says_how_long_a_slot_is_worth_a_wait() -> N
     assert said == [("0.250", False), ("3600.000", False), (None, False), (None, True)]
 
 
-async def test_a_node_that_has_lost_the_model_says_that_we_are_behind() -> None:
+async def test_a_node_that_has_lost_the_model_makes_the_candidate_stale() -> None:
     async with peer_node() as node, way_to(node) as links:
         with pytest.raises(WorkerStale):
             async with create(links).answer(chat(), at(node)):
                 pass
 
 
-async def test_a_node_whose_version_knows_no_such_requests_has_not_failed() -> None:
+async def test_a_path_that_an_older_node_lacks_does_not_count_against_it() -> None:
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
         node.lacks = ("/v1/tokenize", "/v1/chat/completions")
         with pytest.raises(WorkerUnable, match="does not serve /v1/tokenize") as unable:
@@ -118,7 +120,7 @@ async def test_a_node_whose_version_knows_no_such_requests_has_not_failed() -> N
                 pass
 
 
-async def test_a_node_that_nothing_is_known_of_is_unreachable() -> None:
+async def test_an_unknown_node_is_unreachable() -> None:
     async with peer_node() as node, way_to(node) as links:
         with pytest.raises(WorkerUnreachable):
             async with create(links).answer(
@@ -127,7 +129,7 @@ async def test_a_node_that_nothing_is_known_of_is_unreachable() -> None:
                 pass
 
 
-async def test_comments_of_a_node_that_waits_are_no_first_byte() -> None:
+async def test_comments_of_a_waiting_node_are_no_first_byte() -> None:
     hasty = QUICK.model_copy(update={"first_byte_timeout": 0.3})
     async with (
         running() as worker,
@@ -142,7 +144,7 @@ async def test_comments_of_a_node_that_waits_are_no_first_byte() -> None:
         await until(lambda: worker.hung_up == 1)
 
 
-async def test_comments_of_a_node_that_then_answers_go_along() -> None:
+async def test_comments_before_an_answer_are_passed_on() -> None:
     async with (
         running() as worker,
         peer_node(own(worker.url)) as node,
@@ -157,9 +159,7 @@ async def test_comments_of_a_node_that_then_answers_go_along() -> None:
     assert said.replace(b": wait\n\n", b"") == b"".join(worker.events(MODEL, usage=True))
 
 
-async def test_a_failure_that_a_node_can_only_tell_after_its_comments_may_be_tried_elsewhere() -> (
-    None
-):
+async def test_a_failure_reported_after_comments_may_be_retried_elsewhere() -> None:
     async with (
         running() as worker,
         peer_node(own(worker.url)) as node,
@@ -178,13 +178,13 @@ IN_TGIS = Service("p", MODEL, abilities=int(Ability.TGI))
 
 
 @pytest.mark.parametrize("service", [Service("p", MODEL), IN_TGIS], ids=["silent", "announced"])
-async def test_a_callers_own_words_go_where_a_record_says_that_they_are_taken(
+async def test_a_callers_verbatim_body_is_sent_only_where_the_record_says_it_is_taken(
     service: Service,
 ) -> None:
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
         asked = replace(chat(kind=Kind.COMPLETION), verbatim=SPOKEN)
         if service is IN_TGIS:
-            # Both bodies, one after the other: what this node, which reads the first alone, takes for nonsense.
+            # Both bodies, one after the other: this stub node reads only the first and fails to parse the rest.
             with pytest.raises(WorkerError):
                 async with create(links).answer(asked, Candidate(node.identity.peer, service)):
                     pass
@@ -195,7 +195,7 @@ async def test_a_callers_own_words_go_where_a_record_says_that_they_are_taken(
         assert said == ("tgi_http generate 15" if service is IN_TGIS else None)
 
 
-async def test_words_of_which_the_request_has_none_are_no_answer() -> None:
+async def test_an_answer_in_a_protocol_that_the_request_does_not_have_is_a_failure() -> None:
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
         node.says = {"x-modelvine-verbatim": TGI}
         for asked in (chat(), replace(chat(), verbatim=replace(SPOKEN, protocol=LLAMA_STACK))):
@@ -205,7 +205,7 @@ async def test_words_of_which_the_request_has_none_are_no_answer() -> None:
 
 
 @pytest.mark.parametrize("needs", ["", "watermark"])
-async def test_own_words_for_which_there_is_no_room_are_left_out_unless_something_needs_them(
+async def test_a_verbatim_body_that_does_not_fit_is_left_out_unless_a_field_needs_it(
     needs: str,
 ) -> None:
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
@@ -221,7 +221,7 @@ async def test_own_words_for_which_there_is_no_room_are_left_out_unless_somethin
                 assert not answer.verbatim
 
 
-async def test_a_request_is_ready_to_be_sent_once_the_way_to_its_node_is_proven() -> None:
+async def test_a_request_can_be_prepared_once_the_way_to_its_node_is_proven() -> None:
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
         peer, candidate = create(links), at(node)
         assert peer.prepare(chat(), candidate) is None
@@ -241,7 +241,7 @@ async def test_a_request_is_ready_to_be_sent_once_the_way_to_its_node_is_proven(
         assert whole_one.load == Load(3, 0, 8, 41.2, None)
 
 
-async def test_what_was_refused_unread_is_sent_anew() -> None:
+async def test_a_request_that_was_refused_unread_is_sent_again() -> None:
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
         peer, candidate = create(links), at(node)
         async with links.to(candidate.node) as link:

@@ -1,4 +1,4 @@
-"""What only this dialect does: batches of prompts, keys in messages, texts told at once, a model's inner state."""
+"""What only the RemoteLLM dialect does: batches of prompts, keys in messages, undivided texts, a model's inner state."""
 
 import asyncio
 from contextlib import suppress
@@ -59,7 +59,7 @@ async def ask(
         return answer, await whole(answer)
 
 
-async def test_its_alternatives_are_the_choices_of_every_prompt(dialect, worker):
+async def test_alternatives_are_the_choices_of_every_prompt(dialect, worker):
     _, body = await ask(dialect, worker, prompt=["a", "b"], n=2)
     assert [list(one.asked.prompts) for one in worker.received] == [["a", "b"]]
     answer = orjson.loads(body)
@@ -73,7 +73,7 @@ async def test_its_alternatives_are_the_choices_of_every_prompt(dialect, worker)
         (1, 1, [1]), (3, 1, [1]), (2, 2, [1]), (3, 3, [1]), (1, 3, [1, 2]), (2, 5, [1, 2]), (3, 4, [1, 1]),
     ],
 )  # fmt: skip
-async def test_a_prompt_is_asked_again_for_what_its_alternatives_lack(
+async def test_a_prompt_is_sent_again_for_the_choices_that_its_alternatives_lack(
     dialect, worker, alternatives, n, asked
 ):
     worker.fail(alternatives=alternatives)
@@ -82,7 +82,7 @@ async def test_a_prompt_is_asked_again_for_what_its_alternatives_lack(
         _, body = await ask(dialect, worker, prompt="a", n=n)
         assert len(orjson.loads(body)["choices"]) == n
         assert [len(one.asked.prompts) for one in worker.received] == asked
-        # It is known by then how many there are.
+        # By now the number of alternatives is known.
         asked = [sum(asked)]
 
 
@@ -93,19 +93,19 @@ async def test_a_chat_becomes_one_text_that_ends_before_the_next_turn(dialect, w
     assert orjson.loads(body)["choices"][0]["message"]["content"] == "Hello there"
 
 
-async def test_the_operators_template_counts(dialect, worker):
+async def test_the_operators_template_is_used(dialect, worker):
     await ask(dialect, worker, Kind.CHAT, messages=HELLO, template="chatml")
     assert worker.received[0].asked.prompts[0].startswith("<|im_start|>system\nbe kind")
 
 
-async def test_stop_strings_are_sent_and_kept_here(dialect, worker):
+async def test_stop_strings_are_sent_and_applied_by_the_router_too(dialect, worker):
     _, body = await ask(dialect, worker, prompt="a", stop=[" how", "x"])
     assert list(worker.received[0].asked.stop) == [" how", "x"]
     choice = orjson.loads(body)["choices"][0]
     assert (choice["text"], choice["finish_reason"]) == ("Hello there,", "stop")
 
 
-async def test_a_stream_is_one_piece_with_its_end(dialect, worker):
+async def test_a_stream_is_one_event_with_the_whole_text_and_its_end(dialect, worker):
     answer, body = await ask(dialect, worker, prompt="a", stream=True)
     assert answer.streamed
     assert answer.hides_usage
@@ -113,7 +113,7 @@ async def test_a_stream_is_one_piece_with_its_end(dialect, worker):
     assert body.count(SAID.encode()) == 1
 
 
-async def test_sampling_is_dropped_and_named(dialect, worker):
+async def test_sampling_parameters_are_dropped_and_named(dialect, worker):
     answer, _ = await ask(
         dialect, worker, prompt="a", temperature=0.5, max_tokens=9, logit_bias={"5": 1}
     )
@@ -131,14 +131,16 @@ async def test_sampling_is_dropped_and_named(dialect, worker):
         (Kind.EMBEDDING, {"input": "a"}, "model"),
     ],
 )  # fmt: skip
-async def test_what_would_be_answered_otherwise_is_refused(dialect, worker, kind, fields, param):
+async def test_a_field_that_would_change_the_answer_is_refused(
+    dialect, worker, kind, fields, param
+):
     with pytest.raises(WorkerUnable) as unable:
         await ask(dialect, worker, kind, **fields)
     assert unable.value.param == param
     assert worker.received == []
 
 
-async def test_the_key_stands_in_the_message_and_other_headers_beside_it(dialect, worker):
+async def test_the_key_is_sent_in_the_message_and_other_headers_as_metadata(dialect, worker):
     worker.key = "k1"
     headers = (("x-api-key", "k1"), ("x-team", "blue"))
     await ask(dialect, worker, prompt="a", headers=headers)
@@ -150,7 +152,7 @@ async def test_the_key_stands_in_the_message_and_other_headers_beside_it(dialect
 
 
 @pytest.mark.parametrize("kind", [Kind.COMPLETION, Kind.CHAT])
-async def test_a_key_that_it_does_not_know_is_a_failed_worker_that_lives(dialect, worker, kind):
+async def test_a_wrong_key_is_a_failure_of_a_worker_that_is_alive(dialect, worker, kind):
     worker.key = "k1"
     with pytest.raises(WorkerFailed, match="another key"):
         await ask(dialect, worker, kind, prompt="a", messages=HELLO)
@@ -173,7 +175,7 @@ async def test_fewer_texts_than_prompts_are_a_failure(dialect, worker):
         (b"", None, "stop"),
     ],
 )  # fmt: skip
-async def test_what_stands_beside_a_text_may_tell_usage_and_reason(
+async def test_the_info_of_a_text_may_hold_its_usage_and_finish_reason(
     dialect, worker, info, usage, reason
 ):
     worker.fail(info=info)
@@ -190,7 +192,7 @@ async def test_tokens_are_those_of_the_models_inner_state(dialect, worker):
     assert orjson.loads(body) == {"tokens": [0, 1, 2]}
 
 
-async def test_the_inner_state_is_told_as_it_is(dialect, worker):
+async def test_the_inner_state_is_returned_unchanged(dialect, worker):
     asked = {"prompt": "once upon", "embedding_truncation": 3, "top_k": 2, "fft_embeddings": False}
     _, body = await ask(dialect, worker, Kind.GUTS, **asked)
     state = orjson.loads(body)
@@ -221,7 +223,9 @@ async def test_a_wrong_value_is_refused_before_the_worker_is_asked(dialect, work
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_its_failures_are_errors_of_the_attempt(dialect, worker, faults, error, stream):
+async def test_failures_of_the_worker_are_errors_of_the_attempt(
+    dialect, worker, faults, error, stream
+):
     worker.fail(**faults)
     with pytest.raises(error) as failed:
         await ask(dialect, worker, prompt="a", stream=stream)
@@ -229,7 +233,7 @@ async def test_its_failures_are_errors_of_the_attempt(dialect, worker, faults, e
         assert failed.value.retry_after == 7
 
 
-async def test_it_says_which_model_it_is(dialect, worker):
+async def test_the_worker_describes_its_model(dialect, worker):
     said = await dialect.describe(candidate(worker).worker)
     assert [model.name for model in said.models] == ["gpt-neo"]
     assert not said.fault
@@ -237,7 +241,7 @@ async def test_it_says_which_model_it_is(dialect, worker):
 
 
 @pytest.mark.parametrize("header", [(), (("x-api-key", "wr0ng-key"),)])
-async def test_a_wrong_key_is_said_when_it_is_described(dialect, worker, header):
+async def test_a_description_names_a_wrong_key_as_its_fault(dialect, worker, header):
     worker.key = "k1"
     said = await dialect.describe(candidate(worker, headers=header).worker)
     assert "x-api-key" in said.fault
@@ -245,12 +249,14 @@ async def test_a_wrong_key_is_said_when_it_is_described(dialect, worker, header)
     assert "wr0ng" not in said.fault
 
 
-async def test_nobody_there_is_not_alive(dialect, worker):
+async def test_an_address_without_a_worker_is_not_alive(dialect, worker):
     nobody = candidate(worker, api="grpc://127.0.0.1:1")
     assert not await dialect.alive(nobody.worker)
 
 
-async def test_one_that_writes_for_us_lives_though_it_answers_nothing_else(dialect, worker):
+async def test_a_worker_with_a_request_in_flight_is_alive_though_it_answers_no_probe(
+    dialect, worker
+):
     served = candidate(worker).worker
     worker.fail(hang=True, alone=True)
     asking = asyncio.ensure_future(ask(dialect, worker, prompt="a"))
@@ -258,13 +264,13 @@ async def test_one_that_writes_for_us_lives_though_it_answers_nothing_else(diale
     assert await dialect.alive(served)
     asking.cancel()
     await asyncio.wait([asking])
-    # Who owes us nothing has to answer.
+    # A worker without a request in flight has to answer.
     assert not await dialect.alive(served)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(junk=st.binary(max_size=200))
-def test_whatever_message_comes_is_an_answer_or_a_failure(junk):
+def test_any_message_is_an_answer_or_a_failure(junk):
     asked = read(chat(kind=Kind.COMPLETION, body=b'{"model":"m","prompt":"a"}'))
     try:
         reply = methods_of(REMOTELLM)["Generate"].told.FromString(junk)

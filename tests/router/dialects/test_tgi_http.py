@@ -1,4 +1,4 @@
-"""How the router speaks to a TGI server: what it is asked, what becomes of what it says, and of its failures."""
+"""The TGI dialect: the requests sent, the answers made from the server's messages, and failures."""
 
 from collections.abc import AsyncIterator
 from functools import partial
@@ -104,13 +104,13 @@ def text_of(body: bytes, kind: Kind, *, stream: bool) -> tuple[str, str, dict[st
         ("http://h:1/x/v1/chat/completions?k=1", "http://h:1/x/generate?k=1"),
     ],
 )
-def test_its_paths_are_found_from_whatever_was_registered(api: str, url: str) -> None:
+def test_paths_are_derived_from_any_registered_url(api: str, url: str) -> None:
     assert str(endpoint(api, "generate", WORDS.paths)) == url
 
 
 @KINDS
 @STREAMS
-async def test_a_text_comes_in_openais_form(
+async def test_a_text_is_returned_in_openais_form(
     worker: TgiWorker, dialect: Dialect, kind: Kind, stream: bool
 ) -> None:
     worker.fail(split=True)
@@ -124,12 +124,12 @@ async def test_a_text_comes_in_openais_form(
         assert (usage["prompt_tokens"], "estimated" in usage) == (5, False)
         assert orjson.loads(body)["id"].endswith("-r-1")
     else:
-        # TGI tells no prompt's tokens in a stream, so they are estimated, and said to be.
+        # A TGI stream does not count the prompt's tokens, so they are estimated and marked as such.
         assert (usage["estimated"], answer.hides_usage) == (True, True)
         assert usage["completion_tokens"] == (len(SPOKEN) if kind is Kind.CHAT else len(SPOKEN) + 1)
 
 
-async def test_what_a_newer_server_tells_of_the_prompt_is_believed(
+async def test_the_prompt_tokens_that_a_newer_server_reports_are_used(
     worker: TgiWorker, dialect: Dialect
 ) -> None:
     worker.fail(input_length=9)
@@ -147,7 +147,7 @@ async def test_what_a_newer_server_tells_of_the_prompt_is_believed(
 @pytest.mark.parametrize(
     ("finish", "reason"), [("length", "length"), ("eos_token", "stop"), ("stop_sequence", "stop")]
 )
-async def test_its_reasons_are_said_in_openais_words(
+async def test_finish_reasons_are_translated_to_openais(
     worker: TgiWorker, dialect: Dialect, kind: Kind, stream: bool, finish: str, reason: str
 ) -> None:
     worker.fail(finish=finish)
@@ -158,7 +158,7 @@ async def test_its_reasons_are_said_in_openais_words(
 @KINDS
 @STREAMS
 @pytest.mark.parametrize("stops", [["how", "zz"], [*"12345", "w are"]])
-async def test_a_text_ends_before_a_stop_string_whoever_finds_it(
+async def test_a_text_ends_before_a_stop_string_found_by_the_worker_or_the_router(
     worker: TgiWorker, dialect: Dialect, kind: Kind, stream: bool, stops: list[str]
 ) -> None:
     _, body = await ask(dialect, worker, kind, stream=stream, stop=stops)
@@ -171,7 +171,7 @@ async def test_a_text_ends_before_a_stop_string_whoever_finds_it(
 
 @KINDS
 @STREAMS
-async def test_what_it_would_refuse_it_is_not_asked(
+async def test_values_that_tgi_would_refuse_are_not_sent(
     worker: TgiWorker, dialect: Dialect, kind: Kind, stream: bool
 ) -> None:
     traps = {"temperature": 0, "top_p": 1.0, "n": 1, "logit_bias": None, "max_tokens": None}
@@ -186,7 +186,9 @@ async def test_what_it_would_refuse_it_is_not_asked(
     assert said["max_new_tokens"] == COMPLETION_TOKENS
 
 
-async def test_sampling_is_said_in_its_words(worker: TgiWorker, dialect: Dialect) -> None:
+async def test_sampling_parameters_are_translated_to_tgis(
+    worker: TgiWorker, dialect: Dialect
+) -> None:
     drawn = {
         "temperature": 0.5,
         "top_p": 0.9,
@@ -209,7 +211,7 @@ async def test_sampling_is_said_in_its_words(worker: TgiWorker, dialect: Dialect
 
 
 @KINDS
-async def test_a_regular_expression_is_a_grammar(
+async def test_a_regular_expression_is_sent_as_a_grammar(
     worker: TgiWorker, dialect: Dialect, kind: Kind
 ) -> None:
     answer, _ = await ask(dialect, worker, kind, guided_regex="a+")
@@ -221,7 +223,7 @@ async def test_a_regular_expression_is_a_grammar(
         await ask(dialect, worker, kind, guided_regex=5)
 
 
-async def test_several_choices_are_asked_for_one_by_one(
+async def test_several_choices_are_requested_one_by_one(
     worker: TgiWorker, dialect: Dialect
 ) -> None:
     _, body = await ask(dialect, worker, Kind.COMPLETION, prompt=["a", "b"], n=2, seed=5, echo=True)
@@ -234,7 +236,7 @@ async def test_several_choices_are_asked_for_one_by_one(
     assert said["usage"]["prompt_tokens"] == 20
 
 
-def test_many_choices_of_a_long_chat_are_not_held_many_times() -> None:
+def test_many_choices_share_one_copy_of_the_messages() -> None:
     body = orjson.dumps({"model": "m", **HELLO, "n": 128, "seed": 2**63 - 1})
     bodies = WORDS.read(chat(body=body), WORKER)[1].bodies
     assert len({id(said["messages"]) for said in bodies}) == 1
@@ -249,7 +251,7 @@ async def test_an_echo_stands_before_a_stream(worker: TgiWorker, dialect: Dialec
 
 
 @STREAMS
-async def test_what_has_no_effect_is_named(
+async def test_parameters_without_effect_are_named(
     worker: TgiWorker, dialect: Dialect, stream: bool
 ) -> None:
     dropped = {"presence_penalty": 1, "min_p": 0.1, "logit_bias": {"5": 1}, "x_own": 1}
@@ -262,14 +264,14 @@ async def test_what_has_no_effect_is_named(
 
 
 def likely(body: bytes, *, stream: bool) -> list[Any]:
-    """Return what an answer tells of its tokens, piece by piece."""
+    """Return the `logprobs` of an answer, piece by piece."""
     answers = chunks(body) if stream else [orjson.loads(body)]
     choices = [choice for answer in answers for choice in answer["choices"]]
     return [choice["logprobs"] for choice in choices if choice["logprobs"]]
 
 
 @STREAMS
-async def test_a_chat_tells_how_likely_its_tokens_were(
+async def test_a_chat_returns_the_log_probabilities_of_its_tokens(
     worker: TgiWorker, dialect: Dialect, stream: bool
 ) -> None:
     asked = {"logprobs": True, "top_logprobs": 2, "stream": stream}
@@ -283,7 +285,7 @@ async def test_a_chat_tells_how_likely_its_tokens_were(
 
 
 @STREAMS
-async def test_a_completion_tells_how_likely_its_tokens_were(
+async def test_a_completion_returns_the_log_probabilities_of_its_tokens(
     worker: TgiWorker, dialect: Dialect, stream: bool
 ) -> None:
     asked = {"logprobs": 2, "stream": stream, "echo": True}
@@ -305,7 +307,7 @@ async def test_tokens_after_a_stop_string_are_left_out(
     worker: TgiWorker, dialect: Dialect, kind: Kind, stream: bool
 ) -> None:
     worker.words = ("one", " two", " thr", "ee", " four")
-    # More than TGI takes: the fifth is found here.
+    # More than TGI takes: the router finds the fifth.
     fields = {"stop": ["a~", "b~", "c~", "d~", " three"], "stream": stream}
     fields |= {"logprobs": True} if kind is Kind.CHAT else {"logprobs": 0}
     _, body = await ask(dialect, worker, kind, **fields)
@@ -319,7 +321,7 @@ async def test_tokens_after_a_stop_string_are_left_out(
 
 
 @KINDS
-async def test_of_more_likely_tokens_than_tgi_tells_the_number_is_dropped(
+async def test_a_number_of_top_tokens_beyond_tgis_limit_is_capped_and_named(
     worker: TgiWorker, dialect: Dialect, kind: Kind
 ) -> None:
     fields = {"logprobs": True, "top_logprobs": 9} if kind is Kind.CHAT else {"logprobs": 9}
@@ -344,7 +346,7 @@ async def test_of_more_likely_tokens_than_tgi_tells_the_number_is_dropped(
     ],
     ids=str,
 )
-async def test_the_best_of_two_is_chosen_where_tgi_can(
+async def test_best_of_is_sent_where_tgi_supports_it(
     worker: TgiWorker, dialect: Dialect, fields: dict[str, Any], heard: bool
 ) -> None:
     answer, _ = await ask(dialect, worker, Kind.COMPLETION, **fields)
@@ -353,7 +355,7 @@ async def test_the_best_of_two_is_chosen_where_tgi_can(
     assert answer.headers.get("x-modelvine-dropped-params") == (None if heard else "best_of")
 
 
-async def test_a_prompt_is_cut_by_who_can_count_its_tokens(
+async def test_truncating_a_prompt_is_left_to_tgi_for_completions_and_dropped_for_chats(
     worker: TgiWorker, dialect: Dialect
 ) -> None:
     answer, _ = await ask(dialect, worker, Kind.COMPLETION, truncate_prompt_tokens=7)
@@ -369,7 +371,7 @@ async def test_a_prompt_is_cut_by_who_can_count_its_tokens(
 
 @KINDS
 @STREAMS
-async def test_nothing_is_told_of_tokens_that_nobody_asked_for(
+async def test_log_probabilities_are_returned_only_on_request(
     worker: TgiWorker, dialect: Dialect, kind: Kind, stream: bool
 ) -> None:
     _, body = await ask(dialect, worker, kind, stream=stream)
@@ -405,7 +407,7 @@ async def test_nothing_is_told_of_tokens_that_nobody_asked_for(
         ),
     ],
 )
-async def test_what_would_change_the_kind_of_the_answer_is_refused_unasked(
+async def test_a_field_that_would_change_the_kind_of_answer_is_refused_without_asking_the_worker(
     worker: TgiWorker, dialect: Dialect, kind: Kind, fields: dict[str, object], param: str
 ) -> None:
     with pytest.raises(WorkerUnable) as refused:
@@ -421,7 +423,7 @@ async def test_a_wrong_value_is_refused_with_its_name(worker: TgiWorker, dialect
 
 
 @STREAMS
-async def test_a_call_of_a_tool_is_text_with_an_id_of_its_own(
+async def test_a_tool_call_has_text_arguments_and_an_id_of_its_own(
     worker: TgiWorker, dialect: Dialect, stream: bool
 ) -> None:
     worker.fail(tool=b'{"name":"look","description":null,"arguments":{"at":"me"}}')
@@ -450,7 +452,7 @@ async def test_tools_that_may_not_be_called_are_not_offered(
 
 
 @pytest.mark.parametrize("tool", [b"", b'{"name":"notify_error","arguments":{"error":"no"}}'])
-async def test_a_tool_that_had_to_be_called_and_was_not_is_a_failure(
+async def test_a_required_tool_call_that_is_missing_is_a_failure(
     worker: TgiWorker, dialect: Dialect, tool: bytes
 ) -> None:
     worker.fail(tool=tool)
@@ -458,7 +460,7 @@ async def test_a_tool_that_had_to_be_called_and_was_not_is_a_failure(
         await ask(dialect, worker, Kind.CHAT, tools=[LOOK], tool_choice="required")
 
 
-async def test_a_model_that_finds_no_tool_to_call_says_so_in_a_text(
+async def test_an_optional_tool_call_that_fits_no_tool_becomes_a_text(
     worker: TgiWorker, dialect: Dialect
 ) -> None:
     worker.fail(tool=b'{"name":"notify_error","arguments":{"error":"none of them fits"}}')
@@ -466,7 +468,9 @@ async def test_a_model_that_finds_no_tool_to_call_says_so_in_a_text(
     assert text_of(body, Kind.CHAT, stream=False)[:2] == ("none of them fits", "stop")
 
 
-async def test_images_go_along_as_it_reads_them(worker: TgiWorker, dialect: Dialect) -> None:
+async def test_images_are_sent_in_the_form_that_tgi_reads(
+    worker: TgiWorker, dialect: Dialect
+) -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aa", "detail": "low"}}
     message = {"role": "user", "name": "Ann", "content": [{"type": "text", "text": "what?"}, image]}
     await ask(dialect, worker, Kind.CHAT, messages=[message])
@@ -495,7 +499,7 @@ async def test_images_go_along_as_it_reads_them(worker: TgiWorker, dialect: Dial
     ],
     ids=str,
 )
-async def test_a_failure_before_the_first_byte_is_told_apart(
+async def test_each_failure_before_the_first_byte_has_its_own_error(
     worker: TgiWorker, dialect: Dialect, kind: Kind, stream: bool, faults: dict[str, object], error: type[WorkerError],
 ) -> None:  # fmt: skip
     worker.fail(**faults)
@@ -518,7 +522,7 @@ async def test_a_failure_before_the_first_byte_is_told_apart(
         ("<script>", WorkerFailed),
     ],
 )
-async def test_an_error_event_that_comes_first_is_a_failed_attempt(
+async def test_an_error_as_the_first_event_is_a_failed_attempt(
     worker: TgiWorker, dialect: Dialect, kind: Kind, said: str, error: type[WorkerError]
 ) -> None:
     worker.fail(error_after=0, error_type=said)
@@ -531,7 +535,7 @@ async def test_an_error_event_that_comes_first_is_a_failed_attempt(
 @pytest.mark.parametrize(
     "faults", [{"error_after": 3}, {"die_after": 3}, {"end_after": 3}], ids=str
 )
-async def test_a_stream_that_does_not_come_to_its_end_is_broken(
+async def test_a_stream_without_its_end_is_broken(
     worker: TgiWorker, dialect: Dialect, kind: Kind, faults: dict[str, object]
 ) -> None:
     worker.fail(delay_between=0.01, **faults)
@@ -543,7 +547,7 @@ async def test_a_stream_that_does_not_come_to_its_end_is_broken(
     assert isinstance(answer.broken, AnswerBroken)
 
 
-async def test_a_stop_string_that_it_does_not_know_ends_its_work(
+async def test_a_stop_string_that_the_router_finds_ends_the_work_of_the_worker(
     worker: TgiWorker, dialect: Dialect
 ) -> None:
     worker.fail(delay_between=0.05)
@@ -553,7 +557,7 @@ async def test_a_stop_string_that_it_does_not_know_ends_its_work(
     await until(lambda: worker.hung_up == 1)
 
 
-async def test_a_worker_that_never_answers_is_given_up(worker: TgiWorker) -> None:
+async def test_a_worker_that_never_answers_times_out(worker: TgiWorker) -> None:
     worker.fail(hang=True)
     async with links(QUICK.model_copy(update={"first_byte_timeout": 0.2})) as hasty:
         with pytest.raises(WorkerTimeout):
@@ -561,14 +565,14 @@ async def test_a_worker_that_never_answers_is_given_up(worker: TgiWorker) -> Non
 
 
 @pytest.mark.parametrize(("status", "lives"), [(200, True), (429, True), (503, False)])
-async def test_only_a_model_that_is_down_does_not_live(
+async def test_only_a_worker_that_reports_503_is_not_alive(
     worker: TgiWorker, dialect: Dialect, status: int, lives: bool
 ) -> None:
     worker.fail(health=status, hang=True)
     assert await dialect.alive(own(worker.url).worker) is lives
 
 
-async def test_who_is_not_there_does_not_live(dialect: Dialect) -> None:
+async def test_an_address_without_a_worker_is_not_alive(dialect: Dialect) -> None:
     nobody = own("http://127.0.0.1:1").worker
     assert not await dialect.alive(nobody)
     assert await dialect.slots(nobody) == 0
@@ -584,7 +588,7 @@ async def test_who_is_not_there_does_not_live(dialect: Dialect) -> None:
         (b"no JSON", 0),
     ],
 )
-async def test_how_many_requests_it_takes_it_says_itself(
+async def test_slots_are_read_from_the_workers_info(
     worker: TgiWorker, dialect: Dialect, info: bytes, slots: int
 ) -> None:
     worker.fail(info=info)
@@ -600,7 +604,7 @@ async def test_how_many_requests_it_takes_it_says_itself(
         ({"max_input_tokens": 9999}, 0),
     ],
 )
-async def test_what_it_is_it_says_itself(
+async def test_the_description_is_read_from_the_workers_info(
     worker: TgiWorker, dialect: Dialect, read: dict[str, int], output: int
 ) -> None:
     info = {
@@ -616,7 +620,7 @@ async def test_what_it_is_it_says_itself(
     assert said == Described("TGI 3.0.1", (Offered("org/m", 4096),), **own_words)
 
 
-async def test_who_says_nonsense_of_itself_says_nothing_and_who_is_away_is_asked_again(
+async def test_a_nonsensical_info_describes_nothing_and_an_absent_worker_is_to_be_described_later(
     worker: TgiWorker, dialect: Dialect
 ) -> None:
     for info in (b"[1]", b"no JSON", b'{"model_id":5,"version":["x"],"max_total_tokens":-1}'):
@@ -651,7 +655,7 @@ def test_nonsense_in_a_stream_is_a_failure(kind: Kind, said: bytes) -> None:
 @pytest.mark.parametrize(
     "details", [b"5", b"{}", b'{"generated_tokens":-1}', b'{"generated_tokens":"3"}']
 )
-def test_details_that_tell_nothing_leave_an_estimate(details: bytes) -> None:
+def test_usage_without_valid_details_is_estimated(details: bytes) -> None:
     asked = read(chat(kind=Kind.COMPLETION, body=b'{"model":"m","prompt":"12345678"}'))
     said = b'{"token":{"text":"a","special":false},"generated_text":"a","details":%b}' % details
     *_, spent = Told(asked, part).take(said)
@@ -681,7 +685,7 @@ SOMETHING = JSON | st.fixed_dictionaries(
 
 
 @given(SOMETHING, st.sampled_from([Kind.CHAT, Kind.COMPLETION]))
-def test_whatever_a_worker_says_it_is_an_answer_or_a_failure(said: object, kind: Kind) -> None:
+def test_any_message_of_a_worker_is_an_answer_or_a_failure(said: object, kind: Kind) -> None:
     asked = read(
         chat(kind=kind, body=orjson.dumps({"model": "m", **HELLO, **ONCE, "tools": [LOOK]}))
     )
@@ -707,13 +711,13 @@ class TestFigures:
         assert told == {Figure.QUEUED: 3, Figure.RUNNING: 2}
         assert worker.probed[-1].path == "/metrics"
 
-    async def test_of_a_server_without_metrics_there_are_none(
+    async def test_of_servers_without_metrics_are_none(
         self, worker: TgiWorker, dialect: Dialect
     ) -> None:
         assert isinstance(dialect, TellsLoad)
         assert await dialect.figures(registered(worker)) is None
 
-    async def test_of_one_that_is_away_nothing_is_told_now(self, dialect: Dialect) -> None:
+    async def test_of_a_worker_that_is_away_are_empty(self, dialect: Dialect) -> None:
         assert isinstance(dialect, TellsLoad)
         assert WORKER is not None
         assert await dialect.figures(WORKER) == {}

@@ -1,4 +1,4 @@
-"""How TGI is asked for tokens, and that it is asked for nothing else but texts."""
+"""Requests for tokens to TGI; other kinds but texts are refused."""
 
 from collections.abc import AsyncIterator
 
@@ -42,7 +42,7 @@ async def ask(
 
 @pytest.mark.parametrize("name", ["content", "prompt", "input"])
 @pytest.mark.parametrize("path", ["", "/tokenize", "/v1/chat/completions"])
-async def test_a_text_is_cut_whatever_its_field_is_called(
+async def test_a_text_is_tokenized_under_each_of_its_field_names(
     worker: TgiWorker, dialect: Dialect, name: str, path: str
 ) -> None:
     answer, body = await ask(dialect, worker, path=path, **{name: "höy"})
@@ -51,7 +51,7 @@ async def test_a_text_is_cut_whatever_its_field_is_called(
     assert (answer.status, answer.length, answer.headers) == (200, len(body), {})
 
 
-async def test_the_texts_of_tokens_come_as_llama_cpp_or_vllm_tell_them(
+async def test_the_texts_of_tokens_have_the_form_of_llama_cpp_or_vllm(
     worker: TgiWorker, dialect: Dialect
 ) -> None:
     answer, body = await ask(dialect, worker, content="hé", with_pieces=True)
@@ -61,12 +61,14 @@ async def test_the_texts_of_tokens_come_as_llama_cpp_or_vllm_tell_them(
     assert orjson.loads(body) == {"tokens": [ord("h"), ord("é")], "token_strs": ["h", "é"]}
 
 
-async def test_what_has_no_effect_is_named(worker: TgiWorker, dialect: Dialect) -> None:
+async def test_parameters_without_effect_are_named(worker: TgiWorker, dialect: Dialect) -> None:
     answer, _ = await ask(dialect, worker, content="a", add_special=False, parse_special=True)
     assert answer.headers == {DROPPED: "add_special_tokens, parse_special"}
 
 
-async def test_what_cannot_be_said_is_refused_by_name(worker: TgiWorker, dialect: Dialect) -> None:
+async def test_fields_that_are_unsupported_or_wrong_are_refused_by_name(
+    worker: TgiWorker, dialect: Dialect
+) -> None:
     with pytest.raises(WorkerUnable) as unable:
         await ask(dialect, worker, content="a", messages=[{"role": "user", "content": "a"}])
     assert unable.value.param == "messages"
@@ -77,7 +79,7 @@ async def test_what_cannot_be_said_is_refused_by_name(worker: TgiWorker, dialect
 
 
 @pytest.mark.parametrize("kind", sorted(set(Kind) - {Kind.CHAT, Kind.COMPLETION, Kind.TOKENIZE}))
-async def test_every_other_kind_is_refused_by_its_path(
+async def test_every_other_kind_is_refused_with_its_path(
     worker: TgiWorker, dialect: Dialect, kind: Kind
 ) -> None:
     with pytest.raises(WorkerUnable, match=f"does not serve /v1/{kind}$"):
@@ -85,7 +87,7 @@ async def test_every_other_kind_is_refused_by_its_path(
     assert worker.received == []
 
 
-async def test_a_server_without_a_tokenizer_has_not_failed(
+async def test_a_server_without_a_tokenizer_is_unable_and_has_not_failed(
     worker: TgiWorker, dialect: Dialect
 ) -> None:
     worker.fail(status=404, refusal=b'{"error":"No fast tokenizer available"}')

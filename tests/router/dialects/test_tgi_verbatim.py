@@ -1,4 +1,4 @@
-"""What is looked at of TGI's own words: their ends, their failures, and what they took, as far as anything tells."""
+"""What is read of TGI's verbatim answers: their end, their failures, and their usage where they state it."""
 
 import orjson
 import pytest
@@ -28,7 +28,7 @@ def took(stream: bytes) -> Usage:
     return tokens.usage()
 
 
-def test_a_stream_tells_its_tokens_at_its_end():
+def test_a_streams_usage_is_read_from_its_last_event():
     assert took(streamed() + last(generated_tokens=7)) == Usage(3, 7, estimated=True)
     assert took(last(generated_tokens=7, input_length=4)) == Usage(4, 7)
     assert took(streamed() + last()).estimated
@@ -37,13 +37,13 @@ def test_a_stream_tells_its_tokens_at_its_end():
 @pytest.mark.parametrize(
     "details", [None, 5, {}, {"generated_tokens": -1}, {"generated_tokens": "7"}]
 )
-def test_nonsense_tells_nothing(details):
+def test_nonsensical_details_give_no_usage(details):
     said = orjson.dumps({"generated_text": "a", "details": details})
     assert PASSING.whole(ASKED, said, no_header) is None
     assert took(streamed(generated_text="a", details=details)).estimated
 
 
-def test_an_answer_in_one_piece_tells_them_too():
+def test_a_whole_answers_usage_is_read_from_its_details():
     said = orjson.dumps({"generated_text": "a", "details": {"generated_tokens": 7}})
     assert PASSING.whole(ASKED, said, lambda _: "5") == Usage(5, 7)
     assert PASSING.whole(ASKED, said, no_header) == Usage(3, 7, estimated=True)
@@ -60,7 +60,7 @@ def test_an_answer_in_one_piece_tells_them_too():
         (b'data:{"error":"no","error_type":"generation"}\n\n', True),
     ],
 )
-def test_where_a_text_ends(stream, over):
+def test_the_end_of_a_text_is_recognised(stream, over):
     assert (PASSING.streamed.over.search(stream) is not None) is over
 
 
@@ -74,7 +74,7 @@ def test_where_a_text_ends(stream, over):
         (b"<html>", WorkerFailed),
     ],
 )
-def test_what_is_no_answer_is_a_failure(said, failure):
+def test_a_body_that_is_no_answer_is_a_failure(said, failure):
     with pytest.raises(failure):
         PASSING.whole(ASKED, said, no_header)
     with pytest.raises(WorkerError):

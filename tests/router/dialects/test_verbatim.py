@@ -1,4 +1,4 @@
-"""Callers' own words that another node made up: no worker is asked what it would not be asked otherwise, and none is blamed."""
+"""Verbatim bodies that another node forged: a worker gets no call that it would not get otherwise, and is not blamed."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ ASKED = orjson.dumps({"model": "llama", "prompt": "a"})
 
 
 async def ask(name: str, said: Verbatim):
-    """Return the answer, and the paths that were asked."""
+    """Return the answer and the paths that were requested."""
     request = replace(chat(kind=Kind.COMPLETION, body=ASKED), verbatim=said)
     async with WORKERS[name].running() as worker, links() as ours:
         dialect = dialects.load(name)(ours)
@@ -38,20 +38,20 @@ async def test_calls_that_are_not_passed_on_are_translated(name, call):
     assert not any(path.endswith(call) for path in paths)
 
 
-async def test_what_needs_such_a_call_is_refused():
+async def test_a_request_that_needs_such_a_call_is_refused():
     with pytest.raises(WorkerUnable) as unable:
         await ask(TGI, Verbatim(TGI, "metrics", b"{}", "watermark"))
     assert unable.value.param == "watermark"
 
 
 @pytest.mark.parametrize(("name", "call"), [(LOCALAI, "Predict"), (REMOTELLM, "Generate")])
-async def test_what_is_no_message_is_nobodys_fault_but_its_callers(name, call):
+async def test_a_body_that_is_no_message_is_the_fault_of_the_caller(name, call):
     with pytest.raises(WorkerRejected):
         await ask(name, Verbatim(name, call, b"\xff" * 40))
 
 
 @pytest.mark.parametrize("name", sorted(WORKERS))
-async def test_words_of_another_protocol_are_not_looked_at(name):
+async def test_a_verbatim_body_of_another_protocol_is_ignored(name):
     other = LOCALAI if name == TGI else TGI
     answer, _ = await ask(name, Verbatim(other, "Predict", b"\xff"))
     assert not answer.verbatim

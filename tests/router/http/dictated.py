@@ -1,4 +1,4 @@
-"""Exchange over one connection without a network, whose answer the test dictates."""
+"""Exchange over one connection without a network; the test dictates the answer."""
 
 import asyncio
 import itertools
@@ -12,7 +12,7 @@ BODY = b"hi"
 
 
 class Wire(asyncio.Transport):
-    """A transport without a network: what is written is kept, what is read the test says."""
+    """A transport without a network: written bytes are kept, and the test supplies the bytes read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Wire(asyncio.Transport):
 
 
 class Pool:
-    """Where a connection lives, for one that lives alone."""
+    """The pool of a single connection."""
 
     def __init__(self) -> None:
         self.freed = 0
@@ -54,7 +54,7 @@ class Pool:
 
 
 class Exchange:
-    """One question on one connection, whose answer the test dictates."""
+    """One request on one connection; the test dictates the answer."""
 
     def __init__(self) -> None:
         self.pool, self.wire = Pool(), Wire()

@@ -1,6 +1,6 @@
-"""What a worker or a peer sends too much of: it costs bounded memory, others get their turn, and it is nobody's answer.
+"""Floods from a worker or a peer: they cost bounded memory, leave the event loop free, and become no request's answer.
 
-Each attack comes over a real socket: of a worker on this machine, and of a peer over TLS with its key.
+Each attack comes over a real socket: from a worker on this machine, and from a peer over TLS with its key.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ LIMITS = QUICK.model_copy(
     update={"max_answer_bytes": 8 * MIB, "max_event_bytes": 2 * MIB, "first_byte_timeout": 20}
 )
 AT_MOST = 12 * MIB
-"""What one attack may take at its peak, the attacker included: an answer is looked at up to 4 MiB, an event up to 2, and
+"""Peak memory that one attack may take, the attacker included: an answer is inspected up to 4 MiB, an event up to 2, and
 joining the pieces takes it twice."""
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -50,7 +50,7 @@ OURS = b'data: {"model":"llama"}\n\n'
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A way to ask whoever serves a socket."""
+    """A way to send requests to the attacker."""
 
     dialect: Dialect
     candidate: Candidate
@@ -70,7 +70,7 @@ class Asking:
 
 @asynccontextmanager
 async def worker(serve: Serve, settings: RouterSettings = LIMITS) -> AsyncIterator[Asking]:
-    """Be a worker of this machine."""
+    """Run the attacker as a worker of this machine."""
     async with raw(serve) as url:
         ours = Links(
             identity=OWN,
@@ -85,7 +85,7 @@ async def worker(serve: Serve, settings: RouterSettings = LIMITS) -> AsyncIterat
 
 @asynccontextmanager
 async def another_node(serve: Serve, settings: RouterSettings = LIMITS) -> AsyncIterator[Asking]:
-    """Be a peer whose key and record are good, and nothing else."""
+    """Run the attacker as a peer whose key and record are valid."""
     context = server_context(THERE)
     trust(context, certificate_of(OWN))
     async with AsyncExitStack() as closing:
@@ -106,7 +106,7 @@ Attacker = Callable[..., AbstractAsyncContextManager[Asking]]
 
 
 def endless(begin: bytes, again: bytes, *, at_most: int = 1 << 40) -> Serve:
-    """Answer with a beginning, and with the same bytes over and over as long as they are taken."""
+    """Return a server that sends `begin`, and then `again` repeatedly as long as it is read."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -117,7 +117,9 @@ def endless(begin: bytes, again: bytes, *, at_most: int = 1 << 40) -> Serve:
                 writer.write(again)
                 left -= len(again)
                 await writer.drain()
-                await asyncio.sleep(0)  # drain alone never lets others run, nor hear of the end
+                await asyncio.sleep(
+                    0
+                )  # drain alone never lets other tasks run, nor notices the end
         writer.close()
 
     return serve
@@ -129,7 +131,7 @@ def chunk(data: bytes, extension: bytes = b"") -> bytes:
 
 @dataclass(slots=True)
 class Measured:
-    """What Python's allocator gave out at most while something was asked."""
+    """The peak memory of Python's allocator during a request."""
 
     peak: int = 0
 
@@ -170,7 +172,9 @@ NO_ANSWER = {
 
 @BOTH
 @pytest.mark.parametrize("kind", NO_ANSWER)
-async def test_what_is_no_answer_ends_within_bounds(attacker: Attacker, kind: str) -> None:
+async def test_bytes_that_are_no_answer_fail_within_bounded_memory(
+    attacker: Attacker, kind: str
+) -> None:
     async with measured() as seen, attacker(endless(*NO_ANSWER[kind])) as asking:
         with pytest.raises(WorkerFailed):
             await asking.ask(chat())
@@ -188,7 +192,7 @@ WITHOUT_END = {
 
 @BOTH
 @pytest.mark.parametrize("kind", WITHOUT_END)
-async def test_an_answer_without_end_is_broken_off(attacker: Attacker, kind: str) -> None:
+async def test_an_endless_answer_is_broken_off(attacker: Attacker, kind: str) -> None:
     small = LIMITS.model_copy(update={"max_answer_bytes": 5 * MIB, "total_timeout": 2})
     begin, again = WITHOUT_END[kind]
     async with measured() as seen, attacker(endless(begin, again), small) as asking:
@@ -207,7 +211,7 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("kind", STREAMS)
-async def test_a_workers_event_without_end_is_broken_off_or_handed_on(kind: str) -> None:
+async def test_an_endless_event_of_a_worker_is_broken_off_or_passed_through(kind: str) -> None:
     serve = endless(STREAM + STREAMS[kind], chunk(WIDE), at_most=30 * MIB)
     async with measured() as seen, worker(serve) as asking:
         passed: Counter[str] = Counter()
@@ -226,7 +230,7 @@ SILENT = {
 
 
 @pytest.mark.parametrize("kind", SILENT)
-async def test_a_stream_that_says_nothing_is_no_answer(kind: str) -> None:
+async def test_a_stream_without_events_is_no_answer(kind: str) -> None:
     async with measured() as seen, worker(endless(STREAM, SILENT[kind])) as asking:
         with pytest.raises(WorkerFailed, match="had no event"):
             await asking.ask(chat(stream=True))
@@ -236,16 +240,14 @@ async def test_a_stream_that_says_nothing_is_no_answer(kind: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("model", [RENAMED, OURS], ids=["renamed", "passed through"])
-async def test_who_does_not_read_holds_up_whoever_sends_ever_so_much(
-    attacker: Attacker, model: bytes
-) -> None:
+async def test_a_reader_that_stalls_slows_the_sender_down(attacker: Attacker, model: bytes) -> None:
     serve = endless(STREAM + chunk(model), chunk(b"data: xy\n\n") * 4_000)
     async with (
         measured() as seen,
         attacker(serve) as asking,
         asking.answer(chat(stream=True)) as answer,
     ):
-        await asyncio.sleep(0.3)  # nobody reads, and everything on the way is full
+        await asyncio.sleep(0.3)  # nothing is read, and every buffer on the way is full
         taken = 0
         async for piece in answer.rest:
             taken += len(piece)
@@ -255,7 +257,7 @@ async def test_who_does_not_read_holds_up_whoever_sends_ever_so_much(
     assert seen.peak < AT_MOST
 
 
-async def test_an_event_in_tiny_pieces_costs_no_more_than_it_is_long() -> None:
+async def test_an_event_in_tiny_pieces_costs_time_in_proportion_to_its_length() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await take(reader)
         writer.write(STREAM + chunk(RENAMED) + chunk(b'data: {"model":"another","x":"'))
@@ -281,7 +283,7 @@ EVIL = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\
 
 
 def saying(*steps: bytes, pause: float = 0.02) -> Serve:
-    """Answer the very first request with these bytes, a pause between them; every later one with `good`."""
+    """Return a server that answers the first request with `steps`, a pause between them, and later ones with `good`."""
     left = [*steps]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -313,7 +315,9 @@ def saying(*steps: bytes, pause: float = 0.02) -> Serve:
     ],
     ids=["two at once", "two", "garbage at once", "garbage", "in halves", "longer than it says", "a notice", "a blank line"],
 )  # fmt: skip
-async def test_what_comes_after_an_answer_is_nobodys(steps: tuple[bytes, ...]) -> None:
+async def test_bytes_after_an_answer_become_no_later_requests_answer(
+    steps: tuple[bytes, ...],
+) -> None:
     async with worker(saying(*steps)) as asking:
         said = [await asking.ask(chat())]
         await asyncio.sleep(0.1)
@@ -321,7 +325,7 @@ async def test_what_comes_after_an_answer_is_nobodys(steps: tuple[bytes, ...]) -
     assert said == [b"good"] * 4
 
 
-async def test_not_even_when_it_came_unread_while_the_loop_was_busy() -> None:
+async def test_bytes_that_arrive_unread_after_an_answer_become_no_later_requests_answer() -> None:
     poisoned = asyncio.Event()
     pushed = asyncio.Event()
 
@@ -331,7 +335,7 @@ async def test_not_even_when_it_came_unread_while_the_loop_was_busy() -> None:
             writer.write(GOOD)
             if not poisoned.is_set():
                 await poisoned.wait()
-                # Straight to the socket: our own loop reads nothing before the next request goes out.
+                # Straight to the socket: the event loop reads nothing before the next request goes out.
                 assert os.write(writer.get_extra_info("socket").fileno(), EVIL) == len(EVIL)
                 pushed.set()
             while True:
@@ -346,7 +350,9 @@ async def test_not_even_when_it_came_unread_while_the_loop_was_busy() -> None:
         assert await asking.ask(chat()) == b"good"
 
 
-async def test_a_worker_that_speaks_first_is_no_worker() -> None:
+async def test_a_worker_that_sends_before_a_request_gives_at_most_wrong_answers_of_its_own() -> (
+    None
+):
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(EVIL * 2)
         with suppress(ConnectionError):
@@ -370,7 +376,7 @@ async def test_trailers_change_nothing(trailer: bytes) -> None:
         assert await whole(answer) == b'{"model":"llama"}'
 
 
-async def test_half_an_answer_is_broken_and_its_connection_is_not_used_again() -> None:
+async def test_half_an_answer_is_broken_and_its_connection_is_not_reused() -> None:
     half = GOOD.replace(b"Length: 4", b"Length: 400000")
     quick = LIMITS.model_copy(update={"idle_timeout": 0.3, "first_byte_timeout": 0.3})
     async with worker(saying(half), quick) as asking:

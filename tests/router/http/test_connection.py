@@ -1,4 +1,4 @@
-"""Laws of one HTTP/1.1 exchange: however the bytes fall, whatever the other side does, within bounds."""
+"""Laws of one HTTP/1.1 exchange: independent of how bytes are split, and bounded whatever the server does."""
 
 import asyncio
 from contextlib import suppress
@@ -31,7 +31,7 @@ ANSWERS = (
 
 
 @given(answer=st.sampled_from(ANSWERS), cuts=st.lists(st.integers(0, 200), max_size=8))
-def test_an_answer_is_the_same_however_its_bytes_fall(
+def test_an_answer_is_the_same_however_its_bytes_are_split(
     answer: tuple[bytes, int, bytes], cuts: list[int]
 ) -> None:
     async def once() -> None:
@@ -78,7 +78,7 @@ def test_an_answer_like_those_before_is_read_as_on_a_new_connection(told, change
         try:
             status, body = await exchange.whole()
             reply = await exchange.asking
-            # Nobody reads these two: how long an answer is says `length`.
+            # These two headers are not read: the length of an answer is in `length`.
             unread = ("content-length", "x-request-id")
             headers = reply.length, {n: v for n, v in reply.headers.items() if n not in unread}
         except (HungUp, NotHttp) as error:
@@ -97,7 +97,7 @@ def test_an_answer_like_those_before_is_read_as_on_a_new_connection(told, change
     asyncio.run(once())
 
 
-async def test_what_a_node_tells_of_its_worker_is_that_of_each_answer() -> None:
+async def test_load_headers_are_those_of_each_answer() -> None:
     exchange = Exchange()
     told = [b"", TOLD % (1, 2), TOLD % (3, 4), b"", LOAD % 5, TOLD % (6, 7), b""]
     heard = []
@@ -136,7 +136,7 @@ async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
         CHUNKED + b"5\r\nhello\r\n",
     ],
 )
-async def test_half_an_answer_is_none(said: bytes) -> None:
+async def test_half_an_answer_is_broken(said: bytes) -> None:
     exchange = Exchange()
     await exchange.ask()
     exchange.say(said)
@@ -146,7 +146,7 @@ async def test_half_an_answer_is_none(said: bytes) -> None:
     assert not broken.value.untouched
 
 
-async def test_a_connection_serves_again_only_after_a_whole_answer_that_allows_it() -> None:
+async def test_a_connection_is_reused_only_after_a_whole_answer_that_allows_it() -> None:
     for said, status, _ in ANSWERS:
         exchange = Exchange()
         await exchange.ask()
@@ -155,7 +155,7 @@ async def test_a_connection_serves_again_only_after_a_whole_answer_that_allows_i
         assert exchange.pool.freed == (b"close" not in said), status
 
 
-async def test_a_connection_does_not_serve_again_after_a_failure_of_the_server() -> None:
+async def test_a_connection_is_not_reused_after_status_500() -> None:
     for status, again in ((500, False), (503, True), (404, True)):
         exchange = Exchange()
         await exchange.ask()
@@ -167,7 +167,9 @@ async def test_a_connection_does_not_serve_again_after_a_failure_of_the_server()
 @pytest.mark.parametrize(
     "more", [b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad", b"x", b"\x00" * 100]
 )
-async def test_what_nobody_asked_for_ends_the_connection_and_reaches_nobody(more: bytes) -> None:
+async def test_surplus_bytes_after_an_answer_end_the_connection_and_are_not_passed_on(
+    more: bytes,
+) -> None:
     exchange = Exchange()
     await exchange.ask()
     exchange.say(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood" + more)
@@ -192,7 +194,9 @@ async def test_bytes_on_an_idle_connection_end_it() -> None:
         (b"HTTP/1.1 ", b"2" * 1000),
     ],
 )
-async def test_what_never_comes_to_its_point_is_cut_off(begun: bytes, again: bytes) -> None:
+async def test_a_head_or_trailer_without_end_is_cut_off_at_the_limit(
+    begun: bytes, again: bytes
+) -> None:
     exchange = Exchange()
     await exchange.ask()
     exchange.say(begun)
@@ -205,14 +209,14 @@ async def test_what_never_comes_to_its_point_is_cut_off(begun: bytes, again: byt
         await exchange.whole()
 
 
-async def test_the_socket_is_left_unread_while_nobody_reads_the_answer() -> None:
+async def test_the_socket_is_not_read_while_the_answer_is_not_read() -> None:
     exchange = Exchange()
     await exchange.ask()
     exchange.say(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000\r\n\r\n", b"x" * FULL_BYTES)
     reply = await exchange.asking
     assert not exchange.wire.reading
     assert len(await reply.some()) == FULL_BYTES
-    # Whoever took it may be slow to pass it on.
+    # The reader may be slow to pass it on.
     assert not exchange.wire.reading
     more = asyncio.ensure_future(reply.some())
     await asyncio.sleep(0)
@@ -221,7 +225,7 @@ async def test_the_socket_is_left_unread_while_nobody_reads_the_answer() -> None
     assert await more == b"x"
 
 
-async def test_who_wants_much_is_read_for_until_it_is_there() -> None:
+async def test_the_socket_is_read_until_a_reader_has_the_size_it_wants() -> None:
     exchange = Exchange()
     await exchange.ask()
     exchange.say(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000\r\n\r\n")
@@ -236,7 +240,7 @@ async def test_who_wants_much_is_read_for_until_it_is_there() -> None:
     exchange.say(b"x" * (FULL_BYTES + 1))
     assert not exchange.wire.reading
     assert len(await many) == 10 * FULL_BYTES + 1
-    # The next reader is one who wants little.
+    # The next reader wants little.
     more = asyncio.ensure_future(reply.some())
     await asyncio.sleep(0)
     exchange.say(b"x" * FULL_BYTES)
@@ -252,7 +256,7 @@ async def test_an_answer_that_is_closed_early_cuts_the_connection() -> None:
     assert exchange.wire.closed
 
 
-async def test_who_gives_up_waiting_cuts_the_connection() -> None:
+async def test_cancelling_a_request_cuts_the_connection() -> None:
     exchange = Exchange()
     await exchange.ask()
     exchange.asking.cancel()
@@ -288,7 +292,7 @@ def answering(
     return serve
 
 
-async def test_no_more_connections_are_opened_than_may_be_and_all_get_their_turn() -> None:
+async def test_connections_stay_within_the_limit_and_every_request_gets_its_turn() -> None:
     opened: list[int] = []
     async with raw(answering(opened)) as url:
         place = place_at(url, connections=2)
@@ -318,7 +322,7 @@ async def test_a_request_is_sent_at_the_end_of_its_turn_unless_it_was_given_up(
         connection = place.idle()
         assert connection is not None
         reply = connection.begin(b"HEAD", b"BODY", place.batch)
-        # Nothing has left yet: a connection that is cut takes it along.
+        # Nothing is sent yet: cutting the connection discards the request.
         if given_up:
             reply.close()
         await until(lambda: bool(came))
@@ -338,7 +342,7 @@ async def test_a_connection_that_ended_is_gone_before_the_garbage_collector_come
             await until(lambda: not living(Connection))
 
 
-async def test_who_leaves_the_queue_for_a_connection_blocks_nobody() -> None:
+async def test_requests_cancelled_in_the_queue_for_a_connection_do_not_block_the_rest() -> None:
     opened: list[int] = []
     async with raw(answering(opened)) as url:
         place = place_at(url, connections=1)

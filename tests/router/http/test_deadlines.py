@@ -11,7 +11,7 @@ LONG = 8 * GRAIN
 
 
 class Clock(asyncio.SelectorEventLoop):
-    """A loop whose time stands still, and jumps to its next timer as soon as nothing else is to do."""
+    """An event loop whose time stands still, and jumps to the next timer when nothing else is ready."""
 
     now = 0.0
 
@@ -29,7 +29,7 @@ def run(work):
         return runner.run(work)
 
 
-def test_a_body_that_takes_longer_is_cancelled_and_that_is_a_timeout():
+def test_a_body_that_takes_longer_is_cancelled_with_a_timeout():
     async def slow():
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -54,7 +54,7 @@ def test_a_body_that_ends_in_time_is_left_alone():
     assert deadlines.timers._timer is None
 
 
-def test_a_caller_who_cancels_is_not_told_of_a_timeout():
+def test_cancelling_the_task_raises_no_timeout():
     async def cancelled():
         async def body():
             async with Deadlines().within(LONG):
@@ -69,7 +69,7 @@ def test_a_caller_who_cancels_is_not_told_of_a_timeout():
     run(cancelled())
 
 
-def test_what_the_body_raises_passes_through():
+def test_an_exception_of_the_body_passes_through():
     async def failing():
         with pytest.raises(KeyError):
             async with Deadlines().within(LONG):
@@ -91,7 +91,7 @@ def test_an_inner_deadline_does_not_end_the_outer_body():
     assert run(nested()) == 0
 
 
-def test_a_short_budget_is_kept_to_the_moment():
+def test_a_short_deadline_is_precise():
     async def short():
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -103,7 +103,7 @@ def test_a_short_budget_is_kept_to_the_moment():
     assert 0.05 <= run(short()) < 0.06 + GRAIN / 2
 
 
-def test_no_limit_is_no_limit():
+def test_an_infinite_deadline_never_expires():
     async def endless():
         async with Deadlines().within(float("inf")):
             await asyncio.sleep(100_000)
@@ -111,7 +111,7 @@ def test_no_limit_is_no_limit():
     run(endless())
 
 
-def test_giving_up_ends_every_wait_at_once_and_says_so():
+def test_giving_up_ends_every_wait_at_once_with_given_up():
     async def given_up():
         deadlines = Deadlines()
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Laws of putting a request to a worker; the budgets are held to in `dialects/test_openai_http.py`."""
+"""Laws of an exchange with a worker; the timeouts are tested in `dialects/test_openai_http.py`."""
 
 import asyncio
 from types import SimpleNamespace
@@ -29,16 +29,16 @@ from tests.workers.raw import raw, take
         ("Sat, 99 Nov 2026 12:00:30 GMT", None),
     ],
 )
-def test_how_long_to_wait_is_said_in_seconds_or_by_a_date(said: str, seconds: float | None) -> None:
+def test_retry_after_is_a_number_of_seconds_or_a_date(said: str, seconds: float | None) -> None:
     assert retry_after(said, 1795262400.0) == seconds
 
 
-async def test_the_rest_of_a_complete_answer_is_nothing_however_often_it_is_read() -> None:
+async def test_the_rest_of_a_complete_answer_is_empty_however_often_it_is_read() -> None:
     for _ in range(2):
         assert [chunk async for chunk in NOTHING] == []
 
 
-async def test_no_timer_is_left_of_an_answer_however_often_its_rest_is_asked_for() -> None:
+async def test_an_answer_leaves_no_timer_however_often_its_rest_is_requested() -> None:
     timers = Timers()
     source = SimpleNamespace(loop=timers.loop, prompt=False, abort=lambda: None)
     exchange = Exchange(Reply(source), QUICK, timers.loop.time() + 60, timers)

@@ -1,4 +1,4 @@
-"""Images are fetched from the public web only, where that is allowed, and only if they are images."""
+"""Fetching images: from the public web only, if that is allowed, and only if they are images."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ ALLOWED = QUICK.model_copy(update={"fetch_images": True})
 
 @dataclass
 class Server:
-    """A web server that hands out one body."""
+    """A web server that returns one body."""
 
     body: bytes = PNG
     status: int = 200
@@ -46,7 +46,7 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture
 def anywhere() -> Fetching:
-    """Fetch from this machine too."""
+    """A fetcher that may fetch from this machine too."""
     return Fetching(ALLOWED, lambda _, __: "")
 
 
@@ -58,7 +58,7 @@ async def refused(fetches: Fetching, address: str) -> str:
     return str(said["message"])
 
 
-async def test_an_image_is_fetched_and_nothing_of_the_request_goes_along(
+async def test_an_image_is_fetched_without_any_header_of_the_request(
     server: Server, anywhere: Fetching
 ) -> None:
     assert await anywhere.image(server.url, "image") == PNG
@@ -69,13 +69,13 @@ async def test_an_image_is_fetched_and_nothing_of_the_request_goes_along(
     }  # fmt: skip
 
 
-async def test_nothing_is_fetched_unless_that_is_allowed(server: Server) -> None:
+async def test_nothing_is_fetched_unless_fetching_is_allowed(server: Server) -> None:
     with pytest.raises(WorkerUnable) as unable:
         await Fetching(QUICK, lambda _, __: "").image(server.url, "image")
     assert (unable.value.param, server.seen) == ("image", [])
 
 
-async def test_this_machine_is_asked_for_nothing(server: Server) -> None:
+async def test_nothing_is_fetched_from_this_machine(server: Server) -> None:
     for host in ("127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0x7f.1", "0"):
         await refused(Fetching(ALLOWED), server.url.replace("127.0.0.1", host))
         await refused(Fetching(ALLOWED), f"http://{host}/a.png")
@@ -87,7 +87,7 @@ async def test_this_machine_is_asked_for_nothing(server: Server) -> None:
     [(b"<html>", 200), (b"", 200), (PNG, 404), (PNG, 302), (PNG, 500), (PNG + bytes(MAX_FETCHED_BYTES), 200)],
     ids=["html", "nothing", "404", "302", "500", "large"],
 )  # fmt: skip
-async def test_what_is_no_image_is_refused(
+async def test_an_answer_that_is_no_image_is_refused(
     server: Server, anywhere: Fetching, body: bytes, status: int
 ) -> None:
     server.body, server.status = body, status
@@ -100,11 +100,11 @@ async def test_what_is_no_image_is_refused(
     "address",
     ["ftp://example.org/a", "http://", "http://u:p@example.org/a", "http://h:99999/", "a.png", "http://[::"],
 )  # fmt: skip
-async def test_what_is_no_address_is_refused(anywhere: Fetching, address: str) -> None:
+async def test_an_invalid_address_is_refused(anywhere: Fetching, address: str) -> None:
     await refused(anywhere, address)
 
 
-async def test_an_image_that_takes_too_long_is_not_waited_for(
+async def test_fetching_an_image_times_out(
     server: Server, anywhere: Fetching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "FETCH_SECONDS", 0.0)
@@ -120,12 +120,12 @@ async def test_an_image_that_takes_too_long_is_not_waited_for(
         "example.org",
     ],
 )  # fmt: skip
-def test_what_is_not_public_is_found_out(address: str) -> None:
+def test_addresses_that_are_not_public_are_recognised(address: str) -> None:
     assert not is_public(address)
     assert objection(address, 443)
 
 
-def test_the_public_web_is_at_its_ports() -> None:
+def test_public_addresses_are_allowed_on_ports_80_and_443_only() -> None:
     for address in ("1.1.1.1", "2606:4700::1111", "::ffff:1.1.1.1"):
         assert is_public(address)
         assert objection(address, 80) == objection(address, 443) == ""

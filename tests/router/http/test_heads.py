@@ -1,4 +1,4 @@
-"""Heads of requests: which headers travel, and that none becomes two."""
+"""Heads of requests: which headers are passed on, and that no header is split into two."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from router.requests import Kind, PassedHeaders, Request
 from router.workers import Worker
 
 
-def test_only_headers_on_the_list_travel() -> None:
+def test_only_headers_on_the_allow_list_are_passed_on() -> None:
     passed = {
         "accept": "a/b",
         "traceparent": "00-1",
@@ -41,13 +41,13 @@ def test_only_headers_on_the_list_travel() -> None:
 
 
 @pytest.mark.parametrize("said", [{"id": "r-1\r\nx: y"}, {"content_type": "a/b\r\nx: y"}])
-def test_none_that_travels_becomes_two(said: dict[str, str]) -> None:
+def test_a_line_break_in_a_passed_on_value_is_refused(said: dict[str, str]) -> None:
     request = Request("r-1", Kind.CHAT, "m", b"", "application/json")
     with pytest.raises(ValueError, match="line break"):
         forwarded_head(replace(request, **said), b"", 0)
 
 
-def test_what_the_operator_said_of_a_worker_wins_over_what_its_caller_said() -> None:
+def test_the_operators_headers_of_a_worker_override_the_callers() -> None:
     passed = {"tracestate": "a=b", "authorization": "Bearer caller"}
     request = Request("r-1", Kind.CHAT, "m", b"", "application/json", passed=PassedHeaders(passed))
     worker = Worker(
@@ -63,6 +63,6 @@ def test_what_the_operator_said_of_a_worker_wins_over_what_its_caller_said() -> 
 
 
 @pytest.mark.parametrize("value", ["a\r\nEvil: 1", "a\nb", "a\rb", "a\0b"])
-def test_a_header_that_would_be_two_is_refused(value: str) -> None:
+def test_a_line_break_in_a_header_is_refused(value: str) -> None:
     with pytest.raises(ValueError, match="line break"):
         request_head(b"", {"X": value}, 0)

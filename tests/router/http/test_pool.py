@@ -1,4 +1,4 @@
-"""Laws of connections: kept while they serve, opened anew when they died idle, cut when a request is given up."""
+"""Laws of pooled connections: reused while alive, replaced when they died idle, cut when a request is cancelled."""
 
 import asyncio
 import socket
@@ -45,13 +45,13 @@ async def ask(dialect: Dialect, request: Request, candidate: Candidate) -> tuple
         return answer, await whole(answer)
 
 
-async def test_a_connection_is_used_again(worker: OpenAIWorker, dialect: Dialect) -> None:
+async def test_a_connection_is_reused(worker: OpenAIWorker, dialect: Dialect) -> None:
     for _ in range(5):
         await ask(dialect, chat(), own(worker.url))
     assert len(worker.connections) == 1
 
 
-async def test_a_connection_that_was_closed_before_a_request_is_written_is_not_used(
+async def test_a_connection_closed_before_a_request_is_written_is_not_used(
     dialect: Dialect,
 ) -> None:
     with closing_worker() as (url, closed):
@@ -69,10 +69,10 @@ STREAM = (
 )
 
 
-async def test_no_request_meets_a_worker_that_hangs_up_after_a_stream_unannounced(
+async def test_a_request_after_a_stream_avoids_the_connection_that_the_worker_may_close(
     dialect: Dialect,
 ) -> None:
-    """Do as cpp-httplib does, a little later than the next request comes."""
+    """Hang up as cpp-httplib does, a little later than the next request comes."""
     opened: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -89,7 +89,7 @@ async def test_no_request_meets_a_worker_that_hangs_up_after_a_stream_unannounce
 
 
 @pytest.mark.parametrize(("rest", "streamed"), [(60.0, 2), (0.0, 1)])
-async def test_a_connection_rests_after_a_stream_alone(
+async def test_a_connection_rests_only_after_a_stream(
     worker: OpenAIWorker, rest: float, streamed: int
 ) -> None:
     url = URL(worker.url) / "chat/completions"
@@ -108,7 +108,7 @@ async def test_a_connection_rests_after_a_stream_alone(
     place.close()
 
 
-async def test_a_resting_connection_makes_room_where_no_other_may_be_opened(
+async def test_a_resting_connection_is_replaced_when_the_limit_is_reached(
     worker: OpenAIWorker,
 ) -> None:
     url = URL(worker.url) / "chat/completions"
@@ -124,7 +124,7 @@ async def test_a_resting_connection_makes_room_where_no_other_may_be_opened(
 
 @contextmanager
 def closing_worker() -> Iterator[tuple[str, threading.Event]]:
-    """Run a worker, in a thread, that answers three requests, each on a connection that it closes then, and says so."""
+    """Run a worker in a thread: it answers three requests, closing each connection and setting the event after each."""
     closed = threading.Event()
 
     def serve(listener: socket.socket) -> None:
@@ -143,7 +143,7 @@ def closing_worker() -> Iterator[tuple[str, threading.Event]]:
 
 
 @pytest.mark.parametrize(("idle", "opened"), [(60.0, 1), (0.0, 3)])
-async def test_a_connection_is_kept_for_so_many_seconds(
+async def test_an_idle_connection_is_kept_for_the_configured_seconds(
     worker: OpenAIWorker, idle: float, opened: int
 ) -> None:
     url = URL(worker.url)
@@ -153,7 +153,7 @@ async def test_a_connection_is_kept_for_so_many_seconds(
         await reply.at_most(1_000_000)
     place.close()
     assert len(worker.connections) == opened
-    # So long most servers of models keep theirs.
+    # Most model servers keep their connections that long.
     assert WORKERS_IDLE_SECONDS < 5
 
 
@@ -173,7 +173,7 @@ async def test_a_fresh_connection_that_dies_is_a_failure_and_nothing_is_sent_twi
     assert taken == [1]
 
 
-async def test_a_worker_that_reads_nothing_does_not_keep_its_connection_once_given_up() -> None:
+async def test_a_connection_to_a_worker_that_reads_nothing_is_cut_at_the_timeout() -> None:
     sizes: list[int] = []
     given_up = asyncio.Event()
 
@@ -195,7 +195,7 @@ async def test_a_worker_that_reads_nothing_does_not_keep_its_connection_once_giv
             await ask(create(ours), chat(body=body), own(url))
         given_up.set()
         await until(lambda: len(sizes) == 1)
-    # What was not yet sent is dropped, not waited for.
+    # Unsent bytes are dropped, not waited for.
     assert sizes[0] < len(body)
 
 
@@ -214,7 +214,7 @@ async def test_a_worker_that_reads_nothing_does_not_keep_its_connection_once_giv
         b"",
     ],
 )
-async def test_what_is_no_answer_is_a_failed_worker(dialect: Dialect, said: bytes) -> None:
+async def test_an_invalid_answer_is_a_failure_of_the_worker(dialect: Dialect, said: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await take(reader)
         writer.write(said)
@@ -244,7 +244,7 @@ def counting(opened: list[int]) -> Serve:
     ],
     ids=["the name leads elsewhere by now", "the node listens there by now"],
 )
-async def test_the_very_address_is_looked_at_when_it_is_connected_to(
+async def test_the_resolved_address_is_checked_at_each_connection(
     premises: Premises, why: str
 ) -> None:
     opened: list[int] = []
@@ -257,7 +257,7 @@ async def test_the_very_address_is_looked_at_when_it_is_connected_to(
     assert opened == []
 
 
-async def test_a_name_of_this_machine_is_connected_to_by_an_address_that_is_allowed() -> None:
+async def test_a_host_name_is_connected_to_by_an_allowed_address() -> None:
     opened: list[int] = []
     async with raw(counting(opened)) as url, links() as ours:
         await ask(create(ours), chat(), own(url.replace("127.0.0.1", "localhost")))
@@ -283,7 +283,7 @@ async def test_no_redirect_is_followed(dialect: Dialect, status: bytes) -> None:
     assert opened == []
 
 
-async def test_why_nobody_can_be_reached_is_said_in_words_that_name_no_address(
+async def test_the_reason_why_a_worker_is_unreachable_names_no_address(
     dialect: Dialect,
 ) -> None:
     with pytest.raises(WorkerUnreachable) as failed:

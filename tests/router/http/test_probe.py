@@ -1,4 +1,4 @@
-"""Laws of asking a worker something small: what comes is said in a few words, and so is silence."""
+"""Laws of probing a worker: the answer, or its absence, is summed up in a few words."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ WORKER = Worker(Service("p", "m"), "http://w")
         (b"", "it is not an HTTP server"),
     ],
 )
-async def test_what_comes_is_said_in_a_few_words(said: bytes, came: str) -> None:
+async def test_an_answer_is_summed_up_in_a_few_words(said: bytes, came: str) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await take(reader)
         writer.write(said)
@@ -35,7 +35,7 @@ async def test_what_comes_is_said_in_a_few_words(said: bytes, came: str) -> None
         assert (await glance(ours.workers, WORKER, URL(url))).came == came
 
 
-async def test_an_answer_without_end_is_cut() -> None:
+async def test_an_endless_answer_is_cut_off() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await take(reader)
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -49,6 +49,6 @@ async def test_an_answer_without_end_is_cut() -> None:
         assert heard.json is None
 
 
-def test_who_wants_a_key_is_told_how_to_give_it() -> None:
+def test_a_refusal_for_lack_of_a_key_explains_how_to_give_one() -> None:
     for status in (401, 403):
         assert "--header" in Heard(status).came

@@ -1,4 +1,4 @@
-"""A head that came before is known again, and only that one."""
+"""A head that was seen before is recognised, and no other head is."""
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,7 @@ def seen():
 
 
 @given(st.integers(0, 9_999_999), st.binary(max_size=20))
-def test_it_is_found_with_every_length(length: int, body: bytes) -> None:
+def test_a_seen_head_is_recognised_with_any_content_length(length: int, body: bytes) -> None:
     again = HEAD % b"%d" % length
     assert seen().found_in(again + body) == (len(again), length, b"")
 
@@ -25,12 +25,12 @@ def test_it_is_found_with_every_length(length: int, body: bytes) -> None:
     "said",
     [b"", b"-1", b"+1", b"012", b"00", b"1 ", b" 1", b"1_0", b"0x1", b"12345678", b"\xb2", b"1\r"],
 )
-def test_what_is_no_plain_length_is_another_head(said: bytes) -> None:
+def test_a_head_with_an_odd_content_length_is_another_head(said: bytes) -> None:
     assert seen().found_in(HEAD % said) is None
 
 
 @given(st.integers(0, len(HEAD) + 8), st.integers(0, 3), st.binary(max_size=3))
-def test_one_that_differs_anywhere_else_is_another(at: int, length: int, put: bytes) -> None:
+def test_a_head_that_differs_elsewhere_is_another_head(at: int, length: int, put: bytes) -> None:
     head = HEAD % b"12"
     changed = head[:at] + put + head[at + length :]
     found = seen().found_in(changed)
@@ -38,12 +38,12 @@ def test_one_that_differs_anywhere_else_is_another(at: int, length: int, put: by
         assert changed[: found[0]] == HEAD % b"%d" % found[1]
 
 
-def test_half_of_it_is_none() -> None:
+def test_an_incomplete_head_is_not_recognised() -> None:
     head = HEAD % b"12"
     assert all(seen().found_in(head[:size]) is None for size in range(len(head)))
 
 
-def test_one_without_a_length_or_a_long_one_is_not_remembered() -> None:
+def test_a_head_without_a_length_or_a_long_head_is_not_remembered() -> None:
     assert remembered(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n") is None
     assert remembered(b"HTTP/1.1 200 OK\r\nContent-Length:1\r\n\r\n") is None
     long = b"X: " + b"x" * MOST_BYTES
@@ -61,7 +61,7 @@ def named():
 
 
 @given(st.binary(min_size=16, max_size=16), st.integers(0, 9_999_999))
-def test_it_is_found_with_every_id(id_: bytes, length: int) -> None:
+def test_a_seen_head_is_recognised_with_any_request_id(id_: bytes, length: int) -> None:
     said = id_.hex().encode()
     again = WITH_ID % (said, length)
     assert named().found_in(again + b"x") == (len(again), length, said)
@@ -70,14 +70,14 @@ def test_it_is_found_with_every_id(id_: bytes, length: int) -> None:
 @pytest.mark.parametrize(
     "said", [b"", ID[:-1], ID + b"0", ID.upper(), b" " + ID[1:], ID[1:] + b" ", ID[:-1] + b"\r", b"0" * 30 + b"\r\n"]
 )  # fmt: skip
-def test_what_is_no_such_id_is_another_head(said: bytes) -> None:
+def test_a_head_with_an_odd_request_id_is_another_head(said: bytes) -> None:
     assert named().found_in(WITH_ID % (said, 1)) is None
 
 
 @pytest.mark.parametrize(
     "said", [b"mine", ID.upper(), ID + b"\r\nx-request-ID: " + ID, ID + b"\r\nX-REQUEST-ID:b"]
 )
-def test_another_id_or_two_are_compared_like_all_else(said: bytes) -> None:
+def test_a_request_id_of_another_form_is_compared_like_other_bytes(said: bytes) -> None:
     head = WITH_ID % (said, 1)
     found = remembered(head)
     assert found is not None
@@ -86,7 +86,7 @@ def test_another_id_or_two_are_compared_like_all_else(said: bytes) -> None:
 
 
 @given(st.integers(0, len(WITH_ID) + 40), st.integers(0, 3), st.binary(max_size=3))
-def test_one_with_an_id_that_differs_anywhere_else_is_another(
+def test_a_head_with_an_id_that_differs_elsewhere_is_another_head(
     at: int, length: int, put: bytes
 ) -> None:
     head = WITH_ID % (ID, 12)
@@ -100,7 +100,7 @@ TOLD = b"\r\nx-modelvine-load: a=1"
 TIMED = TOLD + b"\r\nx-modelvine-service-time: b=2"
 
 
-def test_what_a_node_tells_of_its_worker_is_cut_out() -> None:
+def test_load_headers_are_cut_out_of_a_head() -> None:
     head = HEAD % b"12"
     at = head.index(b"\r\ncontent")
     load, service_time = ("x-modelvine-load", "a=1"), ("x-modelvine-service-time", "b=2")
@@ -115,7 +115,7 @@ def test_what_a_node_tells_of_its_worker_is_cut_out() -> None:
 @pytest.mark.parametrize(
     "lines", [TOLD + b" b", TOLD + b"\r\n b", TOLD + b" ", b"x" + TOLD[2:], TOLD + b"\x80", TOLD + b"1" * 100]
 )  # fmt: skip
-def test_what_a_node_would_not_write_is_left_where_it_is(lines: bytes) -> None:
+def test_load_headers_that_no_node_would_write_are_left_in_place(lines: bytes) -> None:
     head = HEAD % b"12"
     at = head.index(b"\r\ncontent")
     assert without_told(head[:at] + lines + head[at:]) is None

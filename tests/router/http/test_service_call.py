@@ -1,4 +1,4 @@
-"""Where the paths of a service are, and which statuses are its own answers."""
+"""URLs of a service's paths, and the statuses that count as its answers."""
 
 import pytest
 
@@ -19,10 +19,10 @@ from router.http.service_call import is_answer, url_of
         ("http://h:1/v1?k=1", "/v1/files?l=2", "http://h:1/v1/files?l=2&k=1"),
     ],
 )
-def test_a_path_stands_where_the_address_says(api, path, url):
+def test_the_url_of_a_path_is_derived_from_the_registered_address(api, path, url):
     assert str(url_of(api, path)) == url
 
 
-def test_what_a_service_says_of_a_request_is_its_answer():
+def test_statuses_about_the_request_are_answers_and_those_about_the_service_are_not():
     assert all(map(is_answer, (200, 202, 204, 400, 404, 409, 410, 413, 422)))
     assert not any(map(is_answer, (301, 401, 403, 405, 408, 425, 429, 500, 501, 503)))

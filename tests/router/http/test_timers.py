@@ -1,4 +1,4 @@
-"""Laws of timers that share one of the event loop's."""
+"""Laws of timers that share one timer of the event loop."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from tests.router.http.test_deadlines import run
 
 
 class Wait:
-    """Notes when its time was over, and does something more then."""
+    """A wait that records when it fired, and then calls `then`."""
 
     def __init__(self, then=lambda: None) -> None:
         self.fired: list[float] = []
@@ -18,7 +18,7 @@ class Wait:
         self._then()
 
 
-def test_a_long_wait_fires_once_and_soon_and_a_short_one_to_the_moment():
+def test_a_long_wait_fires_once_within_two_grains_and_a_short_one_precisely():
     async def wait():
         timers, long, short = Timers(), Wait(), Wait()
         timers.start(long, SHORT)
@@ -33,7 +33,7 @@ def test_a_long_wait_fires_once_and_soon_and_a_short_one_to_the_moment():
     assert timers._timer is None
 
 
-def test_what_was_stopped_does_not_fire_also_when_one_of_the_same_time_stops_it():
+def test_a_stopped_wait_does_not_fire_even_if_one_due_at_the_same_time_stops_it():
     async def wait():
         timers = Timers()
         last, early, short = Wait(), Wait(), Wait()
@@ -51,7 +51,7 @@ def test_what_was_stopped_does_not_fire_also_when_one_of_the_same_time_stops_it(
     assert not timers.waiting()
 
 
-def test_what_waits_again_when_it_fires_fires_again():
+def test_a_wait_that_restarts_when_it_fires_fires_again():
     async def wait():
         timers = Timers()
         again = Wait(lambda: timers.start(again, SHORT))
@@ -62,7 +62,7 @@ def test_what_waits_again_when_it_fires_fires_again():
     assert len(run(wait())) == 3
 
 
-def test_one_that_fails_harms_no_other():
+def test_a_wait_that_raises_does_not_affect_others():
     def fail():
         raise KeyError
 

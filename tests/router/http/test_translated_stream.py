@@ -1,4 +1,4 @@
-"""A worker's event stream, told as it comes: a real exchange over loopback, and a text that ends with a full stop."""
+"""Translation of a worker's event stream as it comes: a real exchange over loopback, with a text that ends at "."."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ FORM = TextForm("x", 1, "m", Kind.CHAT)
 
 
 class Words:
-    """Says each event as a text, `call` as a call of a tool; `!` is a failure."""
+    """Translator that reads each event as a text, `call` as a tool call, and `!` as a failure."""
 
     ended = False
 
@@ -45,7 +45,7 @@ class Words:
 
 
 async def tell(*said: bytes, status: bytes = b"200 OK", more: bytes = b"") -> tuple[Answer, bytes]:
-    """Have a worker say something and hang up, and return what its caller hears."""
+    """Have a worker send `said` and hang up; return the answer and the bytes that the caller gets."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await take(reader)
@@ -66,7 +66,7 @@ async def tell(*said: bytes, status: bytes = b"200 OK", more: bytes = b"") -> tu
             return answer, await whole(answer)
 
 
-async def test_what_it_says_is_told_until_its_text_ends() -> None:
+async def test_events_are_translated_until_the_text_ends() -> None:
     _, body = await tell(b": silence\n\ndata: a\n\ndata: b\n\nda", b"ta: .\n\ndata: more\n\n")
     *events, done, _ = body.split(b"\n\n")
     [role, a, b, end] = [orjson.loads(event[6:])["choices"][0] for event in events]
@@ -109,7 +109,7 @@ async def test_a_stream_that_fails_later_is_broken(last: bytes) -> None:
         (b"503 No", b"loading the model", WorkerLoading),
     ],
 )
-async def test_a_status_says_what_becomes_of_the_attempt(
+async def test_the_status_decides_the_outcome_of_the_attempt(
     status: bytes, body: bytes, error: type[WorkerError]
 ) -> None:
     with pytest.raises(error) as failed:
@@ -119,7 +119,7 @@ async def test_a_status_says_what_becomes_of_the_attempt(
             assert (seen, words) == (400, body)
 
 
-async def test_who_says_when_to_come_back_is_busy() -> None:
+async def test_a_503_with_retry_after_means_busy() -> None:
     with pytest.raises(WorkerBusy) as busy:
         await tell(status=b"503 No", more=b"retry-after: 7\r\n")
     assert busy.value.retry_after == 7

@@ -1,4 +1,4 @@
-"""The way to a worker of another protocol and back, shown with one that says its events in capitals."""
+"""Translation to a worker of another protocol and back, with a worker that answers in capitals."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -38,7 +38,7 @@ WORDS = Words(
 
 
 class Capitals:
-    """The worker; `streams` is the status with which it takes the wish for a stream."""
+    """The worker; `streams` is its status for requests for a stream, `whole` for all others."""
 
     def __init__(self) -> None:
         self.streams = 200
@@ -79,7 +79,7 @@ def text_of(body: bytes) -> str:
     return "".join(c["delta"].get("content", "") for part in parts for c in part["choices"])
 
 
-async def test_it_is_asked_for_what_it_shall_give() -> None:
+async def test_a_stream_is_requested_for_a_stream_and_a_whole_answer_otherwise() -> None:
     async with capitals() as (worker, url), links() as ours:
         dialect = Translating(ours, WORDS)
         _, body = await ask(dialect, url, stream=False)
@@ -93,7 +93,9 @@ async def test_it_is_asked_for_what_it_shall_give() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 406, 422])
-async def test_who_refuses_to_stream_is_asked_once_more_and_then_not_again(status: int) -> None:
+async def test_a_worker_that_refuses_to_stream_is_retried_without_and_then_never_asked_to(
+    status: int,
+) -> None:
     async with capitals() as (worker, url), links() as ours:
         worker.streams = status
         dialect = Translating(ours, WORDS)
@@ -103,18 +105,18 @@ async def test_who_refuses_to_stream_is_asked_once_more_and_then_not_again(statu
         assert [streamed for streamed, _ in worker.asked] == [True, False, False]
 
 
-async def test_a_refusal_of_the_request_itself_is_one_however_it_is_asked() -> None:
+async def test_a_refusal_by_a_worker_that_has_streamed_is_not_retried() -> None:
     async with capitals() as (worker, url), links() as ours:
         dialect = Translating(ours, WORDS)
         await ask(dialect, url, stream=True)
         worker.streams = worker.whole = 422
         with pytest.raises(WorkerRejected):
             await ask(dialect, url, stream=True)
-        # It has streamed before, and its refusal does not speak of it.
+        # The worker has streamed before, and its refusal does not mention streams.
         assert [streamed for streamed, _ in worker.asked] == [True, True]
 
 
-async def test_whoever_answers_anything_lives() -> None:
+async def test_a_worker_that_answers_a_probe_at_all_is_alive() -> None:
     async with capitals() as (_, url), links() as ours:
         dialect = Translating(ours, WORDS)
         worker, nobody = own(url).worker, own("http://127.0.0.1:1").worker

@@ -1,4 +1,4 @@
-"""A worker's answer in its caller's own words: real exchanges over loopback, in a protocol whose texts end with a full stop."""
+"""A worker's answer passed on verbatim: real exchanges over loopback, in a protocol whose texts end at "."."""
 
 import asyncio
 import re
@@ -41,7 +41,7 @@ PASSING = Passing(
 
 
 async def tell(*said: bytes, status: str = "200 OK", more: str = "", streams: bool = True):
-    """Have a worker say something and hang up, and return its answer and what its caller hears."""
+    """Have a worker send `said` and hang up; return the answer and the bytes that the caller gets."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await take(reader)
@@ -73,20 +73,20 @@ JSON = "content-type: application/json\r\n"
         (b"data: a\n", b"\ndata: .", b"\n", b"\n"),
     ],
 )
-async def test_a_stream_is_handed_on_as_it_came(chunks):
+async def test_a_stream_is_passed_on_unchanged(chunks):
     answer, heard = await tell(*chunks, more=EVENTS)
     assert heard == b"".join(chunks)
     assert (answer.verbatim, answer.streamed, answer.tells) == (TGI, True, TELLS)
 
 
-async def test_an_answer_in_one_piece_is_handed_on_with_the_headers_that_belong_to_it():
+async def test_a_whole_answer_is_passed_on_with_the_headers_of_its_protocol_only():
     more = f"{JSON}x-prompt-tokens: 5\r\nx-secret: 1\r\ncontent-length: 3\r\n"
     answer, heard = await tell(b"abc", more=more, streams=False)
     assert (heard, answer.length, answer.usage) == (b"abc", 3, Usage(5, 3))
     assert (answer.verbatim, answer.headers) == (TGI, {"x-prompt-tokens": "5"})
 
 
-async def test_a_stream_that_ends_before_its_text_broke_off():
+async def test_a_stream_that_ends_before_its_text_is_broken():
     with pytest.raises(AnswerBroken):
         await tell(b"data: a\n\n", b"data: b\n\n", more=EVENTS)
 
@@ -105,12 +105,12 @@ async def test_a_stream_that_ends_before_its_text_broke_off():
     ],
     ids=["failure", "empty", "silent", "too long", "streamed", "whole", "failed", "nothing"],
 )
-async def test_what_is_no_answer_is_a_failed_attempt(said, more, streams):
+async def test_bytes_that_are_no_answer_are_a_failed_attempt(said, more, streams):
     with pytest.raises(WorkerFailed):
         await tell(said, more=more, streams=streams)
 
 
-async def test_a_status_means_what_it_means_elsewhere():
+async def test_a_status_has_its_usual_meaning():
     with pytest.raises(WorkerRejected):
         await tell(b"no", status="422 No", more=JSON)
     with pytest.raises(WorkerError):

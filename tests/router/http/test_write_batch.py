@@ -1,4 +1,4 @@
-"""Writes of one turn of the event loop."""
+"""Laws of writes that are batched per turn of the event loop."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from router.http.write_batch import WriteBatch
 
 
 class Said:
-    """Something to send, which may fail."""
+    """A pending write, which may fail."""
 
     def __init__(self, name: str, said: list[str], *, fails: bool = False) -> None:
         self.name, self.said, self.fails = name, said, fails
@@ -17,7 +17,7 @@ class Said:
         self.said.append(self.name)
 
 
-async def test_all_is_sent_at_the_end_in_the_order_in_which_it_came() -> None:
+async def test_all_writes_are_sent_in_order_at_the_end_of_the_turn() -> None:
     batch, said = WriteBatch(), []
     for name in "abc":
         batch.add(Said(name, said))
@@ -29,7 +29,7 @@ async def test_all_is_sent_at_the_end_in_the_order_in_which_it_came() -> None:
     assert said[-1] == "d"
 
 
-async def test_what_fails_keeps_back_no_other() -> None:
+async def test_a_failing_write_does_not_hold_back_others() -> None:
     batch, said, failed = WriteBatch(), [], []
     asyncio.get_running_loop().set_exception_handler(
         lambda _, context: failed.append(str(context["exception"]))
@@ -41,7 +41,7 @@ async def test_what_fails_keeps_back_no_other() -> None:
     assert (said, failed) == (["a", "d"], ["b", "c"])
 
 
-async def test_what_is_added_while_others_are_sent_waits_for_the_next_end() -> None:
+async def test_a_write_added_during_the_flush_waits_for_the_next_turn() -> None:
     batch, said = WriteBatch(), []
 
     class Adds(Said):

@@ -1,4 +1,4 @@
-"""Laws of reading bodies: nothing hostile gets further than `BadRequest`, and a splice changes one name only."""
+"""Laws of reading bodies: hostile bytes end in `BadRequest`, and a splice changes only the model name."""
 
 import json
 import time
@@ -118,13 +118,13 @@ def test_leaving_out_fields_equals_deleting_them(
         (b'{"a":{"project":1},"b":["project"],"c":"\\"project\\":1"}', None),
     ],
 )
-def test_what_only_nodes_understand_is_left_out_and_every_other_byte_stays(
+def test_fields_for_nodes_are_left_out_and_every_other_byte_stays(
     body: bytes, left: bytes | None
 ) -> None:
     assert bodies.for_worker(body, JSON) == (body if left is None else left)
 
 
-def test_a_body_of_a_million_members_is_read_in_steps_and_no_byte_is_changed() -> None:
+def test_a_field_for_nodes_is_cut_quickly_from_a_body_of_half_a_million_values() -> None:
     body = b'{"a":[%b],"project":"p","b":1.50}' % b",".join([b'""'] * 500_000)
     before = time.process_time()
     left = bodies.for_worker(body, JSON)
@@ -138,7 +138,7 @@ def test_a_body_of_a_million_members_is_read_in_steps_and_no_byte_is_changed() -
     st.sampled_from([None, 0, 2]),
     st.booleans(),
 )
-def test_a_plain_body_is_one_that_workers_get_as_it_came(fields, ours, indent, escapes) -> None:
+def test_a_body_is_plain_if_workers_get_it_unchanged(fields, ours, indent, escapes) -> None:
     named = {**fields, "model": "m", "stream": False, **({ours: None} if ours else {})}
     try:
         body = json.dumps(named, ensure_ascii=False, indent=indent).encode()
@@ -155,21 +155,21 @@ def test_a_plain_body_is_one_that_workers_get_as_it_came(fields, ours, indent, e
     assert asked.plain == (bodies.for_worker(body, JSON) == body)
 
 
-def test_a_form_goes_without_what_only_nodes_understand() -> None:
+def test_a_form_is_sent_without_fields_for_nodes() -> None:
     part = b'--XX\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
     kept = [part % pair for pair in ((b"model", b"m"), (b"prompt", b"my project"))]
     body = b"".join([kept[0], part % (b"project", b"p"), kept[1], b"--XX--\r\n"])
     assert bodies.for_worker(body, FORM) == b"".join([*kept, b"--XX--\r\n"])
 
 
-def test_a_json_body_says_its_model_whether_to_stream_and_its_other_fields() -> None:
+def test_a_json_body_gives_model_stream_and_other_fields() -> None:
     asked = bodies.read(
         b'{"model":"P/m","stream":true,"project":"P"}', "Application/JSON; charset=utf-8"
     )
     assert (asked.model, asked.stream, asked.fields["project"]) == ("P/m", True, "P")
 
 
-def test_a_stream_that_is_null_or_missing_is_no_stream() -> None:
+def test_stream_null_or_missing_means_no_stream() -> None:
     assert not bodies.read(b'{"model":"m","stream":null}', JSON).stream
     assert not bodies.read(b'{"model":"m"}', JSON).stream
 
@@ -249,7 +249,7 @@ def test_the_spliced_name_is_written_as_json() -> None:
         max_size=5,
     )
 )
-def test_whatever_reader_a_worker_has_it_finds_the_model_that_we_found(
+def test_every_json_parser_of_a_worker_finds_the_model_that_the_router_found(
     rows: list[tuple[str, str]],
 ) -> None:
     body = ("{" + ",".join(f'"{key}":{value}' for key, value in rows) + "}").encode()
@@ -259,11 +259,11 @@ def test_whatever_reader_a_worker_has_it_finds_the_model_that_we_found(
         return
     pairs: list[tuple[str, object]] = []
     json.loads(body, object_pairs_hook=lambda found: pairs.__setitem__(slice(None), found))
-    # The first, the last, or whatever sounds alike: there is one.
+    # Whether a parser takes the first, the last or a name that differs in case: there is only one.
     assert [value for key, value in pairs if key.lower() == "model"] == [asked.model]
 
 
-def test_nesting_is_read_as_deep_as_can_be_written_again() -> None:
+def test_nesting_is_accepted_as_deep_as_it_can_be_serialized() -> None:
     def nested(levels: int) -> bytes:
         return b'{"model":"m","x":' + b"[" * (levels - 1) + b"]" * (levels - 1) + b"}"
 
@@ -282,7 +282,7 @@ def test_nesting_is_read_as_deep_as_can_be_written_again() -> None:
         ('"model":null,"models":["a","b"]', ("a", "b")),
     ],
 )
-def test_a_body_may_list_models_and_is_written_anew_with_the_first(
+def test_a_body_may_list_models_and_is_rewritten_with_the_first(
     said: str, names: tuple[str, ...]
 ) -> None:
     body = b'{"x":[1.5,{"models":["not","these"]}],%b,"stream":true}' % said.encode()
@@ -300,17 +300,17 @@ def test_a_body_may_list_models_and_is_written_anew_with_the_first(
 @pytest.mark.parametrize(
     "said", ["[]", '"a"', "{}", "[1]", '[""]', '["a",null]', json.dumps([*"abcdefghi"])]
 )
-def test_a_list_of_models_is_short_and_of_names(said: str) -> None:
+def test_a_list_of_models_that_is_long_or_has_other_than_names_is_refused(said: str) -> None:
     with pytest.raises(BadRequest) as bad:
         bodies.read(b'{"model":"m","models":%b}' % said.encode(), JSON)
     assert bad.value.param in ("model", "models")
 
 
-def test_a_body_whose_list_of_models_is_null_lists_none() -> None:
+def test_a_null_list_of_models_lists_none() -> None:
     assert bodies.read(b'{"model":"m","models":null}', JSON).names == ()
 
 
-def test_a_model_may_be_named_by_another_field_where_its_own_is_missing() -> None:
+def test_another_field_may_name_the_model_where_model_is_missing() -> None:
     asked = bodies.read(b'{"store":"a","keys":[]}', JSON, named_by="store")
     assert (asked.model, asked.names) == ("a", ("a",))
     written = bodies.with_one_model(b'{"store":"a","keys":[]}', asked)

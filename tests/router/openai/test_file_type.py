@@ -1,4 +1,4 @@
-"""Of which type a file is, by how it begins."""
+"""The type of a file, by its first bytes."""
 
 import pytest
 
@@ -21,13 +21,13 @@ from router.openai.media_type import UNKNOWN, type_of
         (b"\x1aE\xdf\xa3", "audio/webm", ".webm"),
     ],
 )
-def test_a_file_is_what_it_begins_as(content: bytes, media: str, ending: str) -> None:
+def test_the_first_bytes_of_a_file_give_its_type(content: bytes, media: str, ending: str) -> None:
     found = type_of(content)
     assert (found.media, found.ending) == (media, ending)
     assert found.is_image == media.startswith("image/")
 
 
 @pytest.mark.parametrize("content", [b"", b"RIFF", b"RIFF....AVI ", b"<svg>", b"#!/bin/sh"])
-def test_a_file_that_begins_otherwise_is_of_no_known_type(content: bytes) -> None:
+def test_a_file_with_other_first_bytes_has_an_unknown_type(content: bytes) -> None:
     assert type_of(content) is UNKNOWN
     assert not type_of(content).is_image

@@ -1,11 +1,11 @@
-"""How a model's inner state looks."""
+"""The written form of a model's inner state."""
 
 import orjson
 
 from router.openai.result_writer import Next, TokenGuts, write_guts
 
 
-def test_each_token_has_its_vectors_and_each_that_may_come_its_chance() -> None:
+def test_each_token_has_its_vectors_and_each_next_token_its_logit() -> None:
     said = orjson.loads(
         write_guts([TokenGuts("'a'", 7, (1.0,), (2.0,), (3.0,))], [Next("'b'", 8, 0.5)])
     )

@@ -1,4 +1,4 @@
-"""Laws of reading large JSON in steps: it is read as orjson reads it, and what is none is refused."""
+"""Laws of reading large JSON in steps: the value equals orjson's, and anything that is not JSON is refused."""
 
 import orjson
 import pytest
@@ -31,13 +31,13 @@ documents = st.lists(values) | st.dictionaries(st.text(), values)
 
 
 @given(documents, st.sampled_from([None, 2]))
-def test_what_is_json_is_read_as_orjson_reads_it(document, indent):
+def test_json_is_read_as_orjson_reads_it(document, indent):
     body = orjson.dumps(document, option=orjson.OPT_INDENT_2 if indent else 0)
     assert parse(body).value == orjson.loads(body)
 
 
 @given(documents, st.data())
-def test_what_orjson_refuses_is_refused(document, data):
+def test_bytes_that_orjson_refuses_are_refused(document, data):
     whole = orjson.dumps(document)
     at = data.draw(st.integers(0, len(whole)))
     other = data.draw(st.binary(max_size=2))
@@ -55,7 +55,7 @@ def test_what_orjson_refuses_is_refused(document, data):
 @pytest.mark.parametrize(
     "text", ["x" * 5_000_000, "é😀\n" * 300_000, '"' * 100_000, "\\" * 100_000, "\u2028é" * 70_000]
 )
-def test_long_texts_are_read_whole(text):
+def test_long_texts_are_read_completely(text):
     for body in (orjson.dumps({"a": text, text[:9000]: 1}), orjson.dumps([text])):
         assert parse(body).value == orjson.loads(body)
     escaped = b'{"a":"' + b"\\ud83d\\ude00\\u00e9" * 20_000 + b'"}'
@@ -77,18 +77,18 @@ def test_long_texts_are_read_whole(text):
         b'{"a":[}]',
     ],
 )
-def test_what_readers_could_take_for_something_is_refused(body):
+def test_almost_valid_json_is_refused(body):
     with pytest.raises(NotJson):
         parse(body)
 
 
-def test_depth_has_a_bound():
+def test_the_depth_of_nesting_is_bounded():
     assert parse(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH)
     with pytest.raises(NotJson, match="too deep"):
         parse(b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1))
 
 
-def test_fields_that_are_asked_for_are_found_at_the_top_alone_and_all_of_them():
+def test_every_span_of_a_requested_top_level_field_is_found():
     body = b'{"b":1, "model" : "x" ,"a":{"model":2},"model":[3],"c":4}'
     found = parse(body, frozenset({"model"})).spans
     assert [body[span.value : span.end] for span in found] == [b'"x"', b"[3]"]
@@ -96,11 +96,11 @@ def test_fields_that_are_asked_for_are_found_at_the_top_alone_and_all_of_them():
 
 
 @pytest.mark.parametrize("times", [0, 1, RARE - 1, RARE, RARE + 1, 3 * RARE])
-def test_a_byte_is_counted_wherever_it_stands(times):
+def test_a_byte_is_counted_exactly_whether_rare_or_frequent(times):
     assert count_of(b",", b"a," * times) == count_of(b",", b",b" * times) == times
 
 
-def test_what_is_long_or_has_many_parts_is_large():
+def test_a_body_that_is_long_or_has_many_parts_is_large():
     assert not is_large(b"x" * LONG_BYTES)
     assert is_large(b"x" * (LONG_BYTES + 1))
     many = b"[" + b"123," * (MANY_PARTS + 1) + b"1]"

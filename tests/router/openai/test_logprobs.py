@@ -1,4 +1,4 @@
-"""How likely each token was: OpenAI's two forms, written and read, and texts that are shown later than they are said."""
+"""Log probabilities of tokens: OpenAI's two forms, written and read, and tokens whose text is shown later."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def test_a_chat_lists_its_tokens() -> None:
     assert read(of_a_chat(WORDS)) == WORDS
 
 
-def test_a_completion_has_them_in_columns() -> None:
+def test_a_completion_has_its_tokens_in_columns() -> None:
     assert of_a_completion(WORDS, 4) == {
         "tokens": [" upon", " a"],
         "token_logprobs": [-0.5, -0.25],
@@ -39,14 +39,14 @@ def test_a_completion_has_them_in_columns() -> None:
         "token_ids": [7, 8],
         "top_token_ids": [[7, 9], [8]],
     }
-    # Where one has no number, none has a column.
+    # If one token has no number, the column is left out.
     assert "token_ids" not in (of_a_completion((*WORDS, Token("b")), 0) or {})
     assert read(of_a_completion(WORDS, 0)) == WORDS
     without = tuple(map(nothing_told, WORDS))
     assert read(of_a_completion(without, 0)) == without
 
 
-def test_no_tokens_are_no_logprobs() -> None:
+def test_an_answer_without_tokens_has_no_logprobs() -> None:
     assert of_a_chat(()) is None
     assert of_a_completion((), 3) is None
     assert read(None) == ()
@@ -64,11 +64,11 @@ def test_no_tokens_are_no_logprobs() -> None:
         {"tokens": ["a"]},
     ],
 )
-def test_what_is_of_neither_form_tells_nothing(said: object) -> None:
+def test_json_of_neither_form_gives_no_tokens(said: object) -> None:
     assert read(said) == ()
 
 
-def test_numbers_that_are_none_were_not_told() -> None:
+def test_invalid_numbers_are_read_as_missing() -> None:
     said: Any = {"content": [{"token": "a", "logprob": "x", "id": -1}, {"token": "b", "id": True}]}
     assert read(said) == (Token("a"), Token("b"))
     columns = {
@@ -81,14 +81,14 @@ def test_numbers_that_are_none_were_not_told() -> None:
     assert read(columns) == (Token("a"),)
 
 
-def test_nothing_is_read_of_what_was_likely_beside_the_likeliest() -> None:
+def test_top_logprobs_nested_in_top_logprobs_are_ignored() -> None:
     said: dict[str, object] = {"token": "deep"}
     for _ in range(3_000):
         said = {"token": "a", "logprob": -1, "top_logprobs": [said]}
     assert read({"content": [said]}) == (Token("a", -1.0, None, (Token("a", -1.0),)),)
 
 
-def test_only_so_many_of_the_likeliest_are_read() -> None:
+def test_the_number_of_likeliest_tokens_is_bounded() -> None:
     many: list[object] = [{"token": str(n), "logprob": -n} for n in range(MAX_LIKELIEST + 5)]
     [token] = read({"content": [{"token": "a", "logprob": 0, "top_logprobs": many}]})
     assert len(token.likeliest) == MAX_LIKELIEST
@@ -110,12 +110,12 @@ NONSENSE = st.recursive(
 
 
 @given(NONSENSE)
-def test_whatever_a_worker_says_is_read(said: object) -> None:
+def test_any_json_of_a_worker_is_read(said: object) -> None:
     for token in read(said):
         assert isinstance(token.text, str)
 
 
-def test_tokens_are_told_once_all_of_their_text_was_shown() -> None:
+def test_tokens_are_returned_once_all_of_their_text_is_shown() -> None:
     shown = Shown(3)
     assert shown.take(WORDS[:1], 4) == ()
     assert shown.start == 3
@@ -125,14 +125,14 @@ def test_tokens_are_told_once_all_of_their_text_was_shown() -> None:
     assert shown.rest() == ()
 
 
-def test_what_texts_of_tokens_do_not_add_up_to_is_told_at_the_end() -> None:
+def test_tokens_longer_than_the_shown_text_are_returned_at_the_end() -> None:
     shown = Shown()
     assert shown.take((Token("too long"),), 3) == ()
     assert shown.rest() == (Token("too long"),)
 
 
 @given(st.lists(st.text(max_size=4)), st.data())
-def test_no_token_is_lost_or_told_twice(texts: list[str], data: st.DataObject) -> None:
+def test_no_token_is_lost_or_returned_twice(texts: list[str], data: st.DataObject) -> None:
     shown, told, hidden = Shown(), list[Token](), 0
     tokens = [Token(text, -0.5, number) for number, text in enumerate(texts)]
     for token in tokens:

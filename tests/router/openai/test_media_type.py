@@ -1,4 +1,4 @@
-"""A content type is read strictly, so that the worker behind us reads the same."""
+"""A content type is read strictly, so that the worker behind the router reads the same."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from router.openai.media_type import media_of
         ('multipart/form-data;boundary="a b"; x=y', "multipart/form-data", {"boundary": "a b", "x": "y"}),
     ],
 )  # fmt: skip
-def test_a_type_says_its_kind_and_its_parameters(header, kind, parameters):
+def test_a_content_type_gives_its_kind_and_its_parameters(header, kind, parameters):
     media = media_of(header)
     assert (media.kind, media.parameters) == (kind, parameters)
 
@@ -39,7 +39,7 @@ def test_a_type_says_its_kind_and_its_parameters(header, kind, parameters):
         "application/json; x=" + "y" * 300,
     ],
 )
-def test_what_could_be_read_in_two_ways_is_unsupported(header):
+def test_an_ambiguous_content_type_is_unsupported(header):
     with pytest.raises(BadRequest) as refused:
         media_of(header)
     assert refused.value.status == 415

@@ -14,7 +14,7 @@ FORM = "multipart/form-data; boundary=XX"
 
 
 def form(*parts: tuple[str, bytes], tail: bytes = b"--XX--\r\n") -> bytes:
-    """Write a form; a name that ends in `!` is a file."""
+    """Return a form; a name that ends in `!` is a file."""
     written = b""
     for name, content in parts:
         file = '; filename="f"\r\nContent-Type: image/png' if name.endswith("!") else ""
@@ -23,7 +23,7 @@ def form(*parts: tuple[str, bytes], tail: bytes = b"--XX--\r\n") -> bytes:
     return written + tail
 
 
-def test_a_form_says_its_model_and_its_short_fields_but_not_its_files() -> None:
+def test_a_form_gives_its_model_and_short_fields_but_not_its_files() -> None:
     body = form(
         ("image!", b"\x89PNG\r\n--X"),
         ("model", b"P/m"),
@@ -37,7 +37,9 @@ def test_a_form_says_its_model_and_its_short_fields_but_not_its_files() -> None:
 
 
 @pytest.mark.parametrize("name", ["project", "Models", "models!"])
-def test_a_form_with_a_field_for_nodes_is_not_plain_and_a_worker_gets_it_without(name: str) -> None:
+def test_a_form_with_a_field_for_nodes_is_not_plain_and_workers_get_it_without_the_field(
+    name: str,
+) -> None:
     body = form(("model", b"m"), (name, b"p" * 5000), ("image!", b"\x89PNG"))
     assert not bodies.read(body, FORM).plain
     assert bodies.for_worker(body, FORM) == form(("model", b"m"), ("image!", b"\x89PNG"))
@@ -103,7 +105,7 @@ def test_a_form_made_to_cost_a_step_per_byte_is_refused_quickly(body: bytes) -> 
     assert time.process_time() - began < 1
 
 
-def test_a_form_without_a_model_is_sent_on_as_it_is() -> None:
+def test_a_form_without_a_model_is_sent_unchanged() -> None:
     body = form(("prompt", b"p"))
     assert multipart.with_model(body, FORM, "n") == body
 
@@ -114,7 +116,7 @@ def test_a_form_without_a_model_is_sent_on_as_it_is() -> None:
         max_size=6,
     )
 )
-def test_what_is_left_out_is_gone_and_no_other_byte_is_changed(
+def test_leaving_out_a_field_removes_its_parts_and_changes_no_other_byte(
     given_parts: list[tuple[str, bytes]],
 ) -> None:
     if any(b"--XX" in content for _, content in given_parts):
@@ -123,7 +125,7 @@ def test_what_is_left_out_is_gone_and_no_other_byte_is_changed(
     assert multipart.without(form(*given_parts), FORM, {"hash"}) == form(*kept)
 
 
-def test_a_delimiter_that_is_the_head_s_own_end_hides_no_part() -> None:
+def test_a_delimiter_inside_the_end_of_a_head_hides_no_part() -> None:
     head = b'--XX\r\nContent-Disposition: form-data; name="hash"\r\n\r\n'
     with pytest.raises(BadRequest):
         multipart.without(head + head + b"x\r\n--XX--\r\n", FORM, {"hash"})
@@ -142,7 +144,7 @@ def test_a_delimiter_that_is_the_head_s_own_end_hides_no_part() -> None:
         max_size=3,
     )
 )
-def test_a_long_part_is_found_whatever_stands_where_its_middle_is_left_out(
+def test_a_long_part_is_found_whatever_bytes_stand_at_the_edges_of_its_skipped_middle(
     files: list[tuple[int, int, bytes, bool]],
 ) -> None:
     contents = [
@@ -160,8 +162,8 @@ def test_a_long_part_is_found_whatever_stands_where_its_middle_is_left_out(
     ]
 
 
-def test_no_delimiter_is_made_of_two_halves_of_a_long_part() -> None:
-    """What the parser reads before the middle, and after it, are not one beside the other."""
+def test_the_two_ends_of_a_long_part_never_join_to_a_delimiter() -> None:
+    """The parser skips the middle of a long part: the bytes before and after it are not adjacent."""
     head = len(b'--XX\r\nContent-Disposition: form-data; name="a"; filename="f"\r\n')
     head += len(b"Content-Type: image/png\r\n\r\n")
     hidden = b'XX\r\nContent-Disposition: form-data; name="model"\r\n\r\nother\r\n'

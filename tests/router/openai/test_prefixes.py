@@ -1,4 +1,4 @@
-"""Laws of a conversation's beginnings."""
+"""Laws of the prefixes of conversations."""
 
 import orjson
 import pytest
@@ -42,7 +42,7 @@ def digests(said: Prefixes) -> list[bytes]:
 
 
 @given(messages, messages, messages)
-def test_two_chains_are_equal_exactly_as_far_as_their_conversations(
+def test_two_chains_are_equal_as_far_as_their_conversations_are(
     common: list[object], one: list[object], other: list[object]
 ) -> None:
     first, second = [*common, *one], [*common, *other]
@@ -63,7 +63,7 @@ def test_the_same_words_with_other_tools_are_another_conversation() -> None:
     assert not set(digests(talk(said))) & set(digests(talk(said, tools=[{"type": "function"}])))
 
 
-def test_what_the_system_says_is_shared_and_counts_in_the_size() -> None:
+def test_system_messages_are_shared_and_count_in_the_size() -> None:
     short, long = (talk([system(s), user("hi")]) for s in ("be brief", LONG))
     assert len(short.chain) - short.shared == len(long.chain) - long.shared == 1
     assert long.size > len(LONG) > short.size
@@ -71,17 +71,17 @@ def test_what_the_system_says_is_shared_and_counts_in_the_size() -> None:
     assert (several.shared, len(several.chain)) == (2, 3)
 
 
-def test_the_opening_ends_with_the_first_words_of_a_user() -> None:
+def test_the_key_covers_messages_up_to_the_first_of_a_user() -> None:
     said = [system(LONG), user(LONG), user("so?")]
     assert talk(said).key == talk(said[:2]).key
     assert talk(said).key != talk([said[0], said[2]]).key
 
 
-def test_where_only_the_system_speaks_its_last_words_are_the_opening() -> None:
+def test_the_key_covers_system_messages_if_there_are_no_others() -> None:
     assert talk([system("a")]).key != talk([system("b")]).key
 
 
-def test_a_conversation_goes_on_once_somebody_has_answered() -> None:
+def test_a_conversation_goes_on_once_it_has_an_answer() -> None:
     said = [user("hi"), {"role": "assistant", "content": "hello"}, user("and?")]
     assert talk(said).goes_on
     assert not talk(said[:1]).goes_on
@@ -96,7 +96,7 @@ def test_long_messages_are_equal_block_by_block() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"messages": {}}, {"messages": []}, {"prompt": [1]}])
-def test_what_is_no_conversation_has_no_prefixes(fields: dict[str, object]) -> None:
+def test_fields_without_a_conversation_have_no_prefixes(fields: dict[str, object]) -> None:
     assert read(fields) == NONE
     assert read(fields).key == b""
 
@@ -105,7 +105,7 @@ def test_what_is_no_conversation_has_no_prefixes(fields: dict[str, object]) -> N
 @pytest.mark.parametrize(
     "body", [b'{"messages":[{"content":%b}]}', b'{"messages":["hi"],"tools":%b}']
 )
-def test_what_is_nested_too_deep_is_no_conversation(body: bytes, depth: int) -> None:
+def test_fields_that_are_nested_too_deep_have_no_prefixes(body: bytes, depth: int) -> None:
     deep = body % (b"[" * depth + b"]" * depth)
     assert prefixes_of(orjson.loads(deep), max(len(deep), MIN_BYTES)) == NONE
 
@@ -114,7 +114,7 @@ def test_a_prompt_is_a_conversation_of_one_message() -> None:
     assert len(read({"prompt": "once upon a time"}).chain) == 1
 
 
-def test_what_is_looked_at_is_bounded() -> None:
+def test_the_bytes_and_links_of_a_chain_are_bounded() -> None:
     assert len(talk(["x"] * 10_000).chain) == MAX_LINKS
     assert talk(["x" * MAX_BYTES]) == NONE
     assert prefixes_of({"messages": ["hi"]}, MIN_BYTES - 1) == NONE

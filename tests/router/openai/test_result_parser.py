@@ -1,4 +1,4 @@
-"""What answers say that are no texts: what `rendering` writes is read again, and whatever is wrong is a failure."""
+"""Parsing of answers other than texts: the writer's output is read back, and anything wrong is a failure."""
 
 from collections.abc import Callable
 from typing import Any
@@ -42,7 +42,7 @@ READERS: dict[str, tuple[Callable[[bytes], object], dict[str, Any]]] = {
 
 
 @given(VECTORS, st.booleans())
-def test_vectors_are_read_again(vectors: tuple[tuple[float, ...], ...], base64: bool) -> None:
+def test_vectors_are_read_back(vectors: tuple[tuple[float, ...], ...], base64: bool) -> None:
     body = result_writer.write_embeddings(vectors, model="m", base64=base64, usage=SPENT)
     assert result_parser.vectors_of(body, len(vectors)) == result_parser.Vectors(vectors, SPENT)
 
@@ -53,7 +53,7 @@ def test_vectors_come_in_the_order_of_their_texts() -> None:
 
 
 @pytest.mark.parametrize("base64", [True, False])
-def test_images_are_read_again(base64: bool) -> None:
+def test_images_are_read_back(base64: bool) -> None:
     assert result_parser.images_of(result_writer.write_images([PNG], created=1, base64=base64)) == (
         PNG,
     )
@@ -62,7 +62,7 @@ def test_images_are_read_again(base64: bool) -> None:
     assert result_parser.images_of(orjson.dumps(said)) == (link,)
 
 
-def test_a_transcript_is_read_again() -> None:
+def test_a_transcript_is_read_back() -> None:
     segments = (Segment(0, 1.5, "a", (1,)), Segment(1.5, 2, "b"))
     _, body = result_writer.write_transcript(HEARD, "ab", segments)
     assert result_parser.transcript_of(body) == result_parser.Transcript("ab", segments)
@@ -70,7 +70,7 @@ def test_a_transcript_is_read_again() -> None:
 
 
 @given(st.lists(FLOATS, min_size=1, max_size=5))
-def test_a_ranking_is_read_again(scores: list[float]) -> None:
+def test_a_ranking_is_read_back(scores: list[float]) -> None:
     asked = Rerank("q", ("x",) * len(scores), None, with_documents=True, others={})
     ranked = [Ranked(at, score) for at, score in enumerate(scores)]
     body = result_writer.write_ranking(asked, ranked, id="r", model="m", usage=SPENT)
@@ -79,13 +79,13 @@ def test_a_ranking_is_read_again(scores: list[float]) -> None:
     assert read.usage == SPENT
 
 
-def test_what_was_read_may_be_told_as_the_sum() -> None:
+def test_the_usage_of_a_ranking_may_be_a_total() -> None:
     said = {"results": [], "usage": {"total_tokens": 9}}
     assert result_parser.ranking_of(orjson.dumps(said), 0).usage == Usage(9, 0)
     assert result_parser.ranking_of(b'{"results":[],"usage":{}}', 0).usage is None
 
 
-def test_tokens_and_columns_are_read_again() -> None:
+def test_tokens_and_columns_are_read_back() -> None:
     assert result_parser.tokens_of(result_writer.write_tokens((5, 0))) == (5, 0)
     body = result_writer.write_store([[1, 2]], ["hé".encode()], [0.5])
     assert result_parser.columns_of(body) == result_parser.Columns(((1, 2),), ("hé",), (0.5,))
@@ -95,9 +95,7 @@ def test_tokens_and_columns_are_read_again() -> None:
 
 
 @given(name=st.sampled_from(sorted(READERS)), data=st.data(), value=ANYTHING)
-def test_whatever_an_answer_holds_is_read_or_is_a_failure(
-    name: str, data: st.DataObject, value: Any
-) -> None:
+def test_any_answer_is_read_or_is_a_failure(name: str, data: st.DataObject, value: Any) -> None:
     read, said = READERS[name]
     field = data.draw(st.sampled_from(sorted(said)))
     deeper = isinstance(said[field], list) and data.draw(st.booleans())
@@ -115,7 +113,7 @@ def test_whatever_an_answer_holds_is_read_or_is_a_failure(
 
 @pytest.mark.parametrize(("read", "said"), READERS.values(), ids=READERS)
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"<html>"])
-def test_what_is_no_such_answer_is_a_failure(
+def test_a_body_of_another_form_is_a_failure(
     read: Callable[[bytes], object], said: dict[str, Any], body: bytes
 ) -> None:
     read(orjson.dumps(said))
@@ -137,6 +135,8 @@ def test_what_is_no_such_answer_is_a_failure(
         ("columns", {"keys": [[1]], "values": ["a"], "similarities": [1, 2]}),
     ],
 )
-def test_an_answer_that_does_not_fit_is_a_failure(name: str, said: dict[str, Any]) -> None:
+def test_an_answer_that_does_not_fit_the_request_is_a_failure(
+    name: str, said: dict[str, Any]
+) -> None:
     with pytest.raises(WorkerFailed):
         READERS[name][0](orjson.dumps(said))

@@ -1,4 +1,4 @@
-"""How answers of every other kind look."""
+"""The written form of answers other than texts."""
 
 import math
 import struct
@@ -22,7 +22,7 @@ SPENT = Usage(7, 0)
 
 
 @given(st.lists(st.lists(FLOATS, min_size=1, max_size=4), max_size=3))
-def test_vectors_are_the_same_numbers_in_either_form(vectors: list[list[float]]) -> None:
+def test_vectors_are_the_same_numbers_as_lists_and_as_base64(vectors: list[list[float]]) -> None:
     plain = orjson.loads(
         result_writer.write_embeddings(vectors, model="m", base64=False, usage=SPENT)
     )
@@ -36,7 +36,7 @@ def test_vectors_are_the_same_numbers_in_either_form(vectors: list[list[float]])
     assert plain["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
 
 
-def test_an_image_is_there_once() -> None:
+def test_an_image_is_either_inline_or_a_data_url() -> None:
     itself = orjson.loads(result_writer.write_images([PNG], created=5, base64=True))
     assert itself["created"] == 5
     assert b64decode(itself["data"][0].pop("b64_json")) == PNG
@@ -53,7 +53,7 @@ def heard(form: Format, *, translate: bool = False) -> Transcription:
 SEGMENTS = (Segment(0, 1.5, " Hello", (1, 2)), Segment(3661.0004, 3662.9996, "a --> b\n\nc"))
 
 
-def test_a_transcript_is_in_the_format_that_was_asked_for() -> None:
+def test_a_transcript_has_the_requested_format() -> None:
     def written(form: Format) -> tuple[str, str]:
         kind, body = result_writer.write_transcript(heard(form), "Hello there", SEGMENTS)
         return kind, body.decode()
@@ -68,7 +68,7 @@ def test_a_transcript_is_in_the_format_that_was_asked_for() -> None:
     )
 
 
-def test_a_verbose_transcript_says_what_is_known_and_no_more() -> None:
+def test_a_verbose_transcript_has_its_segments_language_and_duration() -> None:
     _, body = result_writer.write_transcript(heard("verbose_json"), "Hello there", SEGMENTS)
     said: dict[str, Any] = orjson.loads(body)
     first = said.pop("segments")[0]
@@ -81,7 +81,7 @@ def test_a_verbose_transcript_says_what_is_known_and_no_more() -> None:
 
 
 @given(st.lists(FLOATS, min_size=1), st.none() | st.integers(1, 9), st.booleans())
-def test_documents_come_best_first_and_no_more_than_were_asked_for(
+def test_documents_are_ranked_best_first_and_cut_to_top_n(
     scores: list[float], top_n: int | None, with_documents: bool
 ) -> None:
     asked = Rerank("q", tuple(map(str, scores)), top_n, with_documents, others={})
@@ -97,7 +97,7 @@ def test_documents_come_best_first_and_no_more_than_were_asked_for(
         assert document == ({"text": asked.documents[one["index"]]} if with_documents else None)
 
 
-def test_tokens_are_their_numbers() -> None:
+def test_tokens_are_written_as_numbers() -> None:
     assert orjson.loads(result_writer.write_tokens((5, 0))) == {"tokens": [5, 0]}
 
 

@@ -1,4 +1,4 @@
-"""Laws of event streams: chunks mean nothing, and no byte is lost."""
+"""Laws of event streams: chunk boundaries have no meaning, and no byte is lost."""
 
 from itertools import pairwise
 
@@ -33,7 +33,7 @@ def test_any_chunking_gives_the_same_events_and_all_the_bytes(
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-def test_every_line_end_of_the_specification_is_understood(end: bytes) -> None:
+def test_all_three_line_ends_of_the_specification_are_accepted(end: bytes) -> None:
     stream = (
         b"data: one"
         + end
@@ -54,11 +54,11 @@ def test_one_space_after_the_colon_belongs_to_the_format_and_a_second_to_the_dat
     assert split([b"data:  x\n\n"])[0][1] == b" x"
 
 
-def test_fields_that_only_begin_like_data_are_none() -> None:
+def test_fields_that_only_begin_like_data_are_not_data() -> None:
     assert split([b"database: x\nid: data: y\n\n"])[0][1] == b""
 
 
-def test_an_event_is_handed_out_as_soon_as_its_blank_line_is_there() -> None:
+def test_an_event_is_returned_as_soon_as_its_blank_line_is_complete() -> None:
     splitter = Splitter(max_event_bytes=100)
     assert splitter.feed(b"data: x\r\n\r") == []
     assert [event.data for event in splitter.feed(b"\ndata: y")] == [b"x"]
@@ -77,8 +77,10 @@ def opening(chunks: list[bytes]) -> bytes:
 
 
 @given(streams, st.lists(st.integers(0, 200), max_size=12))
-def test_what_a_stream_says_first_is_found_in_any_chunking(stream: bytes, cuts: list[int]) -> None:
-    # Where a chunk ends in the middle of a line, so few bytes of it are no answer yet.
+def test_the_first_data_of_a_stream_is_found_in_any_chunking(
+    stream: bytes, cuts: list[int]
+) -> None:
+    # If a chunk ends in the middle of a line, those few bytes are not yet a result.
     whole = stream + b"\n"
     places = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
     lines = whole.replace(b"\r", b"\n").split(b"\n")
@@ -88,7 +90,7 @@ def test_what_a_stream_says_first_is_found_in_any_chunking(stream: bytes, cuts: 
     assert opening([whole[i : i + 1] for i in range(len(whole))]) == expected
 
 
-def test_comments_and_blank_lines_say_nothing_however_long_they_are() -> None:
+def test_comments_and_blank_lines_are_no_data_however_long_they_are() -> None:
     said = Opening()
     for chunk in (
         b": still here\n\n" * 1000,
@@ -114,5 +116,5 @@ def test_comments_and_blank_lines_say_nothing_however_long_they_are() -> None:
         (b"", False),
     ],
 )
-def test_a_line_is_known_by_how_its_data_begins(events: bytes, has: bool) -> None:
+def test_a_line_is_recognised_by_the_beginning_of_its_data(events: bytes, has: bool) -> None:
     assert has_line(events, b"[DONE]") is has

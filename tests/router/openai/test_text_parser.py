@@ -1,4 +1,4 @@
-"""What answers in OpenAI's form say: the mirror of what `rendering` writes."""
+"""Parsing of answers in OpenAI's form: the inverse of the writer."""
 
 import orjson
 import pytest
@@ -34,24 +34,24 @@ def data(**fields: object) -> bytes:
 
 @FORMS
 @given(size=st.integers(1, 64))
-def test_a_stream_says_what_was_rendered_whatever_the_size_of_its_chunks(form, size) -> None:
+def test_a_written_stream_is_read_back_whatever_the_size_of_its_chunks(form, size) -> None:
     assert heard(form.stream(SAID), size) == SAID
 
 
 @FORMS
-def test_an_answer_in_one_piece_says_what_was_rendered(form) -> None:
+def test_a_written_whole_answer_is_read_back(form) -> None:
     body, _ = form.whole(SAID)
     assert text_parser.whole(form.kind, body) == [Delta("aü"), End("length"), Usage(3, 4)]
 
 
-def test_a_call_of_a_tool_is_heard_in_both_forms() -> None:
+def test_tool_calls_are_read_in_both_forms() -> None:
     events = [ToolCall("c1", "look", "{}"), ToolCall("c2", "see", '{"a":1}'), End("tool_calls")]
     calls = [CallPart(0, "c1", "look", "{}"), CallPart(1, "c2", "see", '{"a":1}')]
     assert heard(CHAT.stream(events)) == [*calls, End("tool_calls")]
     assert text_parser.whole(Kind.CHAT, CHAT.whole(events)[0])[:3] == [*calls, End("tool_calls")]
 
 
-def test_a_call_may_come_in_pieces_and_its_arguments_as_an_object() -> None:
+def test_a_tool_call_may_come_in_pieces_and_its_arguments_as_an_object() -> None:
     def part(**call: object) -> bytes:
         return data(choices=[{"index": 0, "delta": {"tool_calls": [call]}}])
 
@@ -65,12 +65,12 @@ def test_a_call_may_come_in_pieces_and_its_arguments_as_an_object() -> None:
     ]
 
 
-def test_thoughts_are_told_apart() -> None:
+def test_reasoning_is_read_as_thoughts() -> None:
     choice = {"index": 0, "delta": {"reasoning_content": "hm", "content": None}}
     assert heard(data(choices=[choice])) == [Thought("hm")]
 
 
-def test_nothing_is_heard_after_done() -> None:
+def test_events_after_done_are_ignored() -> None:
     ear = text_parser.Stream(max_event_bytes=1000)
     assert ear.take(DONE + CHAT.event(Delta("late"))) == []
     assert ear.ended
@@ -90,12 +90,12 @@ def test_an_error_event_ends_the_stream(error, failure) -> None:
     assert heard(stream) == [TextFailure(*failure)]
 
 
-def test_comments_and_empty_deltas_say_nothing() -> None:
+def test_comments_and_empty_deltas_give_no_events() -> None:
     assert heard(b": alive\n\n" + CHAT.opening() + COMPLETION.opening()) == []
 
 
 @pytest.mark.parametrize("event", [b"data: {\n\n", b"data: 5\n\n", data(choices=[5])])
-def test_what_is_no_stream_of_openais_is_a_failure(event) -> None:
+def test_a_stream_in_another_form_is_a_failure(event) -> None:
     with pytest.raises(WorkerFailed):
         heard(event)
 
@@ -110,7 +110,7 @@ def test_an_endless_event_is_a_failure() -> None:
     [b"", b"[]", b"{}", b'{"choices":[]}', b'{"choices":[3]}', b'{"choices":[{}]}',
      b'{"choices":[{"message":{"tool_calls":[{}]}}]}'],
 )  # fmt: skip
-def test_what_is_no_answer_of_openais_is_a_failure(body) -> None:
+def test_a_whole_answer_in_another_form_is_a_failure(body) -> None:
     with pytest.raises(WorkerFailed):
         text_parser.whole(Kind.CHAT, body)
 
@@ -124,7 +124,7 @@ def test_what_is_no_answer_of_openais_is_a_failure(body) -> None:
     ),
     max_leaves=20,
 ))  # fmt: skip
-def test_whatever_json_comes_is_heard_or_a_failure(said) -> None:
+def test_any_json_is_read_or_is_a_failure(said) -> None:
     body = orjson.dumps({"choices": said, **(said if isinstance(said, dict) else {})}, default=str)
     for kind in (Kind.CHAT, Kind.COMPLETION):
         try:
@@ -134,7 +134,7 @@ def test_whatever_json_comes_is_heard_or_a_failure(said) -> None:
             pass
 
 
-def test_the_parts_of_what_was_heard() -> None:
+def test_text_finish_reason_and_usage_are_taken_from_the_events() -> None:
     said = [Delta("a"), Delta("x", 1), Delta("b"), Usage(1, 1), End("length"), Usage(2, 3)]
     assert (text_parser.text_of(said), text_parser.text_of(said, 1)) == ("ab", "x")
     assert (text_parser.reason_of(said), text_parser.reason_of(said, 1)) == ("length", "stop")
@@ -144,7 +144,7 @@ def test_the_parts_of_what_was_heard() -> None:
 
 @FORMS
 @pytest.mark.parametrize("end", [End("stop", 0, "\n\n"), End("length")])
-def test_which_string_ended_it_is_told_as_vllm_does(form, end):
+def test_the_stop_string_that_ended_a_text_is_passed_in_vllms_form(form, end):
     said = [Delta("a"), end, Usage(1, 1)]
     assert text_parser.whole(form.kind, form.whole(said)[0]) == said
     assert heard(form.stream(said)) == said
@@ -159,7 +159,7 @@ def test_which_string_ended_it_is_told_as_vllm_does(form, end):
         ({"finish_reason": "length", "stop_reason": "END"}, ""),
     ],
 )
-def test_only_a_string_that_ended_it_counts(told, stop):
+def test_a_stop_reason_counts_only_if_it_is_the_string_that_ended_the_text(told, stop):
     choice = {"index": 0, "message": {"content": ""}, "finish_reason": "stop", **told}
     (end,) = text_parser.whole(Kind.CHAT, orjson.dumps({"choices": [choice]}))
     assert end.stop == stop
@@ -174,7 +174,7 @@ def test_only_a_string_that_ended_it_counts(told, stop):
         (b"", False),
     ],
 )
-def test_who_says_neither_why_nor_that_it_ends_broke_off(stream, whole):
+def test_a_stream_without_a_finish_reason_or_done_is_incomplete(stream, whole):
     ear = text_parser.Stream(max_event_bytes=1000)
     ear.take(stream)
     assert ear.whole is whole

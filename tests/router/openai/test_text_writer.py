@@ -1,4 +1,4 @@
-"""How an answer looks that a worker gave in another protocol."""
+"""The written form of an answer that a worker gave in another protocol."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def said(event: bytes) -> dict[str, Any]:
 
 
 @FORMS
-def test_every_part_of_a_stream_says_whose_it_is(form: TextForm) -> None:
+def test_every_event_of_a_stream_has_the_id_time_and_model_of_the_answer(form: TextForm) -> None:
     events: list[Event] = [Delta("a"), End("stop"), Usage(1, 2)]
     for chunk in (said(form.opening()), *(said(form.event(event)) for event in events)):
         assert (chunk["id"], chunk["created"], chunk["model"]) == (form.id, 17, "llama")
@@ -64,7 +64,7 @@ def test_a_whole_answer_is_the_sum_of_its_parts() -> None:
     assert answer["object"] == "text_completion"
 
 
-def test_calls_of_tools_are_numbered_in_a_stream_and_take_the_place_of_text() -> None:
+def test_tool_calls_are_numbered_in_a_stream_and_replace_the_text_of_a_whole_answer() -> None:
     events = [
         ToolCall("c1", "look", "{}"),
         ToolCall("c2", "look", "{}"),

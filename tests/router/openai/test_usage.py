@@ -1,4 +1,4 @@
-"""Laws of usage: asked for in place, told exactly or called estimated, and never shown to whoever did not ask."""
+"""Laws of usage: requested in the body, exact or marked as estimated, and never shown to a caller that did not ask."""
 
 import json
 
@@ -35,7 +35,7 @@ bodies = st.dictionaries(
 
 
 @given(bodies, st.sampled_from([None, 1]))
-def test_a_body_asks_for_usage_and_says_nothing_else_that_it_did_not(
+def test_the_usage_option_is_the_only_change_to_a_body(
     fields: dict[str, object], indent: int | None
 ) -> None:
     body = json.dumps(fields, indent=indent).encode()
@@ -66,7 +66,7 @@ def test_a_body_asks_for_usage_and_says_nothing_else_that_it_did_not(
         (b'{"stream_options":{},"stream_options":{}}', None),
     ],
 )  # fmt: skip
-def test_every_other_byte_stays_as_it_came_and_what_is_not_understood_is_left_alone(
+def test_every_other_byte_stays_and_options_of_unknown_form_are_left_alone(
     body: bytes, asked: bytes | None
 ) -> None:
     assert asking(body) == asked
@@ -93,7 +93,7 @@ def test_every_other_byte_stays_as_it_came_and_what_is_not_understood_is_left_al
         ([], None),
     ],
 )
-def test_usage_is_what_an_answer_tells_in_sensible_numbers(
+def test_usage_is_read_from_an_answer_if_its_numbers_are_sensible(
     said: object, usage: Usage | None
 ) -> None:
     assert told(said) == usage
@@ -102,12 +102,12 @@ def test_usage_is_what_an_answer_tells_in_sensible_numbers(
         assert told_at_end(padded) == usage
 
 
-def test_a_long_answer_that_ends_in_nonsense_tells_nothing() -> None:
+def test_a_long_answer_that_ends_in_nonsense_has_no_usage() -> None:
     for end in (b'"usage"', b'"usage":{', b'"usage":{"prompt_tokens":', b"{" * 3_000, b""):
         assert told_at_end(b"x" * 10_000 + end) is None
 
 
-def test_the_event_that_answers_our_question_is_taken_out_and_all_others_stay() -> None:
+def test_the_usage_event_that_the_router_requested_is_removed_and_all_others_stay() -> None:
     tokens = Tokens(hidden=True)
     assert tokens.passing(WORD) == WORD
     assert tokens.passing(WORD + TOLD + DONE) == WORD + DONE
@@ -116,14 +116,14 @@ def test_the_event_that_answers_our_question_is_taken_out_and_all_others_stay() 
 
 
 @given(st.lists(st.sampled_from(EVENTS), max_size=6))
-def test_events_that_come_together_are_read_as_each_alone_would_be(events: list[bytes]) -> None:
+def test_events_in_one_chunk_are_read_as_in_chunks_of_their_own(events: list[bytes]) -> None:
     together, apart = Tokens(hidden=True), Tokens(hidden=True)
     assert together.passing(b"".join(events)) == b"".join(map(apart.passing, events))
     assert together.usage() == apart.usage()
 
 
 @pytest.mark.parametrize("more", [1, -(2**53)])
-def test_a_number_of_tokens_that_no_receipt_takes_is_none(more: int) -> None:
+def test_a_number_of_tokens_beyond_53_bits_is_no_usage(more: int) -> None:
     most = 2**53 - 1
     for name in ("prompt_tokens", "completion_tokens"):
         said = {"prompt_tokens": most, "completion_tokens": most}
@@ -131,27 +131,27 @@ def test_a_number_of_tokens_that_no_receipt_takes_is_none(more: int) -> None:
         assert told({"usage": said | {name: most + more}}) is None
 
 
-def test_a_caller_who_asked_gets_every_byte() -> None:
+def test_a_caller_that_asked_for_usage_gets_every_byte() -> None:
     tokens = Tokens(hidden=False)
     assert tokens.passing(WORD + TOLD + DONE) == WORD + TOLD + DONE
     assert tokens.usage() == Usage(5, 6)
 
 
-def test_usage_in_an_event_that_says_something_else_too_stays_with_it() -> None:
+def test_usage_in_an_event_with_a_choice_stays_in_it() -> None:
     last = TOLD.replace(b"[]", b'[{"finish_reason":"stop"}]')
     tokens = Tokens(hidden=True)
     assert tokens.passing(last) == last
     assert tokens.usage() == Usage(5, 6)
 
 
-def test_the_last_word_on_usage_counts_and_only_once() -> None:
+def test_the_last_usage_of_a_stream_counts_and_only_once() -> None:
     tokens = Tokens(hidden=False)
     for number in range(3):
         tokens.passing(TOLD.replace(b"6", b"%d" % number))
     assert tokens.usage() == tokens.usage() == Usage(5, 2)
 
 
-def test_a_stream_that_tells_nothing_is_counted_by_its_events_and_called_estimated() -> None:
+def test_a_stream_without_usage_is_estimated_from_its_number_of_events() -> None:
     tokens = Tokens(hidden=True)
     tokens.events = 7
     quoted = rb'data: {"choices":[{"delta":{"content":"\"prompt_tokens\": 5"}}]}' + b"\n\n"
@@ -160,14 +160,14 @@ def test_a_stream_that_tells_nothing_is_counted_by_its_events_and_called_estimat
 
 
 @pytest.mark.parametrize("nonsense", [b"data: {", b"data: []", b'data: {"usage":1}', b"data: "])
-def test_nonsense_that_mentions_tokens_passes_and_tells_nothing(nonsense: bytes) -> None:
+def test_nonsense_that_mentions_tokens_is_passed_on_and_gives_no_usage(nonsense: bytes) -> None:
     event = nonsense + b' "prompt_tokens"\n\n'
     tokens = Tokens(hidden=True)
     assert tokens.passing(event) == event
     assert tokens.usage().estimated
 
 
-def test_a_worker_that_refuses_the_question_is_asked_without_it_for_a_while() -> None:
+def test_a_worker_that_refuses_the_option_is_sent_none_for_a_while() -> None:
     takers = Takers()
     assert takers.takes("w", 0.0)
     assert takers.may_mind("w", 400, b"no")
@@ -178,7 +178,7 @@ def test_a_worker_that_refuses_the_question_is_asked_without_it_for_a_while() ->
     assert takers.takes("w", ASK_AGAIN + 1)
 
 
-def test_a_refusal_of_one_that_takes_the_question_is_the_callers_own_unless_it_names_it() -> None:
+def test_a_refusal_by_a_worker_that_takes_the_option_is_due_to_it_only_if_it_names_it() -> None:
     takers = Takers()
     takers.took("w")
     assert not takers.may_mind("w", 400, b"too long")
@@ -186,7 +186,7 @@ def test_a_refusal_of_one_that_takes_the_question_is_the_callers_own_unless_it_n
     assert not takers.may_mind("new", 413, b"stream_options")
 
 
-def test_of_more_workers_than_are_remembered_nothing_is_but_that_they_may_be_asked() -> None:
+def test_beyond_the_limit_of_remembered_workers_all_are_forgotten_and_sent_the_option() -> None:
     takers = Takers()
     for number in range(MAX_WORKERS):
         takers.refused(f"w{number}", 0.0)

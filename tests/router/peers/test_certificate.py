@@ -27,7 +27,7 @@ ADA, BOB, EVE = (Identity(bytes([number]) * 32) for number in (1, 2, 3))
 
 
 class Listener:
-    """A TLS listener that says to each caller who it is, and remembers what it was sent."""
+    """A TLS listener that tells each caller the caller's peer id, and records what it was sent."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
@@ -98,7 +98,7 @@ def test_a_certificate_names_the_peer_whose_key_it_holds() -> None:
     assert peer_of_certificate(certificate_of(ADA)) == ADA.peer
 
 
-def test_both_sides_learn_who_the_other_is() -> None:
+def test_both_sides_learn_the_peer_id_of_the_other() -> None:
     with listening(trusting(ADA, BOB)) as listener:
         assert ask(listener, client_context(BOB, certificate_of(ADA))) == BOB.peer
 
@@ -109,14 +109,14 @@ def test_an_impostor_is_refused_before_a_byte_of_the_request_is_sent() -> None:
     assert listener.heard == []
 
 
-def test_an_unknown_caller_gets_no_answer_and_is_not_heard() -> None:
+def test_an_unknown_caller_gets_no_answer_and_its_bytes_are_not_read() -> None:
     with listening(trusting(ADA, BOB)) as listener, pytest.raises((ssl.SSLError, ConnectionError)):
         ask(listener, client_context(EVE, certificate_of(ADA)))
     assert listener.heard == []
     assert listener.failed
 
 
-def test_a_caller_without_a_certificate_is_not_heard() -> None:
+def test_the_bytes_of_a_caller_without_a_certificate_are_not_read() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.load_verify_locations(cadata=certificate_of(ADA))
@@ -126,7 +126,7 @@ def test_a_caller_without_a_certificate_is_not_heard() -> None:
     assert listener.heard == []
 
 
-def test_a_peer_that_is_trusted_while_the_listener_runs_is_answered() -> None:
+def test_a_peer_that_becomes_trusted_while_the_listener_runs_is_answered() -> None:
     context = trusting(ADA, BOB)
     with listening(context) as listener:
         with pytest.raises((ssl.SSLError, ConnectionError)):
@@ -135,7 +135,7 @@ def test_a_peer_that_is_trusted_while_the_listener_runs_is_answered() -> None:
         assert ask(listener, client_context(EVE, certificate_of(ADA))) == EVE.peer
 
 
-def test_versions_before_1_3_are_not_spoken() -> None:
+def test_tls_versions_before_1_3_are_disabled() -> None:
     context = client_context(BOB, certificate_of(ADA))
     assert context.minimum_version == ssl.TLSVersion.TLSv1_3
     assert server_context(ADA).minimum_version == ssl.TLSVersion.TLSv1_3
@@ -187,7 +187,7 @@ EDWARDS, OTHER, CURVE = (
         pytest.param(forged(key=EDWARDS, signer=EDWARDS, ca=None), id="perhaps an authority"),
     ],
 )
-def test_what_is_no_nodes_certificate_is_refused_everywhere(der: bytes) -> None:
+def test_an_invalid_node_certificate_is_refused_everywhere(der: bytes) -> None:
     with pytest.raises(InvalidSignature):
         peer_of_certificate(der)
     with pytest.raises(InvalidSignature):
@@ -197,7 +197,7 @@ def test_what_is_no_nodes_certificate_is_refused_everywhere(der: bytes) -> None:
 
 
 def shaken(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
-    """Both ends of a new connection, after the first byte came from the server."""
+    """Return both ends of a new connection, after the first byte from the server."""
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     theirs = server.wrap_bio(to_server, to_client, server_side=True)
     ours = client.wrap_bio(to_client, to_server)
@@ -223,7 +223,7 @@ def shown(end: ssl.SSLObject) -> PeerId:
     return peer_of_certificate(der)
 
 
-def test_later_connections_resume_the_first_and_both_ends_are_still_who_they_were() -> None:
+def test_later_connections_resume_the_session_with_the_same_peer_ids() -> None:
     server, client = serving(ADA, BOB), client_context(BOB, certificate_of(ADA))
     resumed = []
     for _ in range(4):
@@ -233,7 +233,7 @@ def test_later_connections_resume_the_first_and_both_ends_are_still_who_they_wer
     assert resumed == [False, True, True, True]
 
 
-def test_a_peer_that_was_started_anew_gets_the_whole_handshake() -> None:
+def test_a_restarted_peer_gets_a_full_handshake() -> None:
     client = client_context(BOB, certificate_of(ADA))
     shaken(serving(ADA, BOB), client)
     again = serving(ADA, BOB)
@@ -241,14 +241,14 @@ def test_a_peer_that_was_started_anew_gets_the_whole_handshake() -> None:
     assert shaken(again, client)[1].session_reused
 
 
-def test_a_session_is_no_way_round_the_key_of_the_peer_that_is_meant() -> None:
+def test_session_resumption_does_not_bypass_the_check_of_the_peers_key() -> None:
     client = client_context(BOB, certificate_of(ADA))
     shaken(serving(ADA, BOB), client)
     with pytest.raises(ssl.SSLError):
         shaken(serving(EVE, BOB), client)
 
 
-def test_after_a_handshake_that_failed_the_next_one_is_whole() -> None:
+def test_the_handshake_after_a_failed_one_is_full() -> None:
     client = client_context(BOB, certificate_of(ADA))
     with pytest.raises(ssl.SSLError):
         shaken(serving(EVE, BOB), client)

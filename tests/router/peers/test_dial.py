@@ -1,4 +1,4 @@
-"""Laws of reaching a peer over the mesh: what did not answer is not waited for again until the peer was heard anew."""
+"""Laws of dialling a peer over the mesh: no request waits for an address that failed until the peer is heard of again."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -22,20 +22,20 @@ AT_RELAY = f"/memory/0/p2p/{RELAY}/p2p-circuit/p2p/{THERE}"
 
 
 class Watched(MemoryMesh):
-    """A mesh that notes what is dialled."""
+    """A mesh that records the dialled addresses."""
 
     def __init__(self, peer: PeerId, net: MemoryNet) -> None:
         super().__init__(peer, net)
         self.dialled: list[str] = []
 
     async def connect(self, address: str, *, timeout: float) -> PeerId:
-        """Dial, and note it."""
+        """Record the address and dial it."""
         self.dialled.append(address)
         return await super().connect(address, timeout=timeout)
 
 
 class World:
-    """Our node, and one that may be there."""
+    """The own node, and another one that may be running."""
 
     def __init__(self) -> None:
         self.net = MemoryNet()
@@ -77,7 +77,7 @@ async def world() -> AsyncIterator[World]:
     await world.mesh.stop()
 
 
-async def test_a_peer_that_is_not_connected_is_dialled_and_its_connection_used_again(
+async def test_an_unconnected_peer_is_dialled_and_its_connection_reused(
     world: World,
 ) -> None:
     await world.other.start(no_answer, no_pipes)
@@ -92,7 +92,9 @@ async def test_an_address_that_did_not_answer_is_not_waited_for_again(world: Wor
     assert world.mesh.dialled == [address_of(THERE)]
 
 
-async def test_it_is_dialled_again_later_for_nobody_to_wait_for(world: World) -> None:
+async def test_an_address_that_failed_is_dialled_again_later_in_the_background(
+    world: World,
+) -> None:
     await world.fails()
     await world.other.start(no_answer, no_pipes)
     await world.fails()
@@ -103,27 +105,29 @@ async def test_it_is_dialled_again_later_for_nobody_to_wait_for(world: World) ->
     assert (await world.peers.open_pipe(THERE)).peer == THERE
 
 
-async def test_a_peer_that_was_lost_and_lives_is_waited_for_once_more(world: World) -> None:
+async def test_a_forgiven_peer_is_waited_for_again(world: World) -> None:
     await world.fails()
     await world.other.start(no_answer, no_pipes)
     world.peers.forgive(THERE)
     assert (await world.peers.open_pipe(THERE)).peer == THERE
 
 
-async def test_a_relay_is_asked_when_no_address_of_the_peers_own_answers(world: World) -> None:
+async def test_a_relay_is_dialled_when_none_of_the_peers_own_addresses_answers(
+    world: World,
+) -> None:
     await world.other.start(no_answer, no_pipes)
     world.mesh_addresses = (f"/ip4/127.0.0.1/tcp/1/p2p/{THERE}", AT_RELAY)
     assert (await world.peers.open_pipe(THERE)).peer == THERE
     assert world.mesh.dialled == [AT_RELAY]
 
 
-async def test_a_node_of_which_nothing_is_known_is_not_reached(world: World) -> None:
+async def test_an_unknown_node_is_unreachable(world: World) -> None:
     with pytest.raises(PeerUnreachable):
         await world.peers.open_pipe(RELAY)
     assert world.mesh.dialled == []
 
 
-async def test_asking_whether_a_peer_is_relayed_connects_to_it_and_never_raises(
+async def test_checking_whether_a_peer_is_relayed_connects_to_it_and_never_raises(
     world: World,
 ) -> None:
     assert await world.peers.relayed(THERE) is False
@@ -133,7 +137,7 @@ async def test_asking_whether_a_peer_is_relayed_connects_to_it_and_never_raises(
     assert [connection.peer for connection in world.mesh.connections()] == [THERE]
 
 
-async def test_who_proved_the_life_of_a_peer_that_we_do_not_reach_is_asked_first_to_carry(
+async def test_the_node_that_proved_an_unreachable_peer_alive_is_the_first_asked_to_relay(
     world: World,
 ) -> None:
     helpers = [MemoryMesh(PeerId(f"helper-{number}"), world.net) for number in range(6)]

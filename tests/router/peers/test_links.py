@@ -1,4 +1,4 @@
-"""Laws of reaching a peer: only its key opens the way, and a way that failed is not waited for."""
+"""Laws of links to peers: only the peer's key is accepted, and no request waits for a way that failed."""
 
 import asyncio
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ async def answered(links: Links, node: PeerNode) -> bytes:
 
 @dataclass
 class CutOff(NoMesh):
-    """Peers of which it is known whether we reach them."""
+    """Peers with a fixed answer to whether the node is cut off from them."""
 
     cut: bool = True
 
@@ -43,7 +43,7 @@ class CutOff(NoMesh):
 
 
 class Silent:
-    """Listens, accepts, and says nothing."""
+    """Server that accepts connections and sends nothing."""
 
     def __init__(self) -> None:
         self.heard = b""
@@ -65,8 +65,8 @@ class Silent:
         writer.close()
 
 
-async def test_an_impostor_sees_no_byte_of_a_request() -> None:
-    """Another node answers where the record says that this one listens."""
+async def test_an_impostor_receives_no_byte_of_a_request() -> None:
+    """Another node answers at the address in the peer's record."""
     async with running() as worker, peer_node(own(worker.url), identity=EVE) as eve:
         reach = Reach(links=eve.reach.links, certificate=certificate_of(Identity(bytes([7]) * 32)))
         peer = Identity(bytes([7]) * 32).peer
@@ -77,8 +77,8 @@ async def test_an_impostor_sees_no_byte_of_a_request() -> None:
         assert eve.received == []
 
 
-async def test_a_record_that_lends_its_name_to_another_node_leads_nowhere() -> None:
-    """Peer ids are keys: whoever shows the certificate of another is not the peer that was asked."""
+async def test_a_record_with_the_address_and_certificate_of_another_node_leads_nowhere() -> None:
+    """Peer ids are keys: a node with another certificate is not the peer that was asked."""
     async with running() as worker, peer_node(own(worker.url), identity=EVE) as eve:
         peer = Identity(bytes([7]) * 32).peer
         async with way_to(eve, reach={peer: eve.reach}) as links:
@@ -91,7 +91,9 @@ async def test_a_record_that_lends_its_name_to_another_node_leads_nowhere() -> N
 @pytest.mark.parametrize(
     "certificate", [certificate_of(EVE), b"junk", b"", certificate_of(EVE)[:-1]]
 )
-async def test_a_record_with_a_certificate_of_another_key_leads_nowhere(certificate: bytes) -> None:
+async def test_a_record_with_an_invalid_or_foreign_certificate_leads_nowhere(
+    certificate: bytes,
+) -> None:
     async with peer_node() as node:
         reach = Reach(links=node.reach.links, certificate=certificate)
         async with way_to(node, reach={node.identity.peer: reach}) as links:
@@ -100,7 +102,7 @@ async def test_a_record_with_a_certificate_of_another_key_leads_nowhere(certific
         assert node.callers == []
 
 
-async def test_a_caller_whom_the_node_does_not_trust_is_refused() -> None:
+async def test_a_caller_that_the_node_does_not_trust_is_refused() -> None:
     async with running() as worker, peer_node(own(worker.url)) as node:
         stranger = Links(
             identity=EVE,
@@ -113,7 +115,7 @@ async def test_a_caller_whom_the_node_does_not_trust_is_refused() -> None:
         assert node.received == []
 
 
-async def test_the_address_that_answers_is_found_among_those_that_do_not_and_remembered() -> None:
+async def test_the_one_address_that_answers_is_found_and_remembered() -> None:
     async with Silent() as silent, running() as worker, peer_node(own(worker.url)) as node:
         links_ = ("127.0.0.1:1", silent.address, "no address", "0.0.0.0:1", *node.reach.links)
         reach = Reach(links=links_, certificate=node.reach.certificate)
@@ -125,7 +127,9 @@ async def test_the_address_that_answers_is_found_among_those_that_do_not_and_rem
         assert b"HTTP" not in silent.heard
 
 
-async def test_when_no_address_answers_a_pipe_does_and_the_addresses_are_left_alone() -> None:
+async def test_when_no_address_answers_a_pipe_is_used_and_the_addresses_are_not_tried_again() -> (
+    None
+):
     quick = QUICK.model_copy(update={"connect_timeout": 0.3})
     async with Silent() as silent, running() as worker, peer_node(own(worker.url)) as node:
         reach = Reach(links=(silent.address,), certificate=node.reach.certificate)
@@ -149,7 +153,7 @@ async def test_a_node_that_moved_is_found_at_its_new_address() -> None:
             )
             reaches[before.identity.peer] = before.reach
             assert await answered(links, before)
-        # Its old address is refused once; nobody waits for it, and the next caller looks anew.
+        # Its old address is refused once, without a wait; the next request looks up the addresses again.
         with pytest.raises(WorkerError):
             await answered(links, after)
         reaches[after.identity.peer] = after.reach
@@ -166,7 +170,7 @@ async def test_a_node_that_moved_is_found_at_its_new_address() -> None:
         (Reach(links=("node.example:6102",)), Route.RELAY),
     ],
 )
-async def test_a_claim_of_loopback_counts_only_where_all_of_ours_are_loopback(
+async def test_a_loopback_address_of_a_peer_is_used_only_if_all_own_addresses_are_loopback(
     ours: Reach, expected: Route
 ) -> None:
     async with (
@@ -178,7 +182,7 @@ async def test_a_claim_of_loopback_counts_only_where_all_of_ours_are_loopback(
         assert await route(links, node.identity.peer) is expected
 
 
-async def test_a_peer_that_vanished_from_the_registry_is_let_go_of() -> None:
+async def test_connections_to_a_peer_that_left_the_registry_are_closed() -> None:
     reaches = {OWN.peer: TOGETHER}
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as piped:
         links = Links(
@@ -196,7 +200,7 @@ async def test_a_peer_that_vanished_from_the_registry_is_let_go_of() -> None:
         await links.close()
 
 
-async def test_what_is_under_way_to_a_peer_that_vanished_is_finished() -> None:
+async def test_an_answer_from_a_peer_that_left_the_registry_is_finished() -> None:
     reaches = {OWN.peer: TOGETHER}
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as piped:
         links = Links(identity=OWN, peers=replace(piped._peers, reaches=reaches), settings=QUICK)
@@ -210,7 +214,7 @@ async def test_what_is_under_way_to_a_peer_that_vanished_is_finished() -> None:
         await links.close()
 
 
-async def test_when_the_links_close_nothing_runs_on() -> None:
+async def test_closing_the_links_leaves_no_task() -> None:
     async with running() as worker, peer_node(own(worker.url)) as node:
         before = len(asyncio.all_tasks())
         async with way_to(node, direct=False) as links:
@@ -221,7 +225,7 @@ async def test_when_the_links_close_nothing_runs_on() -> None:
 
 
 @pytest.mark.parametrize(("cut_off", "error"), [(True, WorkerUnreachable), (False, WorkerDied)])
-async def test_a_connection_that_ends_with_the_way_to_a_node_that_lives_is_no_death(
+async def test_a_hang_up_of_a_peer_that_is_cut_off_is_unreachable_and_not_a_death(
     *, cut_off: bool, error: type[WorkerError]
 ) -> None:
     async with peer_node() as node:
@@ -235,7 +239,7 @@ async def test_a_connection_that_ends_with_the_way_to_a_node_that_lives_is_no_de
         await links.close()
 
 
-async def test_nobody_waits_for_a_peer_that_is_lost() -> None:
+async def test_requests_stop_waiting_for_a_peer_that_is_given_up() -> None:
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
         worker.fail(delay_first=60.0)
         waiting = asyncio.ensure_future(answered(links, node))
@@ -245,7 +249,7 @@ async def test_nobody_waits_for_a_peer_that_is_lost() -> None:
             await waiting
 
 
-async def test_an_answer_that_has_begun_goes_on_though_its_peer_counts_as_lost() -> None:
+async def test_an_answer_that_has_begun_goes_on_after_its_peer_is_given_up() -> None:
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
         worker.fail(delay_between=0.05)
         async with create(links).answer(chat(stream=True), at(node)) as answer:

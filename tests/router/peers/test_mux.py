@@ -1,4 +1,4 @@
-"""Laws of many streams in one connection: all bytes in order, none ahead of their credit, and a liar is cut off with a reason."""
+"""Laws of many streams in one connection: bytes in order, none beyond the window, and violations cut off with a reason."""
 
 import struct
 from collections.abc import Callable
@@ -47,7 +47,7 @@ OPEN = frame(FrameType.WINDOW, Flag.SYN, 1)
 
 @dataclass
 class Pair:
-    """Both sides of a connection, and the bytes that each stream brought to either."""
+    """Both sides of a connection, and the bytes that each stream delivered to either."""
 
     asking: Mux = field(default_factory=lambda: Mux(asking=True))
     asked: Mux = field(default_factory=lambda: Mux(asking=False))
@@ -58,7 +58,7 @@ class Pair:
     def carry(
         self, *, reads: Callable[[int], bool] = lambda stream: True, piece: int = ALL
     ) -> None:
-        """Carry what there is both ways, in pieces, until nothing moves; who reads gives room back."""
+        """Carry pending bytes both ways, in pieces, until none are left; streams that `reads` allows return credit."""
         while self.asking.wants_to_send or self.asked.wants_to_send:
             for source, sink in ((self.asking, self.asked), (self.asked, self.asking)):
                 sent = source.data_to_send(ALL)
@@ -76,7 +76,7 @@ class Pair:
 
 
 def answerer(*sent: bytes) -> Mux:
-    """Return the asked side after it got these bytes."""
+    """Return the asked side after it received these bytes."""
     mux = Mux(asking=False)
     for piece in sent:
         mux.receive(piece, 0.0)
@@ -87,7 +87,7 @@ def answerer(*sent: bytes) -> Mux:
     st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.binary(max_size=40)), max_size=30),
     st.integers(1, 50),
 )
-def test_every_stream_brings_its_bytes_in_order_however_they_are_cut(
+def test_every_stream_delivers_its_bytes_in_order_however_they_are_split(
     writes: list[tuple[int, bool, bytes]], piece: int
 ) -> None:
     pair = Pair()
@@ -111,9 +111,7 @@ def test_every_stream_brings_its_bytes_in_order_however_they_are_cut(
 
 
 @given(st.lists(st.integers(1, 3 * WINDOW), min_size=1, max_size=5), st.integers(1_000, 70_000))
-def test_more_bytes_than_a_window_arrive_whole_where_they_are_read(
-    sizes: list[int], piece: int
-) -> None:
+def test_more_bytes_than_a_window_arrive_if_they_are_read(sizes: list[int], piece: int) -> None:
     pair = Pair()
     stream = pair.asking.open()
     whole = b"".join(bytes([at % 251]) * size for at, size in enumerate(sizes))
@@ -122,7 +120,7 @@ def test_more_bytes_than_a_window_arrive_whole_where_they_are_read(
     assert pair.brought[True, stream] == whole
 
 
-def test_a_reader_who_stalls_holds_up_its_own_stream_alone() -> None:
+def test_a_reader_that_stalls_holds_up_only_its_own_stream() -> None:
     pair = Pair()
     stalled, other = pair.asking.open(), pair.asking.open()
     pair.carry()
@@ -144,7 +142,7 @@ def test_streams_take_turns_frame_by_frame() -> None:
     assert len(sent) < 3 * FRAME_BYTES
 
 
-def test_what_was_written_in_one_turn_is_one_frame_with_its_end() -> None:
+def test_writes_of_one_turn_and_the_end_are_one_frame() -> None:
     mux = answerer(OPEN)
     for word in (b"to", b"ken", b"s"):
         mux.send(1, word)
@@ -154,32 +152,32 @@ def test_what_was_written_in_one_turn_is_one_frame_with_its_end() -> None:
 
 class TestWindows:
     def read(self, pair: Pair, stream: int, size: int, seconds: float) -> None:
-        """Have so many bytes sent and read, half a window after the other in so much time."""
+        """Send and read `size` bytes, half a window per `seconds`."""
         for _ in range(size // (WINDOW // 2)):
             pair.asking.send(stream, bytes(WINDOW // 2))
             pair.now += seconds
             pair.carry()
 
     def ahead(self, pair: Pair, stream: int) -> int:
-        """Return how far the sender may be ahead."""
+        """Return how many bytes the sender may be ahead."""
         before = len(pair.brought.get((True, stream), b""))
         pair.asking.send(stream, bytes(2 * MAX_WINDOW))
         pair.carry(reads=lambda stream: False)
         return len(pair.brought[True, stream]) - before
 
-    def test_a_reader_who_keeps_up_gets_a_wider_one_up_to_the_largest(self) -> None:
+    def test_a_reader_that_keeps_up_gets_a_wider_window_up_to_the_maximum(self) -> None:
         pair = Pair()
         stream = pair.asking.open()
         self.read(pair, stream, 8 * MAX_WINDOW, 0.01)
         assert MAX_WINDOW // 2 < self.ahead(pair, stream) <= MAX_WINDOW
 
-    def test_a_slow_reader_keeps_the_first(self) -> None:
+    def test_a_slow_reader_keeps_the_initial_window(self) -> None:
         pair = Pair()
         stream = pair.asking.open()
         self.read(pair, stream, 8 * MAX_WINDOW, SLOW)
         assert self.ahead(pair, stream) <= WINDOW
 
-    def test_all_together_are_wider_by_so_much_and_those_that_end_give_it_back(self) -> None:
+    def test_the_total_widening_is_bounded_and_ended_streams_return_their_share(self) -> None:
         pair = Pair()
         streams = [pair.asking.open() for _ in range(2 * EXTRA_BYTES // MAX_WINDOW)]
         for stream in streams:
@@ -195,7 +193,7 @@ class TestWindows:
 
 
 class TestEnds:
-    def test_a_stream_that_is_cut_is_over_on_both_sides(self) -> None:
+    def test_a_stream_that_is_cut_ends_on_both_sides(self) -> None:
         for asked_cuts in (True, False):
             pair = Pair()
             stream = pair.asking.open()
@@ -207,7 +205,7 @@ class TestEnds:
             assert len(pair.asking) == len(pair.asked) == 0
 
     @pytest.mark.parametrize("before", [b"", b"so much for "])
-    def test_what_was_written_in_the_same_turn_comes_before_it(self, before) -> None:
+    def test_bytes_written_in_the_same_turn_arrive_before_the_cut(self, before) -> None:
         pair = Pair()
         number = pair.asking.open()
         pair.carry()
@@ -220,7 +218,7 @@ class TestEnds:
         assert pair.brought[False, number] == before + b"the beginning"
         assert pair.events[-1] == StreamCut(number, taken=True)
 
-    def test_the_first_one_refused_says_that_nobody_took_it(self) -> None:
+    def test_a_stream_beyond_the_limit_is_refused_as_not_taken(self) -> None:
         pair = Pair()
         streams = [pair.asking.open() for _ in range(MAX_STREAMS + 1)]
         pair.asking.send(streams[-1], b"never read")
@@ -230,7 +228,7 @@ class TestEnds:
         ]
         assert len(pair.asked) == MAX_STREAMS
 
-    def test_who_goes_away_refuses_new_streams_and_finishes_the_others(self) -> None:
+    def test_going_away_refuses_new_streams_and_finishes_the_others(self) -> None:
         pair = Pair()
         old = pair.asking.open()
         pair.carry()
@@ -243,14 +241,14 @@ class TestEnds:
         assert StreamCut(late, taken=False) in pair.events
         assert pair.brought == {(False, old): b"answer"}
 
-    def test_what_comes_for_a_stream_that_is_closed_is_passed_over(self) -> None:
+    def test_frames_for_a_closed_stream_are_ignored(self) -> None:
         mux = answerer(OPEN)
         mux.close(1)
         assert mux.data_to_send(ALL) == data(1, b"", Flag.ACK | Flag.FIN)
         assert mux.receive(data(1, b"late") + data(1, b"", Flag.FIN), 0.0) == []
         assert len(mux) == 0
 
-    def test_a_closed_stream_still_sends_what_waits_for_credit(self) -> None:
+    def test_a_closed_stream_still_sends_bytes_that_wait_for_credit(self) -> None:
         pair = Pair()
         stream = pair.asking.open()
         pair.carry()
@@ -286,12 +284,12 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("sent", HOSTILE.values(), ids=HOSTILE.keys())
-def test_who_breaks_the_rules_is_told_apart_with_a_reason(sent: bytes) -> None:
+def test_a_protocol_violation_is_detected_with_a_reason(sent: bytes) -> None:
     with pytest.raises(ProtocolViolation, match="it "):
         answerer(sent)
 
 
-def test_the_asked_side_opens_nothing() -> None:
+def test_the_asked_side_may_not_open_streams() -> None:
     with pytest.raises(ProtocolViolation):
         Mux(asking=True).receive(frame(FrameType.WINDOW, Flag.SYN, 2), 0.0)
 
@@ -307,7 +305,7 @@ FRAMES = st.builds(
 
 
 @given(st.booleans(), st.lists(st.one_of(FRAMES, st.binary(max_size=30)), max_size=30))
-def test_whatever_comes_is_taken_or_refused_and_holds_no_more_than_it_may(
+def test_any_bytes_are_accepted_or_refused_within_the_limits(
     asking: bool, sent: list[bytes]
 ) -> None:
     mux = Mux(asking=asking)
@@ -329,7 +327,7 @@ def test_whatever_comes_is_taken_or_refused_and_holds_no_more_than_it_may(
 
 
 @given(st.lists(FRAMES, max_size=10), st.data())
-def test_the_same_bytes_mean_the_same_in_whatever_pieces(
+def test_the_same_bytes_give_the_same_events_in_any_pieces(
     sent: list[bytes], draw: st.DataObject
 ) -> None:
     whole = OPEN + b"".join(sent)
@@ -346,7 +344,7 @@ def test_the_same_bytes_mean_the_same_in_whatever_pieces(
                     else:
                         said.append((type(event), *event))
         except ProtocolViolation as error:
-            # What of a piece came before it is not told.
+            # Events of the same piece before the violation are not returned.
             return [], str(error)
         return [*said, *sorted(bytes_of.items())], why
 

@@ -1,4 +1,4 @@
-"""Laws of the shell around many streams: one write a turn, a transport that may be full, and an other end that may be dead."""
+"""Laws of the connection that carries many streams: one write per turn, backpressure, and a peer that may be dead."""
 
 import asyncio
 import struct
@@ -12,7 +12,7 @@ from router.peers.muxed_stream import MuxedStream
 
 
 class Wire(asyncio.Transport):
-    """Keeps what is written, a write for each."""
+    """Transport that records each write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Wire(asyncio.Transport):
 
 
 class Owner:
-    """Keeps what it is told of."""
+    """Owner that records its notifications."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -49,7 +49,7 @@ class Owner:
 
 
 class Noted(asyncio.Protocol):
-    """Notes what its transport tells it."""
+    """Protocol that records the calls of its transport."""
 
     def __init__(self) -> None:
         self.told: list[object] = []
@@ -76,7 +76,7 @@ class Noted(asyncio.Protocol):
 
 
 class Little(asyncio.Protocol):
-    """Pauses after all that it is given until it is asked to go on."""
+    """Protocol that pauses reading after each piece."""
 
     def __init__(self) -> None:
         self.got = b""
@@ -127,7 +127,7 @@ def streams(connection: MuxedConnection, count: int) -> list[Noted]:
     return opened
 
 
-async def test_all_that_is_said_in_one_turn_leaves_in_one_write(
+async def test_all_frames_of_one_turn_are_sent_in_one_write(
     asking: MuxedConnection, wire: Wire
 ) -> None:
     for number, protocol in enumerate(streams(asking, 50)):
@@ -138,7 +138,7 @@ async def test_all_that_is_said_in_one_turn_leaves_in_one_write(
     assert wire.writes[0].count(b"body") == 50
 
 
-async def test_a_transport_that_is_full_has_streams_wait_and_their_writers_too(
+async def test_a_full_transport_pauses_streams_and_their_writers(
     asking: MuxedConnection, wire: Wire
 ) -> None:
     (one,) = streams(asking, 1)
@@ -155,7 +155,7 @@ async def test_a_transport_that_is_full_has_streams_wait_and_their_writers_too(
     assert max(map(len, wire.writes)) <= TURN_BYTES
 
 
-async def test_a_reader_who_pauses_is_given_the_rest_when_it_goes_on(
+async def test_a_reader_that_pauses_gets_the_rest_when_it_resumes(
     asking: MuxedConnection,
 ) -> None:
     little = Little()
@@ -169,7 +169,7 @@ async def test_a_reader_who_pauses_is_given_the_rest_when_it_goes_on(
         await turn()
 
 
-async def test_the_end_comes_after_all_that_came_before_it(asking: MuxedConnection) -> None:
+async def test_the_end_of_a_stream_comes_after_all_its_bytes(asking: MuxedConnection) -> None:
     (one,) = streams(asking, 1)
     one.transport.pause_reading()
     asking.data_received(data(1, b"last words", Flag.FIN))
@@ -179,7 +179,7 @@ async def test_the_end_comes_after_all_that_came_before_it(asking: MuxedConnecti
     assert one.told == [b"last words", "end"]
 
 
-async def test_who_closes_is_told_the_end_when_all_is_sent(
+async def test_a_closed_stream_ends_when_all_its_bytes_are_sent(
     asking: MuxedConnection, wire: Wire
 ) -> None:
     (one,) = streams(asking, 1)
@@ -194,7 +194,7 @@ async def test_who_closes_is_told_the_end_when_all_is_sent(
     assert wire.writes[-1] == data(1, bytes(5), Flag.FIN)
 
 
-async def test_who_aborts_hears_nothing_more(asking: MuxedConnection, wire: Wire) -> None:
+async def test_an_aborted_stream_gets_no_more_bytes(asking: MuxedConnection, wire: Wire) -> None:
     (one,) = streams(asking, 1)
     await turn()
     one.transport.abort()
@@ -207,7 +207,7 @@ async def test_who_aborts_hears_nothing_more(asking: MuxedConnection, wire: Wire
 @pytest.mark.parametrize(
     ("flags", "error"), [(0, ConnectionRefusedError), (Flag.ACK, ConnectionResetError)]
 )
-async def test_what_is_refused_is_told_from_what_is_cut(
+async def test_a_refused_stream_and_a_cut_one_raise_different_errors(
     asking: MuxedConnection, flags: int, error: type[Exception]
 ) -> None:
     (one,) = streams(asking, 1)
@@ -216,7 +216,7 @@ async def test_what_is_refused_is_told_from_what_is_cut(
     assert one.told == [error]
 
 
-async def test_with_the_connection_all_its_streams_are_gone(
+async def test_the_end_of_the_connection_ends_all_its_streams(
     asking: MuxedConnection, owner: Owner
 ) -> None:
     opened = streams(asking, 3)
@@ -226,7 +226,7 @@ async def test_with_the_connection_all_its_streams_are_gone(
     assert owner.told == ["begun", "ended"]
 
 
-async def test_who_breaks_the_rules_is_cut_off_and_it_is_told_why(
+async def test_a_protocol_violation_aborts_the_connection_and_is_logged(
     asking: MuxedConnection, wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
     asking.data_received(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -234,7 +234,7 @@ async def test_who_breaks_the_rules_is_cut_off_and_it_is_told_why(
     assert "it sent an invalid frame" in caplog.text
 
 
-async def test_an_other_end_that_says_nothing_is_asked_and_at_last_cut(
+async def test_a_silent_peer_is_pinged_and_finally_cut_off(
     asking: MuxedConnection, wire: Wire
 ) -> None:
     streams(asking, 1)
@@ -250,7 +250,7 @@ async def test_an_other_end_that_says_nothing_is_asked_and_at_last_cut(
     asking.connection_lost(None)
 
 
-async def test_an_other_end_that_answers_is_kept_and_one_that_nobody_uses_is_not(
+async def test_a_peer_that_answers_pings_is_kept_and_an_idle_connection_is_closed(
     asking: MuxedConnection, wire: Wire
 ) -> None:
     (one,) = streams(asking, 1)
@@ -267,7 +267,7 @@ async def test_an_other_end_that_answers_is_kept_and_one_that_nobody_uses_is_not
     asking.connection_lost(None)
 
 
-async def test_a_connection_that_is_doubted_is_kept_if_it_answers_soon(
+async def test_a_doubted_connection_is_kept_if_it_answers_soon(
     asking: MuxedConnection, wire: Wire
 ) -> None:
     checked = asyncio.ensure_future(asking.check())
@@ -278,12 +278,14 @@ async def test_a_connection_that_is_doubted_is_kept_if_it_answers_soon(
     assert not asking.draining
 
 
-async def test_one_that_says_nothing_gets_nothing_more(asking: MuxedConnection) -> None:
+async def test_a_doubted_connection_that_stays_silent_is_drained(asking: MuxedConnection) -> None:
     await asking.check(within=0.01)
     assert asking.draining
 
 
-async def test_the_asked_side_waits_for_the_askers_to_end_it(owner: Owner, wire: Wire) -> None:
+async def test_the_asked_side_leaves_closing_the_connection_to_the_asking_side(
+    owner: Owner, wire: Wire
+) -> None:
     made: list[Noted] = []
 
     def accept() -> Noted:

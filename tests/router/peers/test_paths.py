@@ -1,4 +1,4 @@
-"""Laws of choosing a way: what failed is left alone for a while, longer each time, and then tried again."""
+"""Laws of choosing a way: an address that failed is tried again after a pause that doubles each time."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ async def way_to(
     cut_off: bool = False,
     objection: Objection = lambda address, port: "",
 ) -> AsyncIterator[Way]:
-    """Know a way to a node whose pipes run through a relay, until there is a straight one."""
+    """Yield a way to a node whose pipes run through a relay until `straight` is set."""
     crew = BackgroundTasks()
 
     class Relayed(NoMesh):
@@ -65,13 +65,13 @@ def address(node: PeerNode) -> URL:
     return URL(f"https://127.0.0.1:{node.port}")
 
 
-async def test_without_an_address_the_way_is_a_pipe(node: PeerNode) -> None:
+async def test_without_an_address_a_pipe_is_used(node: PeerNode) -> None:
     async with way_to(node) as way:
         assert (await way.link([])).route is Route.RELAY
         assert way._direct == Untried()
 
 
-async def test_a_name_that_leads_to_a_machine_that_is_no_peer_is_not_connected_to(
+async def test_a_host_name_that_resolves_to_a_refused_address_is_not_connected_to(
     node: PeerNode,
 ) -> None:
     asked: list[tuple[str, int]] = []
@@ -95,7 +95,7 @@ async def tried_again(way: Way, *addresses: URL) -> Route:
     return link.route
 
 
-async def test_nobody_waits_twice_for_an_address_that_does_not_answer(node: PeerNode) -> None:
+async def test_no_request_waits_twice_for_an_address_that_does_not_answer(node: PeerNode) -> None:
     async with way_to(node) as way:
         assert (await way.link([NOBODY])).route is Route.RELAY
         assert isinstance(way._direct, Shut)
@@ -114,7 +114,7 @@ async def test_the_pause_has_an_upper_bound(node: PeerNode) -> None:
         assert way._direct.pause == 320.0
 
 
-async def test_an_address_that_came_back_is_taken_once_it_was_tried_again(node: PeerNode) -> None:
+async def test_an_address_that_came_back_is_used_after_it_was_tried_again(node: PeerNode) -> None:
     async with way_to(node) as way:
         later, tried = asyncio.get_running_loop().time() + 60, frozenset({address(node)})
         way._direct = Shut(until=later, pause=5.0, tried=tried)
@@ -125,20 +125,20 @@ async def test_an_address_that_came_back_is_taken_once_it_was_tried_again(node: 
         assert (link.route, link.base) == (Route.DIRECT, address(node))
 
 
-async def test_an_address_that_is_new_is_waited_for_beside_one_that_failed(node: PeerNode) -> None:
+async def test_a_new_address_is_waited_for_beside_one_that_failed(node: PeerNode) -> None:
     async with way_to(node) as way:
         await way.link([NOBODY])
         link = await way.link([NOBODY, address(node)])
         assert (link.route, link.base) == (Route.DIRECT, address(node))
 
 
-async def test_at_first_contact_everybody_waits_for_the_one_handshake(node: PeerNode) -> None:
+async def test_at_first_contact_all_requests_wait_for_one_handshake(node: PeerNode) -> None:
     async with way_to(node) as way:
         found = await asyncio.gather(*(way.link([address(node)]) for _ in range(5)))
         assert {link.route for link in found} == {Route.DIRECT}
 
 
-async def test_a_failed_request_makes_a_proven_address_doubtful_and_no_other(
+async def test_a_failed_request_makes_only_a_proven_address_doubtful(
     node: PeerNode,
 ) -> None:
     async with way_to(node) as way:
@@ -151,7 +151,7 @@ async def test_a_failed_request_makes_a_proven_address_doubtful_and_no_other(
         assert way._direct == Shut(1.0, 5.0)
 
 
-async def test_an_address_that_is_named_no_longer_is_given_up(node: PeerNode) -> None:
+async def test_an_address_that_the_record_no_longer_names_is_dropped(node: PeerNode) -> None:
     async with way_to(node) as way:
         await way.link([address(node)])
         assert isinstance(way._direct, Proven)
@@ -159,14 +159,14 @@ async def test_an_address_that_is_named_no_longer_is_given_up(node: PeerNode) ->
         assert (await way.link([address(node)])).base == address(node)
 
 
-async def test_addresses_of_a_peer_that_came_back_are_waited_for_once_more(node: PeerNode) -> None:
+async def test_addresses_of_a_forgiven_peer_are_waited_for_again(node: PeerNode) -> None:
     async with way_to(node) as way:
         way._direct = Shut(asyncio.get_running_loop().time() + 60, 5.0, frozenset({address(node)}))
         way.forgive()
         assert (await way.link([address(node)])).route is Route.DIRECT
 
 
-async def test_addresses_of_a_peer_that_others_alone_reach_are_not_waited_for(
+async def test_addresses_of_a_peer_that_is_cut_off_are_not_waited_for(
     node: PeerNode,
 ) -> None:
     async with way_to(node, cut_off=True) as way:
@@ -177,7 +177,7 @@ async def test_addresses_of_a_peer_that_others_alone_reach_are_not_waited_for(
         assert way._patience() < QUICK.connect_timeout
 
 
-async def test_pipes_through_a_relay_are_not_used_again_once_there_is_a_straight_way(
+async def test_pipes_through_a_relay_are_not_reused_once_there_is_a_direct_way(
     node: PeerNode,
 ) -> None:
     straight = asyncio.Event()

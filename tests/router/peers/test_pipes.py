@@ -1,4 +1,4 @@
-"""Laws of both ends of a pipe; what is asked over one is held to the contract of dialects."""
+"""Laws of both ends of a pipe; requests over pipes are tested with the contract of dialects."""
 
 import asyncio
 import gc
@@ -25,7 +25,7 @@ ASKING, SERVING = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)
 
 
 class Listener:
-    """Takes one connection and lets the test do with it as it likes."""
+    """Server that accepts one connection and leaves it to the test."""
 
     def __init__(self) -> None:
         self.arrived = asyncio.Event()
@@ -60,7 +60,7 @@ async def test_bytes_go_both_ways() -> None:
         assert await pipe.read() == b"answer"
 
 
-async def test_when_the_listener_closes_all_it_wrote_arrives_before_the_end() -> None:
+async def test_all_bytes_of_the_listener_arrive_before_the_end() -> None:
     async with served() as (pipe, listener, task):
         listener.writer.write(b"x" * 3_000_000)
         listener.writer.close()
@@ -72,7 +72,7 @@ async def test_when_the_listener_closes_all_it_wrote_arrives_before_the_end() ->
         await until(task.done)
 
 
-async def test_when_the_caller_cuts_the_pipe_the_listener_sees_it_at_once() -> None:
+async def test_the_listener_sees_a_cut_pipe_at_once() -> None:
     async with served() as (pipe, listener, task):
         await pipe.write(b"question")
         await listener.reader.readexactly(8)
@@ -81,14 +81,14 @@ async def test_when_the_caller_cuts_the_pipe_the_listener_sees_it_at_once() -> N
         await until(task.done, within=0.5)
 
 
-async def test_when_the_caller_is_done_writing_the_listener_sees_the_end() -> None:
+async def test_the_listener_sees_the_end_when_the_caller_finishes_writing() -> None:
     async with served() as (pipe, listener, task):
         await pipe.finish()
         assert await asyncio.wait_for(listener.reader.read(), 0.5) == b""
         await until(task.done, within=0.5)
 
 
-async def test_a_slow_reader_slows_its_writer_and_memory_is_bounded() -> None:
+async def test_a_slow_reader_slows_the_writer_down_and_memory_is_bounded() -> None:
     async with served() as (pipe, listener, _):
         written = 0
         with suppress(TimeoutError):
@@ -97,7 +97,7 @@ async def test_a_slow_reader_slows_its_writer_and_memory_is_bounded() -> None:
                     listener.writer.write(b"x" * 65536)
                     await listener.writer.drain()
                     written += 65536
-        # What the pipe, the streams and the sockets of loopback hold; nothing else grows.
+        # The capacity of the pipe, the streams and the loopback sockets; nothing else grows.
         assert PIPE_BYTES <= written < 32 * 1024 * 1024
         assert await pipe.read()
 
@@ -116,7 +116,7 @@ async def test_a_pipe_that_was_cut_before_it_is_served_ends() -> None:
             await pipe.write(b"late")
 
 
-async def test_a_pipe_whose_other_end_is_gone_when_the_listener_ends_is_no_error(
+async def test_a_pipe_reset_before_the_listener_ends_is_no_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def finish(_: MemoryPipe) -> None:
@@ -131,10 +131,10 @@ async def test_a_pipe_whose_other_end_is_gone_when_the_listener_ends_is_no_error
 
 
 class TestADialThatIsGivenUp:
-    """Whoever asked leaves while its connection is being made."""
+    """The caller is cancelled while its connection is being made."""
 
     async def given_up(self, turns: int) -> bool:
-        """Cancel a dial after so many turns of the loop; return whether it was still under way."""
+        """Cancel a dial after so many turns of the event loop; return whether it was still in progress."""
         listener, crew = Listener(), BackgroundTasks()
         context = server_context(SERVING)
         server = await asyncio.start_server(listener.take, "127.0.0.1", 0, ssl=context)
@@ -160,10 +160,10 @@ class TestADialThatIsGivenUp:
         await crew.dismiss()
         return early
 
-    def test_leaves_no_socket_and_no_pipe_whenever_it_is(self) -> None:
+    def test_leaves_no_socket_and_no_pipe_whenever_it_is_cancelled(self) -> None:
         turns = 2
         with catch_warnings(record=True, action="always") as left:
-            # A loop for each: what its timers still hold shows when it is gone.
+            # A loop for each run: resources that its timers still hold show when it is closed.
             while asyncio.run(self.given_up(turns)):
                 turns += 1
             gc.collect()

@@ -1,4 +1,4 @@
-"""Questions to other nodes about their caches: read as they were written, and bounded whatever comes."""
+"""Questions to other nodes about their caches: read as written, and bounded whatever their content."""
 
 from collections.abc import Mapping
 
@@ -23,7 +23,7 @@ ASKED: Mapping[str, object] = {
 }
 
 
-def test_a_question_is_read_and_its_sizes_are_places() -> None:
+def test_a_question_is_read_with_positions_as_sizes() -> None:
     asked = question(ASKED)
     assert (asked.kind, asked.project, asked.model, asked.cid) == (Kind.CHAT, "p", "m", "")
     assert [(p.digest, p.size) for p in asked.said.chain] == [
@@ -43,7 +43,7 @@ def test_a_question_is_read_and_its_sizes_are_places() -> None:
         {"prefixes": ["00" * 16] * (MAX_LINKS + 1)},
     ],
 )
-def test_what_is_no_question_is_refused(wrong: Mapping[str, object]) -> None:
+def test_an_invalid_question_is_refused(wrong: Mapping[str, object]) -> None:
     with pytest.raises(BadRequest):
         question({**ASKED, **wrong})
 
@@ -68,10 +68,10 @@ def test_an_answer_is_read_as_it_was_written() -> None:
         {"prefixes": 0, "load": 7, "service_time": "fixed=1"},
     ],
 )
-def test_of_a_lie_nothing_is_learnt(answer: Mapping[str, object]) -> None:
+def test_an_implausible_answer_gives_nothing(answer: Mapping[str, object]) -> None:
     assert told_of(orjson.dumps(answer), SAID) == ReplicaAnswer()
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"1", b'{"prefixes":1,"age":NaN}'])
-def test_what_is_no_answer_is_none(body: bytes) -> None:
+def test_a_body_that_is_no_answer_is_read_as_none(body: bytes) -> None:
     assert told_of(body, SAID) is None

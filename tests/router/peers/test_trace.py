@@ -1,4 +1,4 @@
-"""Which trace headers travel on: those that the specification calls valid, unchanged, and no others."""
+"""Trace headers that are passed on: those that are valid by the specification, unchanged, and no others."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 STATE = "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE"
 
 
-def test_a_valid_context_travels_unchanged() -> None:
+def test_a_valid_context_is_passed_on_unchanged() -> None:
     headers = {"traceparent": PARENT, "tracestate": STATE, "authorization": "Bearer k"}
     assert trace_of(headers) == {"traceparent": PARENT, "tracestate": STATE}
 
@@ -53,7 +53,7 @@ def test_a_parent_of_this_version_or_a_later_one_is_valid(parent: str) -> None:
         PARENT.replace("4", "٤"),
     ],
 )
-def test_what_is_no_parent_is_dropped_with_its_state(parent: str) -> None:
+def test_an_invalid_parent_is_dropped_with_its_state(parent: str) -> None:
     assert trace_of({"traceparent": parent, "tracestate": STATE}) == {}
 
 
@@ -83,7 +83,7 @@ def test_a_state_is_a_list_of_keys_with_values(state: str) -> None:
         ",".join(f"k{n}=v" for n in range(33)),
     ],
 )
-def test_another_state_is_dropped_and_its_parent_is_not(state: str) -> None:
+def test_an_invalid_state_is_dropped_and_its_parent_is_kept(state: str) -> None:
     assert trace_of({"traceparent": PARENT, "tracestate": state}) == {"traceparent": PARENT}
 
 
@@ -92,7 +92,7 @@ def test_a_state_without_a_parent_is_dropped() -> None:
 
 
 @given(st.text(max_size=600), st.text(max_size=600))
-def test_what_travels_is_printable_ascii(parent: str, state: str) -> None:
+def test_passed_on_trace_headers_are_printable_ascii(parent: str, state: str) -> None:
     for value in trace_of({"traceparent": parent, "tracestate": state}).values():
         assert value.isascii()
         assert value.isprintable()

@@ -1,4 +1,4 @@
-"""A request's id and trace cross a real libp2p pipe unchanged, TLS from node to node inside it."""
+"""A request's id and trace cross a real libp2p pipe unchanged, inside TLS from node to node."""
 
 from dataclasses import replace
 from functools import partial

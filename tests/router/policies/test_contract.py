@@ -1,4 +1,4 @@
-"""What every policy owes the router."""
+"""The contract of all policies."""
 
 from dataclasses import replace
 from math import isfinite
@@ -55,7 +55,7 @@ requests = st.builds(
 
 @pytest.mark.parametrize("name", policies.NAMES)
 @given(request=requests, found=candidates, seed=seeds)
-def test_everybody_is_ordered_once_and_nobody_is_invented(
+def test_the_order_holds_every_candidate_exactly_once(
     name: str, request: Request, found: list[Candidate], seed: int
 ) -> None:
     ordered = in_order(policies.load(name), request, tuple(found), Random(seed).random)
@@ -75,7 +75,7 @@ def test_the_same_chance_gives_the_same_order(
 
 @pytest.mark.parametrize("name", policies.NAMES)
 @given(request=requests, found=candidates, seed=seeds)
-def test_the_trusted_come_before_those_in_doubt(
+def test_trusted_candidates_come_before_doubtful_ones(
     name: str, request: Request, found: list[Candidate], seed: int
 ) -> None:
     ordered = in_order(policies.load(name), request, found, Random(seed).random)
@@ -97,7 +97,7 @@ def test_every_candidate_has_its_reason_and_may_answer(
 
 @pytest.mark.parametrize("name", policies.NAMES)
 @given(request=requests, found=candidates, seed=seeds)
-def test_to_ask_whom_it_would_ask_changes_nothing(
+def test_computing_an_order_does_not_change_the_next_one(
     name: str, request: Request, found: list[Candidate], seed: int
 ) -> None:
     policy = policies.load(name)
@@ -106,7 +106,7 @@ def test_to_ask_whom_it_would_ask_changes_nothing(
 
 
 @pytest.mark.parametrize("name", policies.NAMES)
-def test_every_policy_says_in_a_sentence_what_it_does(name: str) -> None:
+def test_every_policy_has_a_one_sentence_summary(name: str) -> None:
     assert 20 < len(policies.summary(name)) < 200
 
 
@@ -116,7 +116,7 @@ def test_a_policy_that_does_not_exist_is_named_with_those_that_do() -> None:
 
 
 @pytest.mark.parametrize("name", policies.NAMES)
-def test_who_misses_the_time_that_is_wanted_comes_after_who_makes_it(name: str) -> None:
+def test_candidates_that_miss_the_latency_aim_come_after_those_that_meet_it(name: str) -> None:
     def at(node: str, seconds: float) -> Candidate:
         service = Service("p", "m")
         return Candidate(PeerId(node), service, time=ServiceTime(fixed=seconds))
@@ -130,7 +130,7 @@ def test_who_misses_the_time_that_is_wanted_comes_after_who_makes_it(name: str) 
 
 
 @pytest.mark.parametrize("name", policies.NAMES)
-def test_a_session_of_a_batch_goes_where_a_slot_is_free(name: str) -> None:
+def test_a_background_session_goes_to_a_candidate_with_a_free_slot(name: str) -> None:
     def at(node: str, in_flight: int, seconds: float) -> Candidate:
         report = Reported(Load(in_flight, slots=2), ours=in_flight, age=0.0)
         time, service = ServiceTime(fixed=seconds), Service("p", "m")

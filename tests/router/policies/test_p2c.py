@@ -1,4 +1,4 @@
-"""Laws of drawing a few."""
+"""Laws of the policy that draws a few candidates and takes the best."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def at(node: str, in_flight: int = 0) -> Candidate:
     return Candidate(PeerId(node), Service("p", "m"), in_flight=in_flight)
 
 
-def test_of_those_drawn_the_less_loaded_is_first() -> None:
+def test_the_less_loaded_of_the_drawn_candidates_is_first() -> None:
     for seed in range(20):
         assert order([at("busy", 5), at("idle", 1)], Random(seed).random)[0] == at("idle", 1)
 
@@ -40,22 +40,22 @@ def reported(node: str, in_flight: int, *, ours: int = 0, age: float = 0.0) -> C
     return replace(at(node, ours), report=report)
 
 
-def test_requests_that_others_sent_count_as_their_node_reported_them() -> None:
+def test_requests_of_other_nodes_count_as_the_replicas_node_reports_them() -> None:
     assert first_of(reported("busy", 5), at("ours", 2)) == {"ours"}
     assert first_of(reported("idle", 1), at("ours", 2)) == {"idle"}
 
 
-def test_our_own_requests_count_once() -> None:
+def test_a_nodes_own_requests_count_once() -> None:
     assert first_of(reported("alone", 3, ours=3), at("ours", 4)) == {"alone"}
 
 
-def test_an_old_report_is_outweighed_by_what_we_know_ourselves() -> None:
+def test_an_old_report_is_outweighed_by_the_nodes_own_knowledge() -> None:
     young, old = (reported("busy", 5, age=age) for age in (0.0, 4 * HALF_LIFE))
     assert first_of(young, at("ours", 1)) == {"ours"}
     assert first_of(old, at("ours", 1)) == {"busy"}
 
 
-def test_who_says_nothing_is_taken_for_idle_and_no_latency_is_made_up() -> None:
+def test_a_candidate_without_a_report_counts_as_idle() -> None:
     assert first_of(reported("said", 1), at("silent")) == {"silent"}
 
 
@@ -72,25 +72,25 @@ def test_equally_loaded_candidates_share_the_load() -> None:
     assert max(firsts.values()) < 1.2 * min(firsts.values())
 
 
-def test_load_is_counted_by_the_slot_where_all_slots_are_known() -> None:
+def test_load_is_relative_to_slots_if_all_slots_are_known() -> None:
     big = replace(at("big"), report=Reported(Load(8, slots=16), ours=0, age=0.0))
     small = replace(at("small"), report=Reported(Load(1, slots=1), ours=0, age=0.0))
     assert first_of(big, small) == {"big"}
     assert first_of(big, replace(small, report=None)) == {"small"}
 
 
-def test_of_hundreds_all_are_tried_once() -> None:
+def test_every_one_of_hundreds_of_candidates_is_in_the_order_once() -> None:
     found = [at(f"n{number}") for number in range(400)]
     ordered = order(found, Random(1).random)
     assert ordered != found
     assert sorted(c.node for c in ordered) == sorted(c.node for c in found)
 
 
-def test_whoever_is_next_is_the_best_of_those_left_and_one_more() -> None:
+def test_the_next_candidate_is_the_best_of_those_left_and_one_newly_drawn() -> None:
     found = [at(f"n{number}", number) for number in range(6)]
     for seed in range(100):
         places = [c.in_flight for c in order(found, Random(seed).random)]
-        # The best of three; each that follows was one of them, or is the one that was drawn next.
+        # The best of three; each that follows was one of the three, or was drawn next.
         assert places[0] <= 3
         assert sum(place < places[1] for place in places[2:]) <= 2
 
@@ -100,12 +100,12 @@ def timed(node: str, seconds: float, *, slots: int = 4, in_flight: int = 0) -> C
     return replace(at(node), report=report, time=ServiceTime(fixed=seconds))
 
 
-def test_who_is_soonest_done_is_first_and_a_slow_idle_machine_is_none() -> None:
+def test_the_candidate_that_finishes_soonest_is_first_even_if_a_slow_one_is_idle() -> None:
     assert first_of(timed("quick", 0.1, in_flight=5), timed("slow", 1.6)) == {"quick"}
     assert first_of(timed("quick", 0.1, in_flight=200), timed("slow", 1.6)) == {"slow"}
 
 
-def test_machines_are_drawn_as_often_as_they_can_bear_requests() -> None:
+def test_machines_are_drawn_in_proportion_to_their_capacity() -> None:
     found = [timed("quick", 0.1), *(timed(f"n{number}", 1.6) for number in range(8))]
     draw = Random(1).random
     firsts = Counter(order(found, draw)[0].node for _ in range(1_000))
@@ -128,7 +128,7 @@ def reader(number: int, *, in_flight: int = 0, before: Before = NOTHING_BEFORE) 
     return replace(timed(f"n{number}", 0.0, in_flight=in_flight), time=READER, before=before)
 
 
-def test_a_conversation_begins_where_its_key_says_and_all_of_them_are_spread() -> None:
+def test_a_conversation_begins_at_the_candidate_of_its_key_and_conversations_spread() -> None:
     found, draw, policy = [reader(n) for n in range(8)], Random(1).random, FewChoices()
     firsts: Counter[PeerId] = Counter()
     for number in range(100):
@@ -139,7 +139,7 @@ def test_a_conversation_begins_where_its_key_says_and_all_of_them_are_spread() -
     assert len(firsts) == 8
 
 
-def test_a_conversation_goes_on_where_it_was_read_unless_that_takes_longer() -> None:
+def test_a_conversation_goes_on_where_it_is_cached_unless_that_takes_longer() -> None:
     warm = reader(0, before=Before(20.0, 1.0))
     found, policy = [warm, *(reader(n) for n in range(1, 8))], FewChoices()
     asked = talk(1, turns=2)
@@ -150,7 +150,7 @@ def test_a_conversation_goes_on_where_it_was_read_unless_that_takes_longer() -> 
     assert policy.order(asked, crowded, Random(1).random)[0] != crowded[0]
 
 
-def test_where_reading_takes_no_time_a_conversation_is_like_any_request() -> None:
+def test_a_conversation_is_placed_like_any_request_if_prefill_takes_no_time() -> None:
     found = [timed(f"n{number}", 0.5) for number in range(8)]
     draw, policy = Random(1).random, FewChoices()
     assert len({policy.order(talk(1), found, draw)[0].node for _ in range(200)}) == 8

@@ -1,4 +1,4 @@
-"""Laws of the policies that need no memory: local first, in turn, by free share, by session."""
+"""Laws of the simple policies: local first, round robin, weighted, and by session."""
 
 from collections import Counter
 from dataclasses import replace
@@ -22,7 +22,7 @@ def with_slots(machine: Candidate, slots: int, in_flight: int = 0) -> Candidate:
     return replace(machine, in_flight=in_flight, report=report)
 
 
-def test_own_workers_come_first_however_busy_and_the_idler_of_them_before_the_other() -> None:
+def test_own_workers_come_first_however_busy_with_the_idlest_first() -> None:
     busy = replace(own("http://127.0.0.1:1", cid="1"), in_flight=9)
     idle = own("http://127.0.0.1:2", cid="2")
     ordered = LocalFirst().order(chat(), [MACHINES[0], busy, MACHINES[1], idle], CHANCE)
@@ -30,7 +30,7 @@ def test_own_workers_come_first_however_busy_and_the_idler_of_them_before_the_ot
     assert "this machine" in LocalFirst().why(chat(), idle, [idle, busy])
 
 
-def test_everybody_has_a_turn_in_the_order_of_names_whatever_order_they_are_found_in() -> None:
+def test_machines_take_turns_in_the_order_of_their_names() -> None:
     policy = RoundRobin()
     firsts = []
     for _ in range(8):
@@ -47,20 +47,20 @@ def test_a_machine_with_more_slots_gets_more_whatever_its_load() -> None:
     assert "9" in Weighted().why(chat(), big, [big, small])
 
 
-def test_where_somebodys_slots_are_not_known_all_are_drawn_alike() -> None:
+def test_machines_are_drawn_alike_if_the_slots_of_one_are_unknown() -> None:
     found = [with_slots(MACHINES[0], 9), MACHINES[1]]
     firsts = Counter(Weighted().order(chat(), found, CHANCE)[0].node for _ in range(1000))
     assert 400 < firsts[MACHINES[1].node] < 600
 
 
-def test_a_session_leaves_a_machine_that_has_far_more_than_its_share() -> None:
+def test_a_session_leaves_a_machine_with_far_more_than_its_share_of_load() -> None:
     asked = replace(chat(), session="s")
     home = Session().order(asked, MACHINES, CHANCE)[0]
     found = [replace(m, in_flight=30) if m == home else m for m in MACHINES]
     assert Session().order(asked, found, CHANCE)[0].node != home.node
 
 
-def test_a_session_stays_with_one_machine_on_every_node_and_sessions_spread() -> None:
+def test_a_session_stays_with_one_machine_and_sessions_spread() -> None:
     asked = [replace(chat(), session=str(number)) for number in range(200)]
     firsts = [Session().order(one, MACHINES, CHANCE)[0] for one in asked]
     again = [Session().order(one, MACHINES[::-1], CHANCE)[0] for one in asked]
@@ -68,7 +68,7 @@ def test_a_session_stays_with_one_machine_on_every_node_and_sessions_spread() ->
     assert min(Counter(first.node for first in firsts).values()) > 25
 
 
-def test_when_a_machine_goes_only_its_sessions_move() -> None:
+def test_only_the_sessions_of_a_machine_that_leaves_move() -> None:
     for number in range(100):
         asked = replace(chat(), session=str(number))
         before = Session().order(asked, MACHINES, CHANCE)[0]

@@ -1,4 +1,4 @@
-"""Everything here runs on asyncio's own event loop and on the one that a node uses."""
+"""Runs every test here on asyncio's own event loop and on uvloop, which a node uses."""
 
 import asyncio
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""How an RPC reaches a worker, over a real server on loopback: budgets, failures, premises, and what is left behind."""
+"""RPCs to a worker, over a real server on loopback: timeouts, failures, premises, and clean-up."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ IMPATIENT = QUICK.model_copy(update={"first_byte_timeout": 0.2, "idle_timeout": 
 
 
 class Parrot:
-    """Says its prompt back; `metadata`, `waiting` and `left` tell what reached it."""
+    """Server that echoes its prompt; `metadata`, `waiting` and `left` record what reached it."""
 
     def __init__(self) -> None:
         self.metadata: dict[str, str] = {}
@@ -96,7 +96,7 @@ def prompt(text: str) -> Any:
     return PREDICT.asked(Prompt=text)
 
 
-async def test_an_answer_comes_back_and_what_is_said_beside_arrives() -> None:
+async def test_an_answer_comes_back_and_metadata_arrives() -> None:
     async with parrot() as (bird, api), channels() as ours:
         told = await ours.ask(api, PREDICT, prompt("hä"), {"x-request-id": "r-1"})
         assert told.message.decode() == "hä"
@@ -121,7 +121,7 @@ async def test_a_message_of_megabytes_passes_both_ways() -> None:
         assert len(told.message) == 6_000_000
 
 
-async def test_what_is_too_large_is_refused_before_it_is_sent(
+async def test_a_message_that_is_too_large_is_refused_before_it_is_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(channel_pool, "MAX_MESSAGE_BYTES", 1_000)
@@ -134,7 +134,7 @@ async def test_what_is_too_large_is_refused_before_it_is_sent(
     assert isinstance(failed.value.as_error("Predict"), WorkerFailed)
 
 
-async def test_a_status_comes_with_the_servers_words_and_its_wish_to_be_left_alone() -> None:
+async def test_a_status_comes_with_the_servers_message_and_pushback() -> None:
     async with parrot() as (_, api), channels() as ours:
         with pytest.raises(RpcFailed) as failed:
             await ours.ask(api, PREDICT, prompt("fail RESOURCE_EXHAUSTED"))
@@ -142,7 +142,7 @@ async def test_a_status_comes_with_the_servers_words_and_its_wish_to_be_left_alo
     assert failed.value.pushback == 7
 
 
-async def test_a_server_that_says_it_is_unavailable_has_not_hung_up() -> None:
+async def test_the_status_unavailable_from_a_server_is_unreachable_and_not_a_death() -> None:
     async with parrot() as (_, api), channels() as ours:
         with pytest.raises(RpcFailed) as failed:
             await ours.ask(api, PREDICT, prompt("fail UNAVAILABLE"))
@@ -156,7 +156,7 @@ async def test_a_method_that_a_server_lacks_is_unimplemented() -> None:
     assert failed.value.code == "UNIMPLEMENTED"
 
 
-async def test_silence_before_the_first_byte_has_an_end_that_the_worker_notices() -> None:
+async def test_silence_before_the_first_byte_times_out_and_the_worker_notices() -> None:
     async with parrot() as (bird, api), channels(IMPATIENT) as ours:
         with pytest.raises(WorkerTimeout, match="first byte"):
             await ours.ask(api, PREDICT, prompt("hang"))
@@ -179,7 +179,7 @@ async def test_silence_in_the_middle_breaks_the_answer() -> None:
         assert told.broken is not None
 
 
-async def test_who_leaves_in_mid_stream_is_missed_by_the_worker() -> None:
+async def test_the_worker_notices_a_caller_that_leaves_in_mid_stream() -> None:
     async with parrot() as (bird, api), channels() as ours:
         async with ours.stream(api, STREAM, prompt("a hang")) as told:
             await told.next()
@@ -187,7 +187,7 @@ async def test_who_leaves_in_mid_stream_is_missed_by_the_worker() -> None:
         await until(lambda: bird.left == 1)
 
 
-async def test_a_cancelled_caller_is_missed_by_the_worker() -> None:
+async def test_the_worker_notices_a_cancelled_caller() -> None:
     async with parrot() as (bird, api), channels() as ours:
         asking = asyncio.ensure_future(ours.ask(api, PREDICT, prompt("hang")))
         await until(lambda: bird.waiting == 1)
@@ -196,7 +196,7 @@ async def test_a_cancelled_caller_is_missed_by_the_worker() -> None:
         assert asking.cancelled()
 
 
-async def test_nobody_there_is_unreachable_at_once_and_found_as_soon_as_there_is_somebody() -> None:
+async def test_an_absent_worker_is_unreachable_at_once_and_found_as_soon_as_it_starts() -> None:
     async with parrot() as (_, api):
         pass
     async with channels() as ours:
@@ -209,7 +209,7 @@ async def test_nobody_there_is_unreachable_at_once_and_found_as_soon_as_there_is
             assert (await ours.ask(api, PREDICT, prompt("back"))).message == b"back"
 
 
-async def test_a_worker_that_dies_is_unreachable_and_its_successor_is_asked() -> None:
+async def test_a_cut_connection_is_a_death_and_the_next_call_opens_a_new_one() -> None:
     async with (
         parrot() as (bird, api),
         wire(int(api.rpartition(":")[2])) as line,
@@ -241,7 +241,7 @@ async def test_many_calls_share_one_connection() -> None:
         (Premises(own_ports=lambda: range(65_536)), OURSELVES),
     ],
 )
-async def test_no_connection_is_made_to_where_no_worker_may_stand(
+async def test_no_connection_is_made_to_an_address_where_no_worker_may_be(
     premises: Premises, why: str
 ) -> None:
     async with parrot() as (bird, api), channels(premises=premises) as ours:
@@ -251,7 +251,7 @@ async def test_no_connection_is_made_to_where_no_worker_may_stand(
     assert bird.metadata == {}
 
 
-async def test_a_name_is_looked_up_and_its_address_looked_at() -> None:
+async def test_a_host_name_is_resolved_and_its_address_checked() -> None:
     looked_at: list[str] = []
 
     def is_own(host: str) -> bool:
@@ -266,7 +266,7 @@ async def test_a_name_is_looked_up_and_its_address_looked_at() -> None:
     assert "localhost" not in looked_at
 
 
-async def test_a_proxy_of_the_environment_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     async with parrot() as (_, api), channels() as ours:
@@ -275,7 +275,7 @@ async def test_a_proxy_of_the_environment_is_never_asked(monkeypatch: pytest.Mon
 
 @asynccontextmanager
 async def babbling(said: bytes) -> AsyncIterator[str]:
-    """Have a server that answers with some bytes, whatever they are."""
+    """Run a server that answers with the given bytes."""
 
     async def predict(_: bytes, context: Any) -> bytes:
         return said
@@ -297,14 +297,14 @@ async def babbling(said: bytes) -> AsyncIterator[str]:
         await server.stop(None)
 
 
-async def test_what_is_no_message_is_a_failed_worker() -> None:
+async def test_bytes_that_are_no_message_are_a_failure_of_the_worker() -> None:
     async with babbling(b"\xff" * 40) as api, channels() as ours:
         with pytest.raises(WorkerFailed, match="not of its protocol"):
             await ours.ask(api, PREDICT, prompt("x"))
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes(range(256)) * 50])
-async def test_who_speaks_something_else_is_not_reached(said: bytes) -> None:
+async def test_a_server_of_another_protocol_is_unreachable(said: bytes) -> None:
     async def speak(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(said)
         await writer.drain()
@@ -318,7 +318,7 @@ async def test_who_speaks_something_else_is_not_reached(said: bytes) -> None:
     server.close()
 
 
-async def test_who_takes_connections_and_says_nothing_is_too_slow() -> None:
+async def test_a_server_that_accepts_connections_and_stays_silent_times_out() -> None:
     held: list[asyncio.StreamWriter] = []
 
     async def hold(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -339,7 +339,7 @@ async def test_who_takes_connections_and_says_nothing_is_too_slow() -> None:
 @settings(max_examples=30, deadline=None)
 @given(garbage=st.binary(max_size=60))
 @pytest.mark.parametrize("method", [PREDICT, STREAM], ids=["one", "stream"])
-def test_whatever_bytes_a_worker_says_are_a_message_or_an_error_of_the_attempt(
+def test_any_bytes_of_a_worker_are_a_message_or_an_error_of_the_attempt(
     method: Method, garbage: bytes
 ) -> None:
     async def one() -> None:
@@ -355,7 +355,7 @@ def test_whatever_bytes_a_worker_says_are_a_message_or_an_error_of_the_attempt(
     asyncio.run(one())
 
 
-async def test_a_glance_is_short_and_tells_a_status_from_silence() -> None:
+async def test_a_glance_is_short_and_distinguishes_a_status_from_silence() -> None:
     async with parrot() as (_, api), channels() as ours:
         assert (await ours.glance(api, HEALTH, HEALTH.asked())).message == b"OK"
         assert await ours.glance(api, PREDICT, prompt("hang")) is None
@@ -365,14 +365,14 @@ async def test_a_glance_is_short_and_tells_a_status_from_silence() -> None:
         assert await ours.glance(api, HEALTH, HEALTH.asked()) is None
 
 
-async def test_who_is_there_greets_and_who_is_not_does_not() -> None:
+async def test_only_a_running_worker_greets() -> None:
     async with parrot() as (_, api), channels() as ours:
         assert await ours.greets(api)
     async with channels() as ours:
         assert not await ours.greets(api)
 
 
-async def test_closing_ends_who_waits_with_an_error_of_ours() -> None:
+async def test_closing_fails_pending_calls_as_unreachable() -> None:
     async with parrot() as (bird, api), channels() as ours:
         asking = asyncio.ensure_future(ours.ask(api, PREDICT, prompt("hang")))
         await until(lambda: bird.waiting == 1)

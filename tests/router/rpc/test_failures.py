@@ -1,4 +1,4 @@
-"""What a status of gRPC means for an attempt, and what of a worker's words a caller sees."""
+"""The meaning of a gRPC status for an attempt, and how much of a worker's message a caller sees."""
 
 import pytest
 from hypothesis import given
@@ -40,19 +40,19 @@ def test_each_status_is_an_error_of_the_attempt(code: str, error: type[WorkerErr
 @pytest.mark.parametrize(
     "code", ["UNKNOWN", "INTERNAL", "NOT_FOUND", "UNAVAILABLE", "DATA_LOSS", "OK"]
 )
-def test_the_cause_of_a_failure_is_told_in_the_workers_words(code: str) -> None:
+def test_a_failure_quotes_the_workers_message(code: str) -> None:
     assert REPR in str(RpcFailed(code, REPR).as_error("Predict"))
 
 
-def test_a_status_without_words_is_told_alone() -> None:
+def test_a_status_without_a_message_is_reported_alone() -> None:
     assert str(RpcFailed("DATA_LOSS").as_error("Predict")) == "the worker failed: DATA_LOSS"
 
 
 @given(st.text(min_size=40, max_size=200), st.text(max_size=60), st.integers(0, 30))
-def test_words_that_quote_the_request_are_not_told(prompt: str, more: str, at: int) -> None:
+def test_a_message_that_quotes_the_request_is_hidden(prompt: str, more: str, at: int) -> None:
     failed = RpcFailed("UNKNOWN", f"ValueError: {more}{prompt[at:]}")
     failed.hide(b"x" + cleaned(prompt).encode(errors="replace"), [])
-    # What is left of a quotation that was cut short says little.
+    # Shorter remains of a quotation reveal little.
     assert not any(
         cleaned(prompt)[n : n + 36] in failed.words
         for n in range(max(1, len(prompt) - 36))
@@ -60,21 +60,21 @@ def test_words_that_quote_the_request_are_not_told(prompt: str, more: str, at: i
     )
 
 
-def test_what_lets_us_in_is_not_told() -> None:
+def test_keys_are_hidden_from_the_message() -> None:
     failed = RpcFailed("UNAUTHENTICATED", "no such key: s3cr3t")
     failed.hide(b"", ["Bearer s3cr3t"])
     assert "s3cr3t" not in str(failed.as_error("Predict"))
     assert "no such key" in str(failed.as_error("Predict"))
 
 
-def test_who_finds_fault_with_the_request_is_quoted_on_one_line() -> None:
+def test_the_message_of_a_rejection_is_quoted_on_one_line() -> None:
     error = RpcFailed("INVALID_ARGUMENT", "no\nsuch\x00 field").as_error("Predict")
     assert isinstance(error, WorkerRejected)
     assert (error.status, error.body) == (400, b"no such field")
 
 
 @given(st.text())
-def test_words_are_one_short_printable_line(words: str) -> None:
+def test_messages_are_cleaned_to_one_short_printable_line(words: str) -> None:
     assert len(cleaned(words)) <= MAX_WORDS
     assert all(c.isprintable() for c in cleaned(words))
 
@@ -83,13 +83,13 @@ def test_words_are_one_short_printable_line(words: str) -> None:
     ("said", "seconds", "named"),
     [("7000", 7, True), ("99999999", 3600, True), ("-1", 1, False), ("soon", 1, False)],
 )
-def test_a_full_worker_may_say_for_how_long(said: str, seconds: float, named: bool) -> None:
+def test_a_full_worker_may_state_when_to_retry(said: str, seconds: float, named: bool) -> None:
     error = RpcFailed("RESOURCE_EXHAUSTED", trailing={PUSHBACK: said}).as_error("Predict")
     assert isinstance(error, WorkerBusy)
     assert (error.retry_after, error.named) == (seconds, named)
 
 
-def test_too_large_is_the_requests_fault_or_the_workers() -> None:
+def test_a_message_too_large_is_the_fault_of_the_side_that_sent_it() -> None:
     theirs = RpcFailed("RESOURCE_EXHAUSTED", "Received message larger than max (9 vs. 5)")
     error = theirs.as_error("Predict")
     assert isinstance(error, WorkerRejected)

@@ -1,4 +1,4 @@
-"""The library's core says nothing past our log."""
+"""gRPC's core library writes nothing to stderr."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 
-# Of a place that is taken it would complain by itself.
+# By default the library itself complains about a port in use.
 PROGRAM = """
 import asyncio
 from router.rpc import channel_pool
@@ -27,7 +27,7 @@ asyncio.run(main())
 
 
 def ran(**environment: str) -> tuple[str, str]:
-    """Return what the program says, and what is said beside it."""
+    """Return the program's stdout and stderr."""
     told = {k: v for k, v in os.environ.items() if k != "GRPC_VERBOSITY"} | environment
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
@@ -40,6 +40,6 @@ def ran(**environment: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_it_is_silent_unless_somebody_wants_to_hear_it() -> None:
+def test_the_grpc_library_is_silent_unless_its_verbosity_is_set() -> None:
     assert ran() == ("taken\n", "")
     assert "Failed to add port" in ran(GRPC_VERBOSITY="ERROR")[1]

@@ -1,4 +1,4 @@
-"""A server for a face or a stub: who is refused, and when."""
+"""A gRPC server for a face or a stub: its limits and refusals."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ async def answers(asked: Any, context: Any) -> Any:
     return PREDICT.told(message=b"done")
 
 
-async def test_more_calls_than_its_bound_are_told_so() -> None:
+async def test_calls_beyond_the_limit_are_refused() -> None:
     entered, opened = asyncio.Event(), asyncio.Event()
 
     async def waits(asked: Any, context: Any) -> Any:
@@ -39,7 +39,7 @@ async def test_more_calls_than_its_bound_are_told_so() -> None:
     await ours.close()
 
 
-async def test_a_message_beyond_its_bound_is_refused() -> None:
+async def test_a_message_beyond_the_size_limit_is_refused() -> None:
     ours = Channels(QUICK, Premises())
     bounds = Bounds(message_bytes=1_000)
     async with serving(LOCALAI, {"Predict": answers}, "127.0.0.1:0", bounds) as port:
@@ -48,7 +48,7 @@ async def test_a_message_beyond_its_bound_is_refused() -> None:
     await ours.close()
 
 
-async def test_a_place_that_is_taken_is_not_shared() -> None:
+async def test_a_port_in_use_is_not_shared() -> None:
     async with serving(LOCALAI, {"Predict": answers}, "127.0.0.1:0") as port:
         with pytest.raises(CannotListen):
             async with serving(LOCALAI, {"Predict": answers}, f"127.0.0.1:{port}"):
@@ -64,7 +64,7 @@ async def refuses_late(asked: Any, context: Any) -> Any:
     raise RpcRefused("UNAVAILABLE", "gone")
 
 
-async def test_a_refusal_is_a_status_with_its_words_and_says_when_to_come_again() -> None:
+async def test_a_refusal_is_a_status_with_its_message_and_pushback() -> None:
     ours = Channels(QUICK, Premises())
     async with serving(LOCALAI, {"Predict": refuses}, "127.0.0.1:0") as port:
         with pytest.raises(RpcFailed) as failed:
@@ -90,7 +90,7 @@ async def test_a_stream_may_be_refused_half_way() -> None:
     await ours.close()
 
 
-async def test_metadata_is_told_without_what_is_binary() -> None:
+async def test_metadata_of_a_call_is_available_to_the_handler() -> None:
     ours, told = Channels(QUICK, Premises()), []
 
     async def look(asked: Any, context: Any) -> Any:

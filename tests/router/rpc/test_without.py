@@ -1,4 +1,4 @@
-"""Who speaks no gRPC needs none of it: a node is built, and every other module loads, where `grpc` cannot be imported."""
+"""gRPC is optional: a node can be built, and every module that does not use gRPC loads, without `grpc`."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ for package in (node, registry, router):
 
 
 def without(program: str) -> str:
-    """Run a program where there is no grpc; return what it says."""
+    """Run a program without grpc and return its output."""
     ran = subprocess.run(
         [sys.executable, "-c", WITHOUT + program],
         cwd=ROOT,
@@ -31,11 +31,11 @@ def without(program: str) -> str:
     return ran.stdout
 
 
-def test_everything_but_what_speaks_it_loads_without_grpc() -> None:
+def test_every_module_that_does_not_use_grpc_loads_without_it() -> None:
     assert without("print('all of it')") == "all of it\n"
 
 
-def test_the_dialects_of_a_node_are_there_without_grpc() -> None:
+def test_the_other_dialects_of_a_node_are_available_without_grpc() -> None:
     said = without("""
 from router import dialects
 spoken = dialects.Spoken(None)
@@ -44,7 +44,7 @@ print(sorted(set(spoken) - {name for name in spoken if name.endswith("_grpc")}))
     assert "openai_http" in said
 
 
-def test_who_registers_a_worker_that_speaks_it_is_told_what_to_install() -> None:
+def test_registering_a_grpc_worker_names_the_package_to_install() -> None:
     said = without("""
 from node.faces.errors import WrongParameter
 from node.faces.v0.registration import read_worker

@@ -1,4 +1,4 @@
-"""Laws of trying again."""
+"""Laws of retries."""
 
 from collections.abc import Sequence
 
@@ -45,7 +45,7 @@ def tried(
     with pytest.raises(WorkerError) as raised:
         go_on()
     assert raised.value is error
-    # Only what would be tried again is paid for.
+    # The budget is charged only for attempts that would be retried.
     assert asked == seen[: min(len(seen) - 1, affordable) + (len(seen) > affordable)]
     return seen
 
@@ -54,12 +54,12 @@ def test_candidates_are_tried_in_order_until_the_last_error_is_raised() -> None:
     assert tried([at("a"), at("b"), at("c")], WorkerFailed("x")) == [at("a"), at("b"), at("c")]
 
 
-def test_no_more_than_the_allowed_number_is_tried() -> None:
+def test_the_number_of_attempts_is_limited() -> None:
     assert tried([at("a"), at("b"), at("c")], WorkerFailed("x"), at_most=2) == [at("a"), at("b")]
 
 
 @pytest.mark.parametrize("error", [WorkerRejected(400, b""), AnswerBroken("x")])
-def test_what_every_worker_would_refuse_or_what_had_begun_is_not_tried_again(
+def test_a_rejected_request_and_a_begun_answer_are_not_retried(
     error: WorkerError,
 ) -> None:
     assert tried([at("a"), at("b")], error) == [at("a")]
@@ -70,11 +70,11 @@ def test_after_a_failure_another_node_is_preferred() -> None:
     assert tried(ordered, WorkerUnreachable("x")) == [at("a", "1"), at("b"), at("a", "2")]
 
 
-def test_nothing_is_started_once_the_time_is_used_up() -> None:
+def test_no_attempt_starts_once_the_time_is_used_up() -> None:
     assert tried([at("a"), at("b"), at("c")], WorkerFailed("x"), seconds=5) == [at("a"), at("b")]
 
 
-def test_what_somebody_answered_tells_more_than_that_nobody_was_there() -> None:
+def test_a_failure_of_a_worker_is_raised_rather_than_that_others_were_unreachable() -> None:
     failed, away = WorkerFailed("x"), WorkerUnreachable("x")
     for errors in ([failed, away, away], [away, failed, away], [away, away, failed]):
         tries = attempts([at("a"), at("b"), at("c")], at_most=3, within=1, afford=lambda *_: True)
@@ -88,13 +88,13 @@ def test_what_somebody_answered_tells_more_than_that_nobody_was_there() -> None:
         assert failed.attempts == 3
 
 
-def test_what_cannot_be_afforded_is_not_tried() -> None:
+def test_an_attempt_that_the_budget_does_not_allow_is_not_made() -> None:
     ordered = [at("a"), at("b"), at("c")]
     assert tried(ordered, WorkerFailed("x"), affordable=1) == [at("a"), at("b")]
     assert tried(ordered, WorkerFailed("x"), affordable=0) == [at("a")]
 
 
-def test_nobody_to_try_yields_nobody() -> None:
+def test_no_candidates_give_no_attempts() -> None:
     assert list(attempts([], at_most=3, within=1, afford=lambda *_: True)) == []
 
 
@@ -106,7 +106,9 @@ def test_nobody_to_try_yields_nobody() -> None:
         max_size=8,
     )
 )
-def test_everybody_is_tried_exactly_once_and_new_nodes_first(ordered: list[Candidate]) -> None:
+def test_every_candidate_is_tried_exactly_once_and_new_nodes_first(
+    ordered: list[Candidate],
+) -> None:
     seen = tried(ordered, WorkerFailed("x"), at_most=10)
     assert sorted(map(repr, seen)) == sorted(map(repr, ordered))
     nodes = len({c.node for c in ordered})

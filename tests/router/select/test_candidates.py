@@ -1,4 +1,4 @@
-"""Laws of who could answer."""
+"""Laws of the candidates for a request."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ def catalog(*offers: tuple[PeerId, Service]) -> Catalog:
 
 @dataclass
 class Said:
-    """What is known, as it is said."""
+    """Stub of the node's knowledge with the given values."""
 
     in_flight: Mapping[tuple[PeerId, Service], int]
     reports: Mapping[tuple[PeerId, Service], Reported]
@@ -99,7 +99,7 @@ def reasons(field: Field) -> list[Reason]:
     return [excluded.reason for excluded in field.excluded]
 
 
-def test_our_own_workers_and_other_nodes_are_candidates_alike() -> None:
+def test_own_workers_and_other_nodes_are_candidates_alike() -> None:
     worker = Worker(SERVICE, "http://w")
     field = find((FAR, SERVICE), (OWN, SERVICE), own=(worker,), in_flight={(FAR, SERVICE): 3})
     assert set(field.eligible) == {
@@ -109,7 +109,7 @@ def test_our_own_workers_and_other_nodes_are_candidates_alike() -> None:
     assert {candidate.dialect for candidate in field.eligible} == {"openai_http", "peer"}
 
 
-def test_what_its_node_reported_of_a_replica_is_seen_with_its_age() -> None:
+def test_the_reported_load_of_a_replica_counts_with_its_age() -> None:
     said = Reported(Load(7, first=0.5), ours=2, age=0.0)
     field = find(
         (FAR, SERVICE), (OTHER, SERVICE), reported={(FAR, SERVICE): said},
@@ -120,7 +120,7 @@ def test_what_its_node_reported_of_a_replica_is_seen_with_its_age() -> None:
     assert (unknown.report, unknown.expected) == (None, 1)
 
 
-def test_of_our_own_workers_we_know_better_than_any_report() -> None:
+def test_reports_about_own_workers_are_ignored() -> None:
     said = Reported(Load(7), ours=0, age=0.0)
     worker = Worker(SERVICE, "http://w")
     field = find(own=(worker,), reported={(OWN, SERVICE): said}, in_flight={(OWN, SERVICE): 2})
@@ -132,7 +132,7 @@ def test_a_name_with_its_project_finds_that_project_only() -> None:
     assert [candidate.node for candidate in field.eligible] == [OTHER]
 
 
-def test_a_name_that_nobody_offers_finds_nobody() -> None:
+def test_a_name_that_no_node_offers_has_no_candidates() -> None:
     assert find((FAR, SERVICE), model="x") == Field((), ())
 
 
@@ -144,41 +144,41 @@ def test_a_name_that_nobody_offers_finds_nobody() -> None:
         (Presence.DRAINING, Reason.DRAINING),
     ],
 )
-def test_absent_nodes_may_not_answer(presence: Presence, reason: Reason) -> None:
+def test_lost_left_and_draining_nodes_are_excluded(presence: Presence, reason: Reason) -> None:
     assert reasons(find((FAR, SERVICE), presence={FAR: presence})) == [reason]
 
 
-def test_a_suspect_node_may_answer_and_is_marked() -> None:
+def test_a_suspect_node_is_a_candidate_and_marked() -> None:
     [candidate] = find((FAR, SERVICE), presence={FAR: Presence.SUSPECT}).eligible
     assert candidate.suspect
     assert not candidate.unreachable
 
 
-def test_a_node_that_lives_out_of_our_reach_may_answer_and_is_marked_as_both() -> None:
+def test_an_unreachable_node_that_is_alive_is_a_candidate_and_marked_twice() -> None:
     [candidate] = find((FAR, SERVICE), presence={FAR: Presence.UNREACHABLE}).eligible
     assert candidate.suspect
     assert candidate.unreachable
 
 
 @pytest.mark.parametrize("pin", [Pin(project="q"), Pin(cid="1"), Pin(node=OTHER)])
-def test_a_pin_rules_out_everybody_else_here_and_elsewhere(pin: Pin) -> None:
+def test_a_pin_excludes_all_other_candidates_here_and_elsewhere(pin: Pin) -> None:
     field = find((FAR, SERVICE), own=(Worker(SERVICE, "http://w"),), pin=pin)
     assert reasons(field) == [Reason.PINNED, Reason.PINNED]
 
 
 @pytest.mark.parametrize("pin", [Pin(project="p"), Pin(cid=""), Pin(node=FAR)])
-def test_a_pin_lets_through_whom_it_names(pin: Pin) -> None:
+def test_a_pin_admits_the_candidate_that_it_names(pin: Pin) -> None:
     assert [candidate.node for candidate in find((FAR, SERVICE), pin=pin).eligible] == [FAR]
 
 
-def test_a_request_that_was_sent_on_stays_here() -> None:
+def test_a_forwarded_request_stays_at_the_node() -> None:
     worker = Worker(SERVICE, "http://w")
     field = find((FAR, SERVICE), own=(worker,), own_only=True)
     assert field.eligible == (Candidate(OWN, SERVICE, worker),)
     assert [excluded.reason for excluded in field.excluded] == [Reason.HOP]
 
 
-def test_a_full_worker_may_not_answer_and_one_of_unknown_capacity_is_never_full() -> None:
+def test_a_full_worker_is_excluded_and_one_of_unknown_capacity_is_never_full() -> None:
     full = Worker(SERVICE, "http://w", capacity=2)
     assert reasons(find(own=(full,), in_flight={(OWN, SERVICE): 2})) == [Reason.FULL]
     assert find(own=(full,), in_flight={(OWN, SERVICE): 1}).eligible
@@ -186,7 +186,7 @@ def test_a_full_worker_may_not_answer_and_one_of_unknown_capacity_is_never_full(
     assert find(own=(unknown,), in_flight={(OWN, SERVICE): 99}).eligible
 
 
-def test_who_asked_to_be_left_alone_may_not_answer_and_is_not_waited_for() -> None:
+def test_a_replica_that_asked_for_a_pause_is_excluded_and_not_waited_for() -> None:
     found = find((FAR, SERVICE), (OTHER, SERVICE), told={FAR: 3.5})
     assert [candidate.node for candidate in found.eligible] == [OTHER]
     assert [(e.reason, e.seconds) for e in found.excluded] == [(Reason.TOLD, 3.5)]
@@ -196,20 +196,20 @@ def test_who_asked_to_be_left_alone_may_not_answer_and_is_not_waited_for() -> No
     ]
 
 
-def test_a_draining_node_sends_requests_elsewhere() -> None:
+def test_a_draining_node_excludes_its_own_workers() -> None:
     field = find((FAR, SERVICE), own=(Worker(SERVICE, "http://w"),), draining=True)
     assert [candidate.node for candidate in field.eligible] == [FAR]
     assert [excluded.reason for excluded in field.excluded] == [Reason.DRAINING]
 
 
-def test_who_failed_time_and_again_is_a_last_resort_but_one() -> None:
+def test_an_ejected_replica_ranks_last_but_for_unreachable_ones() -> None:
     found = find((FAR, SERVICE), (OTHER, SERVICE), ejected=(FAR,))
     assert {c.node: c.rank for c in found.eligible} == {FAR: 3, OTHER: 0}
     beyond = find((FAR, SERVICE), ejected=(FAR,), presence={FAR: Presence.UNREACHABLE})
     assert beyond.eligible[0].rank == 4
 
 
-def test_a_circuit_is_that_of_the_workers_url_or_of_the_replica_at_its_node() -> None:
+def test_the_address_of_a_circuit_is_the_workers_url_or_the_replica_at_its_node() -> None:
     ours = Worker(SERVICE, "http://127.0.0.1:1")
     addresses = {c.address for c in find((FAR, SERVICE), own=(ours,)).eligible}
     assert addresses == {"http://127.0.0.1:1", "far/p/m/#0"}
@@ -221,7 +221,7 @@ EDIT = Service("p", "m", type=ModelType.IMAGE_EDIT, abilities=ONE_KIND)
 
 
 def served(kind: Kind, *services: Service) -> set[Service]:
-    """Who may answer such a request, here and at another node alike."""
+    """Return the services that may answer such a request, the same here and at another node."""
     own = tuple(Worker(service, "http://127.0.0.1:1/own") for service in services)
     here, there = find(own=own, kind=kind), find(*((FAR, s) for s in services), kind=kind)
     found = {c.service for c in here.eligible}
@@ -230,7 +230,7 @@ def served(kind: Kind, *services: Service) -> set[Service]:
     return found
 
 
-def test_of_one_replica_with_several_types_the_kind_of_the_request_chooses() -> None:
+def test_the_kind_of_the_request_chooses_among_the_types_of_one_replica() -> None:
     for abilities in (0, ONE_KIND):
         draw, edit, text = (
             replace(service, abilities=abilities) for service in (DRAW, EDIT, SERVICE)
@@ -242,21 +242,21 @@ def test_of_one_replica_with_several_types_the_kind_of_the_request_chooses() -> 
         assert served(Kind.EMBEDDING, draw, edit, text) == (set() if abilities else {text})
 
 
-def test_a_type_of_another_replica_takes_nothing_away() -> None:
+def test_the_type_of_another_replica_excludes_no_candidate() -> None:
     draw, edit = (replace(s, abilities=0) for s in (DRAW, replace(EDIT, cid="2")))
     assert served(Kind.IMAGE, draw, edit) == {draw, edit}
     found = find((FAR, draw), (OTHER, replace(edit, cid="")), kind=Kind.IMAGE)
     assert {c.node for c in found.eligible} == {FAR, OTHER}
 
 
-def test_who_was_registered_by_a_path_serves_the_kind_of_its_type_alone() -> None:
+def test_a_worker_registered_by_a_path_serves_only_the_kind_of_its_type() -> None:
     assert {kind for kind in Kind if served(kind, DRAW)} == {Kind.IMAGE}
-    # A completion is a chat there.
+    # There a completion is sent as a chat.
     text = replace(SERVICE, abilities=ONE_KIND)
     assert {kind for kind in Kind if served(kind, text)} == {Kind.CHAT, Kind.COMPLETION}
 
 
-def test_an_older_node_may_name_a_replica_by_the_cid_that_it_reads() -> None:
+def test_a_replica_is_found_by_the_cid_that_an_older_node_uses_for_it() -> None:
     own = (Worker(DRAW, "http://127.0.0.1:1/own"), Worker(EDIT, "http://127.0.0.1:1/own"))
     for cid, kind, expected in (
         ("", Kind.IMAGE_EDIT, {EDIT}),
@@ -274,7 +274,7 @@ def held_back(field: Field) -> set[PeerId]:
     return {candidate.node for candidate in field.eligible if candidate.held_back}
 
 
-def test_who_is_new_and_has_enough_comes_after_those_with_room() -> None:
+def test_a_new_replica_at_its_allowance_ranks_after_those_with_room() -> None:
     offers = ((FAR, SERVICE), (OTHER, SERVICE))
     new = {FAR: 2}
     assert held_back(find(*offers, allowance=new, in_flight={(FAR, SERVICE): 1})) == set()
@@ -284,7 +284,7 @@ def test_who_is_new_and_has_enough_comes_after_those_with_room() -> None:
     assert {c.node: c.rank for c in found.eligible} == {FAR: 1, OTHER: 0}
 
 
-def test_nobody_is_held_back_where_nobody_else_has_room() -> None:
+def test_no_replica_is_held_back_if_no_other_has_room() -> None:
     offers = ((FAR, SERVICE), (OTHER, SERVICE))
     enough = {(FAR, SERVICE): 2, (OTHER, SERVICE): 4}
     full = {(OTHER, SERVICE): Reported(Load(4, slots=4), ours=4, age=0.0)}
@@ -296,7 +296,7 @@ def test_nobody_is_held_back_where_nobody_else_has_room() -> None:
     assert held_back(find(*offers, in_flight=enough, allowance={FAR: 2, OTHER: 4})) == set()
 
 
-def test_a_replica_of_another_type_may_not_answer() -> None:
+def test_a_replica_of_another_type_is_excluded() -> None:
     embedding = Service("p", "m", type=ModelType.EMBEDDING)
     offers = ((FAR, embedding), (OTHER, SERVICE))
     found = find(*offers)
@@ -310,17 +310,17 @@ def of_context(tokens: int) -> Service:
 
 
 THOUSAND = b'{"messages":[{"role":"user","content":"%b"}]}' % (b"word" * 2_000)
-"""A request that needs a thousand tokens for sure, and probably two thousand."""
+"""A request that needs at least a thousand tokens, and probably two thousand."""
 
 
-def test_whose_context_is_surely_too_short_may_not_answer_and_the_figures_are_told() -> None:
+def test_a_context_that_is_surely_too_short_excludes_a_replica_with_the_figures() -> None:
     found = find((FAR, of_context(999)), (OTHER, of_context(9_000)), body=THOUSAND)
     assert [c.node for c in found.eligible] == [OTHER]
     [left] = found.excluded
     assert (left.reason, left.detail) == (Reason.SHORT, "999 < about 1,000 tokens")
 
 
-def test_whose_context_is_probably_too_short_comes_after_the_others() -> None:
+def test_a_replica_with_a_context_that_is_probably_too_short_ranks_after_others() -> None:
     found = find((FAR, of_context(1_500)), (OTHER, SERVICE), body=THOUSAND)
     assert {c.node: (c.tight, c.rank) for c in found.eligible} == {
         FAR: (True, 1),
@@ -328,19 +328,19 @@ def test_whose_context_is_probably_too_short_comes_after_the_others() -> None:
     }
 
 
-def test_where_every_context_is_too_short_the_longest_has_the_last_word() -> None:
+def test_if_every_context_is_too_short_the_longest_is_tried() -> None:
     found = find((FAR, of_context(100)), (OTHER, of_context(500)), body=THOUSAND)
     assert [c.node for c in found.eligible] == [OTHER]
     assert [e.reason for e in found.excluded] == [Reason.SHORT]
 
 
-def test_where_all_read_as_much_nobody_looks_how_long_a_request_is() -> None:
+def test_with_equal_contexts_the_length_of_a_request_is_not_computed() -> None:
     alike = (FAR, of_context(100)), (OTHER, of_context(100))
     assert len(find(*alike, body=b"no JSON, which would not be read").eligible) == 2
     assert len(find(*alike, body=THOUSAND).eligible) == 2
 
 
-def test_a_request_waits_for_a_full_worker_rather_than_go_to_one_that_cannot_read_it() -> None:
+def test_a_request_waits_for_a_full_worker_rather_than_go_to_one_with_too_short_a_context() -> None:
     full = Worker(of_context(9_000), "http://w", capacity=1)
     found = find(
         (FAR, of_context(100)), own=(full,), in_flight={(OWN, full.service): 1}, body=THOUSAND
@@ -354,7 +354,7 @@ READS = Service("p", "m", abilities=Ability.TEXT_IN)
 SEES = Service("p", "m", abilities=Ability.TEXT_IN | Ability.IMAGE_IN)
 
 
-def test_an_image_is_not_sent_to_a_model_that_is_known_to_see_nothing() -> None:
+def test_a_model_known_to_take_no_images_is_excluded_for_an_image() -> None:
     found = find((FAR, READS), (OTHER, SEES), own=(Worker(SERVICE, "http://w"),), body=LOOK)
     assert {c.node for c in found.eligible} == {OTHER, OWN}
     [left] = found.excluded
@@ -362,7 +362,7 @@ def test_an_image_is_not_sent_to_a_model_that_is_known_to_see_nothing() -> None:
     assert not find((FAR, READS), body=THOUSAND).excluded
 
 
-def test_who_has_no_word_for_what_is_asked_may_not_answer() -> None:
+def test_a_worker_without_the_protocol_that_a_field_needs_is_excluded() -> None:
     in_tgis = Service("p", "m", abilities=Ability.TGI)
     here = (Worker(replace(in_tgis, cid="1"), "http://w"), Worker(SERVICE, "http://w"))
     found = find((FAR, SERVICE), (OTHER, in_tgis), own=here, needs="watermark")
@@ -371,17 +371,17 @@ def test_who_has_no_word_for_what_is_asked_may_not_answer() -> None:
         (FAR, Reason.WORDLESS),
         (OWN, Reason.WORDLESS),
     }
-    # Words that nothing needs rule nobody out.
+    # A verbatim body that no field needs excludes no candidate.
     assert not find((FAR, SERVICE), (OTHER, in_tgis), own=here, needs="").excluded
 
 
-def test_nobody_waits_for_a_full_worker_that_would_not_see() -> None:
+def test_a_full_worker_that_takes_no_images_is_not_waited_for_with_an_image() -> None:
     blind = Worker(READS, "http://w", capacity=1)
     found = find(own=(blind,), in_flight={(OWN, READS): 1}, body=LOOK)
     assert [e.reason for e in found.excluded] == [Reason.UNSEEING]
 
 
-def test_who_has_failed_this_very_request_is_not_asked_again() -> None:
+def test_a_replica_that_has_failed_this_request_is_excluded() -> None:
     found = find((FAR, SERVICE), (OTHER, SERVICE), pin=Pin(but=(FAR, SERVICE)))
     assert [candidate.node for candidate in found.eligible] == [OTHER]
     assert reasons(find((FAR, SERVICE), pin=Pin(but=(FAR, SERVICE)))) == [Reason.PINNED]

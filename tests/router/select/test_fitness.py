@@ -1,4 +1,4 @@
-"""Laws of who is made for a request: by type, and by how much it can read."""
+"""Laws of a replica's fitness for a request: its type, its context and its media."""
 
 import orjson
 import pytest
@@ -32,7 +32,7 @@ def service(context: int) -> Service:
     return Service("p", "m", context=context)
 
 
-def test_every_type_is_made_for_something_and_text_for_everything() -> None:
+def test_every_type_serves_some_kind_and_text_serves_every_kind() -> None:
     assert set(MADE_FOR) == set(ModelType)
     assert all(MADE_FOR.values())
     assert all(serves(Service("p", "m"), kind) for kind in MODEL_KINDS)
@@ -44,9 +44,7 @@ def test_every_type_is_made_for_something_and_text_for_everything() -> None:
     } == STORES
 
 
-def test_who_serves_one_endpoint_serves_its_own_kinds_and_a_part_of_what_its_type_is_made_for() -> (
-    None
-):
+def test_a_worker_of_one_endpoint_serves_a_subset_of_the_kinds_of_its_type() -> None:
     assert set(OWN_KINDS) == set(ModelType)
     for type_, kinds in OWN_KINDS.items():
         alone = Service("p", "m", type=type_, abilities=int(Ability.OWN_PATH | Ability.TOOLS))
@@ -54,12 +52,12 @@ def test_who_serves_one_endpoint_serves_its_own_kinds_and_a_part_of_what_its_typ
         assert kinds <= MADE_FOR[type_]
 
 
-def test_what_is_only_cut_into_tokens_is_too_long_for_nobody() -> None:
+def test_a_text_to_tokenize_has_no_length() -> None:
     body = orjson.dumps({"model": "m", "prompt": "x" * 80_000})
     assert Length(chat(kind=Kind.TOKENIZE, body=body)).least == 0
 
 
-def test_a_text_has_a_token_for_so_many_bytes_and_the_answer_its_own() -> None:
+def test_the_length_is_the_texts_bytes_per_token_plus_the_answers_tokens() -> None:
     found = length(messages=user("x" * 8_000), max_tokens=500)
     assert found.least == 8_000 // MOST_BYTES + 500
     assert found.usual == 8_000 // USUAL_BYTES + 500
@@ -69,17 +67,17 @@ def test_a_text_has_a_token_for_so_many_bytes_and_the_answer_its_own() -> None:
     assert not found.strains(service(found.usual))
 
 
-def test_where_a_context_is_not_known_nothing_is_too_long() -> None:
+def test_nothing_is_too_long_for_an_unknown_context() -> None:
     assert not length(messages=user("x" * 100_000)).beyond(service(0))
 
 
-def test_images_count_nothing_and_the_words_beside_them_do() -> None:
+def test_images_count_nothing_and_texts_beside_them_do() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 100_000}}
     said = [{"type": "text", "text": "w" * 800}, image]
     assert length(messages=user(said)).least == 100
 
 
-def test_tools_are_read_too() -> None:
+def test_tools_count_in_the_length() -> None:
     tools = [{"type": "function", "function": {"name": "f", "description": "d" * 8_000}}]
     assert length(messages=user("hi"), tools=tools).least > 1_000
 
@@ -97,18 +95,18 @@ def test_tools_are_read_too() -> None:
         ({"max_tokens": "many"}, 0),
     ],
 )
-def test_what_is_read_by_itself_counts_by_itself(said: dict[str, object], least: int) -> None:
+def test_the_longest_of_several_inputs_counts(said: dict[str, object], least: int) -> None:
     assert length(**said).least == least
 
 
 @pytest.mark.parametrize("body", [b"[]", b"1", b"null", b'{"messages":"' + b"x" * MAX_BYTES + b'"}'])  # fmt: skip
-def test_what_is_no_request_or_huge_has_no_length(body: bytes) -> None:
+def test_a_body_that_is_no_request_or_huge_has_no_length(body: bytes) -> None:
     assert Length(chat(body=body)).least == 0
 
 
 @pytest.mark.parametrize("depth", [10, 300, 1_000])
 @pytest.mark.parametrize("name", ["messages", "prompt", "input", "tools"])
-def test_what_is_nested_deep_is_read_all_the_same(name: str, depth: int) -> None:
+def test_deeply_nested_bodies_are_measured_too(name: str, depth: int) -> None:
     deep = b"[" * depth + b"]" * depth
     assert Length(chat(body=b'{"model":"m","%b":%b}' % (name.encode(), deep))).least < depth
 
@@ -122,7 +120,7 @@ FIELDS = st.sampled_from(["messages", "prompt", "input", "tools", "max_tokens", 
 
 
 @given(st.dictionaries(FIELDS, JSON | st.lists(st.dictionaries(FIELDS, JSON), max_size=3)))
-def test_whatever_is_said_has_a_length(said: dict[str, object]) -> None:
+def test_any_request_has_a_length(said: dict[str, object]) -> None:
     assert 0 <= length(**said).least <= length(**said).usual
 
 
@@ -136,7 +134,7 @@ def media(content: object, *, kind: Kind = Kind.CHAT) -> MediaNeeds:
     return MediaNeeds(chat(kind=kind, body=orjson.dumps({"model": "m", "messages": user(content)})))
 
 
-def test_what_a_model_does_not_take_is_named() -> None:
+def test_media_that_a_model_does_not_take_are_named() -> None:
     assert media([IMAGE]).missing(READS) == "image"
     assert media([IMAGE, SOUND, IMAGE]).missing(READS) == "image and audio"
     assert media([IMAGE, SOUND]).missing(SEES) == "audio"
@@ -144,23 +142,23 @@ def test_what_a_model_does_not_take_is_named() -> None:
     assert media("words").missing(READS) == ""
 
 
-def test_where_nobody_said_what_a_model_takes_nothing_is_missing() -> None:
+def test_no_media_are_missing_if_the_models_inputs_are_unknown() -> None:
     assert media([IMAGE]).missing(service(0)) == ""
     only_out = Service("p", "m", abilities=Ability.TEXT_OUT | Ability.TOOLS)
     assert media([IMAGE]).missing(only_out) == ""
 
 
-def test_only_chats_hold_parts() -> None:
+def test_only_chats_hold_media() -> None:
     assert media([IMAGE], kind=Kind.COMPLETION).missing(READS) == ""
 
 
-def test_however_it_is_spaced_a_part_is_found() -> None:
+def test_a_media_part_is_found_however_the_json_is_spaced() -> None:
     body = b'{"messages":[{"content":[{"image_url":{"url":"u"},\n  "type" :\t"image_url"}]}]}'
     assert MediaNeeds(chat(body=body)).missing(READS) == "image"
 
 
 @given(st.text())
-def test_words_about_images_are_no_images(words: str) -> None:
+def test_texts_that_look_like_media_parts_are_none(words: str) -> None:
     said = f'{words}"type":"image_url"{words}{{"type": "input_audio"}}'
     for written in (said, [{"type": "text", "text": said}], {"deep": said}):
         assert media(written).missing(READS) == ""

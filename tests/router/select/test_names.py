@@ -1,4 +1,4 @@
-"""Laws of trying the names that a caller listed."""
+"""Laws of trying the model names that a caller listed."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def asked(*errors: RouterError) -> tuple[list[Request], RouterError]:
     raise AssertionError("there is always a last name")
 
 
-def test_names_are_asked_in_their_order_each_with_a_body_of_its_own() -> None:
+def test_names_are_tried_in_order_each_with_a_body_of_its_own() -> None:
     seen, _ = asked(UNKNOWN, AWAY, FAILED)
     assert [one.model for one in seen] == ["a", "b", "c"]
     assert [one.body for one in seen] == [chat(name).body for name in "abc"]
@@ -54,13 +54,13 @@ def test_only_the_last_name_queues() -> None:
         ((UNKNOWN, AWAY, FAILED), FAILED),
     ],
 )
-def test_the_caller_hears_the_failure_that_tells_most(
+def test_the_most_informative_failure_is_raised(
     errors: tuple[RouterError, ...], told: RouterError
 ) -> None:
     assert asked(*errors)[1] is told
 
 
 @pytest.mark.parametrize("error", [WorkerRejected(400, b""), BadRequest("not so")])
-def test_what_is_wrong_with_the_request_is_wrong_under_every_name(error: RouterError) -> None:
+def test_a_bad_request_is_not_tried_under_other_names(error: RouterError) -> None:
     seen, told = asked(error)
     assert (len(seen), told) == (1, error)

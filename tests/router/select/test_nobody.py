@@ -1,4 +1,4 @@
-"""Laws of what is said when nobody may answer."""
+"""Laws of the error raised when no replica may answer."""
 
 import time
 from dataclasses import replace
@@ -14,19 +14,19 @@ from tests.router.world import chat, own
 THEIRS = own("http://127.0.0.1:1")
 
 
-def test_a_name_that_nobody_offers_is_unknown_and_those_that_look_like_it_are_named() -> None:
+def test_a_name_that_no_node_offers_is_unknown_and_similar_names_are_suggested() -> None:
     error = nobody(chat("llamma"), (), ("llama", "llama-2", "qwen", "llamma"))
     assert isinstance(error, UnknownModel)
     assert set(error.nearest) == {"llama", "llama-2"}
 
 
-def test_a_node_that_was_asked_by_another_guesses_nothing() -> None:
+def test_no_names_are_suggested_for_a_forwarded_request() -> None:
     error = nobody(replace(chat("llamma"), own_only=True), (), ("llama",))
     assert isinstance(error, UnknownModel)
     assert not error.nearest
 
 
-def test_whoever_was_ruled_out_by_the_caller_does_not_make_a_name_known() -> None:
+def test_replicas_that_the_caller_ruled_out_do_not_make_a_name_known() -> None:
     ruled_out = [Excluded(THEIRS, Reason.PINNED), Excluded(THEIRS, Reason.HOP)]
     assert isinstance(nobody(chat(), ruled_out, ()), UnknownModel)
     error = nobody(chat(), [*ruled_out, Excluded(THEIRS, Reason.LOST)], ())
@@ -34,7 +34,7 @@ def test_whoever_was_ruled_out_by_the_caller_does_not_make_a_name_known() -> Non
     assert "its node is lost (1)" in str(error)
 
 
-def test_a_model_of_another_project_or_node_is_said_to_be_there() -> None:
+def test_a_model_that_only_another_project_or_node_has_is_mentioned() -> None:
     ruled_out = [Excluded(THEIRS, Reason.PINNED)]
     project, model = THEIRS.service.project, chat().model
     error = nobody(replace(chat(), pin=Pin(project="other")), ruled_out, ())
@@ -43,12 +43,12 @@ def test_a_model_of_another_project_or_node_is_said_to_be_there() -> None:
     error = nobody(replace(chat(), pin=Pin(project=project, cid="third")), ruled_out, ())
     assert isinstance(error, UnknownModel)
     assert "though others do" in str(error)
-    # What another node sent on is answered by its sender, which knows more.
+    # The sender of a forwarded request knows more, and answers the caller.
     sent = replace(chat(), pin=Pin(project="other"), own_only=True)
     assert str(nobody(sent, ruled_out, ())) == f"no node serves the model {model!r}"
 
 
-def test_when_all_asked_to_be_left_alone_the_caller_hears_who_is_back_first() -> None:
+def test_if_all_replicas_asked_for_a_pause_the_shortest_pause_is_reported() -> None:
     told = [Excluded(THEIRS, Reason.TOLD, 7.0), Excluded(THEIRS, Reason.TOLD, 3.0)]
     error = nobody(chat(), [*told, Excluded(THEIRS, Reason.LOST)], ())
     assert isinstance(error, WorkerBusy)
@@ -62,9 +62,7 @@ def test_a_name_of_any_length_is_compared_with_thousands_in_bounded_time() -> No
     assert time.monotonic() - began < 0.5
 
 
-def test_a_model_that_serves_another_type_is_the_callers_mistake_and_the_right_path_is_named() -> (
-    None
-):
+def test_a_model_of_another_type_is_a_bad_request_that_names_the_right_path() -> None:
     service = Service("p", "llama", type=ModelType.SPEECH)
     other = replace(THEIRS, service=service)
     error = nobody(chat(), [Excluded(other, Reason.OTHER_TYPE)], ())
@@ -74,7 +72,7 @@ def test_a_model_that_serves_another_type_is_the_callers_mistake_and_the_right_p
     assert isinstance(nobody(chat(), lost, ()), NobodyServes)
 
 
-def test_a_parameter_that_no_worker_has_a_word_for_is_refused_by_name() -> None:
+def test_a_parameter_that_no_worker_supports_is_refused_by_name() -> None:
     asked = replace(chat(), verbatim=Verbatim(TGI, "generate", b"{}", "watermark"))
     wordless = [Excluded(THEIRS, Reason.WORDLESS)]
     error = nobody(asked, wordless, ())
@@ -85,7 +83,7 @@ def test_a_parameter_that_no_worker_has_a_word_for_is_refused_by_name() -> None:
     assert isinstance(nobody(asked, lost, ()), NobodyServes)
 
 
-def test_an_image_for_models_that_see_nothing_is_refused_by_name() -> None:
+def test_an_image_for_models_that_take_none_is_refused_by_name() -> None:
     speaks = replace(THEIRS, service=Service("p", "llama", type=ModelType.SPEECH))
     unseeing = [
         Excluded(THEIRS, Reason.UNSEEING, detail="image and audio"),

@@ -1,4 +1,4 @@
-"""Laws of rendezvous hashing: the same on every node, by what each can bear, and few keys move."""
+"""Laws of rendezvous hashing: the same on every node, in proportion to capacity, and few keys move."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,29 +18,29 @@ def order(key: bytes, found: Sequence[Candidate], parts: Sequence[float]) -> lis
     return [found[place].node for place in by_key(key, found, parts)]
 
 
-def test_the_order_is_the_same_whoever_asks() -> None:
+def test_the_order_does_not_depend_on_the_order_of_the_candidates() -> None:
     for key in KEYS[:50]:
         assert order(key, FOUND, [1] * 4) == order(key, FOUND[::-1], [1] * 4)
 
 
-def test_each_is_first_as_often_as_it_can_bear() -> None:
+def test_each_candidate_is_first_in_proportion_to_its_capacity() -> None:
     firsts = Counter(order(key, FOUND, [4, 1, 1, 1])[0] for key in KEYS)
     assert 500 < firsts[PeerId("a")] < 640
     assert all(100 < firsts[PeerId(name)] < 190 for name in "bcd")
 
 
-def test_whoever_goes_moves_its_own_keys_only() -> None:
+def test_a_candidate_that_leaves_moves_only_its_own_keys() -> None:
     for key in KEYS:
         before, after = order(key, FOUND, [1] * 4), order(key, FOUND[1:], [1] * 3)
         assert after == [node for node in before if node != "a"]
 
 
-def test_few_keys_move_where_a_speed_is_learnt_anew() -> None:
+def test_no_key_moves_when_an_estimated_speed_changes_a_little() -> None:
     for key in KEYS:
         assert order(key, FOUND, [4.0, 1.0, 1.1, 0.9]) == order(key, FOUND, [3.2, 1.3, 0.8, 1.2])
 
 
-def test_a_conversation_is_called_what_its_caller_calls_it_or_by_its_first_words() -> None:
+def test_the_key_of_a_conversation_is_its_session_or_its_opening() -> None:
     said = replace(chat(), prefixes=Prefixes((Prefix(b"first", 5), Prefix(b"later", 9))))
     assert key_of(said) == b"first"
     assert key_of(replace(said, session="mine")) == b"mine"

@@ -1,4 +1,4 @@
-"""Laws of what may be spent on trying again."""
+"""Laws of the retry budget."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +7,7 @@ from router.select.attempts import MAX_PLACES, RESERVE, WINDOW, Budget
 
 
 def spent(budget: Budget, *, now: float, tries: int, under_way: int = 0) -> int:
-    """Say how many of so many failures, each at a place of its own, may be tried again."""
+    """Return how many of `tries` failures, each at a place of its own, may be retried."""
     return sum(budget.spend(f"place {n}", under_way, now) for n in range(tries))
 
 
@@ -15,24 +15,24 @@ def test_with_few_requests_the_reserve_may_be_spent() -> None:
     assert spent(Budget(0.2), now=0, tries=100) == RESERVE
 
 
-def test_with_many_requests_a_share_of_them_may_be_tried_again() -> None:
+def test_with_many_requests_a_share_of_them_may_be_retried() -> None:
     budget = Budget(0.2)
     for _ in range(1000):
         budget.began(5.0)
     assert spent(budget, now=5.9, tries=1000) == 200
 
 
-def test_what_was_spent_comes_back_when_it_is_no_longer_recent() -> None:
+def test_spent_retries_are_restored_after_the_window() -> None:
     budget = Budget(0.0)
     assert spent(budget, now=3.0, tries=100) == RESERVE
     assert spent(budget, now=3.0 + WINDOW - 1, tries=100) == 0
     assert spent(budget, now=3.0 + WINDOW, tries=100) == RESERVE
 
 
-def test_of_a_place_that_died_all_that_was_there_may_go_elsewhere_once() -> None:
+def test_all_requests_in_flight_at_a_place_that_died_may_be_retried_once() -> None:
     budget = Budget(0.0)
     assert all(budget.spend("it", 500 - n, 1.0) for n in range(500))
-    # What comes after is no death but a worker that fails; another place's death is its own.
+    # Later failures there are no death but a failing worker; another place has its own death.
     assert sum(budget.spend("it", 1, 2.0) for _ in range(500)) == RESERVE
     assert all(budget.spend("another", 200 - n, 2.0) for n in range(200))
 
@@ -46,7 +46,7 @@ def test_a_place_may_die_again_later() -> None:
     assert budget.spend("it", 2, 1.0 + WINDOW)
 
 
-def test_the_places_that_are_remembered_are_bounded() -> None:
+def test_the_number_of_remembered_places_is_bounded() -> None:
     budget = Budget(0.0)
     spent(budget, now=1.0, tries=MAX_PLACES + 10, under_way=1)
     assert len(budget._deaths) == MAX_PLACES
@@ -56,7 +56,7 @@ def test_the_places_that_are_remembered_are_bounded() -> None:
     st.lists(st.tuples(st.floats(0, 5), st.booleans()), max_size=400),
     st.sampled_from([0.0, 0.1, 0.5]),
 )
-def test_never_more_than_the_share_or_the_reserve_in_any_window(
+def test_retries_never_exceed_the_share_or_the_reserve_in_any_window(
     steps: list[tuple[float, bool]], share: float
 ) -> None:
     budget = Budget(share)

@@ -1,4 +1,4 @@
-"""Laws of the calls of services: a node asks for nothing that is not in the table."""
+"""Laws of the calls of services: a node makes no call that is not in the table."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ def example(path: str) -> str:
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.method} {call.path}")
-def test_each_is_found_by_its_methods_and_path_alone(call):
+def test_each_call_is_found_by_its_methods_and_path_alone(call):
     for method in call.methods:
         found = find(method, example(call.path))
         assert found is not None
@@ -31,12 +31,12 @@ def test_every_service_has_calls_and_no_path_is_listed_twice():
 
 
 @pytest.mark.parametrize("id_", [".", "..", "%2e%2E"])
-def test_an_id_is_no_way_to_another_path(id_):
+def test_an_id_cannot_lead_to_another_path(id_):
     assert find("GET", f"/v1/files/{id_}") is None
 
 
 @given(st.text(min_size=1, max_size=80))
-def test_whatever_an_id_is_it_stays_one_segment(id_):
+def test_any_id_stays_one_path_segment(id_):
     found = find("GET", "/v1/batches/x")
     assert found is not None
     path = path_of(found[0], [id_])
@@ -47,7 +47,7 @@ def test_whatever_an_id_is_it_stays_one_segment(id_):
         assert find("GET", path) == (found[0], [id_])
 
 
-def test_the_purpose_of_a_file_tells_whose_it_is():
+def test_the_purpose_of_a_file_gives_its_service():
     found = find("POST", "/v1/files")
     assert found is not None
     for purpose, kind in (
@@ -59,7 +59,7 @@ def test_the_purpose_of_a_file_tells_whose_it_is():
     assert kinds_of(found[0], None) == found[0].kinds
 
 
-def test_another_node_reads_what_was_written():
+def test_a_written_call_is_read_back_by_another_node():
     said = "GET /batch_inference/jobs/status?job_id=a+b"
     target = read(said, Kind.BATCH)
     assert (target.method, target.path) == ("GET", "/batch_inference/jobs/status?job_id=a+b")
@@ -80,6 +80,6 @@ def test_another_node_reads_what_was_written():
         f"GET /v1/batches?{'a' * MAX_PATH_CHARACTERS}",
     ],
 )
-def test_what_is_no_call_of_a_service_is_refused(said):
+def test_a_target_that_is_no_call_of_the_service_is_refused(said):
     with pytest.raises(BadRequest):
         read(said, Kind.BATCH)

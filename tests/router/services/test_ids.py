@@ -1,4 +1,4 @@
-"""Laws of ids with a home: what is put on comes off again, and two homes do not mix."""
+"""Laws of ids with a home: adding a home is reversible, and two homes do not mix."""
 
 import orjson
 import pytest
@@ -28,7 +28,7 @@ def test_services_of_one_node_have_homes_of_their_own():
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8"), min_size=1, max_size=200))
-def test_an_id_comes_back_as_it_was(id_):
+def test_stripping_the_home_restores_the_id(id_):
     said = put({"id": id_})
     stripper = Stripper()
     assert isinstance(said, dict)
@@ -36,7 +36,7 @@ def test_an_id_comes_back_as_it_was(id_):
     assert stripper.homes == {HOME}
 
 
-def test_ids_are_found_in_the_answer_and_in_what_it_lists():
+def test_ids_are_found_in_an_answer_and_in_its_lists():
     said = {
         "id": "a",
         "input_file_id": "b",
@@ -71,7 +71,7 @@ def test_ids_are_found_in_the_answer_and_in_what_it_lists():
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"id"', b'{"id":1}', b'{"id":["a",1]}'])
-def test_what_holds_no_ids_passes_as_it_is(body):
+def test_a_body_without_ids_is_unchanged(body):
     assert homed(body, HOME) == body
 
 
@@ -82,7 +82,7 @@ def test_an_id_without_a_home_is_left_alone():
     assert not stripper.homes
 
 
-def test_a_body_is_stripped_of_its_homes():
+def test_homes_are_stripped_from_a_body():
     stripper = Stripper()
     given_ = {"input_file_id": at_home("a"), "file_ids": [at_home("b"), "c"], "model": at_home("x")}
     assert stripper.fields(given_) == {"input_file_id": "a", "file_ids": ["b", "c"]}
@@ -91,7 +91,7 @@ def test_a_body_is_stripped_of_its_homes():
     assert stripper.homes == {HOME, OTHER}
 
 
-def test_services_of_one_cid_keep_the_same_and_others_do_not():
+def test_services_with_one_cid_keep_the_same_ids_and_others_do_not():
     shared, plain = Service("p", "m", cid="1"), Service("p", "m")
     elsewhere = PeerId(f"{NODE[:-1]}a")
     assert is_kept_by(home_of(NODE, shared), elsewhere, shared)

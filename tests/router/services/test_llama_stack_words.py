@@ -1,4 +1,4 @@
-"""Laws of Llama Stack's words in OpenAI's: states, times and lines; what cannot be said is named."""
+"""Laws of translating Llama Stack's terms to OpenAI's: states, times and lines; anything unsupported is named."""
 
 import orjson
 import pytest
@@ -19,20 +19,20 @@ from router.services import llama_stack_words as words
         ("?", "failed"),
     ],
 )
-def test_each_state_of_a_batch_has_a_word(theirs, ours):
+def test_each_state_of_a_batch_is_translated(theirs, ours):
     job = words.batch_job({"id": "b", "status": theirs, "created_at": 0})
     assert (job["status"], job["created"]) == (ours, "1970-01-01T00:00:00Z")
     assert ("metadata" in job) == (ours == "failed")
 
 
-def test_every_state_of_fine_tuning_goes_there_and_back():
+def test_every_state_of_fine_tuning_survives_translation_and_back():
     for state in ("validating_files", "queued", "running", "failed", "succeeded", "cancelled"):
         job = words.tuning_job({"id": "j", "status": state, "created_at": 1_700_000_000})
         back = words.openai_job(job, {})
         assert (back["status"], back["created_at"]) == (state, 1_700_000_000)
 
 
-def test_a_time_that_is_none_is_left_out():
+def test_an_invalid_time_is_left_out():
     for when in (None, -1, 2**40, "x", 1.5):
         assert "created" not in words.batch_job(
             {"id": "b", "status": "completed", "created_at": when}
@@ -73,7 +73,7 @@ def test_too_many_lines_are_refused():
         words.batch_lines(b"[]\n" * 50_001, {"model": "m"})
 
 
-def test_a_log_is_told_the_oldest_first_and_what_is_no_event_is_left_out():
+def test_a_log_is_oldest_first_without_invalid_events():
     events = [{"message": "b", "created_at": 2}, {"message": 1}, {"message": "a", "created_at": 1}]
     rows = [
         orjson.loads(row)["logs"][0]["message"] for row in words.logs({"data": events}).splitlines()
@@ -90,7 +90,7 @@ def test_a_log_is_told_the_oldest_first_and_what_is_no_event_is_left_out():
         ([[{"label": "LABEL_10", "score": 0.3}, {"label": "LABEL_9", "score": 0.7}]], 0.3),
     ],
 )
-def test_a_score_is_told_or_the_probability_of_the_last_class(data, score):
+def test_a_score_is_given_or_is_the_probability_of_the_last_class(data, score):
     assert words.score({"data": data}) == {"id": "score", "score": score}
 
 
@@ -108,6 +108,6 @@ NAMED = [{"label": "good", "score": 0.7}, {"label": "bad", "score": 0.3}]
         {"data": [NAMED]},
     ],
 )
-def test_an_answer_without_a_score_is_none(said):
+def test_an_answer_without_a_score_is_a_failure(said):
     with pytest.raises(WorkerFailed):
         words.score(said)

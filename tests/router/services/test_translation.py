@@ -1,4 +1,4 @@
-"""Laws of the translation between the protocols of services: each call is known by its method and path."""
+"""Laws of the translation between the protocols of services: a call is identified by its method and path."""
 
 import orjson
 import pytest
@@ -26,7 +26,7 @@ def test_every_call_is_translated_or_refused_by_its_name():
                 assert f"{method} {call.path}" in str(refused.value)
 
 
-def test_ids_stay_one_segment_of_a_path():
+def test_ids_stay_one_path_segment():
     steps = begin(target("GET", "/batch_inference/jobs/status?job_id=a%2F..%2Fb"), b"")
     assert next(steps).path == "/v1/batches/a%2F..%2Fb"
     steps = begin(target("POST", "/v1/fine_tuning/jobs/a%20b/cancel", OPENAI), b"{}")
@@ -35,13 +35,13 @@ def test_ids_stay_one_segment_of_a_path():
 
 
 @pytest.mark.parametrize("answer", [None, b"", b"<html>", b"[]", b"{}", b'{"id":1}'])
-def test_what_is_no_answer_is_the_workers_failure(answer):
+def test_a_body_that_is_no_answer_is_a_failure_of_the_worker(answer):
     steps = begin(target("GET", "/batch_inference/jobs/status?job_id=a"), b"")
     next(steps)
     with pytest.raises(WorkerFailed):
         steps.send(answer)
 
 
-def test_what_is_needed_is_named():
+def test_a_missing_parameter_is_named():
     with pytest.raises(BadRequest, match="job_id"):
         next(begin(target("GET", "/batch_inference/jobs/status"), b""))

@@ -1,4 +1,4 @@
-"""Laws of a circuit: who is asked, who is left alone, and when somebody looks again."""
+"""Laws of a circuit breaker: which addresses get requests, and when a trial request is admitted."""
 
 import pytest
 from hypothesis import given
@@ -32,12 +32,12 @@ def trip(health: Health, now: float) -> None:
         request(health, Sign.FAILED, now)
 
 
-def test_an_address_that_nobody_asked_is_asked(health: Health) -> None:
+def test_the_circuit_of_an_unused_address_is_closed(health: Health) -> None:
     assert health.admits(HERE, 0.0)
     assert health.condition(HERE, 0.0).circuit is Circuit.CLOSED
 
 
-def test_failures_in_a_row_open_and_fewer_do_not(health: Health) -> None:
+def test_a_circuit_opens_after_enough_failures_in_a_row(health: Health) -> None:
     for _ in range(TRIP - 1):
         request(health, Sign.FAILED, 0.0)
     assert health.admits(HERE, 0.0)
@@ -46,14 +46,14 @@ def test_failures_in_a_row_open_and_fewer_do_not(health: Health) -> None:
     assert health.condition(HERE, 0.25).retry_in == FIRST_PAUSE - 0.25
 
 
-def test_an_answer_between_failures_begins_the_count_anew(health: Health) -> None:
+def test_an_answer_resets_the_count_of_failures(health: Health) -> None:
     for _ in range(10 * TRIP):
         request(health, Sign.FAILED, 0.0)
         request(health, Sign.ANSWERED, 0.0)
     assert health.admits(HERE, 0.0)
 
 
-def test_answers_that_begin_and_break_count_as_failures(health: Health) -> None:
+def test_broken_answers_count_as_failures(health: Health) -> None:
     for _ in range(TRIP):
         health.began(HERE, 0.0)
         health.show(HERE, Sign.BEGUN, 0.0)
@@ -61,7 +61,7 @@ def test_answers_that_begin_and_break_count_as_failures(health: Health) -> None:
     assert not health.admits(HERE, 0.0)
 
 
-def test_a_trial_that_begins_lets_others_in_and_out_again_if_it_breaks(health: Health) -> None:
+def test_a_trial_that_begins_to_answer_closes_the_circuit_until_it_breaks(health: Health) -> None:
     trip(health, 0.0)
     health.began(HERE, 1.0)
     health.show(HERE, Sign.BEGUN, 1.5)
@@ -70,13 +70,13 @@ def test_a_trial_that_begins_lets_others_in_and_out_again_if_it_breaks(health: H
     assert not health.admits(HERE, 2.0)
 
 
-def test_what_shows_nothing_changes_nothing(health: Health) -> None:
+def test_outcomes_that_show_nothing_do_not_count(health: Health) -> None:
     for _ in range(10 * TRIP):
         request(health, Sign.NOTHING, 0.0)
     assert health.admits(HERE, 0.0)
 
 
-def test_after_the_pause_one_request_tries_and_the_others_stay_away(health: Health) -> None:
+def test_after_the_pause_one_trial_request_is_admitted(health: Health) -> None:
     trip(health, 0.0)
     assert not health.admits(HERE, FIRST_PAUSE - 0.01)
     assert health.admits(HERE, FIRST_PAUSE)
@@ -87,14 +87,16 @@ def test_after_the_pause_one_request_tries_and_the_others_stay_away(health: Heal
     assert health.admits(HERE, FIRST_PAUSE + 1)
 
 
-def test_a_trial_whose_caller_left_leaves_the_trial_to_the_next(health: Health) -> None:
+def test_a_trial_whose_caller_left_passes_to_the_next_request(health: Health) -> None:
     trip(health, 0.0)
     health.began(HERE, 1.0)
     health.show(HERE, Sign.NOTHING, 1.5)
     assert health.admits(HERE, 1.5)
 
 
-def test_trials_that_fail_grow_rarer_up_to_a_bound_and_success_forgets_it(health: Health) -> None:
+def test_pauses_between_failed_trials_grow_up_to_a_bound_and_success_resets_them(
+    health: Health,
+) -> None:
     trip(health, 0.0)
     now, pauses = 0.0, []
     for _ in range(6):
@@ -109,7 +111,7 @@ def test_trials_that_fail_grow_rarer_up_to_a_bound_and_success_forgets_it(health
     assert health.condition(HERE, now).retry_in == FIRST_PAUSE
 
 
-def test_a_late_answer_of_one_that_is_out_brings_it_back_at_once(health: Health) -> None:
+def test_a_late_answer_closes_an_open_circuit_at_once(health: Health) -> None:
     health.began(HERE, 0.0)
     trip(health, 1.0)
     health.show(HERE, Sign.ANSWERED, 1.5)
@@ -127,7 +129,7 @@ signs = st.lists(st.tuples(st.sampled_from(Sign), st.floats(0, 5)), max_size=60)
 
 
 @given(signs)
-def test_whoever_is_out_is_tried_again_within_the_longest_pause(
+def test_an_open_circuit_admits_a_trial_within_the_longest_pause(
     steps: list[tuple[Sign, float]],
 ) -> None:
     health, now = Health(lambda: 0.999), 0.0

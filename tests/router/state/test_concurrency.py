@@ -1,4 +1,4 @@
-"""Laws of learnt bounds."""
+"""Laws of learnt concurrency limits."""
 
 import pytest
 
@@ -11,7 +11,7 @@ SERVICE = Service("p", "m")
 
 
 class SlottedWorker:
-    """A worker that refuses what is beyond its slots, and a router that always has one more request for it."""
+    """A worker that refuses requests beyond its slots, and a router that always has one more for it."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
@@ -29,27 +29,27 @@ class SlottedWorker:
                 self.limits.answered(SERVICE, min(self.limits.of(SERVICE), self.slots), now)
 
 
-def test_whoever_refuses_the_fifth_takes_four() -> None:
+def test_a_worker_that_refuses_the_fifth_request_takes_four() -> None:
     limits = Limits()
     for under_way in (20, 19, 8, 5):
         limits.refused(SERVICE, under_way, 0.0)
     assert limits.of(SERVICE) == 4
 
 
-def test_whoever_never_refuses_has_no_bound_however_many_it_answers() -> None:
+def test_a_worker_that_never_refuses_has_no_limit() -> None:
     limits = Limits()
     for number in range(1_000):
         assert not limits.answered(SERVICE, number, number)
     assert limits.of(SERVICE) == 0
 
 
-def test_a_refusal_of_one_that_was_alone_teaches_nothing() -> None:
+def test_the_refusal_of_a_single_request_sets_no_limit() -> None:
     limits = Limits()
     limits.refused(SERVICE, 1, 0.0)
     assert limits.of(SERVICE) == 0
 
 
-def test_one_more_is_tried_after_a_round_of_answers_at_the_bound_and_a_pause() -> None:
+def test_the_limit_is_raised_after_a_round_of_answers_at_the_limit_and_a_pause() -> None:
     limits = Limits()
     limits.refused(SERVICE, 3, 0.0)
     assert not any(limits.answered(SERVICE, 1, FIRST_PAUSE + n) for n in range(9))
@@ -58,7 +58,7 @@ def test_one_more_is_tried_after_a_round_of_answers_at_the_bound_and_a_pause() -
     assert limits.of(SERVICE) == 3
 
 
-def test_under_pressure_the_bound_is_found_and_refusals_become_rare() -> None:
+def test_under_pressure_the_limit_is_found_and_refusals_become_rare() -> None:
     worker = SlottedWorker(4)
     worker.press(0, 600)
     assert worker.limits.of(SERVICE) in (4, 5)
@@ -66,7 +66,7 @@ def test_under_pressure_the_bound_is_found_and_refusals_become_rare() -> None:
     assert len(late) <= 300 / LONGEST_PAUSE + 1
 
 
-def test_a_worker_that_grows_is_given_more_soon() -> None:
+def test_the_limit_follows_a_worker_that_gets_more_slots() -> None:
     worker = SlottedWorker(2)
     worker.press(0, 600)
     worker.slots = 8
@@ -75,7 +75,7 @@ def test_a_worker_that_grows_is_given_more_soon() -> None:
 
 
 @pytest.mark.parametrize("refused", [3, 30])
-def test_what_a_worker_says_itself_is_not_tried(refused: int) -> None:
+def test_a_limit_stated_by_the_worker_is_not_raised(refused: int) -> None:
     limits = Limits()
     limits.refused(SERVICE, refused, 0.0)
     limits.said(SERVICE, 6, 1.0)
@@ -83,7 +83,7 @@ def test_what_a_worker_says_itself_is_not_tried(refused: int) -> None:
     assert limits.of(SERVICE) == 6
 
 
-def test_only_what_nobody_registered_is_learnt_and_the_table_is_made_once() -> None:
+def test_limits_are_learnt_only_without_a_registered_capacity_and_the_table_is_cached() -> None:
     limits = Limits()
     table = Workers.of(
         [Worker(SERVICE, "http://a"), Worker(Service("p", "n"), "http://b", capacity=9)]

@@ -1,4 +1,4 @@
-"""Laws of an estimator: what it learns from answers, however unlike, and how soon."""
+"""Laws of an estimator: what it learns from diverse answers, and how soon."""
 
 import math
 from random import Random
@@ -12,7 +12,7 @@ from router.state.service_time import Before, ServiceTime, read, written
 
 
 class Machine:
-    """Takes half a second for anything, 0.1 for each kilobyte, 0.02 for each token, a third more or less by luck."""
+    """Takes 0.5 s per answer, 0.1 s per kilobyte and 0.02 s per token, a third more or less at random."""
 
     def __init__(self, seed: int, *, sharing: float = 0.0, shares: bool = False) -> None:
         self.random = Random(seed)
@@ -37,7 +37,7 @@ class Machine:
         return self.estimator.time
 
     def off(self, *, kilobytes: float = 2, tokens: float = 80, concurrency: float = 4) -> float:
-        """Say how many times too long such an answer is expected to take."""
+        """Return the ratio of the expected to the true time of such an answer."""
         expected = self.time.alone(kilobytes=kilobytes, tokens=tokens)
         true = (0.5 + 0.1 * kilobytes + 0.02 * tokens) * concurrency**self.sharing * self.slower
         return expected * concurrency**self.time.sharing / true
@@ -46,7 +46,9 @@ class Machine:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("sharing", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize("shares", [False, True])
-def test_length_and_crowd_are_told_apart(seed: int, *, sharing: float, shares: bool) -> None:
+def test_the_effects_of_length_and_concurrency_are_separated(
+    seed: int, *, sharing: float, shares: bool
+) -> None:
     machine = Machine(seed, sharing=sharing, shares=shares)
     machine.answer(200)
     assert 0.75 < machine.off() < 1.35
@@ -55,7 +57,7 @@ def test_length_and_crowd_are_told_apart(seed: int, *, sharing: float, shares: b
     assert 0.1 < machine.time.error < 0.4
 
 
-def test_the_first_answer_tells_something_and_little_is_made_of_it() -> None:
+def test_the_first_answer_gives_a_rough_estimate_with_a_large_error() -> None:
     machine = Machine(1)
     assert machine.estimator.time is None
     machine.answer()
@@ -75,7 +77,7 @@ def test_a_machine_that_is_another_one_now_is_known_after_ten_answers(
     assert 0.6 < machine.off() < 1.7
 
 
-def test_first_bytes_are_learnt_apart_and_become_slower_with_the_rest() -> None:
+def test_first_bytes_are_learnt_separately_and_slow_down_with_whole_answers() -> None:
     machine = Machine(1)
     machine.answer()
     assert machine.time.until_first(kilobytes=10) is None
@@ -93,7 +95,7 @@ def test_first_bytes_are_learnt_apart_and_become_slower_with_the_rest() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_one_answer_out_of_all_proportion_changes_little(seed: int) -> None:
+def test_one_outlier_changes_little(seed: int) -> None:
     machine = Machine(seed)
     machine.answer(100)
     before = machine.off()
@@ -101,7 +103,7 @@ def test_one_answer_out_of_all_proportion_changes_little(seed: int) -> None:
     assert 0.8 < machine.off() / before < 1.3
 
 
-def test_what_has_no_tokens_is_learnt_by_its_length_alone() -> None:
+def test_answers_without_tokens_are_learnt_by_length_alone() -> None:
     estimator, draw = Estimator(shares=False), Random(1)
     for _ in range(100):
         kilobytes = draw.uniform(1, 50)
@@ -134,7 +136,7 @@ def test_no_answers_lead_to_nonsense(
 
 
 class Cached:
-    """Reads a tenth of a second for each kilobyte that its cache does not hold, which forgets all after a while."""
+    """Takes 0.1 s for each kilobyte that its cache does not hold; the cache holds prefixes for `forgets` seconds."""
 
     def __init__(self, forgets: float, *, tells: bool) -> None:
         self.random = Random(1)
@@ -162,14 +164,14 @@ class Cached:
 
 
 @pytest.mark.parametrize("tells", [True, False])
-def test_for_how_long_a_cache_holds_is_learnt_from_gaps_between_turns(*, tells: bool) -> None:
+def test_the_lifetime_of_a_cache_is_learnt_from_gaps_between_turns(*, tells: bool) -> None:
     brief = Cached(3.0, tells=tells).answer(400)
     long = Cached(300.0, tells=tells).answer(400)
     assert 1 < brief.holds < 12
     assert long.holds > 60
-    # What was in the cache was not read, so it does not make reading look quick.
+    # Cached prefixes were not read, so they do not make prefill look quick.
     assert all(0.07 < time.kilobyte < 0.13 for time in (brief, long))
 
 
-def test_a_machine_without_a_cache_is_known_for_it() -> None:
+def test_a_machine_without_a_cache_is_recognised() -> None:
     assert Cached(0.0, tells=True).answer(100).holds < 2

@@ -1,4 +1,4 @@
-"""Laws of requests in flight: counted exactly, bounded, and how many there were on average."""
+"""Laws of requests in flight: exact counts, their average, and bounded memory."""
 
 from registry.records import PeerId, Service
 from router.state.in_flight import MAX_REPLICAS, InFlight, Occupancy, ReplicaKey
@@ -10,7 +10,7 @@ def other(number: int) -> ReplicaKey:
     return PeerId("here"), Service("p", f"m{number}")
 
 
-def test_an_occupancy_tells_how_many_were_there_on_average() -> None:
+def test_an_occupancy_gives_the_average_number_in_flight() -> None:
     crowd = Occupancy()
     crowd.change(1, 0.0)
     crowd.change(1, 2.0)
@@ -20,7 +20,7 @@ def test_an_occupancy_tells_how_many_were_there_on_average() -> None:
     assert crowd.seconds_until(9.0) == crowd.seconds
 
 
-def test_a_replica_at_which_no_request_is_is_not_listed() -> None:
+def test_a_replica_without_requests_is_not_listed() -> None:
     flying = InFlight()
     assert (flying[HERE], HERE in flying, len(flying), flying.total()) == (0, False, 0, 0)
     flying.occupancies[HERE].change(2, 0.0)
@@ -32,13 +32,13 @@ def test_a_replica_at_which_no_request_is_is_not_listed() -> None:
     assert HERE not in flying
 
 
-def test_whoever_only_looks_leaves_no_trace() -> None:
+def test_looking_up_a_replica_does_not_add_it() -> None:
     flying = InFlight()
     assert flying[HERE] == flying.get(other(1)) == 0
     assert not flying.occupancies
 
 
-def test_idle_replicas_make_room_and_busy_ones_are_kept_however_many() -> None:
+def test_idle_replicas_are_evicted_and_busy_ones_are_kept_however_many() -> None:
     flying = InFlight()
     busy = flying.occupancies[HERE]
     busy.change(1, 0.0)

@@ -1,4 +1,4 @@
-"""Laws of signs of life: who is worth waiting for, and what people are told."""
+"""Laws of signs of life: which workers are worth waiting for, and what is shown of them."""
 
 from router.errors import (
     WorkerAway,
@@ -21,12 +21,12 @@ from router.state.readiness import (
 REFUSED = WorkerUnreachable("refused")
 
 
-def test_of_whom_nothing_is_known_the_restart_may_be() -> None:
+def test_an_unknown_worker_may_return() -> None:
     assert Vitals().may_return("a", 0.0)
     assert Vitals().life("a", 0.0) == Life()
 
 
-def test_who_never_answered_a_probe_is_not_waited_for_until_it_does() -> None:
+def test_a_worker_that_never_answered_a_probe_is_not_waited_for_until_it_does() -> None:
     vitals = Vitals()
     vitals.probed("a", 0.0, answers=False)
     assert not vitals.may_return("a", 0.0)
@@ -36,7 +36,7 @@ def test_who_never_answered_a_probe_is_not_waited_for_until_it_does() -> None:
     assert vitals.may_return("a", 7.0)
 
 
-def test_who_is_probed_is_away_since_it_answered_last() -> None:
+def test_a_probed_worker_is_away_since_its_last_answer() -> None:
     vitals = Vitals()
     vitals.probed("a", 0.0, answers=True)
     vitals.probed("a", 15.0, answers=False)
@@ -45,18 +45,18 @@ def test_who_is_probed_is_away_since_it_answered_last() -> None:
     assert vitals.life("a", RESTART) == Life(known=True, ever=True, silent=RESTART)
 
 
-def test_who_is_not_probed_is_away_since_it_was_missed_first() -> None:
+def test_a_worker_that_is_not_probed_is_away_since_its_first_miss() -> None:
     vitals = Vitals()
     vitals.answered("a", 0.0)
     vitals.take("a", REFUSED, 1000.0)
     vitals.take("a", REFUSED, 1000.0 + RESTART - 1)
     assert vitals.may_return("a", 1000.0 + RESTART - 1)
     assert not vitals.may_return("a", 1000.0 + RESTART)
-    # Long ago: nobody knows what became of it since.
+    # The last sign is too old to say anything about now.
     assert vitals.may_return("a", 1000.0 + RESTART + FORGOTTEN)
 
 
-def test_whose_restarts_take_long_is_waited_for_longer_within_bounds() -> None:
+def test_a_worker_with_long_restarts_is_waited_for_longer_within_bounds() -> None:
     vitals = Vitals()
     vitals.probed("a", 0.0, answers=True)
     for took in (50.0, 500.0):
@@ -70,7 +70,7 @@ def test_whose_restarts_take_long_is_waited_for_longer_within_bounds() -> None:
         vitals.probed("a", 0.0, answers=True)
 
 
-def test_of_another_nodes_worker_its_node_knows_best() -> None:
+def test_the_word_of_its_node_counts_for_another_nodes_worker() -> None:
     vitals = Vitals()
     vitals.take("a", WorkerAway("restarts", hopeful=True), 0.0)
     assert vitals.may_return("a", 0.0)
@@ -81,7 +81,7 @@ def test_of_another_nodes_worker_its_node_knows_best() -> None:
     assert not vitals.may_return("a", 3.0)
 
 
-def test_only_that_nobody_was_there_is_silence_and_whatever_is_answered_is_life() -> None:
+def test_only_an_absent_worker_is_silent_and_any_answer_is_a_sign_of_life() -> None:
     away = (REFUSED, WorkerTimeout("connection", 1))
     alive = (WorkerFailed("500"), WorkerBusy("full"))
     neither: tuple[WorkerError, ...] = (WorkerDied("hung up"), WorkerTimeout("first byte", 1))
@@ -97,7 +97,7 @@ def test_only_that_nobody_was_there_is_silence_and_whatever_is_answered_is_life(
             assert (life.known, life.answers) == (known, answers)
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_number_of_remembered_addresses_is_bounded() -> None:
     vitals = Vitals()
     for number in range(MAX_ADDRESSES + 1):
         vitals.answered(str(number), 0.0)

@@ -1,4 +1,4 @@
-"""Laws of how long an answer usually takes."""
+"""Laws of the usual time of answers."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,24 +13,24 @@ def told(usual: Usual, *seconds: float, model: str = "m", kind: Kind = Kind.CHAT
     return usual.slow(model, kind)
 
 
-def test_of_few_answers_nothing_is_said() -> None:
+def test_few_answers_give_no_usual_time() -> None:
     usual = Usual()
     assert told(usual, *[1.0] * (FEWEST - 1)) is None
     assert told(usual, 1.0) == 1.0
 
 
-def test_one_of_twenty_takes_longer() -> None:
+def test_the_usual_time_is_the_95th_percentile() -> None:
     assert told(Usual(), *map(float, range(100))) == 95.0
 
 
-def test_each_model_and_kind_is_a_matter_of_its_own() -> None:
+def test_each_model_and_kind_has_its_own_usual_time() -> None:
     usual = Usual()
     told(usual, *[9.0] * SAMPLES)
     assert told(usual, *[1.0] * SAMPLES, kind=Kind.EMBEDDING) == 1.0
     assert told(usual, model="another") is None
 
 
-def test_the_models_that_are_remembered_are_bounded() -> None:
+def test_the_number_of_remembered_models_is_bounded() -> None:
     usual = Usual()
     for n in range(MAX_MODELS + 5):
         told(usual, 1.0, model=str(n))
@@ -38,6 +38,6 @@ def test_the_models_that_are_remembered_are_bounded() -> None:
 
 
 @given(st.lists(st.floats(0, 100), min_size=FEWEST, max_size=3 * SAMPLES))
-def test_only_the_last_ones_count(seconds: list[float]) -> None:
+def test_only_the_latest_answers_count(seconds: list[float]) -> None:
     last = sorted(seconds[-SAMPLES:])
     assert told(Usual(), *seconds) == last[len(last) * 19 // 20]

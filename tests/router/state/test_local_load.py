@@ -1,4 +1,4 @@
-"""How load is measured: by counting what passes, over a window that moves. Time is a number."""
+"""Measurement of load: events counted over a sliding window, with time as a number."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ LLAMA, QWEN = Service("p", "llama"), Service("p", "qwen")
 WORKERS = Workers.of([Worker(LLAMA, "http://w", capacity=8), Worker(QWEN, "http://v")])
 
 
-def test_nothing_is_said_of_workers_without_requests() -> None:
+def test_workers_without_requests_are_not_listed() -> None:
     meter = Meter()
     meter.tallies[LLAMA].first = 0.5
     assert meter.loads(WORKERS, {}, {}, 1.0) == {}
@@ -33,7 +33,7 @@ def test_the_rate_is_that_of_the_window() -> None:
     assert tally.rate == 0.0
 
 
-def test_what_came_before_a_long_pause_says_nothing_of_now() -> None:
+def test_events_before_a_long_pause_do_not_count() -> None:
     tally = Tally()
     tally.sample(0.0)
     tally.events += 100
@@ -43,7 +43,7 @@ def test_what_came_before_a_long_pause_says_nothing_of_now() -> None:
     assert tally.rate == 0.0
 
 
-def test_asking_twice_at_once_changes_nothing() -> None:
+def test_sampling_twice_at_once_changes_nothing() -> None:
     tally = Tally()
     tally.sample(0.0)
     tally.events += 10
@@ -53,7 +53,7 @@ def test_asking_twice_at_once_changes_nothing() -> None:
     assert tally.rate == 10.0
 
 
-def test_events_are_counted_by_their_ends_and_a_chunk_is_one_at_least() -> None:
+def test_events_are_counted_by_their_ends_and_a_chunk_is_at_least_one() -> None:
     tally = Tally()
     tally.streamed([b"data: a\n\ndata: b\n\n"])
     tally.streamed([b"data: c\r\n\r\n"])
@@ -61,7 +61,7 @@ def test_events_are_counted_by_their_ends_and_a_chunk_is_one_at_least() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 10.0), st.integers(0, 1000)), max_size=60))
-def test_a_rate_is_a_number_above_zero_whatever_the_clock_does(
+def test_a_rate_is_finite_and_not_negative_whatever_the_clock_does(
     steps: list[tuple[float, int]],
 ) -> None:
     tally, now = Tally(), 0.0

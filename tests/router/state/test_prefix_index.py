@@ -1,4 +1,4 @@
-"""Laws of the prefix index: who has read how much of a conversation, and when."""
+"""Laws of the prefix index: which replicas have read how much of a conversation, and when."""
 
 from registry.records import PeerId, Service
 from router.openai.prefixes import Prefix, Prefixes
@@ -17,7 +17,7 @@ def talk(*said: str, shared: int = 0) -> Prefixes:
     return Prefixes(tuple(chain), shared, shared)
 
 
-def test_the_longest_common_beginning_counts_and_how_long_ago_it_was_read() -> None:
+def test_the_longest_common_prefix_and_its_age_are_found() -> None:
     index = PrefixIndex()
     index.take(key("a"), talk("hi"), 1.0)
     index.take(key("b"), talk("hi", "hello", "how?"), 3.0)
@@ -27,7 +27,7 @@ def test_the_longest_common_beginning_counts_and_how_long_ago_it_was_read() -> N
     assert index.read_by(talk("ho", "hello"), 4.0) == ({}, 0)
 
 
-def test_what_a_service_says_to_all_its_chats_all_have_read() -> None:
+def test_a_shared_system_prompt_counts_as_read_by_every_replica() -> None:
     index = PrefixIndex()
     index.take(key("a"), talk("be brief", "hi", shared=1), 1.0)
     assert index.read_by(talk("be brief", "ho", shared=1), 2.0) == ({}, 10)
@@ -35,9 +35,7 @@ def test_what_a_service_says_to_all_its_chats_all_have_read() -> None:
     assert (read, shared) == ({key("a"): Read(20, 1.0)}, 10)
 
 
-def test_of_a_batch_few_have_read_what_the_system_says_until_as_many_have_as_are_remembered() -> (
-    None
-):
+def test_a_batchs_system_prompt_counts_as_shared_only_once_the_reader_list_is_full() -> None:
     index, said = PrefixIndex(), talk("be brief", "hi", shared=1)
     other = talk("be brief", "ho", shared=1)
     index.take(key("a"), said, 1.0)
@@ -47,7 +45,7 @@ def test_of_a_batch_few_have_read_what_the_system_says_until_as_many_have_as_are
     assert index.read_by(other, 2.0, of_batch=True) == ({}, 10)
 
 
-def test_what_a_node_says_of_itself_is_known_as_if_it_had_been_seen() -> None:
+def test_a_nodes_own_statement_counts_like_an_observation() -> None:
     index, said = PrefixIndex(), talk("hi", "hello", "how?")
     index.hear(key("a"), said, Read(20, 5.0), now=7.0)
     assert index.read_by(said, 8.0) == ({key("a"): Read(20, 6.0)}, 0)

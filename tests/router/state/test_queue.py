@@ -1,4 +1,4 @@
-"""Laws of the queue: bounded, in turn, and nobody stands behind a hundred of another's."""
+"""Laws of the queue: bounded, in order, and fair between callers."""
 
 from collections import Counter
 
@@ -22,13 +22,13 @@ def join(queue: Queues, caller: str, model: str = "llama") -> Ticket:
     return queue.join(model, caller, ONLY, slots=1).ticket
 
 
-def test_one_caller_is_served_in_the_order_of_asking() -> None:
+def test_requests_of_one_caller_are_served_in_order() -> None:
     queue = queues()
     tickets = [join(queue, "ann") for _ in range(5)]
     assert [queue.freed(WORKER) for _ in range(6)] == [*tickets, None]
 
 
-def test_who_asks_once_does_not_stand_behind_a_hundred_of_another() -> None:
+def test_a_single_request_does_not_wait_behind_many_of_another_caller() -> None:
     queue = queues()
     for _ in range(50):
         join(queue, "hog")
@@ -37,7 +37,7 @@ def test_who_asks_once_does_not_stand_behind_a_hundred_of_another() -> None:
     assert late in (queue.freed(WORKER), queue.freed(WORKER))
 
 
-def test_a_slot_goes_only_to_whom_that_worker_can_answer() -> None:
+def test_a_slot_goes_only_to_a_request_that_its_worker_can_answer() -> None:
     queue = queues()
     other = Service("p", "qwen")
     ticket = queue.join("qwen", "ann", frozenset({other}), slots=1).ticket
@@ -45,7 +45,7 @@ def test_a_slot_goes_only_to_whom_that_worker_can_answer() -> None:
     assert queue.freed(other) is ticket
 
 
-def test_who_left_is_not_called() -> None:
+def test_a_request_that_left_gets_no_slot() -> None:
     queue = queues()
     gone, stays = join(queue, "ann"), join(queue, "ann")
     queue.leave(gone)
@@ -54,7 +54,7 @@ def test_who_left_is_not_called() -> None:
     assert len(queue) == 0
 
 
-def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
+def test_a_full_queue_refuses_and_says_when_to_retry() -> None:
     queue = queues(places=3)
     queue.took("llama", 6.0)
     for _ in range(3):
@@ -65,7 +65,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
     assert len(queue) == 3
 
 
-def test_the_time_to_come_again_is_bounded_on_both_sides() -> None:
+def test_the_retry_time_is_bounded_on_both_sides() -> None:
     queue = queues()
     assert queue.refusal("llama", slots=8).retry_after == 1.0
     queue.took("llama", 1e6)
@@ -78,7 +78,7 @@ def test_a_full_queue_of_one_caller_makes_room_for_another() -> None:
     joined = queue.join("llama", "ann", ONLY, slots=1)
     assert joined.displaced is hogs[-1]
     assert len(queue) == 4
-    # Half and half is fair: nobody is displaced for the sake of one place.
+    # Half and half is fair: no request is displaced for one place more.
     assert queue.join("llama", "ann", ONLY, slots=1).displaced is hogs[-2]
     with pytest.raises(NoCapacity):
         queue.join("llama", "ann", ONLY, slots=1)
@@ -99,7 +99,7 @@ def test_callers_that_come_and_go_leave_nothing_behind() -> None:
 
 
 @given(st.lists(st.sampled_from("abcd"), min_size=40, max_size=80))
-def test_callers_who_all_wait_are_served_alike(order: list[str]) -> None:
+def test_waiting_callers_are_served_equally(order: list[str]) -> None:
     queue = queues()
     waiting = Counter(order)
     for caller in order:
@@ -113,14 +113,14 @@ def test_callers_who_all_wait_are_served_alike(order: list[str]) -> None:
     assert not served or max(served.values()) - min(served.values()) <= 1
 
 
-def test_the_usual_times_of_models_that_come_and_go_are_bounded() -> None:
+def test_the_number_of_remembered_usual_times_is_bounded() -> None:
     queue = queues()
     for number in range(2 * MAX_MODELS):
         queue.took(str(number), 1.0)
     assert len(queue._usual) == MAX_MODELS
 
 
-def test_a_place_is_expected_after_those_ahead() -> None:
+def test_the_expected_wait_counts_the_requests_ahead() -> None:
     queue = queues()
     assert queue.expected_wait("llama", slots=4) == 0.25
     queue.took("llama", 6.0)
@@ -132,7 +132,7 @@ def background(queue: Queues, caller: str = "batch") -> Ticket:
     return queue.join("llama", caller, ONLY, slots=1, background=True).ticket
 
 
-def test_background_requests_come_after_all_others_and_in_turn() -> None:
+def test_background_requests_come_after_all_others_and_in_order() -> None:
     queue = queues()
     first, second = background(queue), background(queue)
     ann, bob = join(queue, "ann"), join(queue, "bob")
@@ -148,7 +148,7 @@ def test_a_slot_that_is_kept_free_goes_to_no_background_request() -> None:
     assert queue.freed(WORKER) is waits
 
 
-def test_in_a_full_queue_background_requests_lose_their_places_and_take_nobodys() -> None:
+def test_in_a_full_queue_background_requests_are_displaced_and_displace_no_other() -> None:
     queue = queues(places=3)
     early, late = background(queue), background(queue)
     join(queue, "ann")
@@ -159,7 +159,7 @@ def test_in_a_full_queue_background_requests_lose_their_places_and_take_nobodys(
     assert queue.join("llama", "ann", ONLY, slots=1).displaced is early
 
 
-def test_background_requests_are_ahead_of_background_requests_alone() -> None:
+def test_background_requests_lengthen_only_the_wait_of_background_requests() -> None:
     queue = queues()
     queue.took("llama", 2.0)
     for _ in range(9):

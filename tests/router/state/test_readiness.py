@@ -1,4 +1,4 @@
-"""Laws of whether it is worth waiting for a worker of a model."""
+"""Laws of whether waiting for a worker of a model is worthwhile."""
 
 import pytest
 
@@ -37,7 +37,9 @@ AWAY = WorkerUnreachable("refused")
         (UnknownModel("m"), False),
     ],
 )
-def test_only_that_nobody_was_there_is_worth_waiting_for(error: RouterError, holds: bool) -> None:
+def test_only_absent_or_loading_workers_are_worth_waiting_for(
+    error: RouterError, holds: bool
+) -> None:
     assert not_ready(error) is holds
 
 
@@ -55,18 +57,20 @@ def test_only_that_nobody_was_there_is_worth_waiting_for(error: RouterError, hol
         (b"loading", None),
     ],
 )
-def test_workers_say_in_their_ways_that_they_are_loading(body: bytes, eta: float | None) -> None:
+def test_loading_is_recognised_in_the_forms_of_several_servers(
+    body: bytes, eta: float | None
+) -> None:
     loading = said(body)
     assert loading is not None
     assert loading.eta == eta
 
 
 @pytest.mark.parametrize("body", [b"", b"no", b'{"error":"server busy"}', b"\xff\xfe"])
-def test_what_says_nothing_of_loading_is_no_loading(body: bytes) -> None:
+def test_a_body_that_does_not_mention_loading_is_not_loading(body: bytes) -> None:
     assert said(body) is None
 
 
-def test_what_has_been_away_for_long_is_not_waited_for_until_it_has_answered_again() -> None:
+def test_a_model_that_was_away_for_long_is_not_waited_for_until_it_answers_again() -> None:
     one = Readiness()
     assert one.promising("m", 0.0)
     for now in (0.0, HOPE / 2, HOPE):
@@ -78,14 +82,14 @@ def test_what_has_been_away_for_long_is_not_waited_for_until_it_has_answered_aga
     assert one.promising("m", HOPE + 2)
 
 
-def test_what_says_that_it_is_loading_is_waited_for_however_long_it_takes() -> None:
+def test_a_model_that_reports_loading_is_waited_for_however_long_it_takes() -> None:
     one = Readiness()
     for now in range(0, 1000, 10):
         one.missed("m", WorkerLoading(), float(now))
     assert one.promising("m", 1000.0)
 
 
-def test_what_nobody_has_asked_for_in_a_long_time_is_waited_for_anew() -> None:
+def test_a_model_that_was_not_requested_for_a_long_time_is_waited_for_again() -> None:
     one = Readiness()
     one.missed("m", AWAY, 0.0)
     one.missed("m", AWAY, FORGOTTEN)
@@ -102,7 +106,7 @@ def test_loading_is_expected_to_take_as_long_as_the_last_time() -> None:
     assert one.eta("m", 150.0) is None
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_number_of_remembered_models_is_bounded() -> None:
     one = Readiness()
     for n in range(2 * MAX_MODELS):
         one.missed(str(n), WorkerLoading(), 0.0)

@@ -1,4 +1,4 @@
-"""What others say of their load: how it ages, what of it is ours, how much is kept, and how it is read."""
+"""Load reports of other nodes: ageing, the node's own share in them, bounds, and parsing."""
 
 import pytest
 from hypothesis import given
@@ -44,7 +44,7 @@ def test_the_newest_report_counts() -> None:
     assert [*reports.of_node(FAR, 1.0)] == [(LLAMA, Reported(Load(1), 0, 0.0))]
 
 
-def test_what_a_lost_node_said_is_forgotten() -> None:
+def test_the_reports_of_a_lost_node_are_dropped() -> None:
     reports = Reports()
     reports.hear(FAR, LLAMA, said(3))
     reports.forget(FAR)
@@ -53,28 +53,30 @@ def test_what_a_lost_node_said_is_forgotten() -> None:
     assert [*reports.of_node(FAR, 0.0)] == []
 
 
-def test_ours_are_not_counted_twice() -> None:
+def test_the_nodes_own_requests_are_not_counted_twice() -> None:
     assert Reported(Load(5), ours=2, age=0.0).others == 3
     assert Reported(Load(5), ours=5, age=0.0).others == 0
     assert Reported(Load(5), ours=7, age=0.0).others == 0
 
 
-def test_a_queue_counts_like_what_is_in_flight() -> None:
+def test_queued_requests_count_like_those_in_flight() -> None:
     assert Reported(Load(5, queued=4), ours=2, age=0.0).others == 7
 
 
-def test_half_of_a_report_is_believed_after_its_half_life_and_nothing_in_the_end() -> None:
+def test_a_report_counts_half_after_its_half_life_and_nothing_in_the_end() -> None:
     assert Reported(Load(8), 0, HALF_LIFE).others == 4
     assert Reported(Load(MAX_COUNT), 0, 1e9).others == 0
 
 
 @given(st.integers(0, MAX_COUNT), st.integers(0, 99), st.floats(0, 1e6), st.floats(0, 1e6))
-def test_a_report_never_gains_by_age(in_flight: int, ours: int, age: float, more: float) -> None:
+def test_a_report_never_gains_weight_with_age(
+    in_flight: int, ours: int, age: float, more: float
+) -> None:
     young, old = (Reported(Load(in_flight), ours, a).others for a in (age, age + more))
     assert 0 <= old <= young <= in_flight
 
 
-def test_the_node_and_the_replica_that_were_heard_longest_ago_make_room() -> None:
+def test_the_node_and_replica_heard_longest_ago_are_evicted() -> None:
     reports = Reports()
     for number in range(MAX_NODES):
         reports.hear(PeerId(f"n{number}"), LLAMA, said(1))
@@ -102,7 +104,7 @@ def test_a_load_is_read_as_it_was_written(load: Load) -> None:
     assert (back.first is None) is (load.first is None)
 
 
-def test_a_load_is_written_like_this() -> None:
+def test_the_written_form_of_a_load() -> None:
     assert written(Load(3, 0, 8, 41.24, 0.35)) == (
         "in_flight=3;queued=0;slots=8;rate=41.2;first=0.350"
     )
@@ -140,16 +142,16 @@ GOOD = "in_flight=3;queued=0;slots=8;rate=41.2"
     ],
     ids=lambda text: repr(text[:50]),
 )
-def test_what_is_written_in_any_other_way_is_no_load(text: str) -> None:
+def test_a_text_of_another_form_is_no_load(text: str) -> None:
     assert read(text) is None
 
 
 @given(st.text(max_size=120))
-def test_any_text_is_a_load_or_none(text: str) -> None:
+def test_arbitrary_text_is_no_load(text: str) -> None:
     assert read(text) is None
 
 
-def test_a_node_is_told_of_a_worker_again_after_some_time() -> None:
+def test_reporting_a_worker_to_a_node_is_due_again_after_some_time() -> None:
     tellings = Tellings()
     assert tellings.is_due("a", "http://w", "chat/completions", 5.0)
     assert not tellings.is_due("a", "http://w", "chat/completions", 5.0 + TOLD_AGAIN / 2)
@@ -159,7 +161,7 @@ def test_a_node_is_told_of_a_worker_again_after_some_time() -> None:
     assert not tellings.is_due("a", "http://w", "chat/completions", 5.1, pause=LEARNT_AGAIN)
 
 
-def test_what_was_told_of_too_many_is_told_again() -> None:
+def test_reports_are_due_again_once_too_many_are_remembered() -> None:
     tellings = Tellings()
     assert all(tellings.is_due("a", f"http://{n}", "embeddings", 5.0) for n in range(MAX_TOLD))
     assert not tellings.is_due("a", "http://1", "embeddings", 5.0)

@@ -1,4 +1,4 @@
-"""Laws of a service time: read as it was written, and what a cache holds after a while."""
+"""Laws of a service time: it is read back as written; and how much a cache holds after a while."""
 
 import pytest
 from hypothesis import given
@@ -35,7 +35,7 @@ GOOD = "fixed=1;kilobyte=0;token=0;tokens=0;first=0;first_kilobyte=0;sharing=0;h
         GOOD * 1_000,
     ],
 )
-def test_what_is_no_service_time_is_none(text: str) -> None:
+def test_an_invalid_text_is_no_service_time(text: str) -> None:
     assert read(GOOD) is not None
     assert read(text) is None
 
@@ -46,7 +46,7 @@ def test_any_text_is_a_service_time_or_none(text: str) -> None:
     assert found is None or 0 <= found.sharing <= 1
 
 
-def test_what_everybody_says_is_held_and_of_the_rest_half_after_its_time() -> None:
+def test_a_shared_prefix_is_held_and_half_of_the_rest_after_its_half_life() -> None:
     before = Before(20.0, age=60.0, shared=8.0)
     assert before.held(60.0) == 10.0
     assert before.held(10.0) == 8.0

@@ -1,4 +1,4 @@
-"""Laws of beginning gently."""
+"""Laws of slow start."""
 
 import math
 
@@ -9,7 +9,7 @@ NODE = PeerId("n")
 SERVICE = Service("p", "m")
 
 
-def test_whoever_is_new_may_have_one_request_and_one_more_for_each_answer() -> None:
+def test_a_new_replica_may_have_one_request_and_one_more_for_each_answer() -> None:
     warming = Warming()
     assert warming.allowance(NODE, SERVICE, 0.0) == 1
     warming.began(NODE, SERVICE, 0.0)
@@ -18,7 +18,7 @@ def test_whoever_is_new_may_have_one_request_and_one_more_for_each_answer() -> N
         warming.answered(NODE, SERVICE)
 
 
-def test_after_enough_answers_nothing_is_held_back_any_more() -> None:
+def test_after_enough_answers_the_allowance_is_unlimited() -> None:
     warming = Warming()
     warming.began(NODE, SERVICE, 0.0)
     for _ in range(ENOUGH - 1):
@@ -30,7 +30,7 @@ def test_after_enough_answers_nothing_is_held_back_any_more() -> None:
     assert math.isinf(warming.allowance(NODE, SERVICE, 0.0))
 
 
-def test_who_answers_slowly_may_have_more_with_time() -> None:
+def test_the_allowance_of_a_slow_replica_grows_with_time() -> None:
     warming = Warming()
     warming.began(NODE, SERVICE, 100.0)
     warming.began(NODE, SERVICE, 100.0 + RISE)
@@ -38,7 +38,7 @@ def test_who_answers_slowly_may_have_more_with_time() -> None:
     assert math.isinf(warming.allowance(NODE, SERVICE, 100.0 + ENOUGH * RISE))
 
 
-def test_whoever_was_lost_is_new_when_it_is_back() -> None:
+def test_a_replica_that_was_lost_is_new_when_it_is_back() -> None:
     warming = Warming()
     now = 0.0
     for forget in (lambda: warming.lost(NODE, SERVICE), lambda: warming.forget(NODE)):
@@ -49,7 +49,7 @@ def test_whoever_was_lost_is_new_when_it_is_back() -> None:
         forget()
 
 
-def test_an_answer_of_somebody_unknown_changes_nothing() -> None:
+def test_an_answer_of_an_unknown_replica_changes_nothing() -> None:
     warming = Warming()
     warming.answered(NODE, SERVICE)
     warming.lost(NODE, SERVICE)

@@ -1,4 +1,4 @@
-"""Laws of silence: busy is not dead, and dead is noticed soon."""
+"""Laws of silence: a busy worker does not count as dead, and a dead one is noticed soon."""
 
 import pytest
 from hypothesis import given
@@ -33,13 +33,13 @@ def ask(silence: Silence, now: float, *, answered: bool) -> None:
     silence.asked(HERE, now, answered=answered)
 
 
-def test_a_worker_for_whom_nobody_waits_is_left_alone(silence: Silence) -> None:
+def test_a_worker_without_requests_is_not_probed(silence: Silence) -> None:
     answer(silence, 0.0, first_byte=0.1)
     assert not silence.wants_asking(HERE, 1e6)
     assert not silence.silent(HERE)
 
 
-def test_one_that_answers_while_it_works_is_believed_to_have_stopped_when_it_does_not(
+def test_a_worker_that_answers_probes_while_busy_is_silent_when_it_stops(
     silence: Silence,
 ) -> None:
     silence.began(HERE, 0.0)
@@ -49,7 +49,9 @@ def test_one_that_answers_while_it_works_is_believed_to_have_stopped_when_it_doe
     assert silence.silent(HERE)
 
 
-def test_one_that_never_answered_while_it_worked_is_given_more_time(silence: Silence) -> None:
+def test_a_worker_that_never_answered_probes_while_busy_is_given_more_time(
+    silence: Silence,
+) -> None:
     silence.began(HERE, 0.0)
     ask(silence, LEARN_AFTER, answered=False)
     ask(silence, PATIENCE, answered=False)
@@ -58,7 +60,7 @@ def test_one_that_never_answered_while_it_worked_is_given_more_time(silence: Sil
     assert silence.silent(HERE)
 
 
-def test_what_is_long_is_told_by_what_is_usual(silence: Silence) -> None:
+def test_the_usual_first_byte_decides_how_long_is_too_long(silence: Silence) -> None:
     answer(silence, 0.0, first_byte=3.0)
     silence.began(HERE, 10.0)
     ask(silence, 11.0, answered=True)
@@ -67,7 +69,7 @@ def test_what_is_long_is_told_by_what_is_usual(silence: Silence) -> None:
     assert silence.silent(HERE)
 
 
-def test_a_slow_worker_that_answers_when_asked_is_never_silent(silence: Silence) -> None:
+def test_a_slow_worker_that_answers_probes_is_never_silent(silence: Silence) -> None:
     silence.began(HERE, 0.0)
     for second in range(1, 600):
         if silence.wants_asking(HERE, float(second)):
@@ -75,7 +77,7 @@ def test_a_slow_worker_that_answers_when_asked_is_never_silent(silence: Silence)
         assert not silence.silent(HERE)
 
 
-def test_first_bytes_for_others_show_that_it_works(silence: Silence) -> None:
+def test_first_bytes_of_other_requests_show_that_the_worker_works(silence: Silence) -> None:
     answer(silence, 0.0, first_byte=0.1)
     silence.began(HERE, 1.0)
     for second in range(2, 60):
@@ -85,7 +87,7 @@ def test_first_bytes_for_others_show_that_it_works(silence: Silence) -> None:
     assert not silence.silent(HERE)
 
 
-def test_it_is_asked_once_at_one_time_and_not_too_often(silence: Silence) -> None:
+def test_one_probe_runs_at_a_time_and_not_too_often(silence: Silence) -> None:
     silence.began(HERE, 0.0)
     assert silence.wants_asking(HERE, 3.0)
     assert not silence.wants_asking(HERE, 100.0)
@@ -94,7 +96,7 @@ def test_it_is_asked_once_at_one_time_and_not_too_often(silence: Silence) -> Non
     assert not silence.wants_asking(HERE, 100.0 + LEARN_AFTER)
 
 
-def test_what_one_that_stopped_is_asked_grows_rarer_and_an_answer_brings_it_back(
+def test_probes_of_a_silent_worker_grow_rarer_and_an_answer_brings_it_back(
     silence: Silence,
 ) -> None:
     asked = silence.began(HERE, 0.0)
@@ -112,14 +114,14 @@ def test_what_one_that_stopped_is_asked_grows_rarer_and_an_answer_brings_it_back
     assert not silence.silent(HERE)
 
 
-def test_a_late_first_byte_brings_it_back(silence: Silence) -> None:
+def test_a_late_first_byte_brings_a_silent_worker_back(silence: Silence) -> None:
     asked = silence.began(HERE, 0.0)
     ask(silence, SURE, answered=False)
     asked.answered(7.0, 7.0)
     assert not silence.silent(HERE)
 
 
-def test_whether_it_talks_is_not_asked_all_the_time(silence: Silence) -> None:
+def test_whether_a_worker_answers_probes_while_busy_is_tested_rarely(silence: Silence) -> None:
     asked = silence.began(HERE, 0.0)
     ask(silence, LEARN_AFTER, answered=False)
     asked.answered(0.6, 0.6)
@@ -130,7 +132,7 @@ def test_whether_it_talks_is_not_asked_all_the_time(silence: Silence) -> None:
     assert silence.wants_asking(HERE, LEARN_AGAIN + LEARN_AFTER)
 
 
-def test_memory_is_bounded_and_who_is_waited_for_is_not_forgotten(silence: Silence) -> None:
+def test_memory_is_bounded_and_a_worker_with_requests_is_kept(silence: Silence) -> None:
     asked = silence.began(HERE, 0.0)
     for number in range(3 * MAX_WORKERS):
         address = f"http://127.0.0.1:1/{number}"
@@ -146,7 +148,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_only_a_question_that_went_unanswered_makes_it_silent(
+def test_only_an_unanswered_probe_makes_a_worker_silent(
     taken: list[tuple[str, bool, float]],
 ) -> None:
     silence, now = Silence(), 0.0

@@ -1,4 +1,4 @@
-"""What every dialect owes its callers whose protocol lacks words."""
+"""Laws of translating a request to a protocol that lacks some of its parameters."""
 
 import orjson
 import pytest
@@ -43,7 +43,7 @@ RICH = Wording(
     ],
     ids=str,
 )
-def test_what_would_change_the_kind_of_the_answer_is_refused_unless_there_is_a_word_for_it(
+def test_a_field_that_would_change_the_kind_of_answer_is_refused_unless_it_is_supported(
     fields: dict[str, object], param: str
 ) -> None:
     with pytest.raises(WorkerUnable) as refused:
@@ -52,16 +52,16 @@ def test_what_would_change_the_kind_of_the_answer_is_refused_unless_there_is_a_w
     assert said(RICH, **fields).path == "p"  # type: ignore[arg-type]
 
 
-def test_tools_that_may_not_be_called_need_no_word() -> None:
+def test_tools_that_may_not_be_called_need_no_support() -> None:
     assert said(POOR, tools=[LOOK], tool_choice="none").dropped == ()
 
 
-def test_a_wrong_value_is_refused_with_its_name_before_anything_is_said() -> None:
+def test_a_wrong_value_is_refused_by_its_name() -> None:
     with pytest.raises(WorkerRejected) as refused:
         said(RICH, temperature=9)
     assert orjson.loads(refused.value.body)["error"]["param"] == "temperature"
 
 
-def test_what_is_not_heard_is_named() -> None:
+def test_unsupported_parameters_are_named() -> None:
     drawn = {"temperature": 0.5, "top_p": 0.5, "seed": 0, "min_p": 0, "x_own": 1}
     assert said(POOR, **drawn).dropped == ("seed", "top_p", "x_own")

@@ -1,4 +1,4 @@
-"""Where a text ends that must not go on past certain strings."""
+"""Laws of cutting a text before stop strings."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ def pieces(stops: Stops, text: list[str]) -> str:
 
 
 @given(st.lists(LETTERS, max_size=6), st.lists(LETTERS.filter(bool), max_size=3))
-def test_however_it_is_cut_a_text_ends_before_the_first_stop_string(
+def test_a_text_ends_before_the_first_stop_string_however_it_is_split(
     text: list[str], stops: list[str]
 ) -> None:
     whole = "".join(text)
@@ -24,14 +24,14 @@ def test_however_it_is_cut_a_text_ends_before_the_first_stop_string(
     if not found:
         assert written == whole
         return
-    # Of two stop strings that overlap the one that is complete first counts.
+    # Of two overlapping stop strings, the one that is complete first counts.
     assert whole.startswith(written)
     assert not any(stop in written for stop in stops)
     assert whole.startswith(cut.hit, len(written))
     assert cut.hit in stops
 
 
-def test_only_what_may_begin_a_stop_string_is_held_back() -> None:
+def test_only_characters_that_may_begin_a_stop_string_are_held_back() -> None:
     stops = Stops(["STOP"])
     assert stops.take("go on ST") == "go on "
     assert stops.take("ILL") == "STILL"
@@ -40,7 +40,7 @@ def test_only_what_may_begin_a_stop_string_is_held_back() -> None:
     assert (stops.take("never seen"), stops.rest(), stops.hit) == ("", "", "STOP")
 
 
-def test_what_was_held_back_is_text_when_the_text_ends_there() -> None:
+def test_held_back_characters_are_returned_when_the_text_ends() -> None:
     stops = Stops(["STOP"])
     assert stops.take("the STO") == "the "
     assert (stops.rest(), stops.rest()) == ("STO", "")

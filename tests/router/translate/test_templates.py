@@ -1,4 +1,4 @@
-"""How a chat becomes one text."""
+"""Chat templates: how a chat becomes one text."""
 
 import pytest
 from hypothesis import given
@@ -41,12 +41,12 @@ def test_plain() -> None:
 
 
 @pytest.mark.parametrize("template", ["", "worker"])
-def test_who_names_no_template_of_ours_gets_chatml(template: Template) -> None:
+def test_chatml_is_the_default_template(template: Template) -> None:
     assert rendered(template, CHAT) == rendered("chatml", CHAT)
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_what_is_no_text_is_refused(template: Template) -> None:
+def test_content_that_is_no_text_is_refused(template: Template) -> None:
     seen = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
     with pytest.raises(BadRequest):
         rendered(template, seen)
@@ -59,7 +59,7 @@ PIECES = st.lists(
 
 
 @given(PIECES.map("".join), st.sampled_from(("chatml", "llama3")))
-def test_a_message_forges_no_other(text: str, template: Template) -> None:
+def test_a_message_cannot_forge_another_one(text: str, template: Template) -> None:
     said = rendered(template, [{"role": "user", "content": text}]).prompt
     plain = rendered(template, [{"role": "user", "content": "x"}]).prompt
     for mark in MARKS[:2] if template == "chatml" else MARKS[2:4]:

@@ -1,4 +1,4 @@
-"""What becomes of a text that a worker tells in another protocol."""
+"""Laws of translating a text that a worker gives in another protocol."""
 
 import orjson
 import pytest
@@ -20,25 +20,25 @@ def asked(kind: Kind = Kind.COMPLETION, **fields: object) -> TextRequest:
 
 
 def told(asked: TextRequest, *said: Said) -> list[object]:
-    """Have some things said one after the other."""
+    """Return the events of several parts, one after the other."""
     left = iter(said)
     stream = Told(asked, lambda _, __: next(left))
     return [event for _ in said for event in stream.take(b"")] + list(stream.finish())
 
 
-def test_a_text_comes_piece_by_piece_and_ends_with_what_it_took() -> None:
+def test_a_text_comes_piece_by_piece_and_ends_with_its_usage() -> None:
     spent = Usage(3, 2)
     events = told(asked(), Said("a"), Said("b", usage=spent), Said(reason="length", over=True))
     assert events == [Delta("a"), Delta("b"), End("length"), spent]
 
 
-def test_what_nobody_tells_is_estimated() -> None:
+def test_usage_that_the_worker_does_not_report_is_estimated() -> None:
     assert told(asked(), Said("a"), Said("b", over=True))[-1] == Usage(2, 1, estimated=True)
     whole = in_one_piece(asked(), 0, Said("123456789"))
     assert whole == [Delta("123456789"), End("stop"), Usage(2, 3, estimated=True)]
 
 
-def test_a_text_ends_before_a_stop_string_and_nothing_is_said_after_it() -> None:
+def test_a_text_ends_before_a_stop_string_and_nothing_follows() -> None:
     stream = Told(asked(stop="bc"), lambda _, data: Said(data.decode(), over=data == b"x"))
     assert stream.take(b"ab") == [Delta("a")]
     assert stream.take(b"cd") == [End("stop", 0, "bc"), Usage(2, 1, estimated=True)]
@@ -48,19 +48,19 @@ def test_a_text_ends_before_a_stop_string_and_nothing_is_said_after_it() -> None
     ]  # fmt: skip
 
 
-def test_what_might_have_begun_a_stop_string_is_said_at_the_end() -> None:
+def test_an_incomplete_stop_string_is_returned_at_the_end() -> None:
     assert told(asked(stop="bc"), Said("ab"), Said(over=True))[:3] == [
         Delta("a"), Delta("b"), End("stop"),
     ]  # fmt: skip
 
 
-def test_a_prompt_that_is_to_be_repeated_stands_first() -> None:
+def test_an_echoed_prompt_comes_first() -> None:
     assert told(asked(echo=True), Said("a", over=True))[0] == Delta("12345678a")
     twice = asked(echo=True, prompt=["x", "y"])
     assert [in_one_piece(twice, n, Said("a"))[0] for n in (0, 1)] == [Delta("xa"), Delta("ya", 1)]
 
 
-def test_a_call_of_a_tool_is_why_a_text_ends() -> None:
+def test_a_tool_call_sets_the_finish_reason() -> None:
     spent = Usage(1, 1)
     whole = in_one_piece(asked(Kind.CHAT), 0, Said("so", "stop", spent, calls=(CALL,)))
     assert whole == [Delta("so"), CALL, End("tool_calls"), spent]
@@ -68,12 +68,12 @@ def test_a_call_of_a_tool_is_why_a_text_ends() -> None:
     assert events == [CALL, End("tool_calls"), spent]
 
 
-def test_a_stream_that_is_over_ends_only_if_it_said_why() -> None:
+def test_a_stream_ends_properly_only_with_a_finish_reason() -> None:
     assert told(asked(), Said("a")) == [Delta("a")]
     assert told(asked(), Said("a", "length"))[1] == End("length")
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"5", b"{"])
-def test_what_is_no_object_is_a_failure(body: bytes) -> None:
+def test_a_body_that_is_no_object_is_a_failure(body: bytes) -> None:
     with pytest.raises(WorkerFailed):
         object_of(body)

@@ -1,4 +1,4 @@
-"""Laws of a caller's own words: what a header says of them is what is read of it, and what it cannot say is refused."""
+"""Laws of verbatim bodies: their header is read back as written, and an invalid header is refused."""
 
 import orjson
 import pytest
@@ -22,7 +22,7 @@ words = st.builds(
 
 
 @given(words)
-def test_what_is_written_is_what_is_read(said):
+def test_a_verbatim_header_is_read_back_as_written(said):
     assert split(written(said), BODY + said.body) == (BODY, said)
 
 
@@ -32,19 +32,19 @@ def test_what_is_written_is_what_is_read(said):
      f"tgi_http generate {len(BODY) + 3}", "tgi_http generate 99", "tgi_http ../x 3", "tgi_http generate?a=b 3",
      "tgi_http generate 3 a b", "tgi_http generate 3 a-b", "tgi_http generate ³"],
 )  # fmt: skip
-def test_what_says_nothing_is_refused(header):
+def test_an_invalid_verbatim_header_is_refused(header):
     with pytest.raises(BadRequest):
         split(header, BODY + b"abc")
 
 
 @pytest.mark.parametrize("said", [b"abc", b"[]", b"[" * 300 + b"]" * 300])
-def test_words_that_are_no_json_are_refused_where_the_protocol_has_nothing_else(said):
+def test_a_verbatim_body_that_is_no_json_is_refused_for_a_json_protocol(said):
     with pytest.raises(BadRequest):
         split(f"tgi_http generate {len(said)}", BODY + said)
     assert split(f"localai_grpc Predict {len(said)}", BODY + said)[1].body == said
 
 
-def test_words_of_an_unknown_protocol_are_left_out_unless_something_needs_them():
+def test_a_verbatim_body_of_an_unknown_protocol_is_left_out_unless_a_field_needs_it():
     assert split("kserve infer 3", BODY + b"abc") == (BODY, None)
     with pytest.raises(BadRequest) as refused:
         split("kserve infer 3 slots", BODY + b"abc")
@@ -57,7 +57,7 @@ def test_every_protocol_is_a_dialect_with_a_bit_of_its_own():
     assert bit("openai_http") == bit("peer") == 0
 
 
-def test_a_record_says_whose_words_its_node_passes_on():
+def test_a_record_states_the_protocols_that_its_node_passes_on():
     said = Verbatim(TGI, "generate", b"{}")
     assert takes(said, Service("p", "m", abilities=int(Ability.TGI | Ability.TEXT_IN)))
     assert not takes(said, Service("p", "m", abilities=int(Ability.LOCALAI | Ability.TEXT_IN)))

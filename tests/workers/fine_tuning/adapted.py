@@ -1,4 +1,7 @@
-"""What did an adapter learn? `python -m tests.workers.fine_tuning.adapted ROWS ADAPTER`: the loss of the base, and with it."""
+"""Command that prints the loss of the base model, and with an adapter.
+
+Usage: `python -m tests.workers.fine_tuning.adapted ROWS ADAPTER`.
+"""
 
 import sys
 from pathlib import Path

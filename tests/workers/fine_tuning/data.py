@@ -1,4 +1,4 @@
-"""Rows to train on, one a line: Llama Stack's `TrainingDataItem`, or OpenAI's `{"messages": […]}`."""
+"""Parser for training rows, one per line: Llama Stack's `TrainingDataItem`, or OpenAI's `{"messages": […]}`."""
 
 import json
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 class Unusable(ValueError):
-    """Something that was sent cannot be used; the text says why."""
+    """Submitted data that cannot be used; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ Dialog = tuple[Said, ...]
 
 
 def dialogs_of(lines: bytes) -> list[Dialog]:
-    """Read rows; raise `Unusable` at the first that is none."""
+    """Read rows; raise `Unusable` at the first invalid one, or if there are none."""
     rows = [_dialog(n, line) for n, line in enumerate(lines.splitlines(), 1) if line.strip()]
     if not rows:
         raise Unusable("there are no rows to train on")

@@ -1,4 +1,4 @@
-"""Jobs that train, one at a time, and the files that they read and leave."""
+"""Training jobs, run one at a time, and the files that they read and write."""
 
 import asyncio
 import itertools
@@ -13,12 +13,12 @@ from tests.workers.fine_tuning.data import Unusable, dialogs_of
 from tests.workers.fine_tuning.training import Plan, Step, train
 
 _RESULTS = "fine-tune-results"
-"""The purpose of what jobs leave, as OpenAI calls it."""
+"""The purpose of files that jobs write, in OpenAI's terms."""
 _PLACE = re.compile(r"(?:https?://[^/?#]+)?/v1/files/([^/?#]+)/content")
 
 
 class State(StrEnum):
-    """Where a job stands, in Llama Stack's words."""
+    """State of a job, in Llama Stack's terms."""
 
     VALIDATION = "validation"
     QUEUED = "queued"
@@ -33,7 +33,7 @@ ENDED = frozenset({State.FAILED, State.SUCCESS, State.CANCELLED})
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A file of this server's."""
+    """A file of this server."""
 
     id: str
     path: Path
@@ -42,12 +42,12 @@ class Kept:
 
     @property
     def name(self) -> str:
-        """Its name without folders."""
+        """The file's name without folders."""
         return self.path.name
 
 
 class Files:
-    """Those that were uploaded, those that jobs left, and those that lie in one folder of the machine."""
+    """Uploaded files, files that jobs wrote, and files in one folder of the machine."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -55,7 +55,7 @@ class Files:
         self._numbers = itertools.count(1)
 
     def upload(self, name: str, purpose: str, content: bytes) -> Kept:
-        """Keep a file under a new id."""
+        """Store a file under a new id."""
         id_ = f"file-{next(self._numbers)}"
         path = self.folder / id_ / (Path(name).name or "unnamed")
         path.parent.mkdir()
@@ -63,16 +63,16 @@ class Files:
         return self.keep(id_, path, purpose)
 
     def keep(self, id_: str, path: Path, purpose: str) -> Kept:
-        """Keep what lies somewhere."""
+        """Register an existing file under an id."""
         self._kept[id_] = Kept(id_, path, purpose, time.time())
         return self._kept[id_]
 
     def find(self, id_: str) -> Kept | None:
-        """Return a file by its id."""
+        """Return the file with this id, or None."""
         return self._kept.get(id_)
 
     def read(self, place: str) -> bytes:
-        """Return the content of a file that is named by its id, its place at this server, or a `file:` URI; raise `Unusable`."""
+        """Return the content of a file named by its id, its URL at this server, or a `file:` URI; raise `Unusable`."""
         found = _PLACE.fullmatch(place)
         kept = self.find(found[1] if found else place)
         path = kept.path if kept else Path(place.removeprefix("file://"))
@@ -88,7 +88,7 @@ class Files:
 
 
 class Wish(NamedTuple):
-    """What a job is to do, and the words that it was asked for with."""
+    """The task of a job, and the fields of its request."""
 
     data: str
     validation: str
@@ -104,7 +104,7 @@ class Line(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """An adapter, as of one step."""
+    """An adapter as of one step."""
 
     step: Step
     when: float
@@ -113,7 +113,7 @@ class Checkpoint(NamedTuple):
 
 @dataclass(slots=True)
 class Job:
-    """One training. It ends between two steps after `stopping` was set."""
+    """One training job. It ends between two steps once `stopping` is set."""
 
     id: str
     wish: Wish
@@ -131,18 +131,18 @@ class Job:
 
     @property
     def over(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether the job has ended."""
         return self.state in ENDED
 
     async def become(self, state: State, text: str) -> None:
-        """Note where it stands now."""
+        """Set the state and log a line."""
         self.state = state
         if self.over:
             self.finished = time.time()
         await self.say(text)
 
     async def say(self, text: str) -> None:
-        """Write a line of its log."""
+        """Write a line to the job's log and wake its readers."""
         async with self.news:
             self.lines.append(Line(time.time(), text))
             with self.log.open("a") as log:
@@ -150,14 +150,14 @@ class Job:
             self.news.notify_all()
 
     async def lines_after(self, told: int) -> list[Line]:
-        """Wait for more lines than those; return nothing once it is over and all are told."""
+        """Wait for more than `told` lines and return the new ones; none once the job is over and all are returned."""
         async with self.news:
             await self.news.wait_for(lambda: self.over or len(self.lines) > told)
         return self.lines[told:]
 
 
 class Workshop:
-    """Trains what is asked for, one job after the other."""
+    """Runner of training jobs, one after the other."""
 
     def __init__(self, folder: Path, group: asyncio.TaskGroup) -> None:
         self.files = Files(folder)
@@ -168,7 +168,7 @@ class Workshop:
         self._numbers = itertools.count(1)
 
     def begin(self, wish: Wish) -> Job:
-        """Begin a job."""
+        """Create a job and start its task."""
         id_ = f"ftjob-{next(self._numbers)}"
         log = self._folder / f"{id_}.log"
         self.files.keep(log.name, log, _RESULTS)
@@ -177,7 +177,7 @@ class Workshop:
         return job
 
     async def cancel(self, job: Job) -> None:
-        """Have a job end between two steps, and wait for it."""
+        """Make a job end between two steps, and wait for it."""
         job.stopping = True
         if job.state is State.QUEUED:
             await job.become(State.CANCELLED, "cancelled before its first step")
@@ -185,7 +185,7 @@ class Workshop:
             await job.news.wait_for(lambda: job.over)
 
     async def close(self) -> None:
-        """Cancel all that is left."""
+        """Cancel all jobs that are left."""
         for job in self.jobs.values():
             await self.cancel(job)
 

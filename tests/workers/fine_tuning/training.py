@@ -1,6 +1,6 @@
-"""What is trained where no weights were downloaded? LoRA by `peft` on a Llama of `transformers`, tiny and with random weights.
+"""Training without downloaded weights: LoRA by `peft` on a tiny Llama of `transformers` with random weights.
 
-Its tokens are bytes. Runs in its own environment.
+Its tokens are bytes. It runs in its own environment.
 """
 
 import math
@@ -21,12 +21,12 @@ OUTPUT = ("lm_head",)
 
 _BEGIN, _END, _PAD = 256, 257, 258
 _IGNORED = -100
-"""A label that no loss is taken of."""
+"""The label that is ignored in the loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How is trained; `targets` are the layers that get an adapter."""
+    """Parameters of a training; `targets` are the layers that get an adapter."""
 
     epochs: int = 1
     batch: int = 4
@@ -39,18 +39,18 @@ class Plan:
     targets: tuple[str, ...] = ("q_proj", "v_proj")
 
     def __post_init__(self) -> None:
-        """Refuse what takes no step; raise `Unusable`."""
+        """Raise `Unusable` for values below 1."""
         if min(self.epochs, self.batch, self.accumulated, self.rank, self.alpha) < 1:
             raise Unusable("epochs, sizes of batches, rank and alpha are 1 or more")
 
     def steps(self, dialogs: int) -> int:
-        """Return how many steps that takes."""
+        """Return the number of steps for so many dialogs."""
         return self.epochs * math.ceil(dialogs / (self.batch * self.accumulated))
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step that was made; the last one of an epoch has where its adapter is, and the loss of what is held back."""
+    """One completed step; the last one of an epoch has the path of its adapter, and the loss on the held-back dialogs."""
 
     number: int
     epoch: int
@@ -63,7 +63,10 @@ class Step:
 def train(
     dialogs: Sequence[Dialog], held_back: Sequence[Dialog], plan: Plan, folder: Path
 ) -> Iterator[Step]:
-    """Yield each step after it was made, and write an adapter into `folder` after each epoch; whoever asks for no more, stops."""
+    """Yield each step once it is completed, and write an adapter into `folder` after each epoch.
+
+    Training stops when no further step is requested.
+    """
     config = LoraConfig(
         task_type="CAUSAL_LM", r=plan.rank, lora_alpha=plan.alpha, target_modules=list(plan.targets)
     )
@@ -83,7 +86,7 @@ def train(
             if start + per_step < len(rows):
                 yield Step(number, epoch, loss, tokens)
         adapter = folder / f"step-{number}"
-        # No hub is asked whether the base has other embeddings.
+        # Otherwise a hub is asked whether the base has other embeddings.
         model.save_pretrained(adapter, save_embedding_layers=False)
         yield Step(
             number, epoch, loss, tokens, adapter, _loss(model, held_back) if held_back else None
@@ -91,7 +94,7 @@ def train(
 
 
 def loss_of(dialogs: Sequence[Dialog], adapter: Path | None = None) -> float:
-    """Return the loss of the base, or of what `peft` makes of it with an adapter."""
+    """Return the loss of the base model, or of the model that `peft` makes of it with an adapter."""
     model: torch.nn.Module = _base()
     if adapter is not None:
         model = PeftModel.from_pretrained(model, adapter)
@@ -99,7 +102,7 @@ def loss_of(dialogs: Sequence[Dialog], adapter: Path | None = None) -> float:
 
 
 def _base() -> LlamaForCausalLM:
-    """Make the same model each time."""
+    """Return the base model, the same each time."""
     torch.manual_seed(0)
     return LlamaForCausalLM(
         LlamaConfig(
@@ -119,7 +122,7 @@ def _base() -> LlamaForCausalLM:
 def _learn(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, rows: Sequence[Dialog], batch: int
 ) -> tuple[float, int]:
-    """Make one step; return its loss before it, and how many tokens were learnt from."""
+    """Make one step; return the loss before it, and how many tokens were learnt from."""
     batches = [rows[start : start + batch] for start in range(0, len(rows), batch)]
     total, tokens = 0.0, 0
     for one in batches:
@@ -143,7 +146,7 @@ def _loss(model: torch.nn.Module, dialogs: Sequence[Dialog]) -> float:
 
 
 def _tensors(dialogs: Sequence[Dialog]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return dialogs as tokens and labels, filled up to one length."""
+    """Return dialogs as tokens and labels, padded to one length."""
     ids, labels = zip(*map(_tokens, dialogs), strict=True)
 
     def filled(rows: Sequence[torch.Tensor], value: int) -> torch.Tensor:

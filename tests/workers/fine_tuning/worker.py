@@ -1,6 +1,6 @@
-"""A real worker that fine-tunes, `python -m tests.workers.fine_tuning.worker FOLDER`: LoRA by `peft`.
+"""Real worker for fine-tuning, LoRA by `peft`: `python -m tests.workers.fine_tuning.worker FOLDER`.
 
-It runs in an environment of its own, speaks Llama Stack's words, and has OpenAI's files and fine-tuning jobs.
+It runs in an environment of its own, and has the paths of Llama Stack, and OpenAI's files and fine-tuning jobs.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ BASE = "tiny-llama"
 DEFAULT = Plan()
 
 _STATES = {State.VALIDATION: "validating_files", State.SUCCESS: "succeeded"}
-"""Those that OpenAI calls otherwise."""
+"""States with another name at OpenAI."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class OverOpenAI:
     workshop: Workshop
 
     async def models(self, request: web.Request) -> web.Response:
-        """Answer `/v1/models`: none of them chats."""
+        """Answer `/v1/models`: the models do not chat."""
         return web.json_response({"object": "list", "data": []})
 
     async def upload(self, request: web.Request) -> web.Response:
@@ -156,7 +156,7 @@ def _is_ours(model: object) -> None:
 
 
 def _plan(config: Config) -> Plan:
-    """Read Llama Stack's options; raise `Unusable`."""
+    """Return the plan of Llama Stack's options; raise `Unusable`."""
     asked = config.fine_tuning_options
     if asked is None:
         return DEFAULT
@@ -271,7 +271,7 @@ def _checkpoint(job: Job, one: Checkpoint) -> dict[str, object]:
 
 
 def _page(request: web.Request, rows: list[dict[str, object]]) -> web.Response:
-    """Answer a part of a list, from behind `after` on."""
+    """Return a page of a list, beginning after the row `after`."""
     ids = [row["id"] for row in rows]
     start = ids.index(request.query["after"]) + 1 if request.query.get("after") in ids else 0
     end = start + int(request.query.get("limit", 20))

@@ -1,7 +1,7 @@
-"""What draws where no weights were downloaded? Stable Diffusion as `diffusers` builds it, tiny and with random weights.
+"""Image pipeline without downloaded weights: Stable Diffusion as `diffusers` builds it, tiny and with random weights.
 
-Every part of the real thing is there: a tokenizer, a text encoder, the network that takes noise away, the coder of pixels.
-Its pictures show nothing, but they depend on the prompt, the seed, and the picture that is edited. Runs in its own environment.
+It has every part of the real pipeline: a tokenizer, a text encoder, the denoising network, the pixel autoencoder.
+Its pictures show nothing, but depend on the prompt, the seed, and the picture that is edited. It runs in its own environment.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 STEPS = 4
 STRENGTH = 0.5
-"""How much of a picture is painted anew when it is edited."""
+"""Strength of an edit: the share of the picture that is painted anew."""
 
 _WIDTH = 32
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,!?-"
@@ -29,7 +29,7 @@ _LONGEST = 77
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What pictures are to be."""
+    """Parameters of the requested pictures."""
 
     prompt: str
     negative: str = ""
@@ -74,7 +74,7 @@ class Painter:
         return list(made.images)
 
     def edit(self, asked: Asked, image: Image) -> list[Image]:
-        """Paint a picture anew, halfway."""
+        """Paint pictures from an existing one, with the strength of an edit."""
         made = self._editing(
             [asked.prompt] * asked.count,
             negative_prompt=[asked.negative] * asked.count,

@@ -1,4 +1,4 @@
-"""A real worker for pictures, `python -m tests.workers.images.worker`: a pipeline of `diffusers`, in an environment of its own.
+"""Real worker for images, a `diffusers` pipeline in an environment of its own: `python -m tests.workers.images.worker`.
 
 It has OpenAI's paths over HTTP, and a LocalAI backend's RPCs.
 """
@@ -27,12 +27,12 @@ _SIDES = range(64, 513, 8)
 
 
 class Refused(ValueError):
-    """What was asked for cannot be done; the text says why."""
+    """A request that cannot be served; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Studio:
-    """The painter, and whose turn it is."""
+    """The painter, and a lock for one request at a time."""
 
     painter: Painter = field(default_factory=Painter)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -45,7 +45,7 @@ class Studio:
             return await asyncio.to_thread(self.painter.make, asked, width, height)
 
     async def edit(self, asked: Asked, file: Any) -> list[Image.Image]:
-        """Paint a picture anew; raise `Refused`."""
+        """Paint pictures from an existing one; raise `Refused`."""
         try:
             image = Image.open(file).convert("RGB")
         except UnidentifiedImageError as error:
@@ -86,7 +86,7 @@ class OverGrpc:
     studio: Studio
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler]:
-        """Return what is answered."""
+        """Return the handlers of the RPCs."""
         answers = {"Health": self.health, "LoadModel": self.load, "GenerateImage": self.generate}
         return {
             name: grpc.unary_unary_rpc_method_handler(
@@ -98,15 +98,15 @@ class OverGrpc:
         }
 
     async def health(self, said: Any, call: Any) -> Any:
-        """Say that it lives."""
+        """Report that the backend is alive."""
         return METHODS["Health"].told(message=b"OK")
 
     async def load(self, said: Any, call: Any) -> Any:
-        """The pipeline is there from the start."""
+        """Report success: the pipeline is loaded from the start."""
         return METHODS["LoadModel"].told(success=True, message="loaded")
 
     async def generate(self, said: Any, call: Any) -> Any:
-        """Paint a picture, anew where there is one already, and write it to a path."""
+        """Paint a picture, from an existing one if given, and write it to a path."""
         asked = Asked(said.positive_prompt, said.negative_prompt, steps=said.step, seed=said.seed)
         try:
             if said.src:

@@ -1,4 +1,4 @@
-"""What a LocalAI backend is asked here for everything but texts, one example of each."""
+"""Example requests to a LocalAI backend, one of each kind but texts."""
 
 import stat
 from base64 import b64encode

@@ -1,4 +1,4 @@
-"""A LocalAI backend, the dialect, and the place where both see the same files."""
+"""Fixtures: a LocalAI backend, the dialect, and the folder where both see the same files."""
 
 import tempfile
 from collections.abc import AsyncIterator
@@ -25,6 +25,6 @@ async def dialect() -> AsyncIterator[Dialect]:
 
 @pytest.fixture(autouse=True)
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where folders are made; none may be left."""
+    """Folder in which temporary folders are made; none may be left."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path

@@ -1,4 +1,4 @@
-"""What requests have in common that a LocalAI backend answers with one message."""
+"""What all requests have in common that a LocalAI backend answers with one message."""
 
 from math import inf, nan
 
@@ -12,14 +12,14 @@ from router.peers.headers import DROPPED
 from tests.router.world import whole
 
 
-async def test_an_answer_is_whole_and_names_what_had_no_effect() -> None:
+async def test_an_answer_has_its_length_and_names_the_fields_without_effect() -> None:
     answer = answer_of(b"{}", unheard=["a", "b"])
     assert (answer.length, await whole(answer)) == (2, b"{}")
     assert answer.headers == {DROPPED: "a, b"}
     assert answer_of(b"{}").headers == {}
 
 
-def test_what_has_no_effect_is_what_was_said_and_what_was_not_read() -> None:
+def test_fields_without_effect_are_those_given_but_not_supported_or_not_read() -> None:
     asked = tokenize.Tokenize("x", None, {"own": 1, "no name": 2})
     assert unheard(asked, z=True, speed=0.5, prompt="", temperature=None) == ["speed", "z", "own"]
 
@@ -29,7 +29,7 @@ def test_tokens_are_estimated_from_bytes() -> None:
 
 
 @pytest.mark.parametrize("number", [nan, inf, -inf])
-def test_what_is_no_number_is_a_failure(number: float) -> None:
+def test_nan_and_infinities_are_a_failure(number: float) -> None:
     assert finite([0.5, 1]) == [0.5, 1]
     with pytest.raises(WorkerFailed):
         finite([0.5, number])

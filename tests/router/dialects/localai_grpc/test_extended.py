@@ -1,4 +1,4 @@
-"""llama.cpp's own words, said to a backend."""
+"""llama.cpp's own parameters, passed to a backend."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ SAID = {
 }
 
 
-def test_each_is_said_under_the_backends_name() -> None:
+def test_each_parameter_is_sent_under_the_name_that_backends_use() -> None:
     assert set(SAID) == LLAMA_CPP_NAMES
     assert llama_cpp_words(SAID) == {
         "Grammar": 'root ::= "yes" | "no"', "IgnoreEOS": True, "Mirostat": 2, "MirostatETA": 0.25, "MirostatTAU": 5.0,
@@ -34,7 +34,7 @@ def test_each_is_said_under_the_backends_name() -> None:
 
 @pytest.mark.parametrize("kind", [Kind.CHAT, Kind.COMPLETION])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_backend_hears_them(
+async def test_a_backend_receives_the_parameters_of_llama_cpp(
     worker: LocalAIWorker, dialect: Dialect, kind: Kind, stream: bool
 ) -> None:
     answer, _ = await ask(dialect, worker, kind, stream=stream, **SAID)

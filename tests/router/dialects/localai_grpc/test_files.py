@@ -1,4 +1,4 @@
-"""Where a node and a LocalAI backend hand files to each other."""
+"""Folders in which a node and a LocalAI backend exchange files."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from tests.workers.localai_worker import PNG
 
 
 def make_traps(shared: Folder, secret: Path) -> None:
-    """Make what is no plain file with something in it."""
+    """Make entries that are not plain files with content: a link, a folder, an empty file and a pipe."""
     secret.write_bytes(PNG)
     Path(shared.place("link")).symlink_to(secret)
     Path(shared.place("folder")).mkdir()
@@ -26,7 +26,7 @@ def make_traps(shared: Folder, secret: Path) -> None:
 
 
 def make(shared: Folder, name: str, size: int) -> None:
-    """Make a file of so many bytes."""
+    """Make a file of `size` bytes."""
     with Path(shared.place(name)).open("wb") as file:
         file.truncate(size)
 
@@ -39,7 +39,7 @@ class TestAFolder:
                 with pytest.raises(WorkerFailed):
                     await shared.take(name)
 
-    async def test_gives_back_no_more_than_fits(self) -> None:
+    async def test_gives_back_files_up_to_a_total_size(self) -> None:
         async with folder() as shared:
             for name, size in (("a", MAX_MADE_BYTES - 1), ("b", 1), ("c", 1)):
                 make(shared, name, size)
@@ -54,7 +54,7 @@ class TestAFolder:
             with pytest.raises(WorkerFailed, match="no file can be passed"):
                 await shared.put("a", b"2")
 
-    async def test_that_cannot_be_made_is_a_failed_attempt(
+    async def test_that_cannot_be_made_fails_the_attempt(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
@@ -62,7 +62,7 @@ class TestAFolder:
             async with folder():
                 pass
 
-    async def test_of_a_process_that_was_killed_is_removed_and_one_in_use_is_not(
+    async def test_of_a_killed_process_is_removed_and_one_in_use_is_kept(
         self, shared: Path
     ) -> None:
         async with folder() as used:
@@ -75,7 +75,7 @@ class TestAFolder:
 
 
 def abandon(shared: Path) -> Path:
-    """Have another process make a folder, put something there, and die."""
+    """Have another process make a folder, put a file there and die; return the folder."""
     script = f"""
 import asyncio, os, tempfile
 tempfile.tempdir = {str(shared)!r}

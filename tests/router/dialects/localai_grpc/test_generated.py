@@ -1,4 +1,4 @@
-"""How the router speaks to a backend of generated code, in a process and with threads of its own, an old one and a newer one."""
+"""The LocalAI dialect against a backend of generated code, old and newer, in a process of its own with threads."""
 
 import asyncio
 import signal
@@ -52,14 +52,14 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         await asyncio.wait_for(process.wait(), 10)
 
 
-async def test_an_old_backend_and_a_newer_one_understand_us(
+async def test_an_old_backend_and_a_newer_one_understand_the_dialect(
     backend: Started,
 ) -> None:
     candidate, age, _ = backend
     flash = "on" if age == "newer" else "True"
     async with links() as ours:
         dialect = create(ours)
-        # Its own template raises an exception; ours is used instead.
+        # The backend's template raises an exception, so the node's is used.
         async with dialect.answer(chat(), candidate) as answer:
             said = orjson.loads(await whole(answer))
         assert said["choices"][0]["message"]["content"] == f"tiny, flash attention {flash}"
@@ -68,7 +68,7 @@ async def test_an_old_backend_and_a_newer_one_understand_us(
 
 
 class Slots:
-    """Slots of which one is waited for."""
+    """Slots that signal the release of one."""
 
     def __init__(self) -> None:
         self.released = asyncio.Event()
@@ -77,7 +77,7 @@ class Slots:
         self.released.set()
 
 
-async def test_who_was_left_is_free_once_it_says_that_it_is_well(
+async def test_a_backend_whose_caller_left_is_free_once_it_reports_healthy(
     backend: Started,
 ) -> None:
     candidate, _, _ = backend
@@ -90,7 +90,7 @@ async def test_who_was_left_is_free_once_it_says_that_it_is_well(
         await asyncio.wait_for(slots.released.wait(), 10)
 
 
-async def test_what_it_raises_is_told(backend: Started) -> None:
+async def test_an_exception_of_the_backend_is_reported(backend: Started) -> None:
     candidate, _, _ = backend
     assert candidate.worker is not None
     unloaded = replace(candidate, worker=replace(candidate.worker, load=""))
@@ -102,7 +102,7 @@ async def test_what_it_raises_is_told(backend: Started) -> None:
     assert "has no attribute 'tokenizer'" in str(failed.value)
 
 
-async def test_who_is_at_work_for_us_lives_and_who_is_frozen_does_not(
+async def test_a_backend_at_work_is_alive_and_a_frozen_one_is_not(
     backend: Started, tmp_path: Path
 ) -> None:
     candidate, _, process = backend
@@ -122,7 +122,7 @@ async def test_who_is_at_work_for_us_lives_and_who_is_frozen_does_not(
         assert await dialect.alive(worker)
         process.send_signal(signal.SIGSTOP)
         try:
-            # A stop takes hold of one thread after the other.
+            # SIGSTOP stops one thread after the other.
             async with asyncio.timeout(10):
                 while await dialect.alive(worker):
                     pass

@@ -1,4 +1,4 @@
-"""How a JSON schema becomes a grammar, and which ones do not."""
+"""Conversion of JSON schemas to grammars, and the schemas that have none."""
 
 import pytest
 
@@ -7,15 +7,15 @@ from router.errors import WorkerUnable
 
 
 def rules(schema: dict[str, object]) -> list[str]:
-    """Return the rules of a schema itself, without those of JSON."""
+    """Return the rules of the schema, without the general rules of JSON."""
     return grammar_of(schema).partition("\n\nvalue ::=")[0].split("\n")
 
 
-def test_any_object_will_do_without_a_schema() -> None:
+def test_an_empty_schema_allows_any_object() -> None:
     assert rules({}) == ["root ::= object"]
 
 
-def test_an_object_has_its_properties_in_their_order() -> None:
+def test_an_object_has_its_properties_in_order() -> None:
     schema = {
         "type": "object",
         "title": "X",
@@ -30,7 +30,7 @@ def test_an_object_has_its_properties_in_their_order() -> None:
     ]
 
 
-def test_lists_and_choices() -> None:
+def test_lists_and_alternatives_become_rules() -> None:
     schema = {
         "type": "array",
         "items": {"anyOf": [{"type": "string"}, {"type": ["number", "null"]}]},
@@ -58,7 +58,7 @@ def test_lists_and_choices() -> None:
         ({"type": 5}, "type"),
     ],
 )
-def test_what_a_grammar_cannot_hold_to_is_refused_by_name(
+def test_a_keyword_that_a_grammar_cannot_express_is_refused_by_name(
     schema: dict[str, object], what: str
 ) -> None:
     with pytest.raises(WorkerUnable, match=what) as refused:
@@ -66,7 +66,7 @@ def test_what_a_grammar_cannot_hold_to_is_refused_by_name(
     assert refused.value.param == "response_format"
 
 
-def test_a_schema_is_neither_too_deep_nor_too_large() -> None:
+def test_a_schema_that_is_too_deep_or_too_large_is_refused() -> None:
     deep: dict[str, object] = {"type": "string"}
     for _ in range(MAX_DEPTH + 1):
         deep = {"type": "array", "items": deep}

@@ -1,4 +1,4 @@
-"""How a LocalAI backend is asked for images."""
+"""Requests for images to a LocalAI backend."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from tests.workers.localai_worker import PNG, LocalAIWorker
 
 
 class TestImages:
-    async def test_are_files_that_come_back_in_the_answer(
+    async def test_are_written_to_files_and_returned_in_the_answer(
         self, dialect: Dialect, worker: LocalAIWorker, shared: Path
     ) -> None:
         fields = {"prompt": "a hat|a cat", "size": "64x32", "n": 2, "seed": 7, "step": 3}
@@ -36,7 +36,7 @@ class TestImages:
         assert first.dst != second.dst
         assert left(shared) == []
 
-    async def test_have_usual_sides_and_steps_and_a_seed_by_chance(
+    async def test_have_default_sides_and_steps_and_a_random_seed(
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
         _, said = await ask(dialect, worker, Kind.IMAGE, response_format="url", quality="hd")
@@ -46,7 +46,7 @@ class TestImages:
         assert said["data"] == [{"url": URI}]
 
     @pytest.mark.parametrize("seed", [0, -1, 2**31, 2**63 - 1])
-    async def test_have_a_seed_that_a_backend_can_read(
+    async def test_have_a_seed_that_fits_a_backend(
         self, dialect: Dialect, worker: LocalAIWorker, seed: int
     ) -> None:
         await ask(dialect, worker, Kind.IMAGE, seed=seed, n=2)
@@ -54,7 +54,7 @@ class TestImages:
         assert len(set(seeds)) == 2
         assert all(0 < one < 2**31 for one in seeds)
 
-    async def test_may_be_made_of_another_which_is_a_file_too(
+    async def test_may_be_made_from_another_image_that_is_passed_as_a_file(
         self, dialect: Dialect, worker: LocalAIWorker, shared: Path
     ) -> None:
         await ask(dialect, worker, Kind.IMAGE_EDIT)
@@ -73,20 +73,20 @@ class TestImages:
             ({"output_format": "webp"}, "output_format"),
         ],
     )
-    async def test_of_which_there_is_no_word_are_refused_by_name(
+    async def test_with_options_that_the_protocol_lacks_are_refused_by_name(
         self, dialect: Dialect, worker: LocalAIWorker, fields: dict[str, object], param: str
     ) -> None:
         with pytest.raises(WorkerUnable) as unable:
             await ask(dialect, worker, Kind.IMAGE_EDIT, **fields)
         assert (unable.value.param, worker.received) == (param, [])
 
-    async def test_are_made_of_images_only(self, dialect: Dialect, worker: LocalAIWorker) -> None:
+    async def test_are_made_from_images_only(self, dialect: Dialect, worker: LocalAIWorker) -> None:
         text = "data:image/png;base64," + b64encode(b"#!/bin/sh").decode()
         with pytest.raises(WorkerRejected) as refused:
             await ask(dialect, worker, Kind.IMAGE_EDIT, image=text)
         assert orjson.loads(refused.value.body)["error"]["param"] == "image"
 
-    async def test_may_be_made_of_one_that_is_fetched(self) -> None:
+    async def test_may_be_made_from_an_image_that_is_fetched(self) -> None:
         addresses: list[str] = []
         link = "https://example.org/a.png"
 
@@ -106,5 +106,5 @@ class TestImages:
 
 
 def copy(source: str, target: str) -> None:
-    """Make an image of another."""
+    """Make one image from another."""
     Path(target).write_bytes(Path(source).read_bytes())

@@ -1,4 +1,4 @@
-"""What holds for everything but texts that a LocalAI backend is asked for."""
+"""Laws of all requests to a LocalAI backend except those for texts."""
 
 import asyncio
 from pathlib import Path
@@ -28,7 +28,7 @@ from tests.router.world import QUICK, links, own, until
 from tests.workers.localai_worker import LocalAIWorker
 
 
-def test_all_kinds_but_texts_and_remotellms_own_are_served() -> None:
+def test_all_kinds_but_texts_and_inner_states_are_served_here() -> None:
     assert set(SERVED) == set(MODEL_KINDS) - TEXT - {Kind.GUTS}
 
 
@@ -45,7 +45,7 @@ class TestAFailure:
         ],
         ids=str,
     )
-    async def test_is_told_apart_and_leaves_no_file(
+    async def test_has_its_own_error_class_and_leaves_no_file(
         self, dialect: Dialect, worker: LocalAIWorker, shared: Path,
         kind: Kind, faults: dict[str, object], error: type[WorkerError],
     ) -> None:  # fmt: skip
@@ -55,7 +55,7 @@ class TestAFailure:
         assert left(shared) == []
 
     @MADE
-    async def test_to_answer_in_time_is_told_and_leaves_no_file(
+    async def test_to_answer_in_time_is_a_timeout_and_leaves_no_file(
         self, worker: LocalAIWorker, shared: Path, kind: Kind
     ) -> None:
         worker.fail(hang=True)
@@ -65,7 +65,7 @@ class TestAFailure:
         assert left(shared) == []
 
     @EVERY
-    async def test_to_serve_a_kind_is_no_fault_of_the_backends(
+    async def test_to_serve_a_kind_does_not_count_against_the_backend(
         self, dialect: Dialect, worker: LocalAIWorker, kind: Kind
     ) -> None:
         worker.fail(lacks=frozenset(METHODS))
@@ -76,7 +76,7 @@ class TestAFailure:
     @pytest.mark.parametrize(
         "kind", [Kind.IMAGE, Kind.SPEECH, Kind.SOUND, Kind.STORE_SET, Kind.STORE_DELETE]
     )
-    async def test_that_is_told_in_a_result_is_one_all_the_same(
+    async def test_reported_in_a_result_message_is_a_failure_too(
         self, dialect: Dialect, worker: LocalAIWorker, kind: Kind
     ) -> None:
         worker.fail(empty=True)
@@ -85,7 +85,7 @@ class TestAFailure:
         assert "failed: Unexpected err=RuntimeError('no')" in str(failed.value)
 
     @MADE
-    async def test_to_wait_for_it_leaves_no_file(
+    async def test_of_a_caller_that_is_cancelled_leaves_no_file(
         self, dialect: Dialect, worker: LocalAIWorker, shared: Path, kind: Kind
     ) -> None:
         worker.fail(hang=True)
@@ -110,7 +110,7 @@ class TestAFailure:
 
 
 @EVERY
-async def test_a_wrong_value_is_refused_before_anybody_is_asked(
+async def test_a_wrong_value_is_refused_before_the_backend_is_asked(
     dialect: Dialect, worker: LocalAIWorker, kind: Kind
 ) -> None:
     name = next(iter(ASKED[kind]))
@@ -132,14 +132,14 @@ class TestFigures:
             Figure.WRITTEN: 7,
         }
 
-    async def test_of_a_backend_without_them_there_are_none(
+    async def test_of_a_backend_without_metrics_are_none(
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
         worker.fail(lacks=frozenset({"GetMetrics"}))
         assert isinstance(dialect, TellsLoad)
         assert await dialect.figures(registered(worker)) is None
 
-    async def test_are_not_asked_of_one_that_is_at_work_or_away(
+    async def test_of_a_backend_that_is_busy_or_away_are_empty(
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
         assert isinstance(dialect, TellsLoad)

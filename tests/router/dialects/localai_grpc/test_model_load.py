@@ -1,4 +1,4 @@
-"""When a backend is told to load its model: one process holds one, and says what it likes when it has none."""
+"""When a backend is told to load its model: a process holds one model, and its error without one may be any."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ STREAMS = pytest.mark.parametrize("stream", [False, True])
 
 
 def loads(worker: LocalAIWorker, name: str = "m", *, more: str = "") -> Candidate:
-    """Be registered with load options."""
+    """Return a candidate that is registered with load options."""
     found = own(worker.url, model=name).worker
     assert found is not None
     registered = replace(
@@ -52,7 +52,7 @@ async def ask(dialect: Dialect, candidate: Candidate, *, stream: bool = False) -
 
 
 def models(worker: LocalAIWorker) -> list[str]:
-    """Return what was loaded as each of its requests came, loads and template trials left out."""
+    """Return the model that was loaded when each request came, without the requests that load."""
     asked = [one for one in worker.received if not one.path.endswith("LoadModel")]
     return [one.model for one in asked]
 
@@ -60,7 +60,7 @@ def models(worker: LocalAIWorker) -> list[str]:
 class TestABackendThatWasStartedAnew:
     @UNLOADED
     @STREAMS
-    async def test_has_its_model_loaded_again_whatever_it_says(
+    async def test_has_its_model_loaded_again_whatever_its_error(
         self, dialect: Dialect, worker: LocalAIWorker, unloaded: tuple[str, str], stream: bool
     ) -> None:
         worker.loaded = False
@@ -69,7 +69,7 @@ class TestABackendThatWasStartedAnew:
         assert candidate.worker is not None
         await ask(dialect, candidate, stream=stream)
         worker.restart()
-        # A connection that was cut this moment may not be known to be.
+        # The cut of a connection may not be noticed yet.
         while not await dialect.alive(candidate.worker):
             pass
         await ask(dialect, candidate, stream=stream)
@@ -77,7 +77,7 @@ class TestABackendThatWasStartedAnew:
 
     @UNLOADED
     @STREAMS
-    async def test_has_it_loaded_again_though_the_connection_stands(
+    async def test_has_its_model_loaded_again_though_the_connection_persists(
         self, dialect: Dialect, worker: LocalAIWorker, unloaded: tuple[str, str], stream: bool
     ) -> None:
         worker.fail(unloaded=unloaded)
@@ -87,7 +87,7 @@ class TestABackendThatWasStartedAnew:
             worker.restart(unseen=True)
 
     @pytest.mark.parametrize("kind", sorted({*ASKED, Kind.TRANSCRIPTION}))
-    async def test_has_it_loaded_again_for_every_kind(
+    async def test_has_its_model_loaded_again_for_every_kind(
         self, dialect: Dialect, worker: LocalAIWorker, kind: Kind
     ) -> None:
         worker.fail(unloaded_result="Unexpected err=AttributeError('pipe')")
@@ -99,7 +99,7 @@ class TestABackendThatWasStartedAnew:
         assert len(worker.loads) == 2
 
     @STREAMS
-    async def test_has_it_loaded_again_for_callers_of_its_own_protocol(
+    async def test_has_its_model_loaded_again_for_callers_of_its_own_protocol(
         self, dialect: Dialect, worker: LocalAIWorker, stream: bool
     ) -> None:
         call = "PredictStream" if stream else "Predict"
@@ -115,7 +115,7 @@ class TestABackendThatWasStartedAnew:
             worker.restart(unseen=True)
         assert len(worker.loads) == 2
 
-    async def test_has_a_chat_templated_by_itself_as_before(
+    async def test_applies_its_own_chat_template_as_before(
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
         await ask(dialect, loads(worker))
@@ -124,7 +124,7 @@ class TestABackendThatWasStartedAnew:
             await ask(dialect, loads(worker))
             assert worker.asked.UseTokenizerTemplate
 
-    async def test_that_many_requests_meet_loads_once(
+    async def test_loads_once_for_many_concurrent_requests(
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
         await ask(dialect, loads(worker))
@@ -137,7 +137,7 @@ class TestABackendThatWasStartedAnew:
 
 
 class TestAFailureThatALoadDoesNotMend:
-    async def test_has_one_load_for_each_connection(
+    async def test_causes_one_load_per_connection(
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
         await ask(dialect, loads(worker))
@@ -149,7 +149,7 @@ class TestAFailureThatALoadDoesNotMend:
                 await ask(dialect, loads(worker))
         assert len(worker.loads) == 2
 
-    async def test_has_none_where_the_backend_says_that_it_is_ready(
+    async def test_causes_no_load_where_the_backend_reports_that_it_is_ready(
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
         await ask(dialect, loads(worker))
@@ -162,7 +162,7 @@ class TestAFailureThatALoadDoesNotMend:
         ("code", "error"),
         [("INVALID_ARGUMENT", WorkerRejected), ("RESOURCE_EXHAUSTED", WorkerBusy)],
     )
-    async def test_has_none_where_the_request_is_refused(
+    async def test_causes_no_load_where_the_request_is_refused(
         self, dialect: Dialect, worker: LocalAIWorker, code: str, error: type[Exception]
     ) -> None:
         await ask(dialect, loads(worker))
@@ -171,7 +171,7 @@ class TestAFailureThatALoadDoesNotMend:
             await ask(dialect, loads(worker))
         assert len(worker.loads) == 1
 
-    async def test_after_the_first_of_several_texts_has_none(
+    async def test_after_the_first_of_several_texts_causes_no_load(
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
         candidate = loads(worker)
@@ -193,7 +193,7 @@ class TestAnotherModelAtTheSameBackend:
         assert models(worker) == ["a", "b", "a", "a", "b"]
         assert [one.Model for one in worker.loads] == ["a", "b", "a", "b"]
 
-    async def test_with_other_options_is_another_load(
+    async def test_with_other_options_is_loaded_anew(
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
         plain, edits = loads(worker), loads(worker, more=',"IMG2IMG":true')
@@ -203,7 +203,7 @@ class TestAnotherModelAtTheSameBackend:
         assert [one.IMG2IMG for one in worker.loads] == [False, True, False]
 
     @STREAMS
-    async def test_waits_for_those_that_are_under_way(
+    async def test_waits_for_the_requests_in_flight(
         self, dialect: Dialect, worker: LocalAIWorker, stream: bool
     ) -> None:
         worker.fail(delay_first=0.05, delay_between=0.02)
@@ -217,7 +217,7 @@ class TestAnotherModelAtTheSameBackend:
         assert worker.disturbed == 0
         assert sorted(models(worker)) == sorted(names)
 
-    async def test_that_waits_too_long_is_told_that_it_is_full(self, worker: LocalAIWorker) -> None:
+    async def test_that_waits_too_long_is_refused_as_busy(self, worker: LocalAIWorker) -> None:
         worker.fail(hang=True)
         async with links(QUICK.model_copy(update={"queue_timeout": 0.1})) as ours:
             dialect = load("localai_grpc")(ours)
@@ -229,7 +229,7 @@ class TestAnotherModelAtTheSameBackend:
             first.cancel()
             await asyncio.wait([first])
 
-    async def test_without_options_is_refused_instead_of_answered_by_the_other(
+    async def test_without_options_is_refused_and_not_answered_by_the_loaded_model(
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
         await ask(dialect, loads(worker, "a"))
@@ -241,7 +241,7 @@ class TestAnotherModelAtTheSameBackend:
 
 
 class TestTheProcessesOfANode:
-    """Each has a dialect of its own."""
+    """Each process has its own dialect."""
 
     @pytest.fixture
     async def other(self) -> AsyncIterator[Dialect]:
@@ -257,7 +257,7 @@ class TestTheProcessesOfANode:
         assert models(worker) == ["a", "b", "a", "a", "b"]
         assert [one.Model for one in worker.loads] == ["a", "b", "a", "b"]
 
-    async def test_do_not_load_what_another_is_at_work_with(
+    async def test_do_not_reload_a_model_that_another_process_is_using(
         self, dialect: Dialect, other: Dialect, worker: LocalAIWorker
     ) -> None:
         worker.fail(delay_first=0.3)
@@ -267,7 +267,7 @@ class TestTheProcessesOfANode:
         await first
         assert len(worker.loads) == 1
 
-    async def test_do_not_take_a_model_from_under_each_other(
+    async def test_do_not_replace_a_model_that_another_process_is_using(
         self, dialect: Dialect, other: Dialect, worker: LocalAIWorker
     ) -> None:
         worker.fail(delay_first=0.05, delay_between=0.02)
@@ -287,7 +287,7 @@ class TestTheProcessesOfANode:
             await ask(who, loads(worker))
         assert models(worker)[-1] == "m"
 
-    async def test_do_not_believe_what_cannot_be_read(
+    async def test_ignore_a_shared_record_that_cannot_be_parsed(
         self, dialect: Dialect, other: Dialect, worker: LocalAIWorker, shared: Path
     ) -> None:
         await ask(dialect, loads(worker, "a"))

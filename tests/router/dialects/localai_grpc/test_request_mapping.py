@@ -1,4 +1,4 @@
-"""Whatever somebody asks for, it is said in a message that can be sent, or refused."""
+"""Any request is mapped to a message that can be sent, or refused."""
 
 import contextlib
 
@@ -53,14 +53,14 @@ def worker() -> Worker:
 
 @settings(max_examples=400, deadline=None)
 @given(data=st.data(), kind=st.sampled_from((Kind.CHAT, Kind.COMPLETION)))
-def test_a_request_is_said_or_refused(data: st.DataObject, kind: Kind) -> None:
+def test_any_request_is_mapped_or_refused(data: st.DataObject, kind: Kind) -> None:
     fields: dict[str, object] = {"prompt": "x", "messages": [{"role": "user", "content": "x"}]}
     for name in data.draw(st.sets(st.sampled_from(FIELDS), max_size=4)):
         fields[name] = data.draw(TELLING.get(name, ANYTHING) | ANYTHING)
     try:
         body = orjson.dumps({"model": "llama", **fields})
     except TypeError:
-        return  # what is no JSON cannot be asked
+        return  # a body that is not JSON cannot be sent
     with contextlib.suppress(WorkerError):
         asked, orders = WORDS.read(chat(kind=kind, body=body), worker())
         for said in orders.bodies:
@@ -71,7 +71,7 @@ def test_a_request_is_said_or_refused(data: st.DataObject, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("number", ["1e999", "123456789012345678901234567890"])
-def test_a_number_without_end_is_no_bias(number: str) -> None:
+def test_a_logit_bias_is_finite_or_refused(number: str) -> None:
     body = b'{"model":"m","prompt":"x","logit_bias":{"5":%b}}' % number.encode()
     with contextlib.suppress(WorkerError):
         _, orders = WORDS.read(chat(kind=Kind.COMPLETION, body=body), worker())

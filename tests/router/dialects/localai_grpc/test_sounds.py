@@ -1,4 +1,4 @@
-"""How a LocalAI backend is asked to speak, to make sounds, and to write down what was said."""
+"""Requests for speech, sounds and transcripts to a LocalAI backend."""
 
 from pathlib import Path
 
@@ -65,7 +65,7 @@ class TestSounds:
         assert not worker.asked.HasField("duration")
 
     @pytest.mark.parametrize("kind", [Kind.SPEECH, Kind.SOUND])
-    async def test_of_another_format_it_is_refused(
+    async def test_another_format_than_wav_is_refused(
         self, dialect: Dialect, worker: LocalAIWorker, kind: Kind
     ) -> None:
         with pytest.raises(WorkerUnable) as unable:
@@ -74,7 +74,7 @@ class TestSounds:
 
 
 class TestTranscripts:
-    async def test_are_of_a_file_that_the_backend_reads(
+    async def test_are_made_from_a_file_that_the_backend_reads(
         self, dialect: Dialect, worker: LocalAIWorker, shared: Path
     ) -> None:
         _, said = await ask(dialect, worker, Kind.TRANSCRIPTION, language="de")
@@ -94,12 +94,14 @@ class TestTranscripts:
         assert srt.startswith(b"1\n00:00:00,000 --> 00:00:01,000\n")
         assert answer.content_type.startswith("application/x-subrip")
 
-    async def test_name_what_has_no_effect(self, dialect: Dialect, worker: LocalAIWorker) -> None:
+    async def test_name_the_parameters_without_effect(
+        self, dialect: Dialect, worker: LocalAIWorker
+    ) -> None:
         answer, _ = await ask(dialect, worker, Kind.TRANSCRIPTION, prompt="x", temperature=0.5)
         assert answer.headers == {DROPPED: "prompt, temperature"}
 
     @pytest.mark.parametrize("name", ["timestamp_granularities[]", "stream"])
-    async def test_of_which_there_is_no_word_are_refused_by_name(
+    async def test_with_options_that_the_protocol_lacks_are_refused_by_name(
         self, dialect: Dialect, worker: LocalAIWorker, name: str
     ) -> None:
         value = "word" if name.endswith("[]") else "true"
@@ -111,7 +113,7 @@ class TestTranscripts:
 
 @pytest.mark.parametrize("kind", [Kind.SPEECH, Kind.SOUND])
 @pytest.mark.parametrize("made", [b"<html>", PNG, b"ID3\x04"])
-async def test_what_is_no_sound_of_the_format_is_a_failure(
+async def test_data_that_is_not_sound_in_the_requested_format_is_a_failure(
     dialect: Dialect, worker: LocalAIWorker, kind: Kind, made: bytes
 ) -> None:
     worker.fail(makes=made)
@@ -126,5 +128,5 @@ async def test_what_is_no_sound_of_the_format_is_a_failure(
     ("end", "seconds"),
     [(0, 0), (7, 7), (999, 999), (7_000, 7), (36_000_000, 36_000), (700_000_000, 0.7), (36 * 10**12, 36_000)],
 )  # fmt: skip
-def test_times_are_in_the_unit_that_makes_sense(end: int, seconds: float) -> None:
+def test_the_unit_of_times_is_guessed_from_their_size(end: int, seconds: float) -> None:
     assert end * unit_of(end) == pytest.approx(seconds)

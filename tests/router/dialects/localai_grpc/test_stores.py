@@ -1,4 +1,4 @@
-"""How a LocalAI backend is asked that is a store."""
+"""Requests to a LocalAI backend that is a store."""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -38,13 +38,13 @@ async def test_a_store_keeps_finds_and_forgets(dialect: Dialect, worker: LocalAI
 @given(
     st.binary(max_size=40) | st.text(max_size=20).map(lambda text: text.encode(errors="replace"))
 )
-def test_any_bytes_of_a_value_come_back_as_they_were(value: bytes) -> None:
+def test_any_bytes_of_a_value_are_returned_unchanged(value: bytes) -> None:
     assert bytes_of(text_of(value)) == value
     orjson.dumps(text_of(value))
 
 
 @given(st.text(max_size=30) | st.binary(max_size=9).map(lambda b: URI + b64encode(b).decode()))
-def test_any_text_of_a_value_comes_back_as_it_was(text: str) -> None:
+def test_any_text_of_a_value_is_returned_unchanged(text: str) -> None:
     text = text.encode(errors="replace").decode()
     assert text_of(bytes_of(text)) == text
 
@@ -57,7 +57,7 @@ def test_any_text_of_a_value_comes_back_as_it_was(text: str) -> None:
         (Kind.STORE_FIND, "StoresFind", {"Keys": [{"Floats": [1]}], "Values": [{}]}),
     ],
 )
-async def test_columns_that_do_not_match_are_failures(kind: Kind, call: str, said: Any) -> None:
+async def test_columns_of_different_lengths_are_failures(kind: Kind, call: str, said: Any) -> None:
     async def ask(name: str, _: Mapping[str, object]) -> Any:
         assert name == call
         return METHODS[call].told(**said)
@@ -73,7 +73,7 @@ async def test_columns_that_do_not_match_are_failures(kind: Kind, call: str, sai
         "Try to add key with length 3 when existing length is 2",
     ],
 )
-async def test_keys_of_another_length_are_their_callers_fault(
+async def test_keys_of_another_length_are_the_fault_of_the_caller(
     dialect: Dialect, worker: LocalAIWorker, words: str
 ) -> None:
     worker.fail(code="UNKNOWN", refusal=words.encode())

@@ -1,4 +1,4 @@
-"""How the router speaks to a LocalAI backend: what it is asked, what becomes of what it says, and of its failures."""
+"""The LocalAI dialect for texts: the requests sent, the answers made from the replies, and failures."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -84,7 +84,7 @@ def chunks(body: bytes) -> list[dict[str, Any]]:
 
 
 def texts_of(body: bytes, *, stream: bool) -> tuple[list[str], list[str], dict[str, Any]]:
-    """Return the texts of all choices, their reasons, and the usage of an answer."""
+    """Return the texts of all choices, their finish reasons, and the usage of an answer."""
     if not stream:
         said = orjson.loads(body)
         texts = [c["message"]["content"] if "message" in c else c["text"] for c in said["choices"]]
@@ -100,7 +100,7 @@ def texts_of(body: bytes, *, stream: bool) -> tuple[list[str], list[str], dict[s
 @KINDS
 @STREAMS
 @pytest.mark.parametrize("faults", [{}, {"split": True}, {"blanks": 3}])
-async def test_a_text_comes_in_openais_form(
+async def test_a_text_is_returned_in_openais_form(
     worker: LocalAIWorker, dialect: Dialect, kind: Kind, stream: bool, faults: dict[str, object]
 ) -> None:
     worker.fail(**faults)
@@ -117,7 +117,7 @@ async def test_a_text_comes_in_openais_form(
 @pytest.mark.parametrize(
     ("usage", "told"), [("sums", (5, 7, False)), ("each", (5, 7, False)), ("zeros", (0, 7, True))]
 )
-async def test_tokens_are_told_so_far_or_of_each_reply_or_not_at_all(
+async def test_tokens_are_reported_as_sums_or_per_reply_or_not_at_all(
     worker: LocalAIWorker, dialect: Dialect, usage: str, told: tuple[int, int, bool]
 ) -> None:
     worker.fail(usage=usage)
@@ -129,18 +129,20 @@ async def test_tokens_are_told_so_far_or_of_each_reply_or_not_at_all(
 
 
 @STREAMS
-async def test_what_nobody_told_is_counted_by_the_backend_where_it_can(
+async def test_tokens_that_replies_do_not_report_are_counted_by_the_backend_if_it_can(
     worker: LocalAIWorker, dialect: Dialect, stream: bool
 ) -> None:
     worker.fail(usage="zeros")
     _, body = await ask(dialect, worker, Kind.COMPLETION, stream=stream)
     *_, spent = texts_of(body, stream=stream)
-    # Four bytes are a token there.
+    # The stub counts four bytes as one token.
     assert (spent["prompt_tokens"], spent["completion_tokens"]) == (4, 7)
     assert "estimated" not in spent
 
 
-async def test_who_cannot_count_is_asked_to_once(worker: LocalAIWorker, dialect: Dialect) -> None:
+async def test_a_backend_that_cannot_count_tokens_is_asked_once(
+    worker: LocalAIWorker, dialect: Dialect
+) -> None:
     worker.fail(usage="zeros", lacks=frozenset({"TokenizeString"}))
     for _ in range(2):
         _, body = await ask(dialect, worker, Kind.COMPLETION)
@@ -148,14 +150,14 @@ async def test_who_cannot_count_is_asked_to_once(worker: LocalAIWorker, dialect:
     assert (worker.calls, worker.refused) == (["Predict", "Predict"], ["TokenizeString"])
 
 
-async def test_replies_that_say_nothing_are_no_first_byte(worker: LocalAIWorker) -> None:
+async def test_empty_replies_are_no_first_byte(worker: LocalAIWorker) -> None:
     worker.fail(blanks=10**9)
     async with links(QUICK.model_copy(update={"first_byte_timeout": 0.3})) as ours:
         with pytest.raises(WorkerTimeout, match="first byte"):
             await ask(create(ours), worker, stream=True)
 
 
-async def test_a_model_goes_on_being_loaded_when_who_asked_has_left(
+async def test_a_model_goes_on_loading_when_its_caller_has_left(
     worker: LocalAIWorker, dialect: Dialect
 ) -> None:
     worker.loaded = False
@@ -172,7 +174,7 @@ async def test_a_model_goes_on_being_loaded_when_who_asked_has_left(
     assert len(worker.loads) == 1
 
 
-async def test_every_field_that_shapes_a_text_is_said(
+async def test_sampling_fields_that_the_caller_omits_are_sent_with_defaults(
     worker: LocalAIWorker, dialect: Dialect
 ) -> None:
     await ask(dialect, worker, Kind.COMPLETION)
@@ -182,7 +184,7 @@ async def test_every_field_that_shapes_a_text_is_said(
     assert (asked.Penalty, asked.TypicalP, asked.TailFreeSamplingZ) == (1, 1, 1)
 
 
-async def test_without_a_seed_no_two_answers_have_the_same(
+async def test_requests_without_a_seed_get_random_seeds(
     worker: LocalAIWorker, dialect: Dialect
 ) -> None:
     for _ in range(4):
@@ -190,7 +192,9 @@ async def test_without_a_seed_no_two_answers_have_the_same(
     assert len({one.asked.Seed for one in worker.received}) > 1
 
 
-async def test_parameters_are_said_in_its_words(worker: LocalAIWorker, dialect: Dialect) -> None:
+async def test_parameters_are_sent_under_the_names_of_the_backend(
+    worker: LocalAIWorker, dialect: Dialect
+) -> None:
     answer, _ = await ask(
         dialect, worker, temperature=0.5, top_p=0.25, top_k=3, max_tokens=9, seed=-1, stop=["a", "b"],
         frequency_penalty=0.5, presence_penalty=-0.5, repetition_penalty=1.25, typical_p=0.5,
@@ -205,7 +209,7 @@ async def test_parameters_are_said_in_its_words(worker: LocalAIWorker, dialect: 
 
 
 @pytest.mark.parametrize("fields", [{"temperature": 0}, {"top_p": 0}])
-async def test_greedy_is_a_temperature_of_0(
+async def test_a_zero_temperature_or_top_p_is_sent_as_temperature_0(
     worker: LocalAIWorker, dialect: Dialect, fields: dict[str, object]
 ) -> None:
     await ask(dialect, worker, **fields)
@@ -237,7 +241,7 @@ async def test_a_stop_string_is_cut_off(
 
 @STREAMS
 @pytest.mark.parametrize("usage", ["sums", "zeros"])
-async def test_a_text_that_has_as_many_tokens_as_it_may_was_cut_off(
+async def test_a_text_with_max_tokens_tokens_ends_with_reason_length(
     worker: LocalAIWorker, dialect: Dialect, stream: bool, usage: str
 ) -> None:
     worker.fail(usage=usage)
@@ -257,7 +261,9 @@ async def test_an_empty_text_is_an_answer(
     assert (texts, reasons) == ([""], ["stop"])
 
 
-async def test_a_chat_goes_by_the_workers_template(worker: LocalAIWorker, dialect: Dialect) -> None:
+async def test_a_chat_uses_the_template_of_the_worker(
+    worker: LocalAIWorker, dialect: Dialect
+) -> None:
     said = [{"role": "developer", "content": "be"}, {"role": "user", "content": "hi"}]
     await ask(dialect, worker, messages=said)
     asked = worker.asked
@@ -267,7 +273,7 @@ async def test_a_chat_goes_by_the_workers_template(worker: LocalAIWorker, dialec
 
 
 @STREAMS
-async def test_a_template_that_fails_is_replaced_by_ours_and_not_tried_again_soon(
+async def test_a_failing_template_is_replaced_by_the_nodes_and_not_retried_soon(
     worker: LocalAIWorker, dialect: Dialect, stream: bool
 ) -> None:
     worker.fail(no_template=True)
@@ -279,7 +285,7 @@ async def test_a_template_that_fails_is_replaced_by_ours_and_not_tried_again_soo
     assert "<|im_end|>" in worker.asked.StopPrompts
 
 
-async def test_a_template_of_ours_ends_where_the_next_message_would_begin(
+async def test_a_text_of_the_nodes_template_ends_where_the_next_message_would_begin(
     worker: LocalAIWorker, dialect: Dialect
 ) -> None:
     worker.words = ("So", "<|eot", "_id|>", "user")
@@ -288,7 +294,7 @@ async def test_a_template_of_ours_ends_where_the_next_message_would_begin(
     assert not worker.asked.UseTokenizerTemplate
 
 
-async def test_images_are_said_apart_and_never_fetched(
+async def test_images_are_sent_in_a_field_of_their_own_and_never_fetched(
     worker: LocalAIWorker, dialect: Dialect
 ) -> None:
     def seen(url: str) -> list[dict[str, object]]:
@@ -306,7 +312,9 @@ async def test_images_are_said_apart_and_never_fetched(
             await ask(dialect, worker, messages=seen(url))
 
 
-async def test_sounds_and_films_are_said_apart_too(worker: LocalAIWorker, dialect: Dialect) -> None:
+async def test_audio_and_video_are_sent_in_fields_of_their_own(
+    worker: LocalAIWorker, dialect: Dialect
+) -> None:
     def heard(part: dict[str, object]) -> list[dict[str, object]]:
         return [{"role": "user", "content": [{"type": "text", "text": "what?"}, part]}]
 
@@ -325,7 +333,7 @@ async def test_sounds_and_films_are_said_apart_too(worker: LocalAIWorker, dialec
 
 
 @pytest.mark.parametrize(("seed", "named"), [(2**31, True), (2**63 - 1, True), (2**31 - 1, False)])
-async def test_a_seed_that_has_no_room_is_named(
+async def test_a_seed_beyond_31_bits_is_named_as_dropped(
     worker: LocalAIWorker, dialect: Dialect, seed: int, named: bool
 ) -> None:
     answer, _ = await ask(dialect, worker, seed=seed)
@@ -341,7 +349,7 @@ async def test_a_seed_that_has_no_room_is_named(
         ({"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]}, "messages"),
     ],
 )
-async def test_what_would_change_the_answer_is_refused_by_name(
+async def test_a_field_that_would_change_the_answer_is_refused_by_name(
     worker: LocalAIWorker, dialect: Dialect, fields: dict[str, object], param: str
 ) -> None:
     with pytest.raises(WorkerUnable) as refused:
@@ -356,7 +364,7 @@ async def test_a_wrong_value_is_refused(worker: LocalAIWorker, dialect: Dialect)
 
 
 @STREAMS
-async def test_a_schema_is_a_grammar_and_an_answer_that_is_no_json_a_failure(
+async def test_a_schema_is_sent_as_a_grammar_and_an_answer_that_is_not_json_fails(
     worker: LocalAIWorker, dialect: Dialect, stream: bool
 ) -> None:
     wanted = {"type": "json_object"}
@@ -385,7 +393,9 @@ async def test_a_model_is_loaded_before_it_is_first_asked_and_after_a_restart(
     assert len(worker.loads) == 2
 
 
-async def test_who_cannot_load_says_why(worker: LocalAIWorker, dialect: Dialect) -> None:
+async def test_a_failed_load_is_reported_with_its_reason(
+    worker: LocalAIWorker, dialect: Dialect
+) -> None:
     worker.loaded = False
     worker.fail(load_fails=True)
     with pytest.raises(WorkerFailed, match="LoadModel failed: Unexpected err=OSError"):
@@ -399,7 +409,7 @@ async def test_without_options_nothing_is_loaded(worker: LocalAIWorker, dialect:
     assert worker.loads == []
 
 
-async def test_who_asks_while_a_model_is_loaded_is_told_so(
+async def test_a_request_during_a_load_is_told_that_the_model_is_loading(
     worker: LocalAIWorker, dialect: Dialect
 ) -> None:
     worker.fail(delay_headers=0.3)
@@ -411,7 +421,7 @@ async def test_who_asks_while_a_model_is_loaded_is_told_so(
 
 
 @pytest.mark.parametrize("load", ['{"Colour":"red"}', '{"ContextSize":"many"}', '{"LoraScales":1}'])
-async def test_an_option_that_it_does_not_have_is_named(
+async def test_an_unknown_or_wrong_load_option_fails(
     worker: LocalAIWorker, dialect: Dialect, load: str
 ) -> None:
     with pytest.raises(WorkerFailed, match="load option"):
@@ -419,7 +429,7 @@ async def test_an_option_that_it_does_not_have_is_named(
     assert worker.loads == []
 
 
-def test_flash_attention_is_said_to_old_servers_and_to_new_ones() -> None:
+def test_flash_attention_is_encoded_for_old_servers_and_for_new_ones() -> None:
     candidate = own("grpc://127.0.0.1:1")
     assert candidate.worker is not None
     for load, old, new in (
@@ -434,7 +444,7 @@ def test_flash_attention_is_said_to_old_servers_and_to_new_ones() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"stream": True}])
-async def test_what_it_lacks_is_unable(
+async def test_a_call_that_the_backend_lacks_makes_it_unable(
     worker: LocalAIWorker, dialect: Dialect, fields: dict[str, object]
 ) -> None:
     worker.fail(lacks=frozenset({"Predict", "PredictStream"}))
@@ -443,7 +453,7 @@ async def test_what_it_lacks_is_unable(
 
 
 @pytest.mark.parametrize("faults", [{"die_after": 3}, {"fail_after": 3}])
-async def test_who_fails_in_mid_stream_breaks_the_answer(
+async def test_a_failure_in_mid_stream_breaks_the_answer(
     worker: LocalAIWorker, dialect: Dialect, faults: dict[str, object]
 ) -> None:
     worker.fail(**faults, delay_between=0.01)
@@ -453,7 +463,7 @@ async def test_who_fails_in_mid_stream_breaks_the_answer(
     assert answer.broken is broken.value
 
 
-async def test_one_that_is_at_work_for_us_lives_though_it_says_nothing(
+async def test_a_backend_at_work_for_the_node_is_alive_though_it_answers_no_probe(
     worker: LocalAIWorker, dialect: Dialect
 ) -> None:
     candidate = own(worker.url)
@@ -466,7 +476,7 @@ async def test_one_that_is_at_work_for_us_lives_though_it_says_nothing(
     await asyncio.wait([asking])
 
 
-async def test_callers_who_leave_at_any_moment_leave_nothing_behind(
+async def test_callers_that_leave_at_any_moment_leave_nothing_behind(
     worker: LocalAIWorker, dialect: Dialect
 ) -> None:
     worker.fail(delay_first=0.002, delay_between=0.002)
@@ -489,7 +499,7 @@ async def test_callers_who_leave_at_any_moment_leave_nothing_behind(
     assert worker.wire.opened == 1
 
 
-async def test_one_that_is_gone_does_not_live(worker: LocalAIWorker, dialect: Dialect) -> None:
+async def test_a_backend_that_is_gone_is_not_alive(worker: LocalAIWorker, dialect: Dialect) -> None:
     candidate = own(worker.url)
     assert candidate.worker is not None
     assert await dialect.alive(candidate.worker)
@@ -505,7 +515,9 @@ async def test_one_that_is_gone_does_not_live(worker: LocalAIWorker, dialect: Di
         st.tuples(st.binary(max_size=8), st.integers(-5, 2**31 - 1), st.integers(-5, 2**31 - 1))
     )
 )
-def test_whatever_its_replies_hold_is_some_text(replies: list[tuple[bytes, int, int]]) -> None:
+def test_any_replies_give_a_text_that_ends_with_its_usage(
+    replies: list[tuple[bytes, int, int]],
+) -> None:
     asked = read(chat(stream=True))
     told = Told(asked, reply_parser.ReplyTexts(asked, 0, {"Tokens": 5}).read)
     said = [REPLY(message=m, tokens=t, prompt_tokens=p) for m, t, p in replies]
@@ -517,14 +529,14 @@ def test_whatever_its_replies_hold_is_some_text(replies: list[tuple[bytes, int, 
     assert spent.completion >= 0
 
 
-def test_no_more_of_a_text_is_kept_than_can_be_counted() -> None:
+def test_the_text_kept_for_counting_is_bounded() -> None:
     replies = reply_parser.ReplyTexts(read(chat()), 0, {"Tokens": 0})
     for _ in range(5):
         replies.read(read(chat()), REPLY(message=b"x" * (reply_parser.COUNTABLE // 2)))
     assert reply_parser.COUNTABLE < len(replies.text) <= 2 * reply_parser.COUNTABLE
 
 
-def test_what_travels_beside_a_call_has_small_names_and_no_strange_bytes() -> None:
+def test_metadata_of_a_call_has_lower_case_names_and_ascii_values_only() -> None:
     candidate = own("grpc://127.0.0.1:1")
     assert candidate.worker is not None
     passed = {"traceparent": "00-1-2-01", "tracestate": "ä"}
@@ -532,18 +544,18 @@ def test_what_travels_beside_a_call_has_small_names_and_no_strange_bytes() -> No
     assert said == {"x-request-id": "r-1", "traceparent": "00-1-2-01"}
 
 
-def test_other_kinds_are_none_of_its_texts() -> None:
+def test_other_kinds_are_refused_as_texts() -> None:
     worker = own("grpc://127.0.0.1:1").worker
     assert worker is not None
     with pytest.raises(WorkerUnable):
         SPOKEN.read(chat(kind=Kind.IMAGE), worker)
 
 
-def test_every_rpc_has_a_word_on_it() -> None:
+def test_every_rpc_has_an_entry_in_the_table_of_endpoints() -> None:
     assert list(ENDPOINTS) == list(methods_of(LOCALAI))
 
 
-async def test_one_without_a_model_is_not_ready_unless_it_is_told_to_load_one(
+async def test_a_backend_without_a_model_is_not_ready_unless_it_has_load_options(
     worker: LocalAIWorker, dialect: Dialect
 ) -> None:
     plain = own(worker.url).worker
@@ -554,7 +566,7 @@ async def test_one_without_a_model_is_not_ready_unless_it_is_told_to_load_one(
     assert await dialect.describe(replace(plain, load='{"Model":"m"}'))
     worker.state = -1
     assert await dialect.describe(replace(plain, load='{"Model":"m"}')) is None
-    # As the backends do that are written in Python.
+    # Backends written in Python lack it.
     worker.fail(lacks=frozenset({"Status"}))
     assert await dialect.describe(plain)
 
@@ -562,7 +574,7 @@ async def test_one_without_a_model_is_not_ready_unless_it_is_told_to_load_one(
 @STREAMS
 @KINDS
 @pytest.mark.parametrize("most", [None, 31, 29])
-async def test_what_nobody_counts_is_estimated_alike_in_streams_and_whole(
+async def test_uncounted_tokens_are_estimated_alike_in_streams_and_whole_answers(
     worker: LocalAIWorker, dialect: Dialect, kind: Kind, stream: bool, most: int | None
 ) -> None:
     worker.words = ("x" * 117, " ", "€")
@@ -575,7 +587,7 @@ async def test_what_nobody_counts_is_estimated_alike_in_streams_and_whole(
 
 
 @STREAMS
-async def test_a_text_that_the_backend_counts_later_ends_by_that_count(
+async def test_the_backends_later_count_decides_the_finish_reason(
     worker: LocalAIWorker, dialect: Dialect, stream: bool
 ) -> None:
     worker.words = ("x" * 40,)
@@ -585,7 +597,7 @@ async def test_a_text_that_the_backend_counts_later_ends_by_that_count(
         assert texts_of(body, stream=stream)[1] == [reason]
 
 
-async def test_why_a_worker_failed_is_told_without_what_it_was_asked(
+async def test_a_reported_failure_never_quotes_the_prompt(
     worker: LocalAIWorker, dialect: Dialect
 ) -> None:
     prompt = "a secret that nobody may read in a log"

@@ -1,4 +1,4 @@
-"""How a LocalAI backend is asked for embeddings, for the order of documents, and for tokens."""
+"""Requests for embeddings, rankings and tokens to a LocalAI backend."""
 
 from collections.abc import Mapping
 from math import inf, nan
@@ -21,7 +21,7 @@ from tests.workers.localai_worker import LocalAIWorker
 
 
 class TestEmbeddings:
-    async def test_are_asked_for_one_by_one(self, dialect: Dialect, worker: LocalAIWorker) -> None:
+    async def test_are_requested_one_by_one(self, dialect: Dialect, worker: LocalAIWorker) -> None:
         answer, said = await ask(dialect, worker, Kind.EMBEDDING, input=["hi", "there"])
         assert [one["embedding"] for one in said["data"]] == [[2, 0.5, -1], [5, 0.5, -1]]
         assert [one.asked.Embeddings for one in worker.received] == ["hi", "there"]
@@ -30,7 +30,7 @@ class TestEmbeddings:
         assert answer.usage
         assert answer.usage.prompt == said["usage"]["total_tokens"] == 3
 
-    async def test_may_be_of_tokens(self, dialect: Dialect, worker: LocalAIWorker) -> None:
+    async def test_may_be_made_of_tokens(self, dialect: Dialect, worker: LocalAIWorker) -> None:
         _, said = await ask(dialect, worker, Kind.EMBEDDING, input=[5, 6, 7])
         assert list(worker.received[0].asked.EmbeddingTokens) == [5, 6, 7]
         assert said["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
@@ -45,7 +45,7 @@ class TestEmbeddings:
             await ask(dialect, worker, Kind.EMBEDDING, input=given)
         assert unable.value.param == "input"
 
-    async def test_have_the_length_that_was_asked_for_or_are_refused(
+    async def test_have_the_requested_length_or_are_refused(
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
         await ask(dialect, worker, Kind.EMBEDDING, dimensions=3)
@@ -62,7 +62,7 @@ class TestRanking:
         assert said["usage"] == {"prompt_tokens": 9, "total_tokens": 9}
         assert (worker.asked.top_n, answer.headers) == (2, {})
 
-    async def test_is_of_all_documents_unless_fewer_are_asked_for(
+    async def test_has_all_documents_unless_fewer_are_requested(
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
         _, said = await ask(dialect, worker, Kind.RERANK, top_n=99, return_documents=False)
@@ -71,14 +71,14 @@ class TestRanking:
         assert worker.asked.top_n == 3
 
 
-async def test_tokens_are_the_backends(dialect: Dialect, worker: LocalAIWorker) -> None:
+async def test_tokens_are_those_of_the_backend(dialect: Dialect, worker: LocalAIWorker) -> None:
     answer, said = await ask(dialect, worker, Kind.TOKENIZE, add_special_tokens=True, x_own=1)
     assert said == {"tokens": [0, 4]}
     assert answer.headers == {DROPPED: "add_special_tokens, x_own"}
 
 
 def told(kind: Kind, said: Any) -> Asking:
-    """Ask a backend that says this, whatever it is asked."""
+    """Return a request to a backend that answers everything with `said`."""
 
     async def ask(_: str, __: Mapping[str, object]) -> Any:
         return said
@@ -95,12 +95,12 @@ def told(kind: Kind, said: Any) -> Asking:
         [{"index": 0, "relevance_score": nan}],
     ],
 )
-async def test_a_ranking_of_what_was_not_asked_about_is_a_failure(results: Any) -> None:
+async def test_a_ranking_with_wrong_indices_or_scores_is_a_failure(results: Any) -> None:
     with pytest.raises(WorkerFailed):
         await vectors.rank(told(Kind.RERANK, METHODS["Rerank"].told(results=results)))
 
 
 @pytest.mark.parametrize("numbers", [[], [nan], [inf, 1]])
-async def test_a_vector_without_numbers_is_a_failure(numbers: list[float]) -> None:
+async def test_a_vector_that_is_empty_or_not_finite_is_a_failure(numbers: list[float]) -> None:
     with pytest.raises(WorkerFailed):
         await vectors.embed(told(Kind.EMBEDDING, METHODS["Embedding"].told(embeddings=numbers)))

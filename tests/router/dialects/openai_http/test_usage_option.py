@@ -1,4 +1,4 @@
-"""How workers are asked for the usage of streams: every other byte stays, and a worker that minds costs no error."""
+"""The usage option of streams: every other byte stays, and a worker that refuses the option costs no error."""
 
 from collections.abc import AsyncIterator
 
@@ -34,7 +34,7 @@ async def ask(dialect: Dialect, request: Request, candidate: Candidate) -> tuple
         return answer, await whole(answer)
 
 
-async def test_a_stream_is_asked_for_its_usage_where_its_caller_did_not(
+async def test_a_stream_is_asked_for_its_usage_if_its_caller_did_not(
     worker: OpenAIWorker, dialect: Dialect
 ) -> None:
     answer, body = await ask(dialect, TEXT_STREAM, own(worker.url, model="own-name"))
@@ -45,7 +45,7 @@ async def test_a_stream_is_asked_for_its_usage_where_its_caller_did_not(
 
 
 @pytest.mark.parametrize("kind", [Kind.CHAT, Kind.COMPLETION])
-async def test_what_a_caller_asked_for_itself_is_its_own(
+async def test_a_request_with_the_option_set_by_its_caller_is_sent_unchanged(
     worker: OpenAIWorker, dialect: Dialect, kind: Kind
 ) -> None:
     said = b'{"model":"llama","stream":true,"stream_options":{"include_usage":true}}'
@@ -54,7 +54,7 @@ async def test_what_a_caller_asked_for_itself_is_its_own(
     assert worker.received[0].body == said
 
 
-async def test_other_kinds_and_whole_answers_are_not_asked(
+async def test_other_kinds_and_whole_answers_are_sent_unchanged(
     worker: OpenAIWorker, dialect: Dialect
 ) -> None:
     for request in (chat(), chat(stream=True, kind=Kind.SPEECH), chat(kind=Kind.EMBEDDING)):
@@ -62,7 +62,7 @@ async def test_other_kinds_and_whole_answers_are_not_asked(
         assert worker.received[-1].body == request.body
 
 
-async def test_a_worker_that_refuses_the_question_costs_no_error_and_is_not_asked_again(
+async def test_a_worker_that_refuses_the_option_costs_no_error_and_does_not_get_it_again(
     worker: OpenAIWorker, dialect: Dialect
 ) -> None:
     worker.fail(refuses_usage=True)
@@ -74,7 +74,7 @@ async def test_a_worker_that_refuses_the_question_costs_no_error_and_is_not_aske
     assert asked == [True, False, False]
 
 
-async def test_a_worker_that_takes_the_question_is_asked_once_when_it_refuses_a_request(
+async def test_a_worker_known_to_take_the_option_is_not_retried_when_it_refuses_a_request(
     worker: OpenAIWorker, dialect: Dialect
 ) -> None:
     await ask(dialect, TEXT_STREAM, own(worker.url))
@@ -84,7 +84,7 @@ async def test_a_worker_that_takes_the_question_is_asked_once_when_it_refuses_a_
     assert len(worker.received) == 2
 
 
-async def test_a_setting_leaves_bodies_of_streams_alone(worker: OpenAIWorker) -> None:
+async def test_a_setting_turns_the_option_off(worker: OpenAIWorker) -> None:
     async with links(QUICK.model_copy(update={"stream_usage": False})) as ours:
         answer, body = await ask(create(ours), TEXT_STREAM, own(worker.url))
     assert worker.received[0].body == TEXT_STREAM.body
