@@ -71,7 +71,7 @@ async def test_registering_a_project_replaces_its_whole_list_and_no_other() -> N
     assert {w.service.model for w in agent.workers} == {"other"}
 
 
-async def test_a_model_is_replaced_by_project_model_and_cid() -> None:
+async def test_a_registration_replaces_the_one_with_the_same_project_model_and_cid() -> None:
     agent = make(MemoryStore())
     await agent.register_model(worker("m", port=1))
     await agent.register_model(worker("m", port=2))
@@ -79,7 +79,7 @@ async def test_a_model_is_replaced_by_project_model_and_cid() -> None:
     assert {(w.service.cid, w.api[-4]) for w in agent.workers} == {("", "2"), ("two", "3")}
 
 
-async def test_what_is_registered_survives_a_restart() -> None:
+async def test_registered_models_survive_a_restart() -> None:
     store = MemoryStore()
     await make(store).register_project("p", [worker("a"), worker("b")])
     restarted = make(store)
@@ -87,7 +87,7 @@ async def test_what_is_registered_survives_a_restart() -> None:
     assert {w.service.model for w in restarted.workers} == {"a", "b"}
 
 
-async def test_what_was_unregistered_stays_away_after_a_restart() -> None:
+async def test_an_unregistered_model_stays_away_after_a_restart() -> None:
     store = MemoryStore()
     agent = make(store)
     await agent.register_project("p", [worker("a"), worker("b")])
@@ -126,7 +126,7 @@ async def test_a_registration_that_does_not_fit_changes_nothing() -> None:
     assert len(restarted.workers) == 2
 
 
-async def test_the_same_registration_again_says_nothing_new() -> None:
+async def test_repeating_a_registration_makes_no_new_version_of_the_record() -> None:
     agent = make(MemoryStore())
     await agent.register_model(worker("m"))
     version = agent._registry.own.version
@@ -143,7 +143,7 @@ async def test_an_unreadable_worker_in_the_store_is_left_alone() -> None:
     assert await store.read(Space.WORKERS) == {"x": b'{"from": "the future"}'}
 
 
-async def test_what_an_older_version_stored_is_read_with_the_defaults() -> None:
+async def test_a_row_stored_by_an_older_version_is_read_with_the_defaults() -> None:
     store = MemoryStore()
     row = b'{"service":{"project":"p","model":"m","cid":"","type":0},"api":"http://w","dialect":"openai_http","capacity":4}'
     await store.write(Put(Space.WORKERS, "x", row))
@@ -152,7 +152,7 @@ async def test_what_an_older_version_stored_is_read_with_the_defaults() -> None:
     assert [*agent.workers] == [Worker(Service("p", "m"), "http://w", capacity=4)]
 
 
-async def test_all_that_was_said_of_a_worker_survives_a_restart() -> None:
+async def test_all_fields_of_a_worker_survive_a_restart() -> None:
     store = MemoryStore()
     said = Worker(
         Service("p", "m"), "http://w", load='{"a":true}', headers=(("k", "v"),), template="llama3"
@@ -179,7 +179,7 @@ async def test_a_replica_may_have_several_types_side_by_side() -> None:
     ("kind", "left"),
     [(None, set()), (ModelType.IMAGE, {ModelType.IMAGE_EDIT}), (ModelType.TEXT, None)],
 )
-async def test_unregistering_a_replica_takes_all_its_types_unless_one_is_named(
+async def test_unregistering_a_replica_removes_all_its_types_unless_one_is_named(
     kind: ModelType | None, left: set[ModelType] | None
 ) -> None:
     agent = make(MemoryStore())
@@ -189,7 +189,7 @@ async def test_unregistering_a_replica_takes_all_its_types_unless_one_is_named(
     assert {w.service.type for w in agent.workers} == (both if left is None else left)
 
 
-async def test_what_older_versions_stored_is_read_marked_and_stored_by_its_new_name() -> None:
+async def test_rows_of_older_versions_get_abilities_and_are_stored_under_their_new_key() -> None:
     store = MemoryStore()
     old = [
         Worker(Service("p", "chat"), "http://127.0.0.1:1/custom/chat"),
@@ -210,7 +210,7 @@ def created(agent: Agent) -> dict[str, int]:
     return {service.model: service.created for service in agent._registry.own.services}
 
 
-async def test_a_worker_is_as_old_as_its_first_registration_whatever_is_said_of_it_later() -> None:
+async def test_a_worker_keeps_its_creation_time_until_it_is_unregistered() -> None:
     agent = make(store := MemoryStore(), now=1_000.5)
     await agent.register_model(worker("m"))
     assert created(agent) == {"m": 1_000}

@@ -1,4 +1,4 @@
-"""How the parts of a node work on each other, seen with real nodes."""
+"""How the parts of a node work together, tested with real nodes."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from router.settings import RouterSettings
 from tests.node.faces.assembly import Pair, Running, World, node, settings_of, told, until
 from tests.workers.openai_worker import running
 
-# Nothing but a request makes these two compare within the time of a test.
+# With these intervals, only a request makes two nodes compare records within the time of a test.
 SELDOM = Settings(
     registry=RegistrySettings(heartbeat=60, lease=600, suspicion=60, sync=300, probe=30),
     router=RouterSettings(policy="round_robin", ready_timeout=0),
@@ -26,7 +26,7 @@ ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 
 
 @pytest.mark.parametrize("elsewhere", [True, False])
-async def test_a_catalog_that_a_request_found_to_be_behind_is_right_right_after(
+async def test_a_catalog_that_a_request_finds_stale_is_corrected_right_away(
     elsewhere: bool,
 ) -> None:
     world = World(MemoryNet())
@@ -59,7 +59,7 @@ async def test_a_catalog_that_a_request_found_to_be_behind_is_right_right_after(
             assert status == 404
 
 
-async def test_a_slow_worker_is_overtaken_by_one_of_another_node() -> None:
+async def test_a_hedged_request_to_a_slow_worker_is_answered_by_another_node() -> None:
     world, hedging = World(MemoryNet()), settings_of(hedge=True, policy="local_first")
     async with (
         running() as slow,
@@ -84,7 +84,7 @@ async def test_a_slow_worker_is_overtaken_by_one_of_another_node() -> None:
         await until(lambda: slow.hung_up == 5)
 
 
-async def test_a_request_that_two_workers_died_of_goes_to_no_third_node() -> None:
+async def test_a_request_that_killed_two_workers_is_not_sent_to_a_third_node() -> None:
     world, settings = World(MemoryNet()), settings_of()
     async with AsyncExitStack() as stack:
         asked = await stack.enter_async_context(node(world, settings))
@@ -93,7 +93,7 @@ async def test_a_request_that_two_workers_died_of_goes_to_no_third_node() -> Non
             await (await stack.enter_async_context(node(world, settings))).register(worker)
         catalog = asked.context.registry
         await until(lambda: len(catalog.catalog.offers.get("tiny", ())) == 3)
-        # So that all have connections to all, which are kept.
+        # Leaves kept-alive connections between the nodes and to the workers.
         for _ in range(20):
             assert (await told(asked.http.post("/v1/chat/completions", json=ASKED)))[0] == 200
         for worker in workers:
@@ -105,7 +105,7 @@ async def test_a_request_that_two_workers_died_of_goes_to_no_third_node() -> Non
             assert response.headers["x-modelvine-attempts"] == "2"
             assert response.headers["x-should-retry"] == "false"
         assert sum(len(worker.received) for worker in workers) == 2
-        # Of one, it need not have died.
+        # The death of one worker need not be the fault of the request, which is tried again.
         workers[0].fail()
         workers[1].fail()
         await asyncio.sleep(0)
@@ -114,7 +114,7 @@ async def test_a_request_that_two_workers_died_of_goes_to_no_third_node() -> Non
 
 @pytest.mark.parametrize("unregistered", [True, False])
 @pytest.mark.parametrize("standing", [Standing.DRAINING, Standing.LEFT])
-async def test_a_model_of_who_has_left_is_known_but_nobody_serves_it(
+async def test_a_model_of_a_node_that_drains_or_has_left_is_known_but_not_served(
     standing: Standing, unregistered: bool
 ) -> None:
     world = World(MemoryNet())
@@ -139,13 +139,13 @@ async def test_a_model_of_who_has_left_is_known_but_nobody_serves_it(
         assert status == (404 if unregistered else 200)
 
 
-async def test_who_is_not_known_yet_where_it_asks_waits_for_that() -> None:
+async def test_a_request_of_a_node_whose_return_is_not_known_yet_waits_until_it_is() -> None:
     world, patient = World(MemoryNet()), settings_of(ready_timeout=10.0)
     async with running() as worker, node(world, patient) as one, node(world, patient) as two:
         await one.register(worker)
         known = two.context.registry
         await until(lambda: "tiny" in known.catalog.offers)
-        # The first has not heard yet that the second is back.
+        # The first node has not heard yet that the second is back.
         await two.context.registry.stand(Standing.LEFT)
         await until(lambda: one.context.registry.presence(two.context.peer) is Presence.LEFT)
         world.net.faults = Faults(lost=1.0)
@@ -155,7 +155,9 @@ async def test_who_is_not_known_yet_where_it_asks_waits_for_that() -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-async def test_a_node_says_whether_its_worker_may_be_back_in_a_moment(replicas: int) -> None:
+async def test_a_request_is_held_while_a_node_says_that_its_worker_may_soon_be_back(
+    replicas: int,
+) -> None:
     world, patient = World(MemoryNet()), settings_of(ready_timeout=10.0)
     async with AsyncExitStack() as stack:
         asked, *serving = [
@@ -163,7 +165,7 @@ async def test_a_node_says_whether_its_worker_may_be_back_in_a_moment(replicas: 
         ]
         ports = []
         for one in serving:
-            # Nobody asks it, but it answers when it is registered, and is gone after.
+            # The worker answers when it is registered, and is gone before the first request.
             async with running() as worker:
                 await one.register(worker)
             ports.append(int(worker.url.rpartition(":")[2]))
@@ -182,7 +184,7 @@ class Absent:
     url: str
 
 
-async def test_a_worker_that_never_was_there_costs_nobody_any_time_and_is_said_at_once() -> None:
+async def test_a_worker_that_never_answered_delays_no_request_and_registering_it_warns() -> None:
     world, patient = World(MemoryNet()), settings_of(ready_timeout=10.0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         absent = Absent(f"http://127.0.0.1:{taken.getsockname()[1]}")
@@ -213,7 +215,7 @@ async def test_a_worker_that_never_was_there_costs_nobody_any_time_and_is_said_a
 
 
 @pytest.mark.parametrize("place", ["serving", "asked"])
-async def test_a_worker_without_the_model_costs_nobody_any_time(place: str) -> None:
+async def test_a_worker_without_the_model_delays_no_request(place: str) -> None:
     world, patient = World(MemoryNet()), settings_of(ready_timeout=10.0)
     async with running() as worker, node(world, patient) as one, node(world, patient) as two:
         running_at = await Pair(one, two).offers(place, worker)
@@ -248,7 +250,7 @@ async def test_the_log_names_worker_and_reason_of_a_failed_request(
     assert "broke off" in lines[1]
 
 
-async def test_nobody_notices_that_the_only_worker_is_restarted() -> None:
+async def test_no_request_fails_while_the_only_worker_is_restarted() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     world, patient = World(MemoryNet()), settings_of(ready_timeout=10.0)
@@ -279,7 +281,7 @@ async def test_nobody_notices_that_the_only_worker_is_restarted() -> None:
             await until(lambda: "tiny" in two.context.registry.catalog.offers)
             loads = [group.create_task(load(at, group)) for at in (one, two)]
             await until(lambda: len(statuses) > 20)
-            # What a worker has begun is not asked for twice, so it ends with nothing under way.
+            # A request that a worker has begun is not sent again, so the worker stops with none in flight.
             letting.clear()
             await until(lambda: len(statuses) == asked)
         letting.set()

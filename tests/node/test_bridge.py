@@ -48,7 +48,7 @@ async def ask(place, path, body, **headers):
         return response.status, await response.json(content_type=None)
 
 
-async def test_tgis_clients_are_answered_at_the_root(opened, worker):
+async def test_clients_of_tgi_are_answered_at_the_root(opened, worker):
     place, made = await opened("tgi", worker.url, "tiny")
     asked = {"inputs": "Once"}
     _, [first] = await ask(place, "/", asked)
@@ -76,7 +76,7 @@ async def test_models_are_listed_where_clients_ask_for_them(opened, worker, dial
             assert (await response.json())["first_id"] == "org/large"
 
 
-async def test_nothing_but_its_face_is_served(opened, worker):
+async def test_a_bridge_serves_nothing_but_its_face(opened, worker):
     place, _ = await opened("tgi", worker.url, "tiny")
     assert (await ask(place, "/api/v0/ai/project/register", {}))[0] == 404
 
@@ -90,7 +90,7 @@ async def test_nothing_but_its_face_is_served(opened, worker):
         ("openai", "/v1/completions", {"model": "tiny", "prompt": "a"}),
     ],
 )  # fmt: skip
-async def test_every_other_protocol_over_http_too(opened, worker, dialect, path, body):
+async def test_every_other_protocol_over_http_is_bridged(opened, worker, dialect, path, body):
     place, _ = await opened(dialect, worker.url, "tiny")
     status, answer = await ask(place, path, body)
     assert status == 200
@@ -104,14 +104,14 @@ async def test_every_other_protocol_over_http_too(opened, worker, dialect, path,
         ("remotellm", REMOTELLM, "Generate", {"prompts": ["a"]}),
     ],
 )
-async def test_and_over_grpc(opened, worker, dialect, service, rpc, asked):
+async def test_protocols_over_grpc_are_bridged(opened, worker, dialect, service, rpc, asked):
     place, _ = await opened(dialect, worker.url, "tiny")
     client = Client(service, place)
     assert SAID in str(await client.ask(rpc, **asked))
     await client.close()
 
 
-async def test_its_models_are_those_that_the_upstream_says_it_has(opened):
+async def test_a_bridge_without_named_models_offers_those_of_its_upstream(opened):
     async with remotellm_worker.running() as worker:
         url = worker.url.replace("grpc:", "grpc+remotellm:")
         place, made = await opened("openai", url)
@@ -128,14 +128,14 @@ async def test_an_upstream_may_speak_any_protocol(opened):
     assert (status, answer["content"][0]["text"]) == (200, SAID)
 
 
-async def test_the_operators_key_is_sent_and_the_callers_not(opened, worker):
+async def test_the_operators_key_is_sent_upstream_and_the_callers_key_is_not(opened, worker):
     place, _ = await opened("openai", worker.url, "tiny", headers={"authorization": "Bearer ours"})
     body = {"model": "tiny", "prompt": "a"}
     assert (await ask(place, "/v1/completions", body, authorization="Bearer theirs"))[0] == 200
     assert worker.received[-1].headers["authorization"] == "Bearer ours"
 
 
-async def test_an_upstream_that_dies_is_an_error_of_the_protocol(opened, worker):
+async def test_the_death_of_an_upstream_is_reported_as_an_error_of_the_protocol(opened, worker):
     place, _ = await opened("tgi", worker.url, "tiny")
     worker.fail(die_before_headers=True)
     status, answer = await ask(place, "/generate", {"inputs": "Once"})
@@ -153,7 +153,7 @@ async def test_callers_do_not_wait_for_an_upstream_that_never_was_there(caplog):
     assert "nothing answers at http://127.0.0.1:1;" in caplog.text
 
 
-async def test_who_says_no_models_has_to_be_named_one(opened):
+async def test_an_upstream_that_lists_no_models_needs_one_named_by_the_operator(opened):
     with pytest.raises(OSError, match="--model"):
         await opened("tgi", "http://127.0.0.1:1")
     _, made = await opened("tgi", "http://127.0.0.1:1", "named")
@@ -163,12 +163,12 @@ async def test_who_says_no_models_has_to_be_named_one(opened):
 @pytest.mark.parametrize(
     "upstream", ["ftp://x", "nonsense", "http://192.0.2.1:8080", "http://u:p@127.0.0.1"]
 )
-async def test_an_upstream_that_cannot_be_is_refused(opened, upstream):
+async def test_an_invalid_or_forbidden_upstream_address_is_refused(opened, upstream):
     with pytest.raises(FaceError):
         await opened("tgi", upstream, "tiny")
 
 
-def test_every_face_that_says_what_becomes_of_its_endpoints_can_be_bridged():
+def test_every_protocol_of_these_faces_can_be_bridged():
     assert set(bridge.NAMES) >= {
         "anthropic",
         "llamastack",

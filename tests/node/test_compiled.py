@@ -12,12 +12,12 @@ from node import compiled
     ("origin", "holds"),
     [("/x/router/ledger.py", False), ("/x/router/ledger.cpython-311-x86_64-linux-gnu.so", True)],
 )
-def test_what_is_found_beside_the_source_comes_first(monkeypatch, origin, holds):
+def test_a_node_is_compiled_if_its_module_is_found_as_an_extension_file(monkeypatch, origin, holds):
     monkeypatch.setattr(compiled, "find_spec", lambda name: ModuleSpec(name, None, origin=origin))
     assert compiled.is_compiled() is holds
 
 
-def test_what_runs_here_is_told_as_it_is():
+def test_is_compiled_agrees_with_the_module_that_runs_here():
     import router.ledger
 
     assert sys.modules["router.ledger"] is router.ledger

@@ -1,4 +1,4 @@
-"""Who makes room for whom, with callers that are no more than what the doors see of them."""
+"""Connection limits: which connection makes room for which, with stand-ins for the connections."""
 
 from dataclasses import dataclass
 from math import inf
@@ -16,7 +16,7 @@ class Caller:
         self.open = False
 
 
-def test_who_is_busy_is_never_closed_and_the_next_one_is_turned_away():
+def test_busy_connections_are_never_closed_and_a_new_one_is_turned_away():
     doors, busy = ConnectionLimits(2, 2, Crowd()), [Caller(), Caller()]
     assert [doors.enter(caller, "a") for caller in busy] == [True, True]
     assert not doors.enter(Caller(), "b")
@@ -25,7 +25,7 @@ def test_who_is_busy_is_never_closed_and_the_next_one_is_turned_away():
     assert doors.enter(Caller(), "b")
 
 
-def test_of_the_idle_ones_the_one_whose_time_is_up_first_makes_room():
+def test_the_idle_connection_that_would_time_out_first_makes_room():
     doors, callers = ConnectionLimits(3, 3, Crowd()), [Caller(3.0), Caller(1.0), Caller(2.0)]
     for caller in callers:
         doors.enter(caller, "a")
@@ -33,7 +33,7 @@ def test_of_the_idle_ones_the_one_whose_time_is_up_first_makes_room():
     assert [caller.open for caller in callers] == [True, False, True]
 
 
-def test_the_address_that_has_most_makes_room_for_the_others():
+def test_the_address_with_most_connections_makes_room_for_other_addresses():
     doors, few, many = ConnectionLimits(4, 4, Crowd()), Caller(1.0), [Caller(9.0) for _ in range(3)]
     for caller, address in ((few, "honest"), *((caller, "slow") for caller in many)):
         doors.enter(caller, address)
@@ -42,19 +42,19 @@ def test_the_address_that_has_most_makes_room_for_the_others():
     assert sum(caller.open for caller in many) == 2
 
 
-def test_one_address_has_its_own_bound():
+def test_each_address_has_its_own_bound():
     doors = ConnectionLimits(100, 1, Crowd())
     assert doors.enter(Caller(), "a")
     assert not doors.enter(Caller(), "a")
     assert doors.enter(Caller(), "b")
 
 
-def test_a_trusted_proxy_has_all_places():
+def test_a_trusted_proxy_may_use_all_places():
     doors = ConnectionLimits(3, 1, Crowd(), proxies=TrustedProxies(["10.0.0.1"]))
     assert [doors.enter(Caller(), "10.0.0.1") for _ in range(4)] == [True, True, True, False]
 
 
-def test_whoever_was_closed_to_make_room_is_not_counted_twice_when_it_leaves():
+def test_a_connection_closed_to_make_room_is_not_counted_twice_when_it_leaves():
     doors, idle = ConnectionLimits(1, 1, Crowd()), Caller(1.0)
     doors.enter(idle, "a")
     busy = Caller()
@@ -63,7 +63,7 @@ def test_whoever_was_closed_to_make_room_is_not_counted_twice_when_it_leaves():
     assert not doors.enter(Caller(), "a")
 
 
-def test_what_happens_is_counted_by_whose_places_were_taken():
+def test_evictions_and_refusals_are_counted_by_the_limit_that_caused_them():
     crowd = Crowd()
     doors = ConnectionLimits(2, 1, crowd)
     doors.enter(Caller(1.0), "a")
@@ -79,7 +79,7 @@ def test_what_happens_is_counted_by_whose_places_were_taken():
     assert crowd.open == 1
 
 
-def test_several_doors_may_be_counted_together():
+def test_connections_of_several_listeners_may_be_counted_together():
     crowd = Crowd()
     for doors in (ConnectionLimits(1, 1, crowd), ConnectionLimits(1, 1, crowd)):
         assert doors.enter(Caller(), "a")

@@ -1,4 +1,4 @@
-"""What a node says of itself when it starts: every way in, who can take it, and how what is open is closed."""
+"""What a node reports when it starts: every way in, the users who can take it, and how to close an open one."""
 
 import pytest
 
@@ -32,14 +32,14 @@ def found(
     return {s.name: s for s in surfaces(settings, Listening(http=http, link=link), addresses)}
 
 
-def test_a_node_as_it_comes_is_open_to_its_machine_alone() -> None:
+def test_a_node_with_default_settings_is_open_to_its_own_machine_only() -> None:
     ways = found()
     assert set(ways) == {"HTTP (/v1, /api)", "metrics", "changes", "mesh", "link"}
     assert {way.who for way in ways.values()} == {HERE}
     assert warned(ways.values()) == ""
 
 
-def test_every_way_in_is_named_in_one_line_with_where_and_for_whom() -> None:
+def test_one_line_names_every_way_in_with_its_address_and_its_users() -> None:
     ways = found(listen=PUBLIC, relay=True, rendezvous_point=True, mdns=True)
     line = told(ways.values())
     assert "\n" not in line
@@ -57,7 +57,7 @@ def test_every_way_in_is_named_in_one_line_with_where_and_for_whom() -> None:
     assert f"mesh at {PUBLIC}/p2p/{PEER} for {EVERYBODY}, without a key" in line
 
 
-def test_what_is_off_is_not_named() -> None:
+def test_a_way_in_that_is_off_is_not_named() -> None:
     assert not {"relay", "rendezvous point", "mDNS"} & set(found())
 
 
@@ -72,7 +72,7 @@ def test_http_on_another_address_is_open_and_the_warning_says_how_to_close_it(ht
     assert "mesh" not in line
 
 
-def test_that_everybody_may_ask_is_said_aloud_on_loopback_too() -> None:
+def test_access_for_all_callers_is_warned_of_on_loopback_too() -> None:
     ways = found(keyless="everybody")
     assert "ALL callers of a proxy" in told(ways.values())
     assert warned(ways.values()).startswith("HTTP (/v1, /api), metrics: open to callers")
@@ -80,7 +80,7 @@ def test_that_everybody_may_ask_is_said_aloud_on_loopback_too() -> None:
 
 
 @pytest.mark.parametrize("keyless", ["machine", "nobody"])
-def test_keys_close_http_and_say_for_whom(keyless: str) -> None:
+def test_keys_close_http_and_the_line_says_which_users_need_one(keyless: str) -> None:
     ways = found(http="0.0.0.0:6100", keyless=keyless)
     assert not ways["HTTP (/v1, /api)"].open
     assert "with a user's key" in told(ways.values())
@@ -88,12 +88,12 @@ def test_keys_close_http_and_say_for_whom(keyless: str) -> None:
     assert warned(ways.values()) == ""
 
 
-def test_changes_need_the_token_wherever_others_reach_the_node() -> None:
+def test_changes_need_the_control_token_when_other_machines_reach_the_node() -> None:
     assert not found(http="0.0.0.0:6100")["changes"].open
     assert "the control token" in str(found(http="0.0.0.0:6100")["changes"])
 
 
-def test_a_mesh_that_others_reach_is_open_until_it_has_a_key_or_a_list() -> None:
+def test_a_mesh_beyond_loopback_is_open_until_it_has_a_swarm_key_or_an_allow_list() -> None:
     assert found(listen=PUBLIC)["mesh"].open
     assert "--swarm-key" in warned(found(listen=PUBLIC).values())
     assert not found(listen=PUBLIC, swarm_key="swarm.key")["mesh"].open
@@ -115,7 +115,9 @@ def test_the_link_asks_for_a_certificate_of_the_mesh() -> None:
         ("mDNS", "mdns", "--no-mdns"),
     ],
 )  # fmt: skip
-def test_what_serves_strangers_is_warned_of_by_name(name: str, setting: str, way_out: str) -> None:
+def test_each_service_for_strangers_is_warned_of_by_name(
+    name: str, setting: str, way_out: str
+) -> None:
     ways = found(listen=PUBLIC, **{setting: True})
     assert ways[name].open
     assert way_out in warned([ways[name]])

@@ -1,6 +1,6 @@
-"""What if the disk is full under a node that serves? It serves on, takes no registration that it cannot keep, and recovers.
+"""A node whose disk is full: it keeps serving, refuses registrations that it cannot save, and recovers.
 
-A limit on the sizes of a real process's files stands in for the disk: what it appends to its database or its log fails.
+A limit on the file sizes of a real process stands in for the disk: appending to its database or its log fails.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ async def test_a_node_serves_on_while_its_disk_and_its_log_are_full(
     assert "late" not in await client.models(node)
     told = await state(client, node)
     assert told.endswith(": no changes are saved")
-    # Why, and not where: whoever reaches the node reads it.
+    # The reason is told, but no path: every caller that reaches the node can read it.
     assert told.partition(":")[0].encode() in seen.body
     views = [await client.get(node, path) for path in ("/readyz", "/api/v1/status")]
     for said in (seen.body.decode(), *map(str, views)):
@@ -91,7 +91,7 @@ async def test_a_node_serves_on_while_its_disk_and_its_log_are_full(
     show("full disk", requests="200, 0 failed", well_again_after=back, lost_lines_told_after=told)
 
 
-async def test_what_was_registered_is_there_again_and_what_was_refused_is_not(
+async def test_after_a_restart_saved_registrations_are_back_and_refused_ones_are_not(
     tmp_path: Path, client: Client
 ) -> None:
     with Swarm(tmp_path) as swarm:
@@ -104,7 +104,7 @@ async def test_what_was_registered_is_there_again_and_what_was_refused_is_not(
         assert await client.models(again) == {"early"}
 
 
-async def test_a_node_ends_well_on_a_full_disk(tmp_path: Path, client: Client) -> None:
+async def test_a_node_stops_with_status_0_on_a_full_disk(tmp_path: Path, client: Client) -> None:
     with Swarm(tmp_path) as swarm:
         node = swarm.start("full")
         fill(node, room=1)
@@ -120,7 +120,7 @@ runpy.run_module("node", run_name="__main__")
 """
 
 
-def test_a_node_that_cannot_keep_its_key_says_so_and_does_not_start(tmp_path: Path) -> None:
+def test_a_node_that_cannot_save_its_key_says_so_and_does_not_start(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", STARTED_ON_A_FULL_DISK, str(tmp_path / "data")],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Rules under which a head is believed; the corpus of what is refused over sockets is in `test_hostile_requests`."""
+"""Rules for accepting the head of a request; the corpus of requests refused over sockets is in `test_hostile_requests`."""
 
 import pytest
 from aiohttp import HttpVersion, HttpVersion10, HttpVersion11, web
@@ -24,7 +24,7 @@ def head(*fields: tuple[str, str], url="/", method="GET", version=HttpVersion11)
 
 
 @pytest.mark.parametrize("name", ["authorization", "ORIGIN", "X-Modelvine-Hop"])
-def test_what_may_stand_once_is_refused_twice_even_with_equal_values(name):
+def test_a_repeated_singleton_header_is_refused_even_with_equal_values(name):
     check(head((name, "1")))
     with pytest.raises(BadHead):
         check(head((name, "1"), (name.lower(), "1")))
@@ -36,26 +36,26 @@ def test_a_target_that_is_no_path_is_refused(url):
         check(head(url=url))
 
 
-def test_options_may_be_asked_of_everything_and_nothing_else():
+def test_only_options_may_have_an_asterisk_as_its_target():
     check(head(url="*", method="OPTIONS"))
     with pytest.raises(BadHead):
         check(head(url="*"))
 
 
 @pytest.mark.parametrize("version", [HttpVersion(0, 9), HttpVersion(2, 0), HttpVersion(1, 2)])
-def test_versions_that_we_do_not_speak_are_not_answered(version):
+def test_only_http_1_0_and_1_1_are_spoken(version):
     assert is_spoken(head())
     assert is_spoken(head(version=HttpVersion10))
     assert not is_spoken(head(version=version))
 
 
 @pytest.mark.parametrize("coding", ["gzip, chunked", "chunked, chunked", "identity", "", "x"])
-def test_a_coding_that_is_not_chunked_alone_is_refused(coding):
+def test_a_transfer_coding_other_than_chunked_alone_is_refused(coding):
     with pytest.raises(BadHead):
         check(head(("Transfer-Encoding", coding)))
 
 
-def test_a_length_beside_chunks_and_chunks_in_http_1_0_are_refused():
+def test_a_content_length_with_chunked_and_chunked_in_http_1_0_are_refused():
     chunked = "Transfer-Encoding", "chunked"
     check(head(chunked))
     with pytest.raises(BadHead):
@@ -76,7 +76,7 @@ def test_all_headers_together_have_a_bound():
         check(head(*((f"x-{n}", "y" * 8_000) for n in range(9))))
 
 
-def test_what_the_parser_finds_wrong_has_our_names():
+def test_faults_that_the_parser_finds_become_errors_of_the_node():
     assert isinstance(fault_of(LineTooLong(b"x", MAX_URL_BYTES)), UrlTooLong)
     assert isinstance(fault_of(LineTooLong(b"x", MAX_FIELD_BYTES)), HeadTooLarge)
     assert str(MAX_FIELDS) in str(fault_of(BadHttpMessage("Too many headers received")))
@@ -102,6 +102,6 @@ def test_every_answer_to_callers_has_headers_for_browsers(origins, secured, more
     assert found.lines == "".join(f"{name}: {value}\r\n" for name, value in found.fields.items())
 
 
-def test_peers_are_no_browsers():
+def test_answers_to_peers_have_no_headers_for_browsers():
     found = fixed_headers(WebSettings(), secured=True, peers=True)
     assert found.lines == "Server: modelvine\r\n"

@@ -1,4 +1,4 @@
-"""Laws of asking workers what they are: when, whom once for all its models, and what becomes of the answer."""
+"""Laws of asking workers what they are: when, once for all models of a process, and what becomes of the answer."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ SAID = Described(software="s", models=(Offered("x", 4096, Ability.TEXT_IN),))
 
 
 class World:
-    """Workers that say what a test puts here; who is missing says nothing, and `asked` notes whom."""
+    """Workers that give the descriptions in `says`, or none; `asked` lists the addresses that were asked."""
 
     def __init__(self) -> None:
         self.says: dict[str, Described] = {}
@@ -43,7 +43,7 @@ class World:
         return self.says.get(worker.api)
 
 
-def test_a_worker_is_asked_at_once_then_rarely_and_more_rarely_while_it_is_silent() -> None:
+def test_a_worker_is_asked_at_once_then_rarely_and_with_growing_pauses_while_it_is_silent() -> None:
     turns = InspectionTurns()
     assert turns.due([ONE, TWO], 0) == [ONE, TWO]
     turns.asked(ONE, 0, answered=True)
@@ -58,7 +58,7 @@ def test_a_worker_is_asked_at_once_then_rarely_and_more_rarely_while_it_is_silen
     assert turns.due([ONE], AGAIN) == [ONE]
 
 
-def test_who_is_not_registered_any_more_is_forgotten() -> None:
+def test_a_worker_that_is_no_longer_registered_is_forgotten() -> None:
     turns = InspectionTurns()
     turns.asked(ONE, 0, answered=True)
     assert turns.due([], 1) == []
@@ -75,14 +75,14 @@ async def test_one_process_is_asked_once_for_all_its_models() -> None:
     assert told == {worker("a"): SAID, worker("b"): SAID}
 
 
-async def test_only_so_many_are_asked_at_one_time() -> None:
+async def test_at_most_a_fixed_number_of_workers_is_asked_at_once() -> None:
     world = World()
     await world.learning.ask([worker("a", port=n) for n in range(1, 100)])
     assert len(world.asked) == 99
     assert world.most == AT_ONCE
 
 
-async def test_who_never_answers_holds_nobody_up_and_who_cannot_be_asked_is_silent() -> None:
+async def test_a_worker_that_never_answers_or_cannot_be_asked_delays_no_other() -> None:
     async def describe(asked: Worker) -> Described | None:
         if asked == worker("slow"):
             await asyncio.Event().wait()
@@ -95,7 +95,7 @@ async def test_who_never_answers_holds_nobody_up_and_who_cannot_be_asked_is_sile
     assert told == {worker("b", port=2): SAID}
 
 
-async def test_of_many_that_never_answer_each_has_its_turn() -> None:
+async def test_each_of_many_workers_that_never_answer_has_its_turn() -> None:
     asked: list[str] = []
     everybody: asyncio.Event = asyncio.Event()
 
@@ -116,7 +116,7 @@ async def test_of_many_that_never_answer_each_has_its_turn() -> None:
     assert len(asked) == len(set(asked))
 
 
-async def test_what_a_worker_says_is_announced_and_what_was_registered_is_stored() -> None:
+async def test_a_workers_description_is_announced_but_only_its_registration_is_stored() -> None:
     world = World()
     await world.agent.register_model(worker("m"), {worker("m"): SAID})
     known = Service("p", "m", context=4096, abilities=int(Ability.TEXT_IN))
@@ -125,7 +125,7 @@ async def test_what_a_worker_says_is_announced_and_what_was_registered_is_stored
     assert [*world.agent.registered] == [worker("m")]
 
 
-async def test_what_was_learnt_outlives_other_registrations_but_not_its_own_end() -> None:
+async def test_a_description_outlives_other_registrations_but_not_a_new_one_of_its_worker() -> None:
     world = World()
     await world.agent.register_model(worker("m"), {worker("m"): SAID})
     await world.agent.register_model(worker("other"))
@@ -154,7 +154,7 @@ async def test_a_worker_that_was_down_is_asked_again_and_one_that_changed_is_bel
         await until(0)
         world.now = FIRST_PAUSE
         world.says[ours.api] = SAID
-        # A registration wakes who looks at the time.
+        # A registration wakes the task that waits for the next turn, which then looks at the time.
         await world.agent.register_model(worker("x", port=2))
         await until(4096)
         world.now += AGAIN

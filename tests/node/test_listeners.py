@@ -1,4 +1,4 @@
-"""Where a node listens, and whose certificates its listener for other nodes trusts."""
+"""Where a node listens, and which certificates its listener for other nodes trusts."""
 
 import ssl
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ OWN, ONE, TWO = (Identity(bytes([number]) * 32) for number in range(3))
 
 
 class Book:
-    """What is known of other nodes: each says which certificate is its own."""
+    """What is known of other nodes: the record of each names its certificate."""
 
     def __init__(self) -> None:
         self.catalog = Catalog()
@@ -40,7 +40,7 @@ def certificates(context: ssl.SSLContext) -> int:
     return context.cert_store_stats()["x509"]
 
 
-def test_a_place_that_is_taken_is_named():
+def test_the_error_for_an_address_in_use_names_the_address():
     with ExitStack() as closing:
         (listener,) = bind(HostPort("127.0.0.1", 0), "node.http")
         taken = place_of(closing.enter_context(listener))
@@ -48,7 +48,7 @@ def test_a_place_that_is_taken_is_named():
             bind(taken, "node.http")
 
 
-def test_several_listeners_share_one_place_that_nobody_else_gets():
+def test_several_listeners_share_one_address_that_no_later_bind_gets():
     with ExitStack() as closing:
         listeners = [
             *map(closing.enter_context, bind(HostPort("127.0.0.1", 0), "node.http", count=3))
@@ -59,7 +59,7 @@ def test_several_listeners_share_one_place_that_nobody_else_gets():
                 bind(taken, "node.http", count=count)
 
 
-def test_nodes_that_are_known_are_trusted_and_those_that_change_as_well():
+def test_certificates_of_known_nodes_and_of_changed_nodes_are_trusted():
     book, tls = Book(), server_context(OWN)
     book.note(ONE, certificate_of(ONE))
     meet = welcome(tls, book, at_most=10)

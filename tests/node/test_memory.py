@@ -1,4 +1,4 @@
-"""Memory of a process that serves: what is freed is kept for what comes next, and given back where nothing comes."""
+"""Memory of a process that serves: freed memory is kept for reuse, and given back to the system while unused."""
 
 import platform
 import subprocess
@@ -44,13 +44,13 @@ use()
 """
 
 
-def test_memory_that_is_freed_is_there_for_what_comes_next():
+def test_freed_memory_is_reused_with_few_page_faults():
     found = said(f"before = faults(); [use() for _ in range({ROUNDS})]; print(faults() - before)")
-    # Taken anew, each round would have 11,000 page faults.
+    # Without reuse, each round would have 11,000 page faults.
     assert found < ROUNDS * 100
 
 
-def test_what_nobody_needs_is_given_back():
+def test_unused_memory_is_given_back():
     given_back = """
 async def live():
     giving = asyncio.create_task(memory.give_back(0))

@@ -1,4 +1,4 @@
-"""The limit on open files, in processes of their own: it cannot be raised again once it was lowered."""
+"""The limit on open files, tested in subprocesses: a lowered limit cannot be raised again."""
 
 import subprocess
 import sys
@@ -28,13 +28,13 @@ def test_the_soft_limit_is_raised_to_the_hard_one():
     assert raised(soft=500, hard=500) == [500, 500, 500]
 
 
-def test_where_all_connections_fit_nothing_is_changed_or_said(caplog):
+def test_settings_stay_and_nothing_is_logged_when_all_connections_fit(caplog):
     settings = Settings()
     assert fitted(settings, 1_048_576) is settings
     assert not caplog.records
 
 
-def test_connections_that_do_not_fit_are_fewer_and_the_operator_is_told(caplog):
+def test_the_number_of_connections_is_lowered_to_what_fits_and_the_operator_is_told(caplog):
     small = fitted(Settings(), 1_024)
     assert small.web.connections == 192
     assert small.web == Settings().web.model_copy(update={"connections": 192})
@@ -47,11 +47,13 @@ def test_connections_that_do_not_fit_are_fewer_and_the_operator_is_told(caplog):
     ("settings", "level"),
     [(Settings(), "DEBUG"), (Settings(web=WebSettings(connections=16_384)), "WARNING")],
 )
-def test_a_number_that_nobody_set_may_be_lowered_without_a_warning(caplog, settings, level):
+def test_lowering_is_a_warning_only_if_the_number_of_connections_was_configured(
+    caplog, settings, level
+):
     with caplog.at_level("DEBUG"):
         assert fitted(settings, 20_000).web.connections == 4_936
     assert [record.levelname for record in caplog.records] == [level]
 
 
-def test_a_limit_that_is_no_use_leaves_one_place():
+def test_a_limit_that_is_far_too_low_leaves_one_connection():
     assert fitted(Settings(), 16).web.connections == 1

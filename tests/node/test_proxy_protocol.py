@@ -1,4 +1,4 @@
-"""Preambles of the PROXY protocol: the forms of the specification, nothing else, and not a byte of what is behind them."""
+"""Preambles of the PROXY protocol: only the forms of the specification are read, and no byte behind them."""
 
 import socket
 import struct
@@ -26,7 +26,7 @@ def v2(command=0x21, family=0x11, rest=V4, length=None):
 
 
 class Wire:
-    """What has come, in pieces of `size` bytes at most."""
+    """Received bytes, in pieces of at most `size` bytes."""
 
     def __init__(self, came, size=1_000_000):
         self.left, self.size = came, size
@@ -75,7 +75,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("came", BAD)
-async def test_what_is_no_preamble_is_refused(came):
+async def test_anything_but_a_valid_preamble_is_refused(came):
     with pytest.raises(NoPreamble):
         await told_address(Wire(came).receive)
 
@@ -89,7 +89,7 @@ async def test_no_more_is_read_than_a_preamble_may_have(came):
 
 
 @given(st.binary(max_size=300), st.sampled_from([b"", b"PROXY ", b"PROXY TCP4 ", SIGNATURE]))
-async def test_whatever_comes_it_is_an_address_or_refused(came, head):
+async def test_any_bytes_give_an_address_or_are_refused(came, head):
     try:
         found = await told_address(Wire(head + came).receive)
     except NoPreamble:

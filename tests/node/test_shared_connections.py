@@ -1,4 +1,4 @@
-"""Laws of the connections that nodes share among requests, over real TLS, with aiohttp behind each stream."""
+"""Laws of the connections between nodes that requests share, over real TLS, with aiohttp behind each stream."""
 
 import asyncio
 import ssl
@@ -32,14 +32,14 @@ MANY = 500
 READERS = 100
 PIECE = 16 * 1024
 HELD = WINDOW + 4 * 64 * 1024
-"""Bytes of one answer that nobody reads: its window, and what both ends' HTTP holds and has in hand."""
+"""Bytes held of one answer that is not read: its window, and what the HTTP of both ends buffers and is processing."""
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 @dataclass
 class Served:
-    """A node's listener, as far as its connections go."""
+    """A node's listener, reduced to its connections."""
 
     handle: Handler
     shares: bool = True
@@ -74,7 +74,7 @@ class Served:
 
     @asynccontextmanager
     async def place(self, *, shares: bool = True) -> AsyncIterator[SharedPlace]:
-        """Have connections of another node to it."""
+        """Yield the connections of another node to this listener."""
         context = client_context(ASKING, certificate_of(SERVING))
         if shares:
             offer(context)
@@ -99,7 +99,7 @@ async def echo(request: web.BaseRequest) -> web.Response:
 
 
 class Endless:
-    """Answers without end, and counts what was taken."""
+    """Handler that answers without end and counts the bytes it has written."""
 
     def __init__(self) -> None:
         self.written = 0
@@ -137,7 +137,7 @@ async def test_five_hundred_requests_at_once_take_a_few_connections_and_none_fai
         assert node.connections == -(-MANY // STREAMS)
 
 
-async def test_requests_one_after_another_take_one() -> None:
+async def test_requests_one_after_another_take_one_connection() -> None:
     async with Served(at_once) as node, node.place() as place:
         for _ in range(10):
             assert await answered(place) == b"done"
@@ -145,7 +145,7 @@ async def test_requests_one_after_another_take_one() -> None:
 
 
 @pytest.mark.parametrize(("asks", "serves"), [(True, False), (False, True), (False, False)])
-async def test_with_a_node_of_the_version_before_each_request_has_a_connection(
+async def test_with_a_node_of_the_previous_version_each_request_has_its_own_connection(
     asks: bool, serves: bool
 ) -> None:
     async with Served(echo, shares=serves) as node, node.place(shares=asks) as place:
@@ -154,7 +154,7 @@ async def test_with_a_node_of_the_version_before_each_request_has_a_connection(
         assert node.connections == 10
 
 
-async def test_a_node_that_comes_back_with_the_new_version_is_shared_with_at_once() -> None:
+async def test_a_node_that_returns_with_the_new_version_gets_shared_connections_at_once() -> None:
     before = Served(at_once, shares=False)
     async with before, before.place() as place:
         await answered(place)
@@ -173,7 +173,7 @@ async def test_bodies_of_any_size_go_both_ways(size: int) -> None:
         assert await asyncio.gather(*(answered(place, b) for b in bodies)) == bodies
 
 
-async def test_a_handler_sees_the_certificate_of_whoever_asks() -> None:
+async def test_a_handler_sees_the_certificate_of_the_asking_node() -> None:
     seen = []
 
     async def look(request: web.BaseRequest) -> web.Response:
@@ -187,7 +187,7 @@ async def test_a_handler_sees_the_certificate_of_whoever_asks() -> None:
     assert seen == [(certificate_of(ASKING), "TLSv1.3", "127.0.0.1")]
 
 
-async def test_a_hundred_who_do_not_read_hold_little_and_hold_up_nobody() -> None:
+async def test_a_hundred_stalled_readers_hold_little_memory_and_delay_no_other_request() -> None:
     endless = Endless()
     async with Served(endless) as node, node.place() as place:
         stalled = [await place.ask(HEAD, b"") for _ in range(READERS)]
@@ -199,7 +199,7 @@ async def test_a_hundred_who_do_not_read_hold_little_and_hold_up_nobody() -> Non
                 assert await _asked(place) == b"done"
                 assert time.monotonic() - began < 5
         assert endless.begun == READERS
-        # All that is written and read by nobody lies in the two nodes, or in the sockets between them.
+        # All bytes that are written but not read lie in the two nodes, or in the sockets between them.
         assert written < READERS * HELD + EXTRA_BYTES
         for reply in stalled:
             reply.close()
@@ -211,7 +211,7 @@ async def _asked(place: SharedPlace) -> bytes:
     return await reply.some()
 
 
-async def test_who_gives_up_is_noticed_at_the_other_end_and_the_others_go_on() -> None:
+async def test_a_request_that_is_given_up_ends_at_the_other_node_and_the_rest_go_on() -> None:
     endless = Endless()
     async with Served(endless) as node, node.place() as place:
         left, stays = await place.ask(HEAD, b""), await place.ask(HEAD, b"")
@@ -225,7 +225,7 @@ async def test_who_gives_up_is_noticed_at_the_other_end_and_the_others_go_on() -
         assert node.connections == 1
 
 
-async def test_an_answer_that_is_cut_is_no_whole_answer_and_the_others_go_on() -> None:
+async def test_an_answer_that_is_cut_raises_an_error_and_the_connection_stays_in_use() -> None:
     waiting = asyncio.Event()
 
     async def half(request: web.BaseRequest) -> web.StreamResponse:
@@ -249,7 +249,7 @@ async def test_an_answer_that_is_cut_is_no_whole_answer_and_the_others_go_on() -
         assert node.connections == 1
 
 
-async def test_a_node_that_goes_away_finishes_what_it_has_and_refuses_unread_what_comes() -> None:
+async def test_a_node_that_goes_away_finishes_its_requests_and_refuses_new_ones_unread() -> None:
     go, begun = asyncio.Event(), asyncio.Event()
 
     async def slow(_: web.BaseRequest) -> web.Response:
@@ -262,7 +262,7 @@ async def test_a_node_that_goes_away_finishes_what_it_has_and_refuses_unread_wha
         await begun.wait()
         node.shared.go_away()
         node._server.close()
-        # On its way when the other node said so, or after it: in either case nobody has read it.
+        # Sent before the other node's notice has arrived, or after it: in either case the request is not read.
         with pytest.raises(CannotConnect):
             await answered(place)
         with pytest.raises(CannotConnect):
@@ -272,8 +272,8 @@ async def test_a_node_that_goes_away_finishes_what_it_has_and_refuses_unread_wha
         await until(lambda: not len(place._shared))
 
 
-async def test_requests_during_a_restart_are_answered_or_tried_again_elsewhere() -> None:
-    """Whoever asks a node that goes meets what it met with a connection for each, and mostly less."""
+async def test_requests_during_a_restart_are_answered_or_safe_to_retry() -> None:
+    """Requests to a node that stops meet the same errors as with a connection for each, and mostly fewer."""
     first = Served(at_once)
     await first.__aenter__()
     failures: list[HttpError] = []
@@ -299,13 +299,13 @@ async def test_requests_during_a_restart_are_answered_or_tried_again_elsewhere()
             await until(lambda: told > before + 100)
             done.set()
             await asyncio.gather(*asking)
-    # Not one answer broke off: nothing of the answers to these had come.
+    # No answer broke off: of the answers to the failed requests, no byte had come.
     assert all(
         isinstance(e, CannotConnect) or (isinstance(e, HungUp) and e.untouched) for e in failures
     )
 
 
-async def test_what_answers_is_kept_when_it_is_doubted() -> None:
+async def test_a_doubted_connection_that_answers_is_kept() -> None:
     async with Served(at_once) as node, node.place() as place:
         await answered(place)
         await place.warm()
@@ -313,7 +313,7 @@ async def test_what_answers_is_kept_when_it_is_doubted() -> None:
         assert node.connections == 1
 
 
-async def test_what_is_made_when_its_place_has_closed_is_cut() -> None:
+async def test_a_connection_made_after_its_place_has_closed_is_cut() -> None:
     async with Served(at_once) as node, node.place() as place:
         place.close()
         with pytest.raises(OSError, match="ended with its handshake"):
@@ -321,7 +321,7 @@ async def test_what_is_made_when_its_place_has_closed_is_cut() -> None:
         await until(lambda: not len(place._shared))
 
 
-async def test_what_leads_nowhere_is_left_and_ends_with_its_requests() -> None:
+async def test_a_connection_that_is_let_go_of_gets_no_new_requests_and_ends_with_its_last() -> None:
     endless = Endless()
     async with Served(endless) as node, node.place() as place:
         old: Reply = await place.ask(HEAD, b"")
@@ -333,7 +333,7 @@ async def test_what_leads_nowhere_is_left_and_ends_with_its_requests() -> None:
         await until(lambda: len(place._shared) == 1)
 
 
-async def test_a_liar_is_cut_off() -> None:
+async def test_a_client_that_negotiates_sharing_but_sends_plain_http_is_cut_off() -> None:
     async with Served(at_once) as node:
         context = client_context(ASKING, certificate_of(SERVING))
         offer(context)

@@ -1,4 +1,4 @@
-"""Who asks this process to end: the first signal for a drain, the second at once."""
+"""Signals that end this process: the first starts a drain, the second ends it at once."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What does a process do when it is told to stop? It ends what it has begun, and exits well; told twice, at once."""
+"""A process that is told to stop: it finishes its requests and exits with status 0; told twice, it exits at once."""
 
 import asyncio
 import re
@@ -18,7 +18,7 @@ from tests.workers.openai_worker import OpenAIWorker, running
 
 CHAT = "/v1/chat/completions"
 LONGEST_FAREWELL = 3.0
-"""Seconds that an end may take in which nothing is in flight."""
+"""Seconds that an exit may take with nothing in flight, or after a second signal."""
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def ended(node: Node, *, within: float) -> int:
     return await asyncio.to_thread(node.actor.process.wait, within)
 
 
-async def test_a_node_without_requests_ends_soon_and_well(
+async def test_a_node_without_requests_exits_soon_with_status_0(
     swarm: Swarm, node: Node, client: Client
 ) -> None:
     began = time.monotonic()
@@ -62,7 +62,7 @@ async def test_a_node_without_requests_ends_soon_and_well(
     assert "stopped" in node.log
 
 
-async def test_streams_and_answers_in_flight_end_well(
+async def test_streams_and_answers_in_flight_are_completed(
     swarm: Swarm, node: Node, worker: OpenAIWorker, client: Client
 ) -> None:
     worker.fail(delay_first=1.0, delay_between=0.2)
@@ -78,7 +78,7 @@ async def test_streams_and_answers_in_flight_end_well(
     assert await ended(node, within=10) == 0
 
 
-async def test_whoever_keeps_a_connection_is_told_to_close_it(
+async def test_a_draining_node_tells_clients_to_close_their_kept_connections(
     swarm: Swarm, node: Node, worker: OpenAIWorker, client: Client
 ) -> None:
     async with client.session.get(f"{node.http}/healthz") as response:
@@ -98,7 +98,7 @@ async def test_whoever_keeps_a_connection_is_told_to_close_it(
     assert await ended(node, within=10) == 0
 
 
-async def test_told_twice_it_ends_at_once_whatever_is_in_flight(
+async def test_a_second_signal_ends_the_node_at_once_whatever_is_in_flight(
     swarm: Swarm, node: Node, worker: OpenAIWorker, client: Client
 ) -> None:
     worker.fail(hang=True)
@@ -131,7 +131,7 @@ async def test_each_request_has_its_line_in_the_log_though_the_node_ends_right_a
     assert all(any(f"request={one} " in line for line in lines) for one in ids)
 
 
-async def test_a_flood_of_failures_fills_no_log(
+async def test_a_flood_of_failures_does_not_fill_the_log(
     swarm: Swarm, node: Node, worker: OpenAIWorker, client: Client
 ) -> None:
     worker.fail(garbage=True)

@@ -1,4 +1,4 @@
-"""The model made on the spot: the same bytes everywhere, and small."""
+"""The model that the demo generates: the same bytes everywhere, and small."""
 
 import struct
 from pathlib import Path

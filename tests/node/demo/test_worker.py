@@ -1,4 +1,4 @@
-"""The demo's worker, run for real: llama.cpp behind HTTP, with whatever model this environment has and with the random one."""
+"""The demo's worker, run for real: llama.cpp behind HTTP, with the model this environment has and with the random one."""
 
 import http.client
 import json
@@ -38,7 +38,7 @@ class Worker:
 
     def post(self, path: str, body: dict[str, Any]) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection(self.netloc, timeout=60)
-        # Closed with its response, so that leaving a stream is leaving the worker.
+        # The connection is closed with its response, so that closing a stream disconnects from the worker.
         headers = {"content-type": "application/json", "connection": "close"}
         connection.request("POST", path, json.dumps(body), headers)
         return connection.getresponse()
@@ -50,7 +50,7 @@ class Worker:
         return answer
 
     def busy(self) -> int:
-        """How many requests are being answered."""
+        """Return the number of requests that are being answered."""
         connection = http.client.HTTPConnection(self.netloc, timeout=10)
         connection.request("GET", "/slots", headers={"connection": "close"})
         with connection.getresponse() as response:
@@ -101,14 +101,16 @@ CHAT = {
 }
 
 
-def test_a_temperature_holds_for_requests_that_name_none(start: Callable[..., Worker]) -> None:
+def test_the_default_temperature_applies_to_requests_that_name_none(
+    start: Callable[..., Worker],
+) -> None:
     worker = start("--temperature", "0")
     asked = {"prompt": "My name is", "max_tokens": 12}
     said = {worker.answer("/v1/completions", asked)["choices"][0]["text"] for _ in range(4)}
     assert len(said) == 1
 
 
-def test_the_ready_line_says_where_and_what(worker: Worker) -> None:
+def test_the_ready_line_names_address_model_and_source(worker: Worker) -> None:
     words = worker.line.split(" ")
     assert words[0] == "ready"
     assert words[1].startswith("http://127.0.0.1:")
@@ -140,7 +142,7 @@ def test_a_completion_is_answered(worker: Worker) -> None:
     assert answer["choices"][0]["text"].strip()
 
 
-def test_several_requests_are_answered_at_one_time(worker: Worker) -> None:
+def test_several_requests_are_answered_at_the_same_time(worker: Worker) -> None:
     story = {**CHAT, "max_tokens": 1000, "stream": True, "ignore_eos": True}
     streams = [worker.post("/v1/chat/completions", story) for _ in range(3)]
     for stream in streams:
@@ -186,7 +188,7 @@ def test_the_random_model_speaks_in_words_and_stops_by_itself(embedder: Worker) 
     assert "stop" in ends
 
 
-def test_without_smollm2_it_says_in_one_line_that_words_will_be_random() -> None:
+def test_without_smollm2_the_worker_says_in_one_line_that_words_will_be_random() -> None:
     process = run(before=WITHOUT_SMOLLM2)
     assert process.stdout is not None
     assert process.stdout.readline().endswith(b" model=random-words source=random\n")
@@ -210,7 +212,7 @@ def test_the_model_package_is_found_without_running_its_code(
     worker.answer("/v1/chat/completions", CHAT)
 
 
-def test_a_file_of_ones_own_is_served_under_its_own_name(
+def test_a_model_file_of_the_user_is_served_under_the_name_of_the_file(
     tmp_path: Path, start: Callable[..., Worker]
 ) -> None:
     gguf.write(tmp_path / "mine.gguf")
@@ -219,7 +221,7 @@ def test_a_file_of_ones_own_is_served_under_its_own_name(
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_at_once_though_a_caller_reads_nothing(
+def test_a_signal_ends_the_worker_at_once_though_a_caller_reads_nothing(
     start: Callable[..., Worker], sign: signal.Signals
 ) -> None:
     worker = start(before=WITHOUT_SMOLLM2)
@@ -232,13 +234,13 @@ def test_a_signal_ends_it_at_once_though_a_caller_reads_nothing(
     stream.close()
 
 
-def test_without_llama_cpp_it_says_what_to_install() -> None:
+def test_without_llama_cpp_the_worker_says_what_to_install() -> None:
     assert failure(run(before=WITHOUT_LLAMA + WITHOUT_SMOLLM2)).endswith(
         "error: llama.cpp is not installed: install the `demo` extra (pip install 'modelvine[demo]')\n"
     )
 
 
-def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
+def test_the_error_for_a_file_that_is_no_model_names_the_file(tmp_path: Path) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("no model")
     assert failure(run("--model", str(notes))) == f"error: {notes} is not a GGUF file\n"
@@ -258,7 +260,7 @@ def test_a_port_that_is_taken_is_an_error(tmp_path: Path) -> None:
 
 
 def failure(process: subprocess.Popen[bytes]) -> str:
-    """Return what a worker that could not start said; nothing of it goes to standard output."""
+    """Return the error output of a worker that could not start; nothing may go to standard output."""
     output, errors = process.communicate(timeout=READY_SECONDS)
     assert process.returncode == 1
     assert output == b""
@@ -266,7 +268,7 @@ def failure(process: subprocess.Popen[bytes]) -> str:
 
 
 def until(holds: Callable[[], bool], *, seconds: float) -> None:
-    """Look again and again until something holds; fail when it does not in time."""
+    """Poll until `holds` returns true; fail if it does not within `seconds`."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""A support file holds no secret, in whatever spelling, wherever it stands; and it replaces no file."""
+"""A support archive contains no secret, in any encoding and at any offset, and replaces no file."""
 
 import base64
 import stat
@@ -15,7 +15,7 @@ REDACTOR = Redactor([SECRET, "abc", ""], home="/home/ann")
 
 @pytest.mark.parametrize("before", ["", "a", "ab", "abc"])
 @pytest.mark.parametrize("after", ["", "x", "xy"])
-def test_a_secret_is_struck_out_in_every_spelling(before, after) -> None:
+def test_a_secret_is_struck_out_in_every_encoding(before, after) -> None:
     whole = f"{before}{SECRET}{after}".encode()
     core = SECRET.encode()
     for text in (
@@ -32,11 +32,11 @@ def test_a_secret_is_struck_out_in_every_spelling(before, after) -> None:
         assert core.hex() not in cleaned.lower()
 
 
-def test_what_is_short_or_no_secret_stays_and_the_home_folder_is_nobodys() -> None:
+def test_short_words_and_ordinary_text_stay_and_the_home_folder_becomes_a_tilde() -> None:
     assert REDACTOR.clean("abc of /home/ann/data") == "abc of ~/data"
 
 
-def test_an_archive_is_for_its_owner_and_replaces_nothing(tmp_path) -> None:
+def test_an_archive_is_private_to_its_owner_and_replaces_no_file(tmp_path) -> None:
     path = tmp_path / "support.tar.gz"
     write(path, {"a.json": {"key": SECRET}, "b.txt": f"x {SECRET}"}, REDACTOR, now=1.0)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -1,4 +1,4 @@
-"""What this machine tells: files, ports and who holds them, locks, certificates, stores; nothing is changed by looking."""
+"""Facts of this machine: files, ports and their holders, locks, certificates, stores; looking changes nothing."""
 
 import os
 import socket
@@ -26,7 +26,7 @@ def closed_port() -> int:
         return int(server.getsockname()[1])
 
 
-def test_a_directory_is_looked_at_and_not_made(tmp_path: Path) -> None:
+def test_a_directory_is_inspected_and_not_created(tmp_path: Path) -> None:
     missing = tmp_path / "a" / "b"
     found = facts.directory(missing)
     assert (found.exists, found.writable, missing.exists()) == (False, True, False)
@@ -42,7 +42,7 @@ def test_a_directory_is_looked_at_and_not_made(tmp_path: Path) -> None:
     assert facts.directory(file / "below").is_directory is False
 
 
-def test_a_directory_of_others_cannot_be_used(tmp_path: Path) -> None:
+def test_a_directory_without_write_permission_cannot_be_used(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     if os.access(tmp_path, os.W_OK):
         pytest.skip("this user may write everywhere: setpriv --bounding-set=-all, or another user")
@@ -53,7 +53,7 @@ def test_a_directory_of_others_cannot_be_used(tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
 
 
-def test_secrets_are_looked_at_and_not_made(tmp_path: Path) -> None:
+def test_secrets_are_inspected_and_not_created(tmp_path: Path) -> None:
     assert (facts.identity_problem(tmp_path), facts.token_problem(tmp_path)) == ("", "")
     assert [*tmp_path.iterdir()] == []
     seed = identity.load_or_create(tmp_path).seed.hex()
@@ -67,7 +67,7 @@ def test_secrets_are_looked_at_and_not_made(tmp_path: Path) -> None:
     assert "there is no swarm key" in facts.swarm_key_problem(str(tmp_path / "none"))
 
 
-def test_a_taken_port_is_told_with_its_holder(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_with_its_holder(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         made = Settings(
@@ -81,7 +81,7 @@ def test_a_taken_port_is_told_with_its_holder(tmp_path: Path) -> None:
         assert facts.holder_of(HostPort("127.0.0.1", closed_port())) == ""
 
 
-def test_who_holds_a_data_directory_is_seen_without_trying_its_lock(tmp_path: Path) -> None:
+def test_the_holder_of_a_data_directory_is_found_without_trying_its_lock(tmp_path: Path) -> None:
     assert facts.lock_holder(tmp_path) is None
     with only_node_in(tmp_path):
         assert facts.lock_holder(tmp_path) == os.getpid()
@@ -92,7 +92,7 @@ def test_who_holds_a_data_directory_is_seen_without_trying_its_lock(tmp_path: Pa
     assert facts.absence(tmp_path, "refused", os.getpid()).left_lives is True
 
 
-def test_the_kernels_clock_is_asked() -> None:
+def test_the_state_of_the_kernels_clock_is_read() -> None:
     found = facts.kernel_clock()
     assert isinstance(found, KernelClock)
     assert found.error >= 0.0
@@ -110,7 +110,7 @@ def test_a_certificate_is_read_with_its_names(tmp_path: Path) -> None:
     assert "cannot be read" in facts.certificate(str(tmp_path / "none"), str(key)).problem
 
 
-def test_addresses_to_join_are_dialled(tmp_path: Path) -> None:
+def test_bootstrap_addresses_are_dialled(tmp_path: Path) -> None:
     peer = identity.load_or_create(tmp_path).peer
     with socket.create_server(("127.0.0.1", 0)) as server:
         there = f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}/p2p/{peer}"
@@ -124,7 +124,7 @@ def test_addresses_to_join_are_dialled(tmp_path: Path) -> None:
         ]
 
 
-def test_a_store_is_opened_as_a_node_would_and_a_new_one_is_not_made(tmp_path: Path) -> None:
+def test_a_store_is_opened_as_by_a_node_and_a_missing_one_is_not_created(tmp_path: Path) -> None:
     assert facts.store_error(settings(), tmp_path) == ""
     assert [*tmp_path.iterdir()] == []
     file = tmp_path / "modelvine.db"

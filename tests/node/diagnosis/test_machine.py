@@ -22,7 +22,7 @@ def test_a_wrong_setting_is_named_with_where_it_comes_from() -> None:
     assert only(machine.settings(())).state is Severity.OK
 
 
-def test_what_is_not_compiled_works_but_slower() -> None:
+def test_a_program_that_is_not_compiled_works_but_slower() -> None:
     shown = machine.program("1.2.3", "3.12.1", compiled=True)
     assert (shown.state, shown.what) == (Severity.OK, "modelvine 1.2.3 on Python 3.12.1, compiled")
     shown = machine.program("1.2.3", "3.12.1", compiled=False)
@@ -58,12 +58,12 @@ def test_a_data_directory_that_cannot_be_used_says_why(facts, state, words) -> N
         (40 * GB, Severity.OK, "40.0 GB free"),
     ],
 )
-def test_a_full_disk_is_told_before_it_is_full(free, state, words) -> None:
+def test_a_disk_is_reported_before_it_is_full(free, state, words) -> None:
     _, disk = machine.data_dir(Directory("d", free=free))
     assert (disk.check, disk.state, words in disk.what) == ("disk", state, True)
 
 
-def test_advice_of_a_refused_secret_is_what_to_do() -> None:
+def test_the_advice_in_the_error_of_a_refused_secret_is_what_to_do() -> None:
     refused = "identity.key can be read by other users: run `chmod 600 identity.key`"
     found = machine.secret("identity", refused, there="")
     assert (found.state, found.do) == (Severity.FAIL, "run `chmod 600 identity.key`")
@@ -80,17 +80,17 @@ def test_advice_of_a_refused_secret_is_what_to_do() -> None:
         (100_000, 90_000, Severity.FAIL),
     ],
 )
-def test_few_open_files_are_told_with_what_they_are_enough_for(limit, used, state) -> None:
+def test_a_low_limit_on_open_files_is_reported_with_how_to_raise_it(limit, used, state) -> None:
     found = machine.open_files(limit, wanted=16_384, used=used)
     assert found.state is state
     assert "LimitNOFILE" in found.do or state is Severity.OK
 
 
-def test_who_wants_few_connections_needs_few_open_files() -> None:
+def test_a_low_limit_on_open_files_is_enough_for_few_connections() -> None:
     assert machine.open_files(1_024, wanted=100).state is Severity.OK
 
 
-def test_a_port_that_is_taken_is_told_with_who_has_it() -> None:
+def test_a_port_in_use_is_reported_with_the_process_that_has_it() -> None:
     problem = "cannot listen on 127.0.0.1:6100: in use; stop it, or use a free port"
     taken = Port("node.http (--http)", "127.0.0.1:6100", problem, "process 7 (python)")
     bad, good = machine.ports([taken, Port("mesh.listen", "127.0.0.1:6101")])
@@ -100,7 +100,7 @@ def test_a_port_that_is_taken_is_told_with_who_has_it() -> None:
     assert good.state is Severity.OK
 
 
-def test_the_kernel_says_whether_its_clock_is_kept() -> None:
+def test_a_clock_that_is_not_synchronised_is_a_warning() -> None:
     assert machine.clock(KernelClock(synchronised=True, error=0.02)).state is Severity.OK
     assert machine.clock(KernelClock(synchronised=False)).state is Severity.WARN
     assert "unknown" in machine.clock(KernelClock(synchronised=None)).what
@@ -127,7 +127,7 @@ def test_a_certificate_that_cannot_be_read_says_why() -> None:
     assert (found.state, found.do) == (Severity.FAIL, "run `chmod o= x`")
 
 
-def test_what_anybody_may_use_is_a_warning_with_how_to_close_it() -> None:
+def test_an_open_way_in_is_a_warning_with_how_to_close_it() -> None:
     found = machine.exposure("mesh: anybody may use it; to close it, use --swarm-key FILE")
     assert (found.state, found.do) == (Severity.WARN, "to close it, use --swarm-key FILE")
     assert machine.exposure("").state is Severity.OK
@@ -146,11 +146,11 @@ def test_what_anybody_may_use_is_a_warning_with_how_to_close_it() -> None:
         ("", "wait"),
     ],
 )  # fmt: skip
-def test_each_reason_of_an_address_that_does_not_answer_has_its_advice(why, words) -> None:
+def test_each_reason_why_an_address_does_not_answer_has_its_advice(why, words) -> None:
     assert words in machine.dial_advice(why)
 
 
-def test_an_address_to_join_is_dialled_by_tcp() -> None:
+def test_a_bootstrap_address_that_refuses_the_connection_is_a_failure() -> None:
     bad, good = machine.bootstrap_dials([("/a", "connection refused"), ("/b", "")])
     assert (bad.state, good.state) == (Severity.FAIL, Severity.OK)
 
@@ -164,12 +164,12 @@ def test_an_address_to_join_is_dialled_by_tcp() -> None:
         (Absence("timed out", lock=8), "process 8 has the data directory"),
     ],
 )
-def test_why_no_node_answers_is_told(facts, words) -> None:
+def test_the_reason_why_no_node_answers_is_reported(facts, words) -> None:
     found = machine.absent(facts)
     assert (found.state, words in found.what) == (Severity.FAIL, True)
 
 
-def test_a_store_that_does_not_work_is_told_in_its_own_words() -> None:
+def test_a_store_that_does_not_work_is_reported_in_its_own_words() -> None:
     newer = "m.db was written by a newer modelvine (layout 9): upgrade this one, or choose another"
     found = machine.store("sqlite", newer)
     assert found.what == "m.db was written by a newer modelvine (layout 9)"

@@ -43,7 +43,7 @@ def only(found):
     return finding
 
 
-def test_a_node_that_drains_and_a_mesh_that_is_down_are_told() -> None:
+def test_a_node_that_drains_and_a_mesh_that_is_down_are_reported() -> None:
     ready = {"http": "draining: nothing new", "mesh": "restarted", "store": "ok", "identity": "two"}
     drains, mesh, identity = running.parts(status(ready=ready))
     assert (drains.state, drains.do) == (Severity.WARN, "modelvine undrain")
@@ -52,7 +52,9 @@ def test_a_node_that_drains_and_a_mesh_that_is_down_are_told() -> None:
 
 
 @pytest.mark.parametrize(("alone", "state"), [(True, Severity.FAIL), (False, Severity.WARN)])
-def test_an_address_to_join_is_told_with_the_nodes_own_reason(alone, state) -> None:
+def test_a_bootstrap_address_that_does_not_answer_is_reported_with_the_nodes_reason(
+    alone, state
+) -> None:
     why = "it listens, but does not answer as a node: the swarm keys differ, or it is no node"
     rows = [{"address": JOIN, "answers": False, "why": why}]
     ready = {"http": "ok", "mesh": "ok", "store": "ok", "bootstrap": "0 of 1" if alone else "ok"}
@@ -77,12 +79,12 @@ def test_an_address_to_join_is_told_with_the_nodes_own_reason(alone, state) -> N
         ({"p2p": [NEAR], "bootstrap": {"addresses": [{"address": JOIN}]}}, [], Severity.WARN, "elsewhere"),
     ],
 )  # fmt: skip
-def test_whether_others_can_dial_this_node_is_told(said, nodes, state, words) -> None:
+def test_whether_other_nodes_can_dial_this_node_is_reported(said, nodes, state, words) -> None:
     found = running.reached(status(**said), nodes)
     assert (found.state, words in found.what) == (state, True)
 
 
-def test_other_nodes_are_told_by_how_they_answer() -> None:
+def test_other_nodes_are_reported_by_how_they_answer() -> None:
     rows = [
         asked("a"),
         asked("b", route="relay"),
@@ -112,12 +114,12 @@ def test_other_nodes_are_told_by_how_they_answer() -> None:
         ({"a": -10.0, "b": -10.0, "c": 0}, Severity.WARN, "this machine's clock is 10 s ahead"),
     ],
 )
-def test_whose_clock_is_off_is_what_most_say(offsets, state, words) -> None:
+def test_a_clock_that_differs_from_most_others_is_the_one_reported(offsets, state, words) -> None:
     found = only(running.clocks([asked(name, clock=off) for name, off in offsets.items()]))
     assert (found.state, words in found.what) == (state, True)
 
 
-def test_nodes_that_tell_no_time_say_nothing_of_clocks() -> None:
+def test_nodes_that_tell_no_time_give_no_finding_about_clocks() -> None:
     assert running.clocks([asked(clock=None)]) == []
 
 
@@ -142,13 +144,13 @@ def test_each_way_in_which_a_worker_fails_is_named(said, state, words) -> None:
     assert found.do or state is Severity.OK
 
 
-def test_workers_that_are_well_are_one_line() -> None:
+def test_healthy_workers_are_one_line() -> None:
     assert only(running.workers([worker(), worker()])).what == "all 2 answer"
     assert only(running.workers([worker(), worker(answers=False)])).state is Severity.FAIL
     assert "none" in only(running.workers([])).what
 
 
-def test_mixed_versions_are_told_by_name() -> None:
+def test_mixed_versions_are_reported_by_node() -> None:
     rows = [row(agent="modelvine/0.9"), row(THIRD, "gone", agent="modelvine/0.8", state="lost")]
     found = only(running.versions(status(), rows, {}))
     assert (found.state, found.what) == (
@@ -160,7 +162,7 @@ def test_mixed_versions_are_told_by_name() -> None:
     assert found.what == "every node is modelvine/1.0, python 3.11.7, libp2p 0.8.1, uvloop"
 
 
-def test_a_node_that_was_not_started_anew_after_an_upgrade_is_told() -> None:
+def test_a_node_that_was_not_restarted_after_an_upgrade_is_reported() -> None:
     assert running.upgraded(status(), "1.0") == []
     assert only(running.upgraded(status(), "1.1")).what == (
         "modelvine 1.1 is installed, but the running node is 1.0"
@@ -168,13 +170,13 @@ def test_a_node_that_was_not_started_anew_after_an_upgrade_is_told() -> None:
 
 
 @pytest.mark.parametrize(("busy", "words"), [(0.1, "too little CPU"), (0.9, "its own work")])
-def test_a_late_event_loop_is_told_with_whose_fault_it_is(busy, words) -> None:
+def test_a_late_event_loop_is_reported_with_its_cause(busy, words) -> None:
     metrics = {"modelvine_loop_lag_seconds": 1.0, "modelvine_loop_busy_seconds": busy}
     _, late = running.process(status(), metrics)
     assert (late.state, words in late.what) == (Severity.WARN, True)
 
 
-def test_a_relay_that_is_full_is_told_and_who_is_none_says_nothing() -> None:
+def test_a_full_relay_is_reported_and_a_node_that_is_no_relay_gives_no_finding() -> None:
     assert [*running.relay({"serves": False})] == []
     assert (
         only(running.relay({"serves": True, "reservations": 2, "refused": 0})).state is Severity.OK
@@ -182,19 +184,19 @@ def test_a_relay_that_is_full_is_told_and_who_is_none_says_nothing() -> None:
     assert only(running.relay({"serves": True, "refused": 3})).state is Severity.WARN
 
 
-def test_errors_of_the_log_are_told_with_the_last() -> None:
+def test_errors_in_the_log_are_counted_and_the_last_is_shown() -> None:
     assert [*running.log([])] == []
     lines = [{"logger": "x", "message": "old"}, {"logger": "x", "message": "new"}]
     assert only(running.log(lines)).what == "2 recent errors, the last: x  new"
 
 
-def test_who_may_not_have_a_node_examined_is_told_so() -> None:
+def test_a_user_who_may_not_examine_a_node_is_told_what_was_not_checked() -> None:
     found = running.findings(status(), [row(PEER)], {}, {})
     assert found[-1].what == "workers, store and clocks were not checked"
     assert not [finding for finding in found if finding.check in ("workers", "store")]
 
 
-def test_handshakes_that_failed_are_told_with_where_to_look():
+def test_failed_handshakes_are_reported_with_where_to_look():
     assert running.handshakes(0) == []
     (found,) = running.handshakes(3)
     assert found.state is Severity.WARN

@@ -1,4 +1,4 @@
-"""Which peers are kept connected: what was chosen outlives a restart, and beats what is configured."""
+"""Which peers are kept connected: changes of the list outlive a restart and override the configuration."""
 
 import pytest
 
@@ -15,7 +15,7 @@ ADDED = f"/dns4/vine.example/tcp/6101/p2p/{PEER}"
 
 
 class Kept:
-    """Remembers what the mesh was last told to keep."""
+    """Stand-in for the mesh that remembers which addresses it was last told to keep."""
 
     def __init__(self):
         self.addresses = None
@@ -36,20 +36,20 @@ async def restarted(store, kept):
     return bootstrap
 
 
-async def test_what_is_configured_is_kept_from_the_start(store):
+async def test_a_configured_address_is_kept_from_the_start(store):
     kept = Kept()
     await restarted(store, kept)
     assert kept.addresses == (CONFIGURED,)
 
 
-async def test_what_was_added_is_kept_at_once_and_after_a_restart(store):
+async def test_an_added_address_is_kept_at_once_and_after_a_restart(store):
     kept = Kept()
     await (await restarted(store, kept)).add(ADDED)
     assert kept.addresses == (CONFIGURED, ADDED)
     assert (await restarted(store, Kept())).addresses == (CONFIGURED, ADDED)
 
 
-async def test_what_was_removed_stays_away_even_when_it_is_configured(store):
+async def test_a_removed_address_stays_away_even_when_it_is_configured(store):
     kept = Kept()
     bootstrap = await restarted(store, kept)
     assert await bootstrap.remove(CONFIGURED)
@@ -60,13 +60,13 @@ async def test_what_was_removed_stays_away_even_when_it_is_configured(store):
     assert (await restarted(store, Kept())).addresses == (CONFIGURED,)
 
 
-async def test_removing_what_is_not_kept_changes_nothing(store):
+async def test_removing_an_address_that_is_not_kept_changes_nothing(store):
     kept = Kept()
     assert not await (await restarted(store, kept)).remove(ADDED)
     assert kept.addresses == (CONFIGURED,)
 
 
-async def test_what_cannot_be_saved_is_not_kept(store):
+async def test_an_address_that_cannot_be_saved_is_not_kept(store):
     kept = Kept()
     bootstrap = await restarted(store, kept)
     await store.close()
@@ -75,7 +75,7 @@ async def test_what_cannot_be_saved_is_not_kept(store):
     assert bootstrap.addresses == kept.addresses == (CONFIGURED,)
 
 
-async def test_there_is_a_limit_to_what_is_kept(store):
+async def test_the_number_of_kept_addresses_is_limited(store):
     bootstrap = await restarted(store, Kept())
     for port in range(1, MAX_ADDRESSES + 1):
         await bootstrap.add(f"/ip4/192.0.2.1/tcp/{port}/p2p/{PEER}")
@@ -92,6 +92,6 @@ def test_an_address_ends_in_the_peer_that_answers_there(address):
 
 
 @pytest.mark.parametrize("address", ["", "/p2p/" + PEER, "/ip4/1.2.3.4/tcp/1", "/x/p2p/" + PEER])
-def test_what_is_no_address_is_refused_with_a_sentence(address):
+def test_an_invalid_address_is_refused_with_a_sentence(address):
     with pytest.raises(ValueError, match=r"\w+ \w+"):
         peer_at(address)

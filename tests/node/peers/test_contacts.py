@@ -1,4 +1,4 @@
-"""A bootstrap address that does not answer is spoken of: what is wrong, soon, and rarely afterwards."""
+"""Warnings of bootstrap addresses that do not answer: with the reason, soon, and rarely afterwards."""
 
 import re
 import socket
@@ -62,7 +62,7 @@ async def mesh_of(net: MemoryNet, peer: str, *bootstrap: str) -> MemoryMesh:
         ([at(n, why=f"reason {n}") for n in range(5)], "0 of 5 … reason 0; reason 1; reason 2; …"),
     ],
 )
-def test_a_sentence_counts_those_that_answer_and_says_why_others_do_not(
+def test_the_summary_counts_addresses_that_answer_and_says_why_the_rest_do_not(
     found: list[Contact], said: str
 ) -> None:
     first, _, last = said.partition(" … ")
@@ -70,7 +70,7 @@ def test_a_sentence_counts_those_that_answer_and_says_why_others_do_not(
     assert summary(found).endswith(last)
 
 
-async def test_who_is_connected_answers_and_who_is_not_has_a_reason() -> None:
+async def test_a_connected_address_answers_and_an_unconnected_one_has_a_reason() -> None:
     net = MemoryNet()
     addresses = (address_of(OTHER), address_of(THIRD))
     mesh = await mesh_of(net, OWN, *addresses)
@@ -83,7 +83,7 @@ async def test_who_is_connected_answers_and_who_is_not_has_a_reason() -> None:
     assert shown(found)["addresses"][1]["why"] == "nobody is there"
 
 
-async def test_a_nodes_own_address_counts_where_it_has_no_other() -> None:
+async def test_a_nodes_own_address_counts_only_if_it_has_no_other() -> None:
     mesh = await mesh_of(MemoryNet(), OWN)
     (alone,) = contacts([address_of(OWN)], mesh)
     assert alone.why == "it is this node's own address"
@@ -91,24 +91,24 @@ async def test_a_nodes_own_address_counts_where_it_has_no_other() -> None:
     assert other.address == address_of(OTHER)
 
 
-def test_one_is_warned_soon_once_and_rarely_afterwards() -> None:
+def test_the_first_warning_comes_soon_and_later_ones_rarely() -> None:
     waits, warned = ContactWaits(), []
     for second in range(int(2.5 * AGAIN)):
         warned += [second for _ in waits.overdue([at(1)], float(second))]
     assert warned == [GRACE, GRACE + AGAIN, GRACE + 2 * AGAIN]
 
 
-def test_one_is_warned_also_of_what_never_fails() -> None:
+def test_an_address_that_neither_answers_nor_fails_is_warned_of_too() -> None:
     waits = ContactWaits()
     silent = [at(1, why="")]
     warned = [n for n in range(20) if waits.overdue(silent, float(n))]
     assert warned == [SILENCE]
-    # Then it is known why.
+    # Then the reason is known.
     assert not waits.overdue([at(1)], 20.0)
     assert waits.overdue([at(1)], SILENCE + NEWS) == [at(1)]
 
 
-def test_a_restart_of_the_other_is_no_news_and_its_return_after_a_warning_is() -> None:
+def test_a_restart_of_the_other_node_is_not_reported_but_its_return_after_a_warning_is() -> None:
     waits = ContactWaits()
     assert not waits.overdue([at(1)], 0.0)
     there = [at(1, answers=True)]
@@ -157,7 +157,9 @@ async def test_a_node_whose_bootstrap_address_is_wrong_says_so_everywhere(
     assert node.log.count("does not answer") == 1
 
 
-async def test_the_log_says_who_was_met_and_who_has_left(swarm: Swarm, client: Client) -> None:
+async def test_the_log_says_which_nodes_joined_and_which_have_left(
+    swarm: Swarm, client: Client
+) -> None:
     one = swarm.start(Start("one"))
     two = swarm.start(Start("two", {"node": {"name": "gpu-2"}}), known=[one])
     met = f"node {two.peer} (gpu-2) joined, with 0 models"

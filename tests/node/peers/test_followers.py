@@ -1,4 +1,4 @@
-"""What the log says of nodes that come and go, and what becomes of the ways to them and of their loads."""
+"""Nodes that come and go: what the log says, and what becomes of the links to them and their reported loads."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ async def world() -> AsyncIterator[World]:
 
 @dataclass
 class Others:
-    """Other nodes: what is known of them may be changed."""
+    """Other nodes; a test may change what is known of them."""
 
     now: Presence = Presence.ALIVE
     catalog: Catalog = field(default_factory=Catalog)
@@ -46,7 +46,7 @@ class Others:
 
 
 @pytest.mark.parametrize("away", [Presence.LOST, Presence.UNREACHABLE])
-async def test_a_node_that_was_away_and_lives_is_tried_anew_once(
+async def test_a_node_that_was_away_and_is_alive_again_is_tried_anew_once(
     world: World, away: Presence
 ) -> None:
     story = [Presence.ALIVE, away, Presence.SUSPECT, Presence.ALIVE, Presence.ALIVE]
@@ -58,7 +58,7 @@ async def test_a_node_that_was_away_and_lives_is_tried_anew_once(
     assert forgiven == [THEM]
 
 
-async def test_an_address_of_a_node_that_we_do_not_reach_has_to_be_proven_anew() -> None:
+async def test_an_address_of_an_unreachable_node_has_to_be_proven_anew() -> None:
     doubted: list[PeerId] = []
     links = SimpleNamespace(doubt=doubted.append)
     follow_ways(links, Others(Presence.UNREACHABLE), forgive=lambda _: None)([THEM])
@@ -88,7 +88,7 @@ async def test_idle_connections_to_a_node_are_let_go_of_when_it_was_started_anew
 
 
 @pytest.mark.parametrize("gone", [Presence.LOST, Presence.LEFT])
-async def test_what_a_node_said_of_its_load_is_forgotten_when_it_is_gone(
+async def test_the_reported_load_of_a_node_is_forgotten_when_it_is_gone(
     world: World, gone: Presence
 ) -> None:
     presence = Presence.SUSPECT
@@ -101,7 +101,7 @@ async def test_what_a_node_said_of_its_load_is_forgotten_when_it_is_gone(
     assert not list(world.router.reports.of_node(THEM, 0.0))
 
 
-async def test_a_flood_of_new_nodes_is_a_few_lines_of_the_log(
+async def test_a_flood_of_new_nodes_makes_few_lines_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now = 100.0

@@ -1,4 +1,4 @@
-"""What a lone node tells its operator: the address that others need, and what keeps them out."""
+"""What a lone node tells its operator: the address that other nodes need, and what keeps them out."""
 
 from node.peers.reach import invitation
 
@@ -6,7 +6,7 @@ HERE = "/ip4/127.0.0.1/tcp/6101/p2p/12D3"
 LAN = "/ip4/192.0.2.7/tcp/6101/p2p/12D3"
 
 
-def test_others_are_given_an_address_that_they_can_reach():
+def test_other_nodes_are_given_an_address_that_they_can_reach():
     said = invitation([HERE, LAN], private=False)
     assert said.endswith(f"--bootstrap {LAN}")
     assert HERE not in said

@@ -1,4 +1,4 @@
-"""Events of nodes: one for each change of what a node is to us, none for other news, and never too many."""
+"""Events of nodes: one for each change of a node's presence, none for other changes, and a bounded number kept."""
 
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ def catalog() -> Catalog:
 
 @dataclass
 class Others:
-    """Other nodes: what is known of them may be changed."""
+    """Other nodes; a test may change what is known of them."""
 
     now: Presence = Presence.ALIVE
     catalog: Catalog = field(default_factory=catalog)
@@ -32,7 +32,7 @@ class Others:
         return None
 
 
-def test_each_change_of_a_presence_is_one_event() -> None:
+def test_each_change_of_a_nodes_presence_is_one_event() -> None:
     others = Others()
     events = NodeEvents(others, lambda: 7.0)
     story = [Presence.ALIVE, Presence.ALIVE, Presence.SUSPECT, Presence.LOST, Presence.LOST]

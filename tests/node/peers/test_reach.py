@@ -1,4 +1,4 @@
-"""Laws of the addresses that a node gives to others."""
+"""Laws of the addresses that a node gives to other nodes."""
 
 from node.config.addresses import HostPort
 from node.peers.reach import own_ports, reach_of, within_reach
@@ -24,7 +24,7 @@ def test_one_host_with_two_ports_is_one_link() -> None:
     assert reach.links == ("10.0.0.1:7000",)
 
 
-def test_a_relays_host_is_not_ours() -> None:
+def test_the_host_of_a_relay_is_no_link_of_the_node() -> None:
     mesh = ["/ip4/10.0.0.1/tcp/1/p2p/x", "/ip4/192.0.2.1/tcp/1/p2p/relay/p2p-circuit/p2p/x"]
     reach = reach_of(mesh, link=HostPort("0.0.0.0", 7000), certificate=b"")
     assert reach.links == ("10.0.0.1:7000",)

@@ -1,4 +1,4 @@
-"""A channel carries messages in order, and ends with the other end or with what cannot be read."""
+"""A channel carries messages in order, and ends with its other end or at a message that cannot be read."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ from tests.router.world import until
 
 
 class Ends:
-    """Two channels that speak with each other, and what each has heard."""
+    """Two connected channels, and the messages that each has received."""
 
     def __init__(self) -> None:
         self.heard: list[Told] = []
@@ -53,15 +53,15 @@ async def test_the_end_of_one_side_is_noticed_at_the_other(ends: Ends) -> None:
     ends.first.tell(Leave())
 
 
-async def test_what_cannot_be_read_ends_the_channel(ends: Ends) -> None:
-    # A helper says it, the first never does.
+async def test_a_message_that_cannot_be_read_ends_the_channel(ends: Ends) -> None:
+    # Only a helper sends this message, never the first process.
     ends.first.tell(Look(PeerId("a")))
     async with asyncio.timeout(1):
         await ends.first.closed.wait()
     assert ends.heard == []
 
 
-async def test_who_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_UNREAD_BYTES", 1_000_000)
     ours, theirs = socket.socketpair()
     with theirs:

@@ -1,4 +1,4 @@
-"""Connections by descriptor: a helper opens one, the first takes it in; and pipes that are carried over them."""
+"""Connections passed by descriptor: a helper opens one, the first process accepts it; and pipes carried over them."""
 
 import asyncio
 import socket
@@ -47,14 +47,18 @@ async def test_each_connection_comes_in_at_the_door_that_it_is_for(building: Bui
         assert [end.recv(9) for _, end in building.came] == [b"first", b"second"]
 
 
-async def test_more_connections_than_are_taken_in_at_once_all_come_in(building: Building) -> None:
+async def test_no_connection_is_lost_when_more_are_opened_than_are_accepted_at_once(
+    building: Building,
+) -> None:
     opened = [building.doors.open(Door.HTTP) for _ in range(150)]
     await until(lambda: len(building.came) == 150)
     for connection in opened:
         connection.close()
 
 
-async def test_nobody_opens_a_connection_to_a_process_that_is_gone(building: Building) -> None:
+async def test_opening_a_connection_to_a_process_that_is_gone_raises_an_error(
+    building: Building,
+) -> None:
     building.doorway.close()
     with pytest.raises(OSError, match=r"Broken pipe|reset"):
         building.doors.open(Door.HTTP)
@@ -62,7 +66,9 @@ async def test_nobody_opens_a_connection_to_a_process_that_is_gone(building: Bui
         await borrow(building.doors, THEM)
 
 
-async def test_a_helper_that_ends_leaves_the_doorway_quiet(building: Building) -> None:
+async def test_the_end_of_a_helper_brings_no_connection_into_the_doorway(
+    building: Building,
+) -> None:
     building.end.close()
     await asyncio.sleep(0)
     assert building.came == []
@@ -95,7 +101,7 @@ async def test_a_pipe_is_carried_both_ways_and_to_its_end(building: Building) ->
     await until(lambda: not len(crew))
 
 
-async def test_a_peer_that_is_not_reached_is_said_to_be_so(building: Building) -> None:
+async def test_a_helper_is_told_that_a_peer_is_unreachable(building: Building) -> None:
     crew = BackgroundTasks()
     borrowing = crew.spawn(borrow(building.doors, THEM))
     await until(lambda: bool(building.came))

@@ -1,4 +1,4 @@
-"""What a helper tells of other nodes: every failure, and an answer now and then."""
+"""What a helper reports of other nodes: every failure, and an answer now and then."""
 
 from node.processes.protocol import EvidenceShown, Said, Stale
 from node.processes.world import MAX_NODES, PAUSE, Witness
@@ -21,14 +21,14 @@ class World:
         self.witness.observe(Outcome(Candidate(node, Service("p", "m")), error, 0.1))
 
 
-def test_answers_in_a_row_are_told_once_in_a_while() -> None:
+def test_answers_in_a_row_are_reported_once_in_a_while() -> None:
     world = World()
     for world.now in (0.0, PAUSE / 2, PAUSE, PAUSE * 1.2):
         world.saw()
     assert world.said == [EvidenceShown(THEM, Evidence.ANSWERED)] * 2
 
 
-def test_every_failure_to_reach_a_node_is_told_and_the_next_answer_is_news() -> None:
+def test_every_failure_to_reach_a_node_is_reported_and_so_is_the_next_answer() -> None:
     world = World()
     world.saw()
     world.saw(WorkerUnreachable("no"))
@@ -38,7 +38,7 @@ def test_every_failure_to_reach_a_node_is_told_and_the_next_answer_is_news() -> 
     assert world.said == [EvidenceShown(THEM, evidence) for evidence in ends]
 
 
-def test_a_failing_worker_says_nothing_about_its_node_and_our_own_node_is_no_news() -> None:
+def test_a_failing_worker_is_no_evidence_about_its_node_and_our_own_node_is_not_reported() -> None:
     world = World()
     world.saw(WorkerFailed("no"))
     world.saw(node=OWN)
@@ -46,7 +46,7 @@ def test_a_failing_worker_says_nothing_about_its_node_and_our_own_node_is_no_new
     assert world.said == []
 
 
-def test_a_node_that_serves_a_model_no_more_is_told_of() -> None:
+def test_a_node_that_no_longer_serves_a_model_is_reported_as_stale() -> None:
     world = World()
     world.saw(WorkerStale("gone"))
     assert world.said == [Stale(THEM)]

@@ -1,4 +1,4 @@
-"""What a helper passes on arrives as it was sent, with who asked, and its answer as it was given."""
+"""Requests that a helper passes on: they arrive as sent, with the caller, and the answer returns unchanged."""
 
 import asyncio
 import socket
@@ -55,7 +55,7 @@ async def _streamed(request: web.Request) -> web.StreamResponse:
 
 @pytest.fixture
 async def asked() -> AsyncIterator[aiohttp.ClientSession]:
-    """A client of a helper's application, whose first process answers with what it was asked."""
+    """Client of a helper's application; the first process answers with what it was asked."""
     crew = BackgroundTasks()
     first = Listener(
         application(
@@ -106,7 +106,7 @@ async def test_a_request_arrives_as_it_was_sent(asked: aiohttp.ClientSession) ->
         }
 
 
-async def test_whoever_names_no_host_as_http_1_0_may_is_answered_and_so_is_what_is_no_text(
+async def test_an_http_1_0_request_without_a_host_and_with_a_non_text_header_is_answered(
     asked: aiohttp.ClientSession,
 ) -> None:
     place = asked._base_url
@@ -120,14 +120,14 @@ async def test_whoever_names_no_host_as_http_1_0_may_is_answered_and_so_is_what_
     assert (said["host"], said["two"]) == ("localhost", "?")
 
 
-async def test_a_caller_cannot_say_where_it_is(asked: aiohttp.ClientSession) -> None:
-    # A proxy on this machine speaks for somebody elsewhere.
+async def test_a_caller_cannot_claim_to_be_on_this_machine(asked: aiohttp.ClientSession) -> None:
+    # A proxy on this machine forwards for a caller elsewhere.
     headers = {CALLER: "here", "X-Forwarded-For": "192.0.2.1"}
     async with asked.post("/api", headers=headers) as answer:
         assert (await answer.json())["local"] is False
 
 
-async def test_a_node_is_told_the_connections_of_the_first_process_and_nothing_else(
+async def test_a_node_that_asks_for_connections_is_told_those_of_the_first_process(
     asked: aiohttp.ClientSession,
 ) -> None:
     headers = {"X-Forwarded-For": "192.0.2.1"}
@@ -136,7 +136,9 @@ async def test_a_node_is_told_the_connections_of_the_first_process_and_nothing_e
     assert (said["path"], said["local"]) == ("/api/v1/connections", True)
 
 
-async def test_a_page_that_may_read_is_told_so_once(asked: aiohttp.ClientSession) -> None:
+async def test_headers_for_a_page_of_an_allowed_origin_are_sent_once(
+    asked: aiohttp.ClientSession,
+) -> None:
     headers = {"Origin": "https://chat.example"}
     for path in ("/api", "/events"):
         async with asked.get(path, headers=headers) as answer:
@@ -156,7 +158,7 @@ async def test_the_headers_of_all_answers_are_the_helpers_own(
             assert "Cross-Origin-Resource-Policy" not in answer.headers
 
 
-async def test_a_head_is_answered_without_a_body(asked: aiohttp.ClientSession) -> None:
+async def test_a_head_request_is_answered_without_a_body(asked: aiohttp.ClientSession) -> None:
     async with asked.head("/api") as answer:
         assert (answer.status, await answer.read()) == (207, b"")
         assert int(answer.headers["Content-Length"]) > 0
@@ -170,7 +172,9 @@ async def test_a_stream_is_passed_on_as_it_comes(asked: aiohttp.ClientSession) -
         assert await answer.read() == b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
 
 
-async def test_an_answer_that_breaks_off_breaks_off(asked: aiohttp.ClientSession) -> None:
+async def test_an_answer_that_breaks_off_breaks_off_for_the_caller_too(
+    asked: aiohttp.ClientSession,
+) -> None:
     async with asked.get("/events?break=1") as answer:
         with pytest.raises(aiohttp.ClientPayloadError):
             await answer.read()

@@ -1,4 +1,4 @@
-"""What the processes of one node tell each other: whole frames, known shapes, and an end to what is neither."""
+"""Messages between the processes of one node: whole frames of known shapes; anything else is refused."""
 
 import pytest
 from hypothesis import given
@@ -64,12 +64,12 @@ SAID = (
 
 
 @pytest.mark.parametrize("word", TOLD, ids=lambda word: word.kind)
-def test_what_the_first_tells_is_read_as_it_was(word) -> None:
+def test_a_message_of_the_first_process_is_read_as_it_was_sent(word) -> None:
     assert [told(frame) for frame in Frames().cut(framed(word))] == [word]
 
 
 @pytest.mark.parametrize("word", SAID, ids=lambda word: word.kind)
-def test_what_a_helper_says_is_read_as_it_was(word) -> None:
+def test_a_message_of_a_helper_is_read_as_it_was_sent(word) -> None:
     assert [said(frame) for frame in Frames().cut(framed(word))] == [word]
 
 
@@ -84,12 +84,12 @@ def test_frames_are_whole_however_the_bytes_are_cut(numbers: list[int], size: in
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"[]", b'{"kind":"ask"}', b'{"kind":"fire","number":1}', b"\xff", b'{"kind":"ready"}'],
 )  # fmt: skip
-def test_what_is_no_message_of_that_side_is_refused(body: bytes) -> None:
+def test_a_body_that_is_no_message_of_the_first_process_is_refused(body: bytes) -> None:
     with pytest.raises(Unreadable):
         told(body)
 
 
-def test_a_frame_that_is_too_long_is_refused_before_it_is_there() -> None:
+def test_a_frame_that_is_too_long_is_refused_before_it_has_arrived() -> None:
     with pytest.raises(Unreadable):
         Frames().cut((MAX_FRAME_BYTES + 1).to_bytes(4) + b"{")
     with pytest.raises(Unreadable):

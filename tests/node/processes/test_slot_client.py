@@ -1,4 +1,4 @@
-"""Slots over a channel: two routers, and what they say to each other, in a small world without processes."""
+"""Slots lent over a channel: two routers and their messages, in a small world without processes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ SERVICE = Service("p", MODEL)
 
 
 class Pair:
-    """A lending and a borrowing process. What they say to each other arrives at the loop's next turn."""
+    """A lending and a borrowing process; their messages arrive at the loop's next turn."""
 
     def __init__(self, one, two) -> None:
         self.lending = World(one)
@@ -83,7 +83,9 @@ async def pair() -> AsyncIterator[Pair]:
         assert not made.asking.router.in_flight
 
 
-async def test_many_requests_of_both_share_one_slot(pair: Pair, worker: OpenAIWorker) -> None:
+async def test_many_requests_of_both_processes_share_one_slot(
+    pair: Pair, worker: OpenAIWorker
+) -> None:
     pair.serve(own(worker.url, capacity=1))
     worlds = [pair.lending, pair.asking] * 8
     answers = await asyncio.gather(*(world.ask(chat()) for world in worlds))
@@ -91,7 +93,7 @@ async def test_many_requests_of_both_share_one_slot(pair: Pair, worker: OpenAIWo
     assert worker.most == 1
 
 
-async def test_background_requests_of_both_leave_a_slot_to_whom_either_answered_lately(
+async def test_background_requests_leave_a_slot_free_after_a_foreground_answer_of_either_process(
     pair: Pair, worker: OpenAIWorker
 ) -> None:
     pair.serve(own(worker.url, capacity=3))
@@ -109,7 +111,7 @@ async def test_background_requests_of_both_leave_a_slot_to_whom_either_answered_
     assert worker.most == 3
 
 
-async def test_a_slot_that_is_kept_free_is_lent_at_once_to_who_waits_for_an_answer(
+async def test_a_slot_that_is_kept_free_is_lent_at_once_to_a_foreground_request(
     pair: Pair, worker: OpenAIWorker
 ) -> None:
     pair.serve(own(worker.url, capacity=2))
@@ -122,7 +124,7 @@ async def test_a_slot_that_is_kept_free_is_lent_at_once_to_who_waits_for_an_answ
     await line
 
 
-async def test_callers_who_leave_at_any_moment_cost_nobody_a_slot(
+async def test_callers_that_leave_at_any_moment_leak_no_slot(
     pair: Pair, worker: OpenAIWorker
 ) -> None:
     pair.serve(own(worker.url, capacity=1))
@@ -138,7 +140,7 @@ async def test_callers_who_leave_at_any_moment_cost_nobody_a_slot(
     await until(lambda: not pair.lending.router.in_flight)
 
 
-async def test_a_full_queue_says_when_to_come_again(pair: Pair, worker: OpenAIWorker) -> None:
+async def test_a_full_queue_says_when_to_retry(pair: Pair, worker: OpenAIWorker) -> None:
     pair.serve(own(worker.url, capacity=1))
     worker.fail(hang=True)
     asking = [asyncio.ensure_future(pair.asking.ask(chat())) for _ in range(21)]
@@ -153,7 +155,9 @@ async def test_a_full_queue_says_when_to_come_again(pair: Pair, worker: OpenAIWo
     await until(lambda: not pair.lending.router.in_flight)
 
 
-async def test_what_a_dead_helper_held_is_free_again(pair: Pair, worker: OpenAIWorker) -> None:
+async def test_slots_that_a_dead_helper_held_are_free_again(
+    pair: Pair, worker: OpenAIWorker
+) -> None:
     pair.serve(own(worker.url, capacity=2))
     pair.loans.hear(Take(1, (SERVICE,)))
     pair.loans.hear(Take(2, (SERVICE,)))
@@ -164,14 +168,16 @@ async def test_what_a_dead_helper_held_is_free_again(pair: Pair, worker: OpenAIW
     assert not pair.lending.router.in_flight
 
 
-async def test_nobody_gives_back_what_was_never_lent(pair: Pair, worker: OpenAIWorker) -> None:
+async def test_giving_back_a_slot_that_was_never_lent_changes_nothing(
+    pair: Pair, worker: OpenAIWorker
+) -> None:
     pair.serve(own(worker.url, capacity=1))
     async with pair.lending.router.answer(chat()):
         pair.loans.hear(Freed(SERVICE))
         assert pair.lending.router.in_flight.total() == 1
 
 
-async def test_a_worker_that_was_unregistered_is_said_to_be_so(pair: Pair) -> None:
+async def test_a_slot_of_an_unregistered_worker_is_refused_as_not_served(pair: Pair) -> None:
     pair.asking.serve(own("http://127.0.0.1:1", capacity=1))
     with pytest.raises(NobodyServes):
         await pair.asking.ask(chat())
@@ -187,7 +193,7 @@ async def test_more_waiting_requests_than_the_bound_allows_are_refused(
             await pair.asking.ask(chat())
 
 
-async def test_whether_a_peer_is_relayed_is_asked(pair: Pair) -> None:
+async def test_a_helper_asks_whether_a_peer_is_relayed(pair: Pair) -> None:
     asked = asyncio.ensure_future(pair.borrowing.relayed(PeerId("them")))
     await until(lambda: bool(pair.said))
     pair.borrowing.hear(Relayed(pair.said[0].number, relayed=True))

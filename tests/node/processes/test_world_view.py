@@ -1,4 +1,4 @@
-"""What a helper knows is what it was told last."""
+"""A helper's view of the world is what it was told last."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_a_change_of_presence_needs_no_record(view: View) -> None:
     assert view.catalog.reach_of(THEM.peer) == Reach(links=("127.0.0.1:9",))
 
 
-def test_a_node_drains_when_its_own_word_says_so(view: View) -> None:
+def test_a_node_drains_when_its_own_record_says_so(view: View) -> None:
     assert not view.draining()
     view.take(Seen(OWN.peer, Presence.ALIVE, frame(OWN)))
     assert not view.draining()
@@ -56,19 +56,19 @@ def test_workers_are_those_of_the_last_table(view: View) -> None:
     assert not len(view.workers)
 
 
-def test_who_was_silent_may_be_so_no_more(view: View) -> None:
+def test_a_silent_node_may_become_heard_again(view: View) -> None:
     view.take(Silent(THEM.peer, silent=True))
     assert view.silent(THEM.peer)
     view.take(Silent(THEM.peer, silent=False))
     assert not view.silent(THEM.peer)
 
 
-def test_who_is_denied_is_not_let_in(view: View) -> None:
+def test_a_denied_peer_is_not_admitted(view: View) -> None:
     assert view.admits(THEM.peer)
     assert not view.admits(PeerId("12D3KooWdenied"))
 
 
-def test_what_nobody_signed_and_what_is_no_record_is_refused(view: View) -> None:
+def test_a_frame_with_a_wrong_signature_or_without_a_record_is_refused(view: View) -> None:
     forged = bytearray(frame())
     forged[-1] ^= 1
     beat = wire.encode_heartbeat(Heartbeat(THEM.peer, Version(1, 1), 1), THEM)

@@ -1,4 +1,4 @@
-"""A provider of batches without a node: its engine, its address, and OpenAI's client there."""
+"""A provider of batches without a node: its engine, its address, and OpenAI's client for it."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.workers.serving import served
 
 KEY = "the-key"
 KEEP = 1_000
-"""Bytes of all files."""
+"""Bytes that all files together may have."""
 
 
 @pytest.fixture(params=KINDS)

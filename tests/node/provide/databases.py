@@ -18,7 +18,7 @@ _number = count()
 
 
 class Databases:
-    """One database of a kind, opened as often as a test wants, as by several processes."""
+    """One database of a kind, which a test may open several times, as several processes do."""
 
     def __init__(self, kind, folder, server):
         self.shared = kind == "postgres"
@@ -28,7 +28,7 @@ class Databases:
         self._opened = []
 
     def open(self):
-        """Open it."""
+        """Open the database."""
         return self._kept(
             PostgresDatabase(self._server.url, self._schema)
             if self.shared
@@ -36,13 +36,13 @@ class Databases:
         )
 
     def open_vectors(self):
-        """Open it as one that keeps vectors too."""
+        """Open the database as one that keeps vectors too."""
         return self._kept(
             PgVectors(self._server.url, self._schema) if self.shared else SqliteVectors(self._path)
         )
 
     def close(self):
-        """Close all of them."""
+        """Close all that were opened."""
         for database in self._opened:
             database.close()
 

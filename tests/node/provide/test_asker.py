@@ -1,4 +1,4 @@
-"""What an asker brings back from its node: an answer, however it is, or that there was none."""
+"""What an asker returns from its node: the answer as it is, or that there was none."""
 
 import pytest
 from aiohttp import web
@@ -22,20 +22,20 @@ async def url():
         yield found
 
 
-async def test_an_answer_is_brought_as_it_is(url):
+async def test_an_answer_is_returned_unchanged(url):
     async with Asker(url, background=True) as asker:
         assert await asker.get("/v1/models") == NodeAnswer(429, b"GET background", "r", "7")
     async with Asker(url) as asker:
         assert (await asker.post("/v1/models", b"{}")).body == b"POST None"
 
 
-async def test_what_is_too_long_is_nothing(url, monkeypatch):
+async def test_an_answer_that_is_too_long_has_an_empty_body(url, monkeypatch):
     monkeypatch.setattr(askers, "MAX_ANSWER_BYTES", 3)
     async with Asker(url) as asker:
         assert (await asker.get("/v1/models")).body == b""
 
 
-async def test_nobody_there_is_no_answer():
+async def test_a_node_that_is_not_there_gives_no_answer():
     async with Asker("http://127.0.0.1:9") as asker:
         assert await asker.get("/v1/models") == NodeAnswer(0)
     with pytest.raises(RuntimeError):
@@ -50,13 +50,13 @@ FULL, LEFT = "all its slots are in use", "its node has left"
     [
         ([{"slots": 4}, {"slots": 2}], [], 6),
         ([{"slots": 4}], [({"slots": 2}, FULL), ({"slots": 9}, LEFT)], 6),
-        # Who has not been asked yet takes one at least; who has no slots that are known takes any number.
+        # A replica that was not asked yet takes at least one; one whose slots are unknown takes any number.
         ([{"slots": 4}, None], [], 5),
         ([{"slots": 4}, {"slots": None}], [], 0),
         ([], [], 0),
     ],
 )
-async def test_slots_are_those_of_all_who_may_answer(candidates, excluded, slots):
+async def test_slots_are_summed_over_all_replicas_that_may_answer(candidates, excluded, slots):
     async def route(request):
         assert dict(request.query) == {"model": "a/b c", "kind": "chat/completions"}
         left = [{"load": load, "reason": reason} for load, reason in excluded]
@@ -69,12 +69,12 @@ async def test_slots_are_those_of_all_who_may_answer(candidates, excluded, slots
         assert await asker.slots("/v1/chat/completions", "a/b c") == slots
 
 
-async def test_where_a_node_does_not_say_its_slots_none_are_known(url):
+async def test_slots_are_unknown_if_the_node_does_not_tell_them(url):
     async with Asker(url) as asker:
         assert await asker.slots("/v1/chat/completions", "m") == 0
 
 
-async def test_a_session_is_said_where_there_is_one():
+async def test_a_session_is_sent_where_there_is_one():
     async def session(request):
         return web.Response(text=request.headers.get("x-modelvine-session", "none"))
 
@@ -85,7 +85,7 @@ async def test_a_session_is_said_where_there_is_one():
         assert (await asker.post("/v1/x", b"{}")).body == b"none"
 
 
-async def test_it_shows_the_key_that_it_is_given(monkeypatch):
+async def test_an_asker_sends_the_key_of_its_environment(monkeypatch):
     seen = []
 
     async def listing(request):

@@ -1,4 +1,4 @@
-"""The server of a provider: strangers learn nothing, and a page of a list is one or is refused."""
+"""The server of a provider: callers without the key learn nothing, and an invalid page of a list is refused."""
 
 import aiohttp
 import openai
@@ -7,7 +7,7 @@ import pytest
 from tests.node.provide.conftest import KEY
 
 
-async def test_who_does_not_show_the_key_learns_nothing(url):
+async def test_a_caller_without_the_key_learns_nothing(url):
     async with aiohttp.ClientSession() as session:
         for headers in ({}, {"authorization": "Bearer x"}, {"authorization": f"Basic {KEY}"}):
             for path in ("/v1/models", "/v1/files", "/v1/batches/x", "/elsewhere"):
@@ -15,7 +15,7 @@ async def test_who_does_not_show_the_key_learns_nothing(url):
                     assert response.status == 401
 
 
-async def test_a_page_that_is_none_is_refused(client):
+async def test_an_invalid_page_of_a_list_is_refused(client):
     for wrong in ({"limit": "0"}, {"limit": "x"}, {"after": "file-none"}):
         with pytest.raises(openai.BadRequestError):
             await client.files.list(extra_query=wrong)

@@ -45,7 +45,7 @@ async def test_a_broken_form_is_refused(url, body):
         assert response.status == 400
 
 
-async def test_a_disk_that_is_full_is_told(client, files, monkeypatch):
+async def test_a_full_disk_is_reported_as_status_507(client, files, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 

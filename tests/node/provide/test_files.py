@@ -1,4 +1,4 @@
-"""Laws of a provider's files: each is written whole or not at all, and what a dead process left half is removed."""
+"""Laws of a provider's files: each is written whole or not at all, and half-written files of a dead process are removed."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def opened(databases):
         files.close()
 
 
-async def test_what_was_half_is_removed_and_all_files_have_a_bound(opened, tmp_path):
+async def test_half_written_files_are_removed_and_all_files_together_have_a_bound(opened, tmp_path):
     folder = tmp_path / "files"
     folder.mkdir()
     (folder / "a.part").write_bytes(b"x")
@@ -60,7 +60,9 @@ async def test_what_was_half_is_removed_and_all_files_have_a_bound(opened, tmp_p
 
 
 @SHARED
-def test_what_one_provider_has_taken_in_others_have_too(opened, tmp_path):
+def test_a_file_that_one_provider_has_stored_is_found_by_those_that_share_its_database(
+    opened, tmp_path
+):
     one, other = opened(tmp_path / "one"), opened(tmp_path / "other")
     for name, content in (("a", b"x" * (2 * PIECE_BYTES + 1)), ("b", b""), ("c", b"c")):
         one.path(name).write_bytes(content)
@@ -73,5 +75,5 @@ def test_what_one_provider_has_taken_in_others_have_too(opened, tmp_path):
     assert sorted(path.name for path in other.folder.iterdir()) == ["b", "c"]
 
 
-def test_an_id_is_never_the_same():
+def test_ids_are_unique():
     assert len({new_id("file-") for _ in range(100)}) == 100

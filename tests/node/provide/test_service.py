@@ -1,4 +1,4 @@
-"""What a provider leaves in its folder, and what it tells the node. That it runs is shown by tests/swarm/test_batches.py."""
+"""What a provider keeps in its folder, and what it tells the node. That it runs is shown by tests/swarm/test_batches.py."""
 
 import stat
 
@@ -29,16 +29,16 @@ def test_the_node_is_told_where_the_key_is_and_not_what_it_is(tmp_path):
     provider.close()
     assert told["headers"] == {"authorization": f"Bearer @{tmp_path.resolve()}/key"}
     assert told["type"] == ModelType.BATCH
-    # One home, so that files are found whichever of them made them.
+    # All types share one model, so that files are found whichever of them made them.
     assert (reward["model"], synthetic["model"]) == (told["model"],) * 2
 
 
-def test_a_folder_is_one_providers_alone(tmp_path):
+def test_a_folder_belongs_to_one_provider_alone(tmp_path):
     with _locked(tmp_path), pytest.raises(CommandFailed, match="in use"), _locked(tmp_path):
         pass
     with _locked(tmp_path):
         pass
 
 
-def test_the_command_names_the_engines_bound() -> None:
+def test_the_default_bound_of_the_command_is_the_engines() -> None:
     assert provide.KEEP * 1000**3 == KEEP

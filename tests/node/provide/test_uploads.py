@@ -1,4 +1,4 @@
-"""Uploads in parts: OpenAI's client brings a long file, and what is broken off or wrong leaves nothing behind."""
+"""Uploads in parts: OpenAI's client sends a long file, and an upload that is cancelled or wrong leaves nothing behind."""
 
 import openai
 import pytest
@@ -21,7 +21,7 @@ async def begun(client, size=6, **changed):
     return await client.uploads.create(**{**said, **changed})
 
 
-async def test_a_file_in_parts_is_one_file(client, files):
+async def test_a_file_uploaded_in_parts_is_one_file(client, files):
     done = await client.uploads.upload_file_chunked(
         file=b"0123456789", filename="a.jsonl", bytes=10, mime_type="application/jsonl",
         purpose="batch", part_size=4,
@@ -58,18 +58,18 @@ async def test_parts_that_are_not_what_was_announced_are_refused(client, files):
 
 
 @pytest.mark.parametrize("id_", ["upload_none", "upload_..", "files", "%2e%2e"])
-async def test_what_is_no_upload_is_not_found(client, id_):
+async def test_an_unknown_upload_is_not_found(client, id_):
     with pytest.raises(openai.NotFoundError):
         await client.uploads.cancel(id_)
 
 
-async def test_what_cannot_be_is_refused(client):
+async def test_an_upload_with_a_wrong_size_or_purpose_is_refused(client):
     for wrong in ({"size": 0}, {"size": 10**12}, {"purpose": "assistants"}):
         with pytest.raises(openai.BadRequestError):
             await begun(client, **wrong)
 
 
-async def test_files_beyond_the_bound_are_told_to_be_deleted(client):
+async def test_files_beyond_the_bound_are_refused_with_the_advice_to_delete_some(client):
     await client.files.create(file=("a", b"x" * 600), purpose="batch")
     for size in (401, 900):
         with pytest.raises(openai.InternalServerError, match="delete some") as full:

@@ -1,4 +1,4 @@
-"""Turns of agents: history becomes a chat, a chat's answer becomes a step, and what cannot be is named."""
+"""Turns of agents: history becomes a chat, a chat's answer becomes a step, and an invalid parameter is named."""
 
 import orjson
 import pytest
@@ -59,7 +59,7 @@ def test_an_answer_is_the_next_step_and_the_usage_is_told():
     assert made["metadata"] == {"usage": {"a": 1}}
 
 
-def test_a_request_for_a_tool_comes_back_and_its_result_goes_on():
+def test_a_tool_request_is_returned_and_its_result_is_part_of_the_next_chat():
     call = {"id": "x", "function": {"name": "weather", "arguments": '{"city":"Rome"}'}}
     made = turned(content=None, tool_calls=[call])
     step = made["steps"][1]
@@ -83,7 +83,7 @@ def test_arguments_that_are_no_json_are_kept_as_they_are():
     assert said["tool_call"]["arguments"] == [{"unparsed": "{"}]
 
 
-def test_an_answer_that_is_none_is_a_turn_that_failed():
+def test_an_invalid_answer_is_a_turn_that_failed():
     for answer in ({}, {"choices": []}, {"choices": [{"message": "x"}]}):
         assert turn_of(asked(), IDS, TODAY, TODAY, answer)["status"] == "failed"
     made = failed(asked(), IDS, TODAY, TODAY, "no")
@@ -108,7 +108,7 @@ def test_an_answer_that_is_none_is_a_turn_that_failed():
         ),
     ],
 )
-def test_what_cannot_be_is_named(changed, param):
+def test_the_error_for_an_invalid_turn_names_the_parameter(changed, param):
     with pytest.raises(BadRequest) as bad:
         chat_of(asked(**changed))
     assert bad.value.param == param

@@ -28,7 +28,7 @@ def row_of(verdict):
 
 
 @pytest.mark.parametrize("status", [0, 408, 425, 429, 503])
-def test_who_is_busy_or_away_is_asked_again_and_it_costs_no_attempt(status):
+def test_a_model_that_is_busy_or_away_is_asked_again_and_it_costs_no_attempt(status):
     for attempts in (0, MOST_ATTEMPTS, 1_000):
         verdict = judge(line(attempts), NodeAnswer(status))
         assert not verdict.result
@@ -39,7 +39,7 @@ def test_who_is_busy_or_away_is_asked_again_and_it_costs_no_attempt(status):
 
 
 @pytest.mark.parametrize("status", [404, 500, 502, 504])
-def test_a_failure_is_tried_again_a_few_times_and_longer_apart(status):
+def test_a_failure_is_tried_again_a_few_times_with_growing_pauses(status):
     pauses = []
     for attempts in range(MOST_ATTEMPTS - 1):
         verdict = judge(line(attempts), NodeAnswer(status, b'{"error":{}}'))
@@ -51,7 +51,7 @@ def test_a_failure_is_tried_again_a_few_times_and_longer_apart(status):
     assert not last.ok
 
 
-def test_an_answer_is_the_result_and_so_is_what_finds_fault():
+def test_a_success_and_a_refusal_of_the_request_are_results():
     good = judge(line(), NodeAnswer(200, b'{"choices":[]}', "r"))
     assert good.ok
     assert row_of(good)["response"] == {
@@ -64,7 +64,7 @@ def test_an_answer_is_the_result_and_so_is_what_finds_fault():
     assert row_of(bad)["response"]["body"]["error"]["message"] == "no"
 
 
-def test_what_is_no_json_is_no_success():
+def test_an_answer_that_is_no_json_object_is_no_success():
     for body in (b"", b"<html>", b"[1]"):
         verdict = judge(line(MOST_ATTEMPTS), NodeAnswer(200, body))
         assert verdict.result
@@ -81,7 +81,7 @@ class Clock:
 
 
 class StandIn:
-    """Stands where the node would: answers by the name that a line asks for."""
+    """Stand-in for the node that answers by the model that a line names."""
 
     def __init__(self):
         self.asked = []
@@ -117,7 +117,7 @@ async def node():
 
 @asynccontextmanager
 async def working(tmp_path, node, *models, clock=None, content=None):
-    """Run an engine with one batch of a line for each model."""
+    """Run an engine with one batch that has a line for each model."""
     rows = [
         orjson.dumps({"custom_id": str(n), "method": "POST", "url": CHAT, "body": {"model": model}})
         for n, model in enumerate(models)
@@ -161,7 +161,7 @@ async def test_all_lines_are_asked_and_their_results_are_in_two_files(tmp_path, 
     assert not list(tmp_path.glob("*.part"))
 
 
-async def test_what_is_busy_is_asked_again_when_it_is_due(tmp_path, node):
+async def test_a_busy_model_is_asked_again_when_the_line_is_due(tmp_path, node):
     node.says = {"busy": [429, 503, 200]}
     clock = Clock()
     async with working(tmp_path, node, "busy", clock=clock) as engine:
@@ -189,7 +189,7 @@ def lines_with(system, count):
 
 
 @pytest.mark.parametrize(("size", "at_one_time"), [(2_000, 2), (20, 3)])
-async def test_of_long_beginnings_as_many_are_under_way_as_there_are_slots(
+async def test_as_many_lines_with_a_long_common_beginning_are_in_flight_as_there_are_slots(
     tmp_path, node, size, at_one_time
 ):
     node.slots, node.holds = 2, asyncio.Event()
@@ -201,13 +201,13 @@ async def test_of_long_beginnings_as_many_are_under_way_as_there_are_slots(
         node.holds.set()
         await over(engine, "completed")
     assert len(node.asked) == 12
-    # The last line of a beginning has no others to be kept with, but where the one before it is still under way.
+    # The last line of a beginning has no session, unless the line before it is still in flight.
     named = [session for session in node.sessions if session]
     assert len(named) in ((8, 9) if at_one_time == 2 else (0,))
     assert len({*named}) == (4 if at_one_time == 2 else 0)
 
 
-async def test_a_batch_that_is_cancelled_keeps_what_has_a_result(tmp_path, node):
+async def test_the_open_lines_of_a_cancelled_batch_end_in_an_error(tmp_path, node):
     async with working(tmp_path, node, *["x"] * 2) as engine:
         node.holds = asyncio.Event()
         await until(lambda: len(node.asked) == 2)
@@ -245,7 +245,9 @@ async def test_a_file_that_is_no_batch_fails_with_a_reason(
     assert not node.asked
 
 
-async def test_a_line_that_is_too_long_is_its_own_error_and_no_others(tmp_path, node, monkeypatch):
+async def test_a_line_that_is_too_long_is_an_error_and_the_other_lines_are_answered(
+    tmp_path, node, monkeypatch
+):
     monkeypatch.setattr(engines, "MAX_LINE_BYTES", 300)
     monkeypatch.setattr(engines.lines, "MAX_LINE_BYTES", 300)
     monkeypatch.setattr(engines, "CHUNK_BYTES", 100)

@@ -4,7 +4,7 @@ import openai
 import pytest
 
 
-async def test_a_batch_is_taken_in_listed_and_cancelled(client):
+async def test_a_batch_is_created_listed_and_cancelled(client):
     file = await client.files.create(file=("a.jsonl", b"{}\n"), purpose="batch")
     asked = {"input_file_id": file.id, "endpoint": "/v1/embeddings"}
     made = await client.batches.create(**asked, completion_window="24h", metadata={"a": "b"})
@@ -25,7 +25,7 @@ async def test_a_batch_is_taken_in_listed_and_cancelled(client):
         ({"metadata": {"a": "b" * 513}}, "metadata"),
     ],
 )
-async def test_what_cannot_be_asked_is_named(client, changed, param):
+async def test_the_refusal_of_an_invalid_batch_names_the_parameter(client, changed, param):
     file = await client.files.create(file=("a.jsonl", b"{}\n"), purpose="batch")
     asked = {"input_file_id": file.id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
     with pytest.raises(openai.BadRequestError) as refused:

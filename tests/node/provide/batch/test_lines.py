@@ -1,4 +1,4 @@
-"""Laws of the lines of a batch: what is no request says why, and what begins alike is known as alike."""
+"""Laws of the lines of a batch: an invalid line is refused with a reason, and lines that begin alike have one prefix."""
 
 import orjson
 import pytest
@@ -48,13 +48,13 @@ def test_a_request_is_read():
         (raw(body={"model": "m", "stream": True}), "invalid_request", "a"),
     ],
 )
-def test_what_is_no_request_says_why(line, code, custom_id):
+def test_an_invalid_line_is_refused_with_a_reason(line, code, custom_id):
     with pytest.raises(BadLine, match="line 7") as bad:
         read(7, line, CHAT)
     assert (bad.value.code, bad.value.custom_id) == (code, custom_id)
 
 
-def test_lines_with_a_common_beginning_are_alike():
+def test_lines_with_a_common_beginning_have_the_same_prefix():
     def prefix(**body):
         return read(1, raw(body={"model": "m", **body}), CHAT).prefix
 
@@ -66,7 +66,7 @@ def test_lines_with_a_common_beginning_are_alike():
     assert prefix(input="one") != prefix(input="two")
 
 
-def test_a_cache_should_keep_what_takes_long_to_read_and_is_the_same_for_others():
+def test_only_a_line_with_a_long_beginning_names_a_model_whose_cache_should_keep_it():
     def model(path=CHAT, **body):
         return model_with_cache(path, orjson.dumps({"model": "m", **body}))
 
@@ -76,7 +76,7 @@ def test_a_cache_should_keep_what_takes_long_to_read_and_is_the_same_for_others(
     assert model("/batch_inference/anything", messages=[long]) == ""
 
 
-def test_rows_are_openais():
+def test_result_rows_have_openais_shape():
     assert orjson.loads(answered("i", "a", 200, "r", {"x": 1})) == {
         "id": "batch_req_i",
         "custom_id": "a",

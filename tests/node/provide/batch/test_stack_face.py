@@ -51,7 +51,7 @@ async def http(engine, tmp_path):
         ),
     ],
 )
-async def test_a_job_that_cannot_be_done_is_named(http, engine, path, asked, param):
+async def test_the_refusal_of_an_invalid_job_names_the_parameter(http, engine, path, asked, param):
     async with http.post(f"/{path}/jobs/submit", json=asked) as response:
         assert (response.status, (await response.json())["error"]["param"]) == (400, param)
     assert engine.store.batches() == []

@@ -1,4 +1,4 @@
-"""Laws of the store of batches: one result for each line, whatever is asked twice, and nothing lost at a restart."""
+"""Laws of the store of batches: one result for each line, even if it is asked twice, and nothing lost at a restart."""
 
 import sqlite3
 from contextlib import closing
@@ -45,14 +45,14 @@ def test_lines_with_a_common_beginning_go_one_after_the_other(store):
     assert [line.number for line in store.lease(5, 1)] == [3]
 
 
-def test_where_nothing_else_is_to_be_asked_they_go_together_and_each_once(store):
+def test_if_no_other_lines_are_open_those_with_a_common_beginning_go_together_and_each_once(store):
     filled(store)
     assert [line.number for line in store.lease(5, 3)] == [1, 2, 3]
     assert [line.number for line in store.lease(5, 3)] == [4]
     assert store.lease(5, 3) == []
 
 
-def test_of_few_beginnings_as_many_lines_of_each_go_together(store):
+def test_with_few_beginnings_equally_many_lines_of_each_go_together(store):
     filled(store, 10)
     assert [line.number for line in store.lease(5, 4)] == [1, 2, 3, 4]
     two, three = store.lease(5, 2)
@@ -61,7 +61,7 @@ def test_of_few_beginnings_as_many_lines_of_each_go_together(store):
     assert [line.number for line in store.lease(5, 1)] == [7]
 
 
-def test_a_line_has_a_chain_as_long_as_another_like_it_has_no_result(store):
+def test_a_line_has_a_chain_while_another_with_its_beginning_has_no_result(store):
     filled(store, 3)
     one, two, three = store.lease(5, 3)
     assert [bool(line.chain) for line in (one, two, three)] == [True, False, True]
@@ -71,7 +71,7 @@ def test_a_line_has_a_chain_as_long_as_another_like_it_has_no_result(store):
     assert store.lease(5, 1)[0].chain == ""
 
 
-def test_what_is_put_off_holds_no_other_beginning_up(store):
+def test_lines_that_are_put_off_delay_no_other_lines(store):
     filled(store, 4)
     one, two = store.lease(5, 2)
     store.put_off(one, 99, counts=False)
@@ -79,7 +79,7 @@ def test_what_is_put_off_holds_no_other_beginning_up(store):
     assert [line.number for line in store.lease(5, 2)] == [3, 4]
 
 
-def test_many_beginnings_that_are_put_off_hide_no_other(store):
+def test_many_beginnings_that_are_put_off_hide_no_other_beginnings(store):
     store.add_batch("b", 1, 100, SAID)
     store.unfinished(2)
     store.fill("b", 2, [BatchLine(n, f"c{n}", b"{}", b"%03d" % n) for n in range(1, 61)])
@@ -99,7 +99,7 @@ def test_a_line_has_one_result(store):
     assert store.is_answered("b")
 
 
-def test_what_is_put_off_comes_again_when_it_is_due(store):
+def test_a_line_that_is_put_off_comes_again_when_it_is_due(store):
     filled(store, 1)
     (line,) = store.lease(5, 1)
     store.put_off(line, 9.0, counts=True)
@@ -110,7 +110,7 @@ def test_what_is_put_off_comes_again_when_it_is_due(store):
     assert store.lease(10, 1)[0].attempts == 1
 
 
-def test_what_was_under_way_is_open_after_a_restart_and_what_was_answered_is_not(store, databases):
+def test_after_a_restart_lines_under_way_are_open_and_answered_lines_are_not(store, databases):
     filled(store, 3)
     first, second, _ = store.lease(5, 3)
     store.commit(first, b"one\n", ok=True)
@@ -122,7 +122,7 @@ def test_what_was_under_way_is_open_after_a_restart_and_what_was_answered_is_not
     assert list(again.results("b", ok=True)) == [b"one\n"]
 
 
-def test_an_id_that_is_taken_is_told_and_an_error_row_needs_none(store):
+def test_a_line_with_a_taken_id_is_returned_and_an_error_row_needs_no_id(store):
     store.add_batch("b", 1, 100, SAID)
     store.unfinished(2)
     one, two = BatchLine(1, "a", b"{}", b""), BatchLine(2, "a", b"{}", b"")
@@ -139,7 +139,7 @@ def test_many_results_come_in_the_order_of_their_lines(store):
     assert list(store.results("b", ok=False)) == [b"%d\n" % n for n in range(1, 1_302)]
 
 
-def test_a_batch_that_is_over_keeps_its_counts_and_not_its_lines(store, tmp_path):
+def test_a_finished_batch_keeps_its_counts_but_not_its_lines(store, tmp_path):
     filled(store, 2)
     for line in store.lease(5, 2):
         store.commit(line, b"x\n", ok=line.number == 1)
@@ -190,7 +190,7 @@ def test_several_providers_ask_each_line_once(store, other):
 
 
 @SHARED
-def test_one_provider_brings_a_batch_on_and_another_when_it_is_gone(store, other):
+def test_one_provider_works_on_a_batch_and_another_takes_over_when_it_is_gone(store, other):
     filled(store, 2)
     assert other.unfinished(5) == []
     assert [id_ for id_, *_ in store.unfinished(2 + LEASE * 0.9)] == ["b"]
@@ -200,7 +200,9 @@ def test_one_provider_brings_a_batch_on_and_another_when_it_is_gone(store, other
 
 
 @SHARED
-def test_who_was_only_slow_changes_nothing_any_more(store, other, tmp_path):
+def test_a_provider_that_has_lost_its_lease_by_being_slow_changes_nothing_any_more(
+    store, other, tmp_path
+):
     filled(store, 2)
     (line, _) = store.lease(5, 2)
     late = 5 + LEASE * 2
@@ -227,7 +229,7 @@ def test_a_lease_that_is_renewed_does_not_run_out(store, other):
 
 
 @SHARED
-def test_who_ends_in_order_leaves_nothing_leased(store, other):
+def test_a_provider_that_closes_in_order_leaves_nothing_leased(store, other):
     filled(store, 2)
     store.lease(5, 2)
     store.close()
@@ -256,7 +258,7 @@ INSERT INTO line (batch, number, custom_id, prefix, body) VALUES ('b', 2, 'c2', 
 """
 
 
-def test_a_file_of_before_there_were_leases_is_gone_on_with(tmp_path):
+def test_a_database_file_from_before_there_were_leases_is_continued(tmp_path):
     with closing(sqlite3.connect(tmp_path / "batches.db")) as before:
         before.executescript(BEFORE_LEASES)
     store = BatchStore(SqliteDatabase(tmp_path / "batches.db"))

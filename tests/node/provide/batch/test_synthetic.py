@@ -13,7 +13,7 @@ LENGTH = {"name": "length", "params": {"max": 2}}
 
 
 class Counts(Asker):
-    """Stands where the node would: each chat is a letter longer than the one before."""
+    """Stand-in for the node whose answers are each a letter longer than the one before."""
 
     def __init__(self, status=200):
         super().__init__("")
@@ -62,14 +62,14 @@ async def test_a_filter_keeps_the_best(by, indices):
     assert [row["index"] for row in rows(heard)] == indices
 
 
-async def test_what_stands_in_the_way_is_heard():
+async def test_a_failure_of_the_node_or_of_the_request_is_the_answer():
     assert (await points_of(Counts(429), asked(), "a")).status == 429
     assert (await points_of(Counts(), asked(messages=[1]), "a")).status == 400
     wrong = {"name": "exact_match"}
     assert (await points_of(Counts(), asked(scoring_function=wrong), "a")).status == 400
 
 
-async def test_a_reward_model_with_a_way_of_its_own_is_asked_by_the_node():
+async def test_a_reward_model_with_an_endpoint_of_its_own_is_asked_through_the_node():
     counts = Counts()
     line = OpenLine("b", SCORING, 1, "a", b'{"scoring_function":{"name":"score"}}', 0)
     assert (await work.do(counts, line)).status == 200
@@ -94,11 +94,11 @@ async def test_a_reward_model_with_a_way_of_its_own_is_asked_by_the_node():
         ({"filtering_function": {"name": "top_k", "params": [1]}}, "filtering_function.params"),
     ],
 )
-def test_a_job_that_cannot_be_done_is_named(wrong, param):
+def test_the_refusal_of_an_invalid_job_names_the_parameter(wrong, param):
     with pytest.raises(Unscored) as unscored:
         check(asked(**wrong))
     assert orjson.loads(unscored.value.heard.body)["error"]["param"] == param
 
 
-def test_no_filter_keeps_all():
+def test_without_a_filter_all_points_are_kept():
     assert kept([{"index": 0}], None) == [{"index": 0}]

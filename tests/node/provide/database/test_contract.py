@@ -24,7 +24,7 @@ def test_a_transaction_is_whole_or_nothing(database, databases):
     assert databases.open().rows("SELECT count(*) FROM t") == [(1,)]
 
 
-def test_one_within_another_is_part_of_it(database):
+def test_a_nested_transaction_is_part_of_the_outer_one(database):
     with pytest.raises(ZeroDivisionError), database.transaction():  # noqa: PT012
         with database.transaction():
             database.change("INSERT INTO t (a) VALUES (1)")
@@ -40,14 +40,14 @@ def test_values_come_back_as_they_were(database):
     assert database.rows("SELECT b, c, substr(d, 1, 1) FROM t") == [(None, None, "a")]
 
 
-def test_a_step_is_taken_once_and_later_ones_are_added(database, databases):
+def test_each_migration_step_is_applied_once_and_later_ones_are_added(database, databases):
     again = databases.open()
     migrate(again, (TABLE,))
     migrate(again, (TABLE, "ALTER TABLE t ADD COLUMN e TEXT; UPDATE t SET e = 'x'"))
     assert again.rows("SELECT e FROM t") == []
 
 
-def test_who_shares_a_database_has_one_name_for_it(databases):
+def test_providers_that_share_a_database_have_one_cid_for_it(databases):
     one, other = cid_of(databases.open()), cid_of(databases.open())
     assert one == other
     assert bool(one) == databases.shared

@@ -1,4 +1,4 @@
-"""PostgreSQL as providers of a site use it: away, frozen, back."""
+"""PostgreSQL as the providers of a site use it: away, frozen, and back."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_a_connection_that_broke_is_opened_again(mortal, database):
     assert database.rows("SELECT count(*) FROM t") == [(0,)]
 
 
-def test_what_was_begun_on_a_connection_that_broke_is_not_gone_on_with(mortal, database):
+def test_a_transaction_whose_connection_broke_is_not_continued(mortal, database):
     database.change("CREATE TABLE u (a INT)")
     with pytest.raises(DatabaseError), database.transaction():  # noqa: PT012
         database.change("INSERT INTO u VALUES (1)")
@@ -45,7 +45,7 @@ def test_what_was_begun_on_a_connection_that_broke_is_not_gone_on_with(mortal, d
     assert database.rows("SELECT * FROM u") == []
 
 
-def test_a_server_that_has_stopped_holds_nobody_for_ever(mortal, database, monkeypatch):
+def test_a_call_to_a_frozen_server_times_out(mortal, database, monkeypatch):
     monkeypatch.setattr(postgres, "LONGEST_CALL", 0.3)
     mortal.freeze()
     with pytest.raises(DatabaseError, match="timeout"):
@@ -64,7 +64,7 @@ def test_an_error_names_no_password(mortal):
 
 
 @pytest.mark.parametrize("made", [(BatchStore, PostgresDatabase), (VectorStore, PgVectors)])
-def test_who_ends_while_the_server_is_away_ends_all_the_same(mortal, made):
+def test_a_store_can_be_closed_while_the_server_is_away(mortal, made):
     make, connect = made
     store = make(connect(mortal.url, f"ends_{make.__name__.lower()}"))
     mortal.stop()

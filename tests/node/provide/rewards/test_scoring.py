@@ -1,4 +1,4 @@
-"""Laws of reward functions: what each finds good, what they ask of models, and what is wrong with a request."""
+"""Laws of reward functions: how each scores, what they ask of models, and which requests are refused."""
 
 import orjson
 import pytest
@@ -10,7 +10,7 @@ from node.provide.rewards.scoring import FUNCTIONS, scored
 
 
 class Says(Asker):
-    """Stands where the node would: one answer to everything."""
+    """Stand-in for the node that gives one answer to everything."""
 
     def __init__(self, said=None, status=200):
         super().__init__("")
@@ -41,7 +41,9 @@ def pair(response="A vine.", model="m", **params):
         (length, {"min": 1}, "", 0),
     ],
 )
-async def test_what_needs_no_model(function, params, response, score):
+async def test_functions_that_need_no_model_score_without_asking_the_node(
+    function, params, response, score
+):
     says = Says()
     assert (await function.score(says, pair(response, **params))).score == score
     assert not says.asked
@@ -59,13 +61,13 @@ async def test_a_reranker_is_asked_how_relevant_a_response_is():
     ("said", "score"),
     [("7", 0.7), ("I think 3, no: 8.5", 0.85), ("11", 1), ("-3", 0), ("10", 1)],
 )
-async def test_a_judge_says_a_number_last(said, score):
+async def test_the_score_of_a_judge_is_the_last_number_it_says(said, score):
     says = Says({"choices": [{"message": {"content": said}}]})
     assert (await llm_judge.score(says, pair(criteria="It {rhymes}."))).score == score
     assert "It {rhymes}." in says.asked[0][1]["messages"][0]["content"]
 
 
-async def test_likelihood_is_that_of_the_response_alone():
+async def test_the_likelihood_is_of_the_response_alone():
     told = {"token_logprobs": [None, -1.0, -2.0, -4.0, -9.0], "text_offset": [0, 5, 12, 14, 19]}
     found = await logprob.score(Says({"choices": [{"logprobs": told}]}), pair())
     assert (found.score, found.logprob) == (-3.0, -6.0)
@@ -81,19 +83,19 @@ async def test_likelihood_is_that_of_the_response_alone():
         (logprob, {"choices": [{"logprobs": None}]}, 400),
     ],
 )
-async def test_a_model_that_does_not_tell_is_an_error(function, said, status):
+async def test_an_answer_of_a_model_without_a_score_is_an_error(function, said, status):
     with pytest.raises(Unscored) as unscored:
         await function.score(Says(said), pair())
     assert unscored.value.heard.status == status
 
 
-async def test_a_model_that_is_busy_is_heard_as_it_is():
+async def test_the_answer_of_a_busy_model_is_passed_on_unchanged():
     with pytest.raises(Unscored) as unscored:
         await rerank.score(Says({"error": 1}, 429), pair())
     assert unscored.value.heard == NodeAnswer(429, b'{"error":1}')
 
 
-async def test_a_pattern_that_takes_for_ever_is_ended(monkeypatch):
+async def test_a_pattern_that_takes_too_long_is_stopped(monkeypatch):
     monkeypatch.setattr(regex, "LONGEST_SEARCH", 0.3)
     with pytest.raises(Unscored) as unscored:
         await regex.score(Says(), pair("a" * 64, pattern="(a+)+b"))
@@ -129,10 +131,10 @@ async def test_a_score_has_an_id():
         (asked(prompt_with_response=[{"text": "a"}, 1]), "prompt_with_response"),
     ],
 )
-async def test_what_cannot_be_is_named(wrong, param):
+async def test_the_error_for_an_invalid_request_names_the_parameter(wrong, param):
     heard = await scored(Says(), wrong)
     assert (heard.status, orjson.loads(heard.body)["error"]["param"]) == (400, param)
 
 
-def test_every_function_is_known_by_its_file():
+def test_every_function_has_the_name_of_its_module():
     assert all(function.__module__.endswith(f".{name}") for name, function in FUNCTIONS.items())

@@ -3,12 +3,12 @@
 from node.provide.vectors.chunks import CHARACTERS, cut
 
 
-def test_a_short_text_is_one_chunk_and_nothing_is_none():
+def test_a_short_text_is_one_chunk_and_a_blank_text_has_none():
     assert list(cut("a vine", 100, 50)) == ["a vine"]
     assert list(cut(" \n ", 100, 50)) == []
 
 
-def test_chunks_share_words_and_lose_none():
+def test_chunks_overlap_and_lose_no_word():
     words = [f"word{n}" for n in range(2_000)]
     found = list(cut(" ".join(words), 100, 50))
     assert all(len(chunk) <= 100 * CHARACTERS for chunk in found)

@@ -1,4 +1,4 @@
-"""Filters of a search: comparisons, and what is none."""
+"""Filters of a search: comparisons, their combinations, and invalid filters."""
 
 import pytest
 
@@ -15,11 +15,11 @@ OF = {"year": 2026, "kind": "note"}
         ("gt", "x", False),
     ],
 )  # fmt: skip
-def test_a_comparison(kind, value, fit):
+def test_each_comparison_fits_as_its_type_says(kind, value, fit):
     assert fits(OF, {"type": kind, "key": "year", "value": value}) is fit
 
 
-def test_several_are_joined():
+def test_filters_are_combined_by_and_and_or():
     yes = {"type": "eq", "key": "kind", "value": "note"}
     no = {"type": "eq", "key": "none", "value": 1}
     assert not fits(OF, {"type": "and", "filters": [yes, no]})
@@ -28,12 +28,12 @@ def test_several_are_joined():
 
 
 @pytest.mark.parametrize("by", [1, {}, {"type": "like", "key": "a", "value": 1}, {"type": "and"}])
-def test_what_is_none_is_told(by):
+def test_an_invalid_filter_is_refused(by):
     with pytest.raises(BadFilter):
         fits(OF, by)
 
 
-def test_what_is_nested_too_deep_is_none():
+def test_a_filter_that_is_nested_too_deep_is_refused():
     by = {"type": "eq", "key": "a", "value": 1}
     for _ in range(9):
         by = {"type": "and", "filters": [by]}

@@ -1,4 +1,4 @@
-"""Laws of the store of vectors: exact search, stores apart, and nothing left of what was removed."""
+"""Laws of the store of vectors: exact search, separate stores, and nothing left of removed data."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def put(store, id_, file, *vectors):
     return member
 
 
-def test_the_nearest_comes_first_and_of_this_store_alone(store):
+def test_a_search_finds_texts_of_its_own_store_alone_the_nearest_first(store):
     put(store, "one", "f", (1, 0), (0, 1))
     put(store, "one", "g", (1, 1))
     put(store, "two", "f", (1, 0))
@@ -36,7 +36,7 @@ def test_the_nearest_comes_first_and_of_this_store_alone(store):
     assert store.find("one")["last_active_at"] == 5
 
 
-def test_a_file_that_leaves_takes_its_texts_along(store):
+def test_removing_a_file_from_a_store_removes_its_texts(store):
     put(store, "one", "f", (1, 0))
     put(store, "one", "g", (1, 0))
     store.leave("one", "f")
@@ -56,7 +56,7 @@ def test_a_store_that_is_removed_leaves_nothing(store):
     assert store._database.rows("SELECT count(*) FROM member WHERE store = 1") == [(0,)]
 
 
-def test_a_vector_of_another_length_is_refused_whole(store):
+def test_vectors_of_another_length_are_refused_and_nothing_is_stored(store):
     put(store, "one", "f", (1, 0))
     with pytest.raises(WrongVector, match="3 numbers, not 2"):
         put(store, "one", "g", (1, 0), (1, 0, 0))
@@ -67,7 +67,7 @@ def test_a_vector_of_another_length_is_refused_whole(store):
         put(store, "two", "f", ())
 
 
-def test_files_wait_in_their_order_and_what_failed_has_no_texts(store):
+def test_files_wait_in_their_order_and_a_failed_file_has_no_texts(store):
     first = store.waiting(5)
     assert (first.store, first.file, first.chunk) == ("one", "f", 800)
     put(store, "one", "f", (1, 0))
@@ -82,7 +82,7 @@ def test_files_wait_in_their_order_and_what_failed_has_no_texts(store):
     }  # fmt: skip
 
 
-def test_what_was_half_read_waits_again_after_a_restart(store, databases):
+def test_a_half_read_file_waits_again_after_a_restart(store, databases):
     store.waiting(5)
     put(store, "one", "f", (1, 0))
     again = VectorStore(databases.open_vectors())
@@ -93,7 +93,7 @@ def test_what_was_half_read_waits_again_after_a_restart(store, databases):
     assert again.texts("one") == []
 
 
-def test_a_file_that_left_while_it_was_read_leaves_no_texts(store):
+def test_a_file_removed_while_it_was_read_leaves_no_texts(store):
     member = store.waiting(5)
     store.leave("one", "f")
     with pytest.raises(Superseded):
@@ -102,7 +102,7 @@ def test_a_file_that_left_while_it_was_read_leaves_no_texts(store):
 
 
 @SHARED
-def test_each_file_is_read_by_one_provider_and_by_another_when_that_is_gone(store, databases):
+def test_each_file_is_read_by_one_provider_and_by_another_when_the_first_is_gone(store, databases):
     other = VectorStore(databases.open_vectors())
     mine = store.waiting(5)
     assert (mine.store, mine.file) == ("one", "f")
@@ -118,12 +118,12 @@ def test_each_file_is_read_by_one_provider_and_by_another_when_that_is_gone(stor
     assert store.texts("one") == ["x"]
 
 
-def test_the_newest_texts_of_a_store(store):
+def test_the_newest_texts_of_a_store_come_first(store):
     put(store, "one", "f", (1, 0), (1, 0), (1, 0))
     assert store.texts("one", newest=2) == ["one f 2", "one f 1"]
 
 
-def test_numbers_that_cannot_be_are_refused_and_nothing_is_like_nothing(store):
+def test_numbers_that_are_too_large_are_refused_and_a_zero_vector_scores_0(store):
     with pytest.raises(WrongVector, match="too large"):
         put(store, "one", "f", (1e300, 0))
     put(store, "one", "f", (0, 0))
