@@ -220,6 +220,18 @@ async def test_the_open_lines_of_a_cancelled_batch_end_in_an_error(tmp_path, nod
         node.holds.set()
 
 
+async def test_a_cancelled_batch_keeps_the_results_that_it_has(tmp_path, node):
+    node.says = {"never": [429]}
+    async with working(tmp_path, node, "x", "never") as engine:
+        await until(lambda: engine.store.batch("batch_1")["request_counts"]["completed"] == 1)
+        engine.store.cancel("batch_1", 1_001)
+        engine.wake()
+        await over(engine, "cancelled")
+        assert [row["custom_id"] for row in rows(engine, "output_file_id")] == ["0"]
+        [left] = rows(engine, "error_file_id")
+        assert (left["custom_id"], left["error"]["code"]) == ("1", "batch_cancelled")
+
+
 async def test_a_batch_expires_with_the_results_that_it_has(tmp_path, node):
     node.says = {"never": [429]}
     clock = Clock()
