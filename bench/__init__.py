@@ -1,1 +1,1 @@
-"""Measurements that the project takes of itself, and simulations with its own parts."""
+"""Benchmarks of the project, and simulations with its own parts."""

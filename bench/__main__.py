@@ -1,4 +1,4 @@
-"""`python -m bench`: what one and two hops cost, beside bare aiohttp."""
+"""Entry point of `python -m bench`: the cost of one and two hops, compared with bare aiohttp."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The yardstick: a pass-through on bare aiohttp and uvloop, with no routing, checks or metrics.
+"""Baseline: a pass-through proxy on bare aiohttp and uvloop, without routing, checks or metrics.
 
 python -m bench.bare PORT WORKER_HOST:PORT
 """
@@ -17,7 +17,7 @@ SMALL = 65_536
 
 
 def app(worker: str) -> web.Application:
-    """Return an application that sends every POST on to one worker."""
+    """Return an application that forwards every POST to one worker."""
 
     async def passed_on(request: web.Request) -> web.StreamResponse:
         body = await request.read()
@@ -52,7 +52,7 @@ def app(worker: str) -> web.Application:
 
 
 if __name__ == "__main__":
-    # What it says of callers who hang up is not asked here.
+    # Silence its messages about callers that disconnect.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     web.run_app(
         app(sys.argv[2]),

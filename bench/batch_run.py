@@ -1,4 +1,4 @@
-"""Run of a batch in a measurement: a provider beside a node, lines in, seconds and answers out."""
+"""Run of a batch in a measurement: a provider beside a node; lines in, seconds and answers out."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ def provide(swarm: Swarm, node: Node) -> Actor:
 async def answered(
     ask: openai.AsyncOpenAI, bodies: Sequence[Mapping[str, object]], *, within: float = 120
 ) -> tuple[float, list[dict[str, Any]]]:
-    """Return the seconds that a batch of these requests takes, and their answers."""
+    """Run a batch of these requests; return the seconds that it takes, and the answers."""
     rows = (
         {"custom_id": str(n), "method": "POST", "url": "/v1/chat/completions", "body": body}
         for n, body in enumerate(bodies)

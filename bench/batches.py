@@ -1,11 +1,11 @@
-"""Batches over real nodes: how long one takes on machines that are unlike, and what people who chat meanwhile notice of it.
+"""Batches over real nodes: how long one takes on machines of different speeds, and how it affects people who chat meanwhile.
 
     python -m bench.batches                   some four minutes
     python -m bench.batches --only speeds     without llama.cpp
     python -m bench.batches --write docs/performance.md
 
-`speeds`: three nodes, each with a stand-in for a worker of two slots; one is eight times as fast as the slowest.
-`prompts`: what is found in caches, see `bench.prompts`.
+`speeds`: three nodes, each with a simulated worker of two slots; the fastest is eight times as fast as the slowest.
+`prompts`: cache hits, see `bench.prompts`.
 """
 
 import argparse
@@ -29,17 +29,17 @@ from tests.swarm.waiting import percentile
 
 MODEL = "answers"
 SECONDS = (0.48, 0.24, 0.06)
-"""What an answer takes at each worker."""
+"""Seconds of an answer at each worker."""
 
 SLOTS = 2
 LINES = 500
 CHATS = 120
 EVERY = 0.15
-"""Seconds between two chats of people, who ask whether an answer has come or not."""
+"""Seconds between two chats of people, sent whether or not earlier ones are answered."""
 
 
 async def measure(swarm: Swarm, client: Client) -> list[Row]:
-    """Run a batch alone, then one beside people, and people alone."""
+    """Measure chats alone, a batch alone, and chats beside a batch."""
     nodes = swarm.start_all("one", "two", "three")
     for node, seconds in zip(nodes, SECONDS, strict=True):
         worker = swarm.start_worker(f"takes{seconds}", "--delay-first", f"{seconds}")
@@ -66,7 +66,7 @@ async def measure(swarm: Swarm, client: Client) -> list[Row]:
 
 
 async def batch(ask: openai.AsyncOpenAI, lines: int = LINES) -> float:
-    """Return the seconds that a batch of lines without a common beginning takes."""
+    """Return the seconds that a batch of lines without a common prefix takes."""
     bodies = [
         {"model": MODEL, "messages": [{"role": "user", "content": str(n)}]} for n in range(lines)
     ]
@@ -74,7 +74,7 @@ async def batch(ask: openai.AsyncOpenAI, lines: int = LINES) -> float:
 
 
 async def people(node: Node, client: Client) -> Sequence[float]:
-    """Ask now and then, and return the seconds of each answer."""
+    """Send chats at a steady pace, and return the seconds of each answer."""
 
     async def one() -> float:
         began = time.monotonic()
@@ -102,7 +102,7 @@ async def _measured(only: Sequence[str]) -> list[Row]:
 
 
 def main() -> int:
-    """Measure, print, and write the table where it is asked for; return 1 where a goal was missed."""
+    """Measure, print the table, and write it if requested; return 1 if a goal was missed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,6 +1,6 @@
-"""Charts by matplotlib, as SVG: bars, and lines over the size or the load, on logarithmic axes.
+"""Charts by matplotlib, as SVG: bars, and lines over size or load, on logarithmic axes.
 
-The same figures give the same bytes. Text stays text, and the ground is white, so a chart reads the same on light and dark pages.
+The same figures give the same bytes. Text stays text and the background is white, so a chart reads alike on light and dark pages.
 """
 
 import argparse
@@ -20,7 +20,7 @@ OURS, OTHERS = "#1b4f8a", "#9aa7b4"
 COLOURS = ("#1b4f8a", "#c2571a", "#2c7a4b", "#8a1b5c", "#6b6b6b")
 STYLE = {
     "svg.fonttype": "none",
-    "svg.hashsalt": "modelvine",  # names within the file come from chance otherwise
+    "svg.hashsalt": "modelvine",  # names within the file are random otherwise
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "sans-serif"],
     "axes.spines.top": False,
@@ -30,7 +30,7 @@ NOTHING_OF_TODAY = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
 def folder(name: str) -> Path:
-    """Read the option that says where charts go; refuse it before anything is measured if none can be drawn."""
+    """Parse the option for the charts' folder; refuse it before anything is measured if matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         raise argparse.ArgumentTypeError("charts need matplotlib: pip install -e '.[bench]'")
     return Path(name)
@@ -39,7 +39,7 @@ def folder(name: str) -> Path:
 def draw_bars(
     file: Path, title: str, values: Mapping[str, float], *, ours: Set[str], unit: str
 ) -> None:
-    """Draw one bar for each positive value, the smallest first; those of `ours` stand out."""
+    """Draw one bar for each positive finite value, the smallest first; those of `ours` are highlighted."""
     shown = sorted((value, name) for name, value in values.items() if 0 < value < math.inf)
     with _axes(file, title, (INCHES[0], 1.2 + INCHES_OF_A_BAR * len(shown))) as axes:
         colours = [OURS if name in ours else OTHERS for _, name in shown]
@@ -63,7 +63,7 @@ def draw_lines(
     across: str,
     up: str,
 ) -> None:
-    """Draw lines over `places`; values that are not positive and finite are left out."""
+    """Draw lines over `places`, without values that are not positive and finite."""
     with _axes(file, title, INCHES) as axes:
         for (name, values), colour in zip(lines.items(), COLOURS, strict=False):
             seen = [value if 0 < value < math.inf else math.nan for value in values]
@@ -73,7 +73,7 @@ def draw_lines(
         axes.set_xlabel(across)
         axes.set_yscale("log")
         low, high = axes.get_ylim()
-        if high < 1000 * low:  # there is room for more marks than one in each decade
+        if high < 1000 * low:  # there is room for more ticks than one in each decade
             axes.yaxis.get_major_locator().set_params(subs=(1, 2, 3, 5))
         axes.yaxis.set_major_formatter(_plain)
         axes.minorticks_off()
@@ -93,8 +93,8 @@ def draw_lines(
 
 @contextmanager
 def _axes(file: Path, title: str, inches: tuple[float, float]) -> Iterator["Axes"]:
-    """Make the axes of one chart, and write it when they are full."""
-    # Only those who draw need it, and it takes half a second.
+    """Yield the axes of one chart, and write the file afterwards."""
+    # Imported only for drawing, as it takes half a second.
     import matplotlib as mpl  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 

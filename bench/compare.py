@@ -1,8 +1,8 @@
-"""Cost of one and two hops through modelvine beside bare aiohttp: all in one run, interleaved, medians.
+"""Cost of one and two hops through modelvine, compared with bare aiohttp: medians of interleaved rounds in one run.
 
     python -m bench [--rounds 3] [--seconds 4] [--write docs/performance.md]
 
-A mock worker and the load share CPU 0, what is measured runs alone on CPU 1. Needs a C compiler and two CPUs.
+A mock worker and the load share CPU 0; the measured target runs alone on CPU 1. Needs a C compiler and two CPUs.
 Targets: `direct` (no proxy), `bare` (aiohttp + uvloop, no routing), `local` (a node with the worker), `hop` (a node
 without one, in front of it, over HTTPS). CPU of a target is the sum over its processes.
 """
@@ -43,7 +43,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Something that answers chat requests at `url`, run by these processes."""
+    """Server that answers chat requests at `url`, run by these processes."""
 
     name: str
     url: str
@@ -51,7 +51,7 @@ class Target:
 
 
 def cpu_seconds(pids: tuple[int, ...]) -> float:
-    """Return user and system time used so far by some processes."""
+    """Return the user and system time that some processes have used so far, in seconds."""
     used = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -60,17 +60,17 @@ def cpu_seconds(pids: tuple[int, ...]) -> float:
 
 
 def memory_mb(pids: tuple[int, ...]) -> float:
-    """Return the resident memory of some processes together, in MB."""
+    """Return the total resident memory of some processes, in MB."""
     return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE / 1e6 for pid in pids)
 
 
 def _ms(found: Mapping | None, which: str) -> float:
-    """Return a percentile in ms; without end where nothing came in time."""
+    """Return a percentile in ms, infinity if nothing arrived in time."""
     return found[which] / 1e3 if found else math.inf
 
 
 class Load:
-    """Runs the load generator against targets; one method for each thing that is measured."""
+    """Runner of the load generator against targets, with one method for each measurement."""
 
     def __init__(self, bodies: Path, seconds: float, *, cpus: str = "0") -> None:
         self._bodies = bodies
@@ -78,7 +78,7 @@ class Load:
         self._cpus = cpus
 
     def closed_loop(self, target: Target, connections: int, body: str = "chat") -> Figures:
-        """As many requests as go over some connections."""
+        """Send as many requests as possible over some connections."""
         before = cpu_seconds(target.pids)
         out = self._loadgen("req", target, body, c=connections, d=self._seconds, w=0)
         spent = cpu_seconds(target.pids) - before
@@ -89,17 +89,17 @@ class Load:
         }
 
     def bodies(self, target: Target, body: str) -> Figures:
-        """Bodies of one size, one after the other."""
+        """Send bodies of one size, one after the other."""
         figures = self.closed_loop(target, 1, body)
         return {"cpu_ms": figures["cpu_s_per_1000"], "errors": figures["errors"]}
 
     def paced(self, target: Target) -> Figures:
-        """A light open loop: what a lone request waits."""
+        """Send a light open-loop load: the latency of a lone request."""
         out = self._loadgen("req", target, "chat", c=32, d=self._seconds, w=0.5, r=50)
         return {"p50_ms": _ms(out["latency_us"], "p50"), "p99_ms": _ms(out["latency_us"], "p99")}
 
     def streams(self, target: Target, count: int) -> Figures:
-        """Streams side by side, 100 chunks each, 25 ms apart, as GPUs make them: each chunk comes alone."""
+        """Open concurrent streams of 100 chunks each, 25 ms apart, as GPUs produce them: each chunk comes alone."""
         before = cpu_seconds(target.pids)
         out = self._loadgen("stream", target, "paced", c=count, d=4, w=1, R=1.5, e=100)
         spent = cpu_seconds(target.pids) - before
@@ -113,7 +113,7 @@ class Load:
         }
 
     def burst(self, target: Target) -> Figures:
-        """Streams whose chunks come without a pause."""
+        """Open streams whose chunks come without a pause."""
         before = cpu_seconds(target.pids)
         out = self._loadgen("stream", target, "burst", c=16, d=self._seconds, w=0, e=200)
         spent = cpu_seconds(target.pids) - before
@@ -132,7 +132,7 @@ class Load:
 
 
 def write_bodies(folder: Path) -> Path:
-    """Write the request bodies; the mock worker reads its orders from the prompt."""
+    """Write the request bodies; the mock worker reads its instructions from the prompt."""
     filler = "You are a helpful assistant. Answer briefly. " * 4
 
     def body(orders: str, *, stream: bool) -> str:
@@ -156,7 +156,7 @@ def write_bodies(folder: Path) -> Path:
 
 @contextmanager
 def running(*command: str, cpu: str) -> Iterator[int]:
-    """Run a process on one CPU and end it afterwards."""
+    """Run a process on a CPU and end it afterwards."""
     process = subprocess.Popen(["taskset", "-c", cpu, *command], stdin=subprocess.DEVNULL)
     try:
         yield process.pid
@@ -166,7 +166,7 @@ def running(*command: str, cpu: str) -> Iterator[int]:
 
 
 def call(url: str, body: Mapping | None = None) -> Mapping:
-    """GET, or POST JSON, and read the JSON answer."""
+    """Send a GET, or a POST of JSON, and return the JSON answer."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=5) as answer:
@@ -174,7 +174,7 @@ def call(url: str, body: Mapping | None = None) -> Mapping:
 
 
 def until(ready: Callable[[], bool], *, seconds: float = 20) -> None:
-    """Wait until something holds; raise `TimeoutError`."""
+    """Wait until a condition holds; raise `TimeoutError`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
@@ -188,7 +188,7 @@ def until(ready: Callable[[], bool], *, seconds: float = 20) -> None:
 
 @contextmanager
 def targets(folder: Path) -> Iterator[list[Target]]:
-    """Start everything that is measured."""
+    """Start all targets."""
     worker = f"127.0.0.1:{WORKER_PORT}"
     with ExitStack() as stack:
         mock = running(str(HERE / "bin/mock_worker"), "-p", str(WORKER_PORT), cpu="0")
@@ -219,7 +219,7 @@ def targets(folder: Path) -> Iterator[list[Target]]:
 
 
 def measure(load: Load, target: Target, only: Sequence[str]) -> Figures:
-    """Take the figures of one target once."""
+    """Measure one target once."""
     parts: dict[str, Callable[[], Figures]] = {
         "c1": lambda: load.closed_loop(target, 1),
         "c32": lambda: load.closed_loop(target, 32),
@@ -255,7 +255,7 @@ ROWS = (
 
 
 def table(rounds: Mapping[str, list[Figures]]) -> str:
-    """Lay out the medians over the rounds, with ratios to bare aiohttp."""
+    """Return a table of the medians over the rounds, with ratios to bare aiohttp."""
     names = list(rounds)
     lines = ["| | " + " | ".join(names) + " | local ÷ bare | hop ÷ bare |"]
     lines.append("|---" * (len(names) + 3) + "|")
@@ -280,19 +280,19 @@ def table(rounds: Mapping[str, list[Figures]]) -> str:
 
 
 def heading(arguments: argparse.Namespace, module: str = "bench") -> str:
-    """Say when, with what command and on what this was measured."""
+    """Return a line with the date, the command and the machine of the measurement."""
     command = f"python -m {module} --rounds {arguments.rounds} --seconds {arguments.seconds:g}"
     return f"Measured {datetime.now(UTC):%Y-%m-%d} with `{command}` on {machine()}; medians.\n"
 
 
 def machine() -> str:
-    """Say on what this is measured, and whether with a wheel's compiled modules."""
+    """Describe the machine, and whether the modules are compiled, as in a wheel."""
     compiled = ", compiled" if is_compiled() else ""
     return f"{os.cpu_count()} CPUs, Python {platform.python_version()}{compiled}"
 
 
 def replace_between_marks(file: Path, text: str, name: str = "bench") -> None:
-    """Put a table where the page keeps it."""
+    """Replace the text between a page's marks of this name."""
     begin, end = f"<!-- {name} begin -->", f"<!-- {name} end -->"
     before, _, rest = file.read_text().partition(begin)
     _, found, after = rest.partition(end)
@@ -323,11 +323,11 @@ def main() -> int:
     if shutil.which("taskset") is None or (os.cpu_count() or 1) < 2:
         print("needs taskset (util-linux) and two CPUs", file=sys.stderr)
         return 1
-    # Whoever is told to stop takes what it started with it.
+    # On SIGTERM, stop the started processes too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     subprocess.run(["make", "-s", "-C", str(HERE / "csrc")], check=True)
     if arguments.workers:
-        from bench import workers  # noqa: PLC0415 (it is built of what stands here)
+        from bench import workers  # noqa: PLC0415 (it imports this module)
 
         return workers.main(arguments.workers, rounds=arguments.rounds, seconds=arguments.seconds)
     rounds: dict[str, list[Figures]] = {}

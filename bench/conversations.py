@@ -1,4 +1,4 @@
-"""Conversations of the simulated callers: chats that come as they come, and agents whose turns wait for the answer before."""
+"""Conversations of simulated callers: chats that arrive independently, and agents whose turns wait for the previous answer."""
 
 import math
 from collections.abc import Iterator
@@ -12,22 +12,22 @@ from router.openai.prefixes import Prefix, Prefixes
 from router.requests import Kind, Request
 
 READING = 0.02
-"""Seconds for each kilobyte of a request, at speed 1."""
+"""Seconds of reading for each kilobyte of a request, at speed 1."""
 
 SHARED_BYTES = 8_000
-"""What all agents' conversations begin with: tools, and what the system says."""
+"""Bytes that all agents' conversations begin with: tools and the system prompt."""
 
 _TURNS = 6
 _TURN_BYTES = 400
 _TURNS_OF_AGENTS = 10
-_SAID_BYTES = 3_000  # of a tool or a person, with the answer before
-_TELLING = 0.5  # seconds of an answer, once all is read
-_TOOLS = 0.7  # the part of turns that a tool takes, after about a second; a person takes twenty
+_SAID_BYTES = 3_000  # of a tool or a person, with the previous answer
+_TELLING = 0.5  # seconds of an answer after the prompt is read
+_TOOLS = 0.7  # the share of turns that come from a tool, after about a second; those of a person take twenty
 
 
 @dataclass(slots=True)
 class Talk:
-    """A conversation of an agent, as it grows."""
+    """Growing conversation of an agent."""
 
     name: str
     random: Random
@@ -37,14 +37,14 @@ class Talk:
 
     @property
     def size(self) -> int:
-        """How many bytes have been said."""
+        """Bytes of the conversation so far."""
         return self.chain[-1].size
 
     def turn(self) -> tuple[Request, float]:
         """Return the next request, and the seconds that its answer takes."""
         if not self.chain:
             self.chain = [Prefix(b"system", SHARED_BYTES)]
-        # The answer before, and what a tool or a person says to it.
+        # The previous answer, and the reply of a tool or a person.
         size = self.size + int(self.random.lognormvariate(math.log(_SAID_BYTES) - 0.5, 1.0)) + 200
         self.said += 1
         self.left -= 1
@@ -58,16 +58,16 @@ class Talk:
 
 
 class Agents:
-    """Conversations of agents: tools answer soon, people later, and each turn waits for the answer before."""
+    """Conversations of agents: tools reply soon, people later, and each turn waits for the previous answer."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
         self._number = count()
-        # What a conversation takes where each turn finds its cache.
+        # Seconds of a conversation if each turn hits the cache.
         self.seconds = _TURNS_OF_AGENTS * (_TELLING + READING * _SAID_BYTES / 1_000)
 
     def begin(self) -> Talk:
-        """Begin a conversation."""
+        """Return a new conversation."""
         turns = 1 + int(self._random.expovariate(1 / (_TURNS_OF_AGENTS - 0.5)))
         return Talk(f"t{next(self._number)}", self._random, turns)
 
@@ -80,7 +80,7 @@ class Agents:
 
 
 class Chats(Iterator[Request]):
-    """Chats of some turns each, many at one time, a fifth of them about a document, if any."""
+    """Chats of some turns each, many at a time; a fifth of them are about a document, if there is one."""
 
     _DOCUMENTS = 0.2
 

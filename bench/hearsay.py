@@ -1,10 +1,10 @@
-"""Waits of requests by what nodes know of each other's load: simulated with the parts that decide in a node.
+"""Waits of requests, depending on what nodes know of each other's load: a simulation with the code that decides in a node.
 
     python -m bench.hearsay [--seconds 1000] [--seeds 3]
 
-Every node takes requests and serves a replica with some slots; they arrive at random, at 80 % of what all can do. `oracle` sends
-each to the shortest queue there is, `own` knows the requests that it sent itself (power of two choices), `told` hears loads as
-well: gossip, as rare as a mesh of that size has it, and what comes with answers. A wait is the time until a slot is free.
+Every node takes requests and serves a replica with some slots. Requests arrive at random, at 80 % of the total capacity. `oracle`
+sends each to the shortest queue; `own` knows the requests that it sent itself (power of two choices); `told` also receives loads,
+by gossip, as rare as in a mesh of that size, and with answers. A wait is the time until a slot is free.
 """
 
 import argparse
@@ -26,8 +26,8 @@ from router.select.candidates import Candidate
 from router.state.remote_load import Report, Reports
 
 BUSY = 0.8
-POLL = 0.25  # the registry looks at the meter so often
-WAY = 0.05  # seconds that a note takes through the mesh
+POLL = 0.25  # seconds between two readings of the meter by the registry
+WAY = 0.05  # seconds that a load report takes through the mesh
 FIRST_BYTE = 0.02  # seconds to the first byte, once a slot is free
 REPLICA = Service("p", "m")
 REQUEST = Request("r", Kind.CHAT, "m", b"{}", "application/json")
@@ -36,7 +36,7 @@ POLICY = FewChoices()
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """So many nodes, the slots of each, and the mean seconds of an answer; those are exponentially distributed."""
+    """Number of nodes, slots of each, and mean seconds of an answer, which are exponentially distributed."""
 
     nodes: int
     slots: int
@@ -47,7 +47,7 @@ SHAPES = (Shape(10, 1, 2.0), Shape(10, 4, 3.0), Shape(10, 8, 20.0), Shape(25, 4,
 
 
 class Simulation:
-    """One shape over some time, under one way to choose."""
+    """Simulation of one shape over some time, with one kind of knowledge for the choice."""
 
     def __init__(self, shape: Shape, knowledge: str, seed: int) -> None:
         self.waits: list[float] = []
@@ -65,7 +65,7 @@ class Simulation:
         self._now = 0.0
 
     def run(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Run for so many virtual seconds."""
         self._after(0.0, self._arrive)
         if self._knowledge == "told":
             for node in range(self._shape.nodes):
@@ -130,7 +130,7 @@ class Simulation:
 
 
 def waits(shape: Shape, knowledge: str, *, seconds: float, seeds: int) -> tuple[float, float]:
-    """Return the mean and the 99th percentile of the waits, each the mean over some seeds."""
+    """Return the mean and the 99th percentile of the waits, each as the mean over some seeds."""
     means, tails = [], []
     for seed in range(seeds):
         simulation = Simulation(shape, knowledge, seed)

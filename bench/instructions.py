@@ -1,11 +1,11 @@
-"""Instructions in user space that a request and a chunk cost: what a neighbour's load cannot change.
+"""User-space instructions of a request and of a chunk: a measure that other load on the machine does not change.
 
     python -m bench.instructions
     python -m bench.instructions --bounds request=0.7 paced=0.9
 
-Each program runs under callgrind, which needs valgrind and makes it some fifty times slower. Requests go over one kept
-connection, one after the other; what a program does meanwhile without requests is measured before, and taken off. libp2p's
-thread, which no request passes, is left out. `--bounds` ends with 1 where something costs a node more than so many times
+Each program runs under callgrind, which needs valgrind and makes it some fifty times slower. Requests go over one keep-alive
+connection, one after the other. The instructions of an idle program are measured first, and subtracted. libp2p's thread,
+which no request passes, is left out. With `--bounds`, the exit code is 1 if something costs a node more than so many times
 what it costs bare aiohttp.
 """
 
@@ -31,22 +31,22 @@ from bench.mock import Mock, build
 
 START_SECONDS = 300.0
 WARM, COUNTED = 200, 200
-"""Requests before what is counted, and in a run."""
+"""Requests for warm-up, and in a counted run."""
 
 RUNS = 3
-"""Runs of which the median is taken; of requests, which differ more, two more."""
+"""Runs of which the median is taken; two more for requests, which vary more."""
 
 APART = 0.012
-"""Seconds between two requests. A node learns from one in 10 ms: so from each, and not from more of them on a slow machine."""
+"""Seconds between two requests. A node learns from one request in 10 ms: with this pause from each, on slow machines too."""
 
 FEW, MANY = 20, 820
-"""Chunks of two streams, whose difference is what chunks cost."""
+"""Chunks of two streams, whose difference is the cost of chunks."""
 
 PACE_MICROSECONDS = 5_000
-"""From one chunk to the next that comes alone: even under callgrind the one before is through by then."""
+"""Microseconds between paced chunks: even under callgrind the previous chunk has passed by then."""
 
 PERIOD = 5.0
-"""Seconds after which a node without requests does the same again: what is counted takes so long, or a multiple."""
+"""Seconds after which an idle node repeats its work: each count lasts a multiple of it."""
 
 IDLE_SECONDS = 3.5 * PERIOD
 
@@ -54,7 +54,7 @@ _TOTALS = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
 
 
 class Counted:
-    """A Python program under callgrind, which counts nothing until it is told to."""
+    """Python program under callgrind, which counts only on demand."""
 
     def __init__(self, folder: Path, name: str, *command: str) -> None:
         self._out = folder / f"{name}.callgrind"
@@ -72,26 +72,26 @@ class Counted:
             )
 
     def prepare(self) -> None:
-        """Be ready to count: everything that runs from now on is translated once more, which takes its time."""
+        """Switch instrumentation on: all code is translated again, which takes a while."""
         self._tell("--instr=on")
 
     def begin(self) -> None:
-        """Count from now on."""
+        """Start counting."""
         self._tell("--zero")
 
     def end(self) -> int:
-        """Return the instructions since `begin`, without those of the thread that is left out."""
+        """Return the instructions since `begin`, without those of the excluded thread."""
         threads = self._threads()
         return sum(threads.values()) - threads.get(self._left_out, 0)
 
     def leave_out(self) -> None:
-        """Leave out the thread that did most since `begin`, but for the first: without requests that is libp2p's."""
+        """Exclude the busiest thread since `begin`, except the first: without requests that is libp2p's."""
         others = Counter(self._threads())
         del others[1]
         self._left_out = others.most_common(1)[0][0] if others else 0
 
     def _threads(self) -> dict[int, int]:
-        """Return the instructions of each thread, by the order in which they began."""
+        """Return the instructions of each thread, numbered in the order of their start."""
         self._dumps += 1
         self._tell("--dump")
         dumps = self._out.parent.glob(f"{self._out.name}.{self._dumps}-*")
@@ -100,7 +100,7 @@ class Counted:
         }
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the program."""
         self.process.terminate()
         try:
             self.process.wait(60)
@@ -115,7 +115,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What answers chats at a port of the loopback interface, by these processes."""
+    """Server that answers chats at a port of the loopback interface, run by these processes."""
 
     name: str
     port: int
@@ -123,14 +123,14 @@ class Target:
 
 
 class Caller:
-    """One connection, kept: a request is one write, as clients send it."""
+    """One keep-alive connection: a request is one write, as clients send it."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=120)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def ask(self, orders: str, *, stream: bool) -> None:
-        """Send a chat, and read its whole answer."""
+        """Send a chat, and read its complete answer."""
         body = json.dumps(_chat(orders) | ({"stream": True} if stream else {})).encode()
         head = "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         self._socket.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
@@ -164,7 +164,7 @@ def _is_whole(answer: bytes) -> bool:
 
 
 def counted(target: Target, work: Callable[[], None]) -> tuple[int, float]:
-    """Return the instructions of a target while something is done, until a period ends, and the seconds that it took."""
+    """Do some work, wait for the end of a `PERIOD`, and return the target's instructions and the seconds."""
     for process in target.processes:
         process.begin()
     began = time.monotonic()
@@ -175,7 +175,7 @@ def counted(target: Target, work: Callable[[], None]) -> tuple[int, float]:
 
 
 def measure(target: Target) -> dict[str, float]:
-    """Return instructions of a request, and of a chunk, in bursts and paced."""
+    """Return the instructions of a request, and of a chunk in bursts and paced."""
     for process in target.processes:
         process.prepare()
     url = f"http://127.0.0.1:{target.port}/v1/chat/completions"
@@ -195,7 +195,7 @@ def measure(target: Target) -> dict[str, float]:
     rate = idle / seconds
 
     def spent(work: Callable[[], None], runs: int = RUNS) -> float:
-        """Return the median: now and then a node looks after its mesh, or a worker is slow to answer."""
+        """Return the median of some runs, as now and then a node maintains its mesh, or a worker is slow to answer."""
         found = (counted(target, work) for _ in range(runs))
         return statistics.median(instructions - rate * seconds for instructions, seconds in found)
 
@@ -216,7 +216,7 @@ def measure(target: Target) -> dict[str, float]:
 
 
 def call(url: str, body: Mapping[str, object] | None = None) -> Mapping[str, object]:
-    """GET, or POST JSON, and read the JSON answer."""
+    """Send a GET, or a POST of JSON, and return the JSON answer."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
@@ -225,7 +225,7 @@ def call(url: str, body: Mapping[str, object] | None = None) -> Mapping[str, obj
 
 
 def until(ready: Callable[[], object], process: Counted) -> None:
-    """Wait until something holds; raise `TimeoutError` with the process's last words."""
+    """Wait until a condition holds; raise `TimeoutError` with the end of the process's log."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.process.poll() is None:
         try:
@@ -239,7 +239,7 @@ def until(ready: Callable[[], object], process: Counted) -> None:
 
 @contextmanager
 def targets(folder: Path, only: Sequence[str]) -> Iterator[list[Target]]:
-    """Start what is measured; a node of `hop` has no worker, and asks the node of `local`."""
+    """Start the targets. The node of `hop` has no worker, and forwards to the node of `local`."""
     with ExitStack() as stack:
         mock = Mock()
         stack.callback(mock.kill)
@@ -263,7 +263,7 @@ def targets(folder: Path, only: Sequence[str]) -> Iterator[list[Target]]:
 
 
 def _node(stack: ExitStack, folder: Path, name: str, *more: str) -> tuple[Target, str]:
-    """Start a node, and return where it answers and its address in the mesh."""
+    """Start a node, and return it as a target, with its address in the mesh."""
     port = _free_port()
     where = ("--http", f"127.0.0.1:{port}", "--listen", "/ip4/127.0.0.1/tcp/0")
     data = ("--data-dir", str(folder / name))
@@ -284,7 +284,7 @@ _LABELS = {"request": "a request", "burst": "a chunk, in bursts", "paced": "a ch
 
 
 def table(found: Mapping[str, Mapping[str, float]]) -> str:
-    """Lay the figures out, with ratios to bare aiohttp where that was measured."""
+    """Return a table of the figures, with ratios to bare aiohttp if that was measured."""
     lines = ["| instructions of | " + " | ".join(found) + " |", "|---" * (len(found) + 1) + "|"]
     for what in next(iter(found.values())):
         cells = [
@@ -297,7 +297,7 @@ def table(found: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; return 1 where a bound does not hold."""
+    """Print the table; return 1 if a bound is exceeded."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.instructions",
         description=__doc__,

@@ -1,6 +1,6 @@
-"""Cost of keys: microseconds to look one up among many, to refuse one that is forged, and to count a request against its limits.
+"""Cost of keys: microseconds to look one up among many, to refuse a forged one, and to count a request against its limits.
 
-Of grants: one that was shown before, and new ones that are forged, widened or expired. Of receipts: to add one, and to write it.
+Also of grants: a known one, and new ones that are forged, widened or expired; and of receipts: to add one, and to write it.
 
 python -m bench.keys [--keys 10000]
 """
@@ -28,7 +28,7 @@ from router.requests import Kind, Request
 
 ROUNDS = 7
 RECEIPTS = 375
-"""Receipts of one write: those of a quarter of a second at 1,500 answers a second."""
+"""Receipts in one write: those of a quarter of a second at 1,500 answers a second."""
 GRANTS, NOW = 1_000, 1.0
 TERMS, WIDE, OVER = Terms(expires=2**31, models=("llama*",)), Terms(expires=2**31), Terms(expires=1)
 
@@ -45,7 +45,7 @@ def microseconds(work: Callable[[str], object], secrets: Sequence[str]) -> float
 
 
 def main() -> None:
-    """Measure, and print a line for each."""
+    """Measure, and print one line for each measurement."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--keys", type=int, default=10_000, metavar="N", help="keys of the site")
     count = parser.parse_args().keys
@@ -141,13 +141,13 @@ def _measure_grants(
 
 
 def _forged(issuer: Identity, forger: Identity) -> Grant:
-    """A grant that names an issuer and is signed by somebody else."""
+    """Return a grant that names an issuer but is signed with another key."""
     made = grants.issue(forger, TERMS)
     return Grant(issuer.public, made.blocks, made.secret)
 
 
 def _widened(issuer: Identity) -> Grant:
-    """A grant whose first block was replaced by one for all models, under the signature of the other."""
+    """Return a grant whose first block is replaced by one for all models, with the signature of the original."""
     made, wide = grants.issue(issuer, TERMS), grants.issue(issuer, WIDE)
     block = replace(wide.blocks[0], signature=made.blocks[0].signature)
     return Grant(issuer.public, (block,), wide.secret)

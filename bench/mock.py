@@ -1,4 +1,4 @@
-"""Mock worker and load generator: two programs in C that cost next to nothing; the worker keeps a port of its own."""
+"""Mock worker and load generator: two C programs that use little CPU. The worker keeps its port across restarts."""
 
 import asyncio
 import json
@@ -14,12 +14,12 @@ _MOCK = HERE / "bin/mock_worker"
 
 
 def build() -> None:
-    """Compile the worker and the load generator, where their sources are newer."""
+    """Compile the worker and the load generator, if their sources are newer."""
     subprocess.run(["make", "-s", "-C", str(HERE / "csrc")], check=True)
 
 
 class Mock:
-    """The worker as a process."""
+    """Mock worker as a process."""
 
     def __init__(self) -> None:
         with socket.socket() as free:
@@ -29,20 +29,20 @@ class Mock:
 
     @property
     def api(self) -> str:
-        """Where its node reaches it."""
+        """URL at which its node reaches it."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     def kill(self) -> None:
-        """End it."""
+        """Kill it."""
         self._process.kill()
         self._process.wait(10)
 
     def again(self) -> None:
-        """Run it again."""
+        """Start it again."""
         self._process = self._run()
 
     def send(self, what: signal.Signals) -> None:
-        """Stop it in its tracks, or let it go on."""
+        """Send it a signal, for example to stop or continue it."""
         self._process.send_signal(what)
 
     def _run(self) -> subprocess.Popen[bytes]:
@@ -50,7 +50,7 @@ class Mock:
 
 
 async def load(mode: str, url: str, body: Path, *more: str, **options: float) -> Mapping:
-    """Run the load generator, and return what it says."""
+    """Run the load generator, and return its JSON report; raise `RuntimeError` if it fails."""
     words = [mode, "-u", url, "-b", str(body), *more]
     for name, value in options.items():
         words += [f"-{name}", f"{value:g}"]

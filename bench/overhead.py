@@ -1,10 +1,10 @@
-"""CPU that the router itself costs a request, without a network: workers that answer at once, one or many of them.
+"""CPU cost of the router itself for a request, without a network, with one or many workers that answer at once.
 
     python -m bench.overhead
     python -m bench.overhead --profile
 
-CPU time is the best of many short runs, for whoever else computes only adds to it; calls of functions are counted by
-cProfile, and nobody else changes them. Both are the difference of a long run and a short one.
+CPU time is the minimum of many short runs, as other load only adds to it. Function calls are counted by cProfile, and do not
+depend on other load. Both are the difference between a long run and a short one.
 """
 
 import argparse
@@ -44,7 +44,7 @@ async def _nothing() -> AsyncIterator[bytes]:
 
 
 class _AtOnce:
-    """A dialect, and each of its answers: it costs next to nothing."""
+    """Dialect and answer in one, which costs almost nothing."""
 
     def answer(self, request: Request, candidate: Candidate) -> "_AtOnce":  # noqa: ARG002
         return self
@@ -70,7 +70,7 @@ class _AtOnce:
 
 
 def a_router(others: int = 0) -> Router:
-    """Make a router with one worker, or with so many replicas of other nodes and none of its own."""
+    """Return a router with one worker, or with so many replicas of other nodes and no worker."""
     service = Service("demo", "llama", "1")
     workers = Workers.of([Worker(service, "http://127.0.0.1:1", "at_once")])
     nodes = [PeerId(f"n{number}") for number in range(others)]
@@ -89,7 +89,7 @@ def a_router(others: int = 0) -> Router:
 
 
 def a_body(size: int) -> bytes:
-    """Write a chat of about so many bytes."""
+    """Return a chat body of about so many bytes."""
     messages, left = [{"role": "system", "content": "You help."}], size - 150
     while left > 0:
         messages.append({"role": "user", "content": "How does it go on? "[: left + 1] * 10})
@@ -98,7 +98,7 @@ def a_body(size: int) -> bytes:
 
 
 def answering(times: int, others: int = 0) -> None:
-    """Have so many requests answered, one after another, by one worker or by so many replicas."""
+    """Answer so many requests, one after another, with one worker or with replicas of so many other nodes."""
     router = a_router(others)
     body = a_body(2_000)
 
@@ -111,7 +111,7 @@ def answering(times: int, others: int = 0) -> None:
 
 
 def reading(times: int) -> None:
-    """Read so many bodies of 2 KB."""
+    """Parse so many bodies of 2 KB."""
     body = a_body(2_000)
     for _ in range(times):
         bodies.read(body, _JSON)
@@ -127,7 +127,7 @@ PARTS: dict[str, Callable[[int], None]] = {
 
 
 def microseconds(part: Callable[[int], None], runs: int) -> float:
-    """Return the CPU of one request, at best."""
+    """Return the least CPU time of one request, in microseconds."""
 
     def once(times: int) -> float:
         began = time.process_time()
@@ -139,7 +139,7 @@ def microseconds(part: Callable[[int], None], runs: int) -> float:
 
 
 def calls(part: Callable[[int], None]) -> float:
-    """Return how many functions one request calls, those written in C included."""
+    """Return the number of function calls of one request, including C functions."""
 
     def once(times: int) -> int:
         with cProfile.Profile() as profile:
@@ -150,7 +150,7 @@ def calls(part: Callable[[int], None]) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what one request costs."""
+    """Print the cost of one request."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.overhead",
         description=__doc__,

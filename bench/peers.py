@@ -1,11 +1,11 @@
-"""Cost of a request through modelvine beside other gateways: all in one run, interleaved, medians.
+"""Cost of a request through modelvine, compared with other gateways: medians of interleaved rounds in one run.
 
     python -m bench.peers --venvs FOLDER [--rounds 3] [--seconds 4] [--write docs]
 
-The same measurements as `python -m bench`, of the same targets and of every peer that is found: nginx on the path, the
-others as FOLDER/NAME/bin/…, each installed into an environment of its own (`pip install vllm-router`, `sglang-router`,
-`smg`, `litellm[proxy]`). Each peer runs one worker process on CPU 1 in front of the same mock worker. What is not found
-is named, and left out.
+The same measurements as `python -m bench`, of the same targets and of every peer that is installed: nginx on the PATH, the
+others as FOLDER/NAME/bin/…, each in an environment of its own (`pip install vllm-router`, `sglang-router`, `smg`,
+`litellm[proxy]`). Each peer runs one worker process on CPU 1 in front of the same mock worker. Missing peers are reported
+and skipped.
 """
 
 import argparse
@@ -76,7 +76,7 @@ _RUST = (
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A gateway: where its program is found, what it is told, and the configuration that it reads."""
+    """Gateway to compare with: its program, its arguments, and the configuration that it reads."""
 
     name: str
     program: str
@@ -109,7 +109,7 @@ PEERS = (
 
 
 def found(peer: Peer, venvs: Path | None) -> str | None:
-    """Return the program of a peer, `None` where it is not installed."""
+    """Return the program of a peer, `None` if it is not installed."""
     if "/" not in peer.program:
         return shutil.which(peer.program)
     program = venvs / peer.program if venvs else None
@@ -118,10 +118,10 @@ def found(peer: Peer, venvs: Path | None) -> str | None:
 
 @contextmanager
 def running(peer: Peer, program: str, port: int, folder: Path) -> Iterator[Target]:
-    """Run a peer on CPU 1 until it is measured, with everything that it starts; raise `TimeoutError`."""
+    """Run a peer on CPU 1, and end it afterwards with all processes that it starts; raise `TimeoutError`."""
     own = folder / peer.name.replace(" ", "-")
     own.mkdir()
-    # As another user than root nginx could not write large bodies into the folder.
+    # Workers of nginx under another user could not write large bodies into root's folder.
     user = "user root; " if os.geteuid() == 0 else ""
     words = {"port": port, "metrics": port + 500, "worker": WORKER, "folder": own, "user": user}
     configuration = own / ("configuration.yaml" if peer.name == "LiteLLM" else "configuration")
@@ -153,7 +153,7 @@ def running(peer: Peer, program: str, port: int, folder: Path) -> Iterator[Targe
 
 
 def session_of(leader: int) -> tuple[int, ...]:
-    """Return the processes of a session that we began."""
+    """Return the processes of the session of a process that was started here."""
     members = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -182,7 +182,7 @@ COLUMNS = (
 
 
 def table(medians: Mapping[str, Figures]) -> str:
-    """Lay out one row for each target, the cheapest request first."""
+    """Return a table with one row for each target, the cheapest request first."""
     key = COLUMNS[0][1]
     shown = [c for c in COLUMNS if all(c[1] in figures for figures in medians.values())]
     lines = ["| | " + " | ".join(label for label, _, _ in shown) + " | ÷ bare | failed |"]
@@ -199,7 +199,7 @@ def table(medians: Mapping[str, Figures]) -> str:
 
 
 def medians_of(rounds: Sequence[Figures]) -> Figures:
-    """Return the median of each figure, and the sum of what failed."""
+    """Return the median of each figure, and the sum of the failures."""
     found = {key: statistics.median(figures[key] for figures in rounds) for key in rounds[0]}
     failed = sum(v for figures in rounds for key, v in figures.items() if key.endswith(".errors"))
     return found | {"failed": failed}
@@ -226,7 +226,7 @@ def main() -> int:
         help="folder with performance.md, for the table and peers.svg",
     )
     arguments = parser.parse_args()
-    # Whoever is told to stop takes what it started with it.
+    # On SIGTERM, stop the started processes too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     subprocess.run(["make", "-s", "-C", str(HERE / "csrc")], check=True)
     rounds: dict[str, list[Figures]] = {}

@@ -1,4 +1,4 @@
-"""Cache hits of a batch whose lines have beginnings in common: real llama.cpp workers say what they found in their caches.
+"""Cache hits of a batch whose lines share prefixes, as real llama.cpp workers report them.
 
 Twenty system prompts in 200 shuffled lines, two nodes with a worker of four slots each, `modelvine provide batch` at one of them.
 """
@@ -21,20 +21,20 @@ PROMPTS, LINES, SLOTS = 20, 200, 4
 
 WORDS = ("harbour", "garden", "kitchen", "winter", "river", "market", "engine", "paper", "window", "captain", "teacher",
     "doctor", "baker", "never", "always", "often", "before", "after", "under", "over", "with", "without", "because")  # fmt: skip
-"""What system prompts are made of."""
+"""Words of the system prompts."""
 
 LONG = 220
 """Words of a system prompt, some 250 tokens."""
 
 GOAL = 0.9
-"""The part of the tokens which could be found in a cache that is to be found there."""
+"""Share of the cacheable tokens that must be found in a cache."""
 
 _WITHIN = 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Tokens of all prompts, those found in a cache, and those that would be if each system prompt was read once."""
+    """Tokens of all prompts, those found in a cache, and those that could be if each system prompt were read only once."""
 
     tokens: int
     cached: int
@@ -42,7 +42,7 @@ class Found:
 
 
 async def measure(swarm: Swarm, client: Client) -> list[Row]:
-    """Run one batch, and add up what the workers found."""
+    """Run one batch, and sum up the workers' cache hits."""
     nodes = swarm.start_all("one", "two")
     workers = [_worker(swarm, name) for name in ("first", "second")]
     model = workers[0].fields["model"]
@@ -76,7 +76,7 @@ def chat(system: str, words: str) -> list[dict[str, str]]:
 def sum_up(
     asked: Sequence[str], answers: Sequence[Mapping[str, Any]], sizes: Mapping[str, int]
 ) -> Found:
-    """Add up the usage of all answers, where a line has a system prompt of so many tokens."""
+    """Sum up the usage of all answers, given the system prompt of each line and the tokens of each system prompt."""
     usages = [answer["usage"] for answer in answers]
     return Found(
         sum(usage["prompt_tokens"] for usage in usages),
@@ -95,7 +95,7 @@ def _url(its: Actor, path: str) -> str:
 
 
 async def _tokens(client: Client, its: Actor, system: str) -> int:
-    """Return how many tokens of a chat come before the user's words."""
+    """Return the number of tokens of a chat before the user's text."""
     asked = {"messages": chat(system, "?!?")}
     async with client.session.post(_url(its, "/apply-template"), json=asked) as response:
         written = (await response.json())["prompt"]

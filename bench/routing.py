@@ -1,4 +1,4 @@
-"""Policies of the router under a virtual clock: how long callers wait, beside an oracle that knows all queues and speeds.
+"""Policies of the router under a virtual clock: callers' waits, compared with an oracle that knows all queues and speeds.
 
     python -m bench.routing
     python -m bench.routing --scene speeds --load 0.9 --requests 20000
@@ -7,15 +7,16 @@
     python -m bench.routing --fresh
     python -m bench.routing --agents --load 0.85
 
-Some nodes take requests for one model that eight machines serve, and see them as nodes do: their own requests in flight, what
-other nodes say of themselves (`registry.members.load`), and the load and the service time in the head of each answer. Who has
-no slot free refuses what may go elsewhere, as nodes do. The oracle takes the machine that has an average request done soonest,
-knowing all queues and speeds at that instant. Times are virtual; the same arguments give the same table.
+Some nodes take requests for one model that eight machines serve. They know what real nodes know: their own requests in flight,
+the load reports of other nodes (`registry.members.load`), and the load and the service time in the head of each answer. As in
+real nodes, a machine without a free slot refuses a request that may go elsewhere. The oracle takes the machine that finishes
+an average request soonest, given all queues and speeds at that instant. Times are virtual; the same arguments give the same
+table.
 
-With --agents conversations go on turn by turn, and the table shows how many turns find their machine's cache.
+With --agents, conversations go on turn by turn, and the table shows how many turns hit their machine's cache.
 
-With --fresh a ninth machine comes whose model has yet to be loaded, and the table shows what that costs those who ask just
-then, with and without a gentle beginning (`router.state.slow_start`).
+With --fresh, a ninth machine joins that has yet to load its model, and the table shows what that costs the requests of that
+time, with and without slow start (`router.state.slow_start`).
 """
 
 import argparse
@@ -50,29 +51,29 @@ ENTRIES = 5
 ATTEMPTS = 3
 ORACLE = "oracle"
 TICK = 0.25
-"""Seconds between two looks of a node at its own load, as `registry.service` takes them."""
+"""Seconds between two readings of a node's own load, as in `registry.service`."""
 
 DELAY = 0.03
-"""Seconds that a load note travels."""
+"""Seconds that a load report travels."""
 
 WORK = 1.0
-"""Seconds that an average request takes a slot of speed 1; log-normal, half of them take less than 0.6."""
+"""Mean seconds of a request at a slot of speed 1; log-normal, half of them take less than 0.6."""
 
 _SIGMA = 1.0
 _LUCK = 0.3
-"""How unlike two answers of one length are, log-normal: no machine takes the same time twice."""
+"""Spread (log-normal) of the times of answers of one length: no machine takes the same time twice."""
 
 _TOKENS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Machines and arrivals. `slots` 0 is a machine that works on all it has at one time, at `speeds` requests a second.
+    """Machines and arrivals. With `slots` 0 a machine works on all its requests at a time, at `speeds` requests a second.
 
     In a burst, two seconds of eight, arrivals are `burst` times as frequent as on average. After half of all requests the
-    first machine is `slows` times as slow. A share of conversations begin with a `document` of so many bytes; machines read
-    at `reading` times their speed. Conversations are those of `agents`: turns follow each other's answers, and a machine's
-    cache holds `cache` bytes for each of its slots, what was used longest ago goes first. Else there are no caches.
+    first machine becomes `slows` times as slow. A share of conversations begin with a `document` of so many bytes; machines
+    read at `reading` times their speed. With `cache`, conversations are those of agents: turns follow the previous answers,
+    and a machine's cache holds `cache` bytes for each of its slots, with LRU eviction. Otherwise there are no caches.
     """
 
     slots: Sequence[int] = (8,) * 8
@@ -103,18 +104,18 @@ SCENES: Mapping[str, Scene] = {
     "agents": Scene(slots=(4,) * 8, cache=800_000),
     "agents, speeds": Scene(slots=(4,) * 8, speeds=_UNLIKE, cache=800_000),
 }
-"""Slots alone and speeds alone, then together with what else is unlike."""
+"""Differences in slots alone and speeds alone, then combined with others."""
 
 LOADING = 15.0
-"""Seconds that a fresh machine takes to load its model once the first request is there; all that come until then wait."""
+"""Seconds that a fresh machine takes to load its model after its first request; all requests until then wait."""
 
 JOINS = 30.0
-"""Seconds after which the fresh machine is there, and for as long after that those count who ask just then."""
+"""Seconds after which the fresh machine joins; requests that arrive within as many seconds after that are counted."""
 
 
 @dataclass(slots=True)
 class Machine:
-    """A machine with slots, where who finds none free waits in turn, or one whose requests share it."""
+    """Machine with slots and a queue, or one whose requests share it."""
 
     node: PeerId
     service: Service
@@ -139,27 +140,27 @@ class Machine:
 
     @property
     def there(self) -> int:
-        """How many requests it has."""
+        """Number of its requests."""
         return len(self.running) + len(self.waiting)
 
     @property
     def load(self) -> Load:
-        """What its node would say of it now."""
+        """Load that its node would report now."""
         return Load(self.there, 0, self.slots)
 
     @property
     def full(self) -> bool:
-        """Whether one more would have to wait."""
+        """Whether one more request would have to wait."""
         return 0 < self.slots <= self.there
 
     def wait(self) -> float:
-        """Return the seconds that one more would wait for a slot, as the machine's node thinks."""
+        """Return the seconds that one more request would wait for a slot, by the estimate of the machine's node."""
         time = self.estimator.time
         usual = time.alone(kilobytes=1, tokens=time.tokens) if time else WORK
         return (len(self.waiting) + 1) * usual / self.slots
 
     def begins(self, now: float) -> float:
-        """Return when an answer begins whose slot is there now."""
+        """Return when an answer begins that gets its slot now."""
         if self.ready is None:
             self.ready = now + LOADING
         return max(now, self.ready)
@@ -173,12 +174,12 @@ class Machine:
         return job.work + READING * self.unread(job) / 1_000 / self.reading
 
     def unread(self, job: "Job") -> int:
-        """Return how many bytes of a request are not in the cache."""
+        """Return the number of a request's bytes that are not in the cache."""
         shared = SHARED_BYTES if self.cache else 0
         return job.size - max(shared, self.cache.get(job.talk, 0))
 
     def reads(self, job: "Job") -> None:
-        """Keep a conversation in the cache, as far as there is room."""
+        """Add a conversation to the cache, and evict the least recently used ones."""
         if self.room:
             self.cache[job.talk] = job.size
             self.cache.move_to_end(job.talk)
@@ -186,7 +187,7 @@ class Machine:
                 self.cache.popitem(last=False)
 
     def expected(self, job: "Job") -> tuple[float, float]:
-        """Return the seconds that a request would take here now, and how full it is then."""
+        """Return the seconds that a request would take here now, and how full the machine would be."""
         fullness = (self.there + 1) / (self.slots or 1)
         waits = max(0.0, fullness - 1) if self.slots else fullness - 1
         usual = self.work(job) if self.room else WORK
@@ -195,7 +196,7 @@ class Machine:
 
 @dataclass(slots=True)
 class Entry:
-    """A node that takes requests, and what it knows."""
+    """Node that takes requests, and what it knows."""
 
     policy: Policy
     warming: Warming
@@ -207,9 +208,9 @@ class Entry:
 
 @dataclass(slots=True)
 class Job:
-    """One request on its way, of so many bytes; `work` is seconds at speed 1 that `luck` stretches, `left` what is left of them.
+    """Request in flight, of `size` bytes; `work` is seconds at speed 1, scaled by `luck`; `left` is what remains of them.
 
-    `before` is what its machine's node thinks that was read of it.
+    `before` is what its machine's node believes to be cached of it.
     """
 
     request: Request
@@ -240,7 +241,7 @@ class Cluster:
         fresh: bool = False,
         gentle: bool = True,
     ) -> None:
-        """`fresh` has a new machine come, `gentle` has it begin gently."""
+        """With `fresh` a new machine joins; with `gentle` it gets a slow start."""
         self._scene = SCENES[scene]
         self._gentle = gentle
         # Arrivals are the same for all policies.
@@ -273,7 +274,7 @@ class Cluster:
             self._rate *= WORK / self._agents.seconds
 
     def run(self, requests: int) -> list[float]:
-        """Let so many requests come, and return how long each took, the first tenth left out."""
+        """Run so many requests, and return the sorted seconds of each, without the first tenth."""
         for machine in self.machines:
             self._at(self._random.random() * TICK, lambda now, m=machine: self._tick(now, m))
         half = requests // 2
@@ -298,7 +299,7 @@ class Cluster:
             work = self._random.lognormvariate(math.log(rest) - _SIGMA**2 / 2, _SIGMA)
             self._ask(now, entry, request, request.session, size, work)
         if left > 1:
-            # Two seconds of eight are the burst; the other six have what is left of the mean.
+            # Two seconds of eight are the burst; the other six have the rest of the mean.
             calm = (8 - 2 * self._scene.burst) / 6
             rate = self._rate * (self._scene.burst if now % 8 < 2 else calm)
             then = now + self._random.expovariate(rate)
@@ -340,7 +341,7 @@ class Cluster:
         entry = job.entry
         found = self._candidates(there, job, now)
         asked = worth_asking(job.request, found) if entry.policy.compares else []
-        # Questions and answers travel as load notes do.
+        # Questions and answers travel as load reports do.
         job.arrived -= 2 * DELAY * bool(asked)
         for candidate in asked:
             machine, self.asked = self._by_node[candidate.node], self.asked + 1
@@ -397,7 +398,7 @@ class Cluster:
             self._look(now, machine)
 
     def _share(self, now: float, machine: Machine) -> None:
-        """Take what was done of each since the last look, where all share the machine."""
+        """Subtract the work done on each request since the previous call, if they share the machine."""
         if not machine.slots and machine.running:
             done = (now - machine.looked) / len(machine.running)
             for job in machine.running.values():
@@ -405,7 +406,7 @@ class Cluster:
         machine.looked = now
 
     def _look(self, now: float, machine: Machine) -> None:
-        """Come back when the first of those that share a machine is done, unless others come or go before."""
+        """Plan the end of the first request to finish on a shared machine; void if requests come or go before."""
         machine.turn += 1
         turn = machine.turn
         if machine.running:
@@ -455,14 +456,14 @@ class Cluster:
 
 
 def _before(index: PrefixIndex, machine: Machine, request: Request, now: float) -> Before:
-    """Return what an index says that a machine has read of a request."""
+    """Return how much of a request a machine has cached, by an index."""
     read, shared = index.read_by(request.prefixes, now)
     its = read.get((machine.node, machine.service))
     return Before(its.size / 1_000 if its else 0.0, its.age if its else 0.0, shared / 1_000)
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the value below which a share of ordered values lies."""
+    """Return the value below which a share of the ordered values lies."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
@@ -479,7 +480,7 @@ def compare(
 
 
 def as_table(found: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
-    """Lay out p50 and p99 of the oracle in each scene, and each policy's mean and p99 as multiples of the oracle's."""
+    """Return a table of the oracle's p50 and p99 in each scene, and of each policy's mean and p99 as multiples of them."""
     rows = ["| | oracle: p50 / p99 s | " + " | ".join(policies.NAMES) + " |"]
     rows.append("|---|---|" + "---|" * len(policies.NAMES))
     for scene, seconds in found.items():
@@ -494,7 +495,7 @@ def as_table(found: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
 
 
 def as_table_of_agents(*, load: float, requests: int, seed: int) -> str:
-    """Lay out how many turns find their cache where so many nodes take requests, and how long that takes beside the oracle."""
+    """Return a table of cache hits of turns, and of times relative to the oracle, by the number of nodes that take requests."""
     rows = [
         "| | nodes that take requests | turns that find their cache | mean / p99, of the oracle's | questions a request |",
         "|---|---|---|---|---|",
@@ -516,7 +517,7 @@ def as_table_of_agents(*, load: float, requests: int, seed: int) -> str:
 
 
 def fresh(policy: str, *, load: float, seeds: Sequence[int]) -> tuple[list[float], list[float]]:
-    """Return how long those took who asked while a machine was new: with a gentle beginning, and without."""
+    """Return the seconds of the requests that arrived while a machine was new: with slow start, and without."""
     found: tuple[list[float], list[float]] = [], []
     for seed in seeds:
         for seconds, gentle in zip(found, (True, False), strict=True):
@@ -530,7 +531,7 @@ def fresh(policy: str, *, load: float, seeds: Sequence[int]) -> tuple[list[float
 
 
 def as_table_of_the_fresh(*, load: float, seed: int) -> str:
-    """Lay out p50, p99 and the mean with and without a gentle beginning, over five runs."""
+    """Return a table of p50, p99 and mean with and without slow start, over five runs."""
     rows = ["| | gentle: p50 / p99 / mean s | at once: p50 / p99 / mean s |", "|---|---|---|"]
     for policy in policies.NAMES:
         cells = [
@@ -545,9 +546,9 @@ _NOT_DRAWN = frozenset({"local_first", "round_robin"})
 
 
 def plot(folder: Path, *, requests: int, seed: int) -> None:
-    """Draw by how much p99 is above the oracle's, over the load.
+    """Draw the excess of p99 over the oracle's, by load.
 
-    Nobody here has workers of their own to stay at, and `round_robin` would leave the picture.
+    Without `local_first`, as the nodes here have no workers of their own, and `round_robin`, which would leave the chart.
     """
     loads = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
     above: dict[str, list[float]] = {n: [] for n in policies.NAMES if n not in _NOT_DRAWN}
@@ -568,7 +569,7 @@ def plot(folder: Path, *, requests: int, seed: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table, or draw the picture."""
+    """Print the table, or draw the chart."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.routing",
         description=__doc__,

@@ -6,8 +6,8 @@
     python -m bench.simulate --nodes 10000 --scenario idle --scenario visible
     python -m bench.simulate --sweep 25,50,100,300,1000 --plot docs
 
-The same arguments give the same table. Times are virtual; how long this machine took is said on stderr. Up to 300
-nodes all carry a whole replica; of more, `--full` do, and the others speak and hand frames on.
+The same arguments give the same table. Times are virtual; the CPU time of the run is reported on stderr. Up to 300 nodes
+all carry a whole replica; of more, `--full` do, and the others only publish and forward frames.
 """
 
 import argparse
@@ -25,12 +25,12 @@ from bench.simulation.scenarios import SCENARIOS, Figure
 from bench.simulation.world import Plan
 from registry.settings import MeshSettings, RegistrySettings
 
-# What a run of ten minutes on one core allows.
+# Left out above 2,000 nodes, so that a run takes ten minutes on one core.
 _HEAVY = {"split90", "deaths", "drops", "churn", "split"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the scenarios that were asked for, and print their figures."""
+    """Run the requested scenarios, and print their figures."""
     options = _parser().parse_args(arguments)
     if options.sweep:
         return _sweep(options)
@@ -53,14 +53,14 @@ def run(plan: Plan, names: Iterable[str]) -> list[Figure]:
 
 
 def as_table(nodes: int, figures: Sequence[Figure]) -> str:
-    """Lay figures out as a table in Markdown."""
+    """Return figures as a Markdown table."""
     rows = [f"| {nodes:,} nodes | | | |", "|---|---|---:|---|"]
     rows += [f"| {f.scenario} | {f.what} | {_number(f.value)} {f.unit} | {f.of} |" for f in figures]
     return "\n".join(rows)
 
 
 def as_json(nodes: int, figures: Sequence[Figure]) -> str:
-    """Write figures as JSON, one object each; what never happened is null."""
+    """Return figures as JSON, one object each; the value of what never happened is null."""
     return json.dumps(
         [
             {
@@ -78,7 +78,7 @@ def as_json(nodes: int, figures: Sequence[Figure]) -> str:
 
 
 def plan_of(options: argparse.Namespace, nodes: int) -> Plan:
-    """Make a plan of the command line."""
+    """Return the plan for a command line."""
     given = {
         name: value
         for name in ("heartbeat", "lease", "probe", "suspicion", "sync", "reannounce")

@@ -2,8 +2,8 @@
 
 usage: python -m bench.translation
 
-A dialect speaks a worker's protocol on the node that has it, a face a client's on the node that was asked. OpenAI's clients and
-workers pay next to none of it: their bytes are passed on. A request has 2 KB of text.
+A dialect speaks a worker's protocol on the worker's node; a face speaks a client's protocol on the node that the client calls.
+OpenAI's clients and workers cost almost none of it: their bytes are passed on. A request has 2 KB of text.
 """
 
 import time
@@ -47,13 +47,13 @@ MAX_EVENT_BYTES = 1024 * 1024
 
 Run = Callable[[], bytes]
 Row = tuple[str, Run, Run | None]
-"""What is translated, a request of it, and an event where any is read."""
+"""Name of a translation, its run for a request, and its run for an event, if events are read."""
 
 Fields = Mapping[str, object]
 
 
 def faces(text: str) -> Iterator[Row]:
-    """Return what is measured of each: a request with `text`, and an event with a word."""
+    """Yield the measurements of the faces: each a request with `text`, and an event with a word."""
     said = {"role": "user", "content": text}
     body = {"model": "m", "stream": True, "temperature": 0.5}
     yield _face(
@@ -79,7 +79,7 @@ def _face(
     voice: Encoder,
     kind: Kind = Kind.CHAT,
 ) -> Row:
-    """Have a client ask for a stream over HTTP."""
+    """Return the measurement of a client that requests a stream over HTTP."""
     body, event = orjson.dumps(fields), _event(kind)
     return f"{name}, face", lambda: orjson.dumps(say(object_of(body))), lambda: voice.stream(event)
 
@@ -101,7 +101,7 @@ def _responses_face(fields: Fields) -> Row:
 
 
 def _localai_face(text: str) -> Row:
-    """Have LocalAI ask for a stream over gRPC."""
+    """Return the measurement of LocalAI's client that requests a stream over gRPC."""
     method, message = methods_of(LOCALAI)["PredictStream"], message_class("backend.Message")
     messages = [message(role="user", content=text)]
     asked = method.asked(UseTokenizerTemplate=True, Messages=messages, Temperature=0.5)
@@ -119,7 +119,7 @@ def _localai_face(text: str) -> Row:
 
 
 def _event(kind: Kind) -> bytes:
-    """Return a word as a worker of OpenAI's protocol says it."""
+    """Return the event of a word in OpenAI's protocol."""
     return TextForm("x", 1, "m", kind).event(Delta(" word"))
 
 
@@ -142,7 +142,7 @@ _TOKEN = {
 
 
 def rows() -> Iterator[Row]:
-    """Return what is measured."""
+    """Yield all measurements."""
     yield openai_dialect()
     chunk = {"id": "", "created": 1, "model": "own", "choices": [_CHUNK]}
     yield dialect(tgi_http.WORDS, Kind.CHAT, chunk)
@@ -157,13 +157,13 @@ def rows() -> Iterator[Row]:
 
 
 def openai_dialect() -> Row:
-    """Have a worker of OpenAI's protocol asked: whether it knows the words is all that is looked at."""
+    """Return the measurement of OpenAI's dialect, which only checks whether the worker understands the request's fields."""
     request = request_of(Kind.CHAT)
     return "OpenAI, dialect", lambda: understood(request), None
 
 
 def dialect(words: Words, kind: Kind, said: object) -> Row:
-    """Have a worker of a protocol over HTTP asked for a stream."""
+    """Return the measurement of a dialect over HTTP, for a stream."""
     request = request_of(kind)
     event = b"data:" + orjson.dumps(said) + b"\n\n"
     told, form = Told(canonical.read(request), words.part), TextForm("x", 1, "m", kind)
@@ -180,7 +180,7 @@ def dialect(words: Words, kind: Kind, said: object) -> Row:
 
 
 def localai_dialect(kind: Kind) -> Row:
-    """Have a LocalAI backend asked for a stream."""
+    """Return the measurement of LocalAI's dialect, for a stream."""
     words, method = localai_grpc.WORDS, methods_of(LOCALAI)["PredictStream"]
     request = request_of(kind)
     asked, orders = words.read(request, _WORKER)
@@ -195,14 +195,14 @@ def localai_dialect(kind: Kind) -> Row:
 
 
 def remotellm_dialect() -> Row:
-    """Have a RemoteLLM server asked: its answers come in one piece."""
+    """Return the measurement of RemoteLLM's dialect, whose answers come in one piece."""
     words, method = remotellm_grpc.WORDS, methods_of(REMOTELLM)["Generate"]
     ask = _message(words, request_of(Kind.COMPLETION), method.asked)
     return f"{words.name}, dialect, {_plural(Kind.COMPLETION)}", ask, None
 
 
 def tgi_both_sides() -> Row:
-    """Have TGI's words passed on to a worker of TGI's, and its events to their caller."""
+    """Return the measurement of TGI's requests passed on to a TGI worker, and its events passed on to the caller."""
     said = orjson.dumps({"inputs": _TEXT, "parameters": {"temperature": 0.5}})
     event = b"data:" + orjson.dumps(_TOKEN) + b"\n\n"
     streamed = PASSING.streamed
@@ -217,7 +217,7 @@ def tgi_both_sides() -> Row:
 
 
 def localai_both_sides() -> Row:
-    """Have LocalAI's messages passed on: taken apart and put together by gRPC at both ends, and in events between."""
+    """Return the measurement of LocalAI's messages passed on: parsed and serialised by gRPC at both ends, events between."""
     method = methods_of(LOCALAI)["PredictStream"]
     asked = method.asked(Prompt=_TEXT, Temperature=0.5).SerializeToString()
     reply = method.told(message=b" word", tokens=1)
@@ -236,14 +236,14 @@ def localai_both_sides() -> Row:
 
 
 def request_of(kind: Kind) -> Request:
-    """Return a request for a stream in OpenAI's words."""
+    """Return a request for a stream in OpenAI's form."""
     sampling = {"stream": True, "temperature": 0.5, "stop": ["END"]}
     body = orjson.dumps({"model": "m", **_ASKED[kind], **sampling})
     return Request("r", kind, "m", body, "application/json", stream=True)
 
 
 def microseconds(run: Callable[[], object], times: int) -> float:
-    """Return the CPU time of one run: the least of several rounds, since others only add to it."""
+    """Return the CPU time of one run: the minimum of several rounds, since other load only adds to it."""
     rounds = []
     for _ in range(ROUNDS):
         began = time.process_time()
@@ -254,7 +254,7 @@ def microseconds(run: Callable[[], object], times: int) -> float:
 
 
 def main() -> None:
-    """Print a row for each."""
+    """Print a line for each measurement."""
     for name, ask, hear in rows():
         event = f"{microseconds(hear, 20_000):.1f} µs for an event" if hear else "no event is read"
         print(f"{name}: {microseconds(ask, 2_000):.1f} µs for a request, {event}")

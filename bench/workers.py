@@ -1,10 +1,10 @@
-"""Requests that several processes of one node answer together, beside one; nodes, mock worker and load share the CPUs.
+"""Throughput of a node of several processes, compared with one of a single process, on CPUs shared with worker and load.
 
     python -m bench --workers 2 [--rounds 3] [--seconds 4]
 
-Two nodes, one of one process and one of several, in turns; the ratio is that of each round's pair, its median and its span.
-`plain` is a worker without a bound, `slots` one of 64, of which each request borrows one from the first process. Streams
-have 100 chunks, 25 ms apart, more of them than one process passes on.
+Two nodes, one of one process and one of several, are measured in turns; the ratio is that of each round's pair, with median and
+range. `plain` is a worker without a limit; `slots` is one with 64 slots, of which each request borrows one from the first
+process. Streams have 100 chunks, 25 ms apart, and are more than one process can pass on.
 """
 
 import json

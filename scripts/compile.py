@@ -1,7 +1,7 @@
-"""Build hook of the wheel: compiles with mypyc what each request or chunk passes, and puts it beside the sources.
+"""Build hook of the wheel: it compiles with mypyc the modules on the path of requests and chunks, next to the sources.
 
-It takes about a minute, a C compiler and mypy. Where one is missing the wheel has the sources alone, and says so.
-`HATCH_BUILD_NO_HOOKS=1` leaves it out.
+It takes about a minute, and needs a C compiler and mypy. If one is missing, the wheel has only the sources, and a warning says
+so. `HATCH_BUILD_NO_HOOKS=1` skips it.
 """
 
 import ast
@@ -43,29 +43,29 @@ MODULES = """
     router/state/local_load.py router/state/queue.py router/state/readiness.py router/state/remote_load.py
     router/state/service_time.py router/state/stuck.py
 """.split()  # noqa: SIM905  (a list would be a page)
-"""What is compiled.
+"""Modules that are compiled.
 
-No dataclass that pydantic, orjson or `vars` reads: they find no fields in a compiled one, and orjson crashes. Hence not
-`router/workers.py`, `node/auth/usage.py` and `node/observe/log_line.py`.
+They must hold no dataclass that pydantic, orjson or `vars` reads: these find no fields in a compiled one, and orjson crashes.
+That excludes `router/workers.py`, `node/auth/usage.py` and `node/observe/log_line.py`.
 """
 
 ADAPTED = (
-    # mypyc knows dataclasses, but no decorator that makes them, and its classes have slots anyway.
+    # mypyc knows dataclasses, but not a decorator that makes them, and its classes have slots anyway.
     (r"@value_class\n", "@dataclass(unsafe_hash=True)\n"),
     (r"(@dataclass\([^)\n]*?),? ?slots=True", r"\1"),
-    # Each field that is frozen would be set in a roundabout way; mypy has seen that nobody sets one.
+    # Frozen fields would be set in a slow way; mypy has already checked that no code sets one.
     (r"(@dataclass\([^)\n]*?)frozen=True", r"\1unsafe_hash=True"),
     (r"@dataclass\(, ?", "@dataclass("),
     (r"@dataclass\(\)\n", "@dataclass\n"),
 )
-"""What mypyc 2.4 wants otherwise: patterns, and what they become."""
+"""Source that mypyc 2.4 needs in another form: patterns, and their replacements."""
 
 _CONSTANT = re.compile(
     r"^(_?[A-Z][A-Z0-9_]+)(?:: (?!Final)([^=\n]+))? = (?!TypeVar|ParamSpec)", re.MULTILINE
 )
 
 TYPED = ("aiohttp", "httptools", "orjson", "pydantic", "yarl")
-"""Dependencies whose types are read."""
+"""Dependencies whose types are needed."""
 
 _CONFIG = """
 [mypy]
@@ -90,11 +90,11 @@ setup(name="modelvine", packages=[], ext_modules=made, script_args=["-q", "build
 
 
 class CannotCompile(Exception):
-    """Why nothing was compiled."""
+    """Nothing was compiled; the text says why."""
 
 
 def adapted(source: str) -> str:
-    """Return a module's source as mypyc takes it."""
+    """Return a module's source in the form that mypyc accepts."""
     for pattern, other in ADAPTED:
         source = re.sub(pattern, other, source)
     if "@dataclass" in source:
@@ -103,7 +103,7 @@ def adapted(source: str) -> str:
 
 
 def with_constants(source: str) -> str:
-    """Say of a module's constants that they are: each use of one would look it up in a dictionary."""
+    """Mark a module's constants as `Final`; otherwise each use of one would look it up in a dictionary."""
 
     def final(found: re.Match[str]) -> str:
         name, kind = found.groups()
@@ -113,7 +113,7 @@ def with_constants(source: str) -> str:
 
 
 def importing(module: str, name: str, source: str) -> str:
-    """Import a name before all else, where it is not."""
+    """Import a name before all other imports, unless it is imported already."""
     if re.search(rf"^from {module} import .*\b{name}\b", source, flags=re.MULTILINE):
         return source
     line = f"from {module} import {name}\n"
@@ -121,7 +121,7 @@ def importing(module: str, name: str, source: str) -> str:
 
 
 def with_constructors(source: str) -> str:
-    """Write out the `__init__` of dataclasses: the one that `dataclass` makes would be run by the interpreter."""
+    """Write out the `__init__` of dataclasses, as the one that `dataclass` generates would be interpreted."""
     lines = source.splitlines(keepends=True)
     for node in reversed(ast.parse(source).body):
         if isinstance(node, ast.ClassDef) and any(
@@ -132,7 +132,7 @@ def with_constructors(source: str) -> str:
 
 
 def constructor_of(node: ast.ClassDef) -> str:
-    """Return the text of a dataclass's `__init__`; nothing where it inherits or has its own."""
+    """Return the text of a dataclass's `__init__`; empty if it inherits or has its own."""
     methods = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
     if node.bases or "__init__" in methods:
         return ""
@@ -167,18 +167,18 @@ def constructor_of(node: ast.ClassDef) -> str:
 
 
 def is_field(value: ast.expr | None) -> TypeGuard[ast.Call]:
-    """Return whether a field's value says how it is made."""
+    """Return whether a field's value is a call of `field`."""
     return isinstance(value, ast.Call) and ast.unparse(value.func) == "field"
 
 
 def compiled(root: Path, place: Path) -> Path:
-    """Compile a copy of the packages in an empty folder, and return the folder of what came of it; raise `CannotCompile`."""
+    """Compile a copy of the packages in an empty folder, and return the folder of the results; raise `CannotCompile`."""
     if missing := lacking():
         raise CannotCompile(missing)
     for package in PACKAGES:
         shutil.copytree(root / package, place / package, ignore=shutil.ignore_patterns("*.so"))
     for path in (path for package in PACKAGES for path in (place / package).rglob("*.py")):
-        # Of modules that stay as they are, constants are still known to those that are compiled.
+        # Compiled modules also use the constants of modules that are not compiled.
         path.write_text(with_constants(path.read_text()))
     for module in MODULES:
         path = place / module
@@ -196,7 +196,7 @@ def compiled(root: Path, place: Path) -> Path:
 
 
 def lacking() -> str:
-    """Return what the machine lacks, and how it is had; nothing where it has all."""
+    """Return what the machine lacks, and how to get it; empty if it lacks nothing."""
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
     if shutil.which(compiler) is None:
         return f"there is no C compiler {compiler} (Debian, Ubuntu: apt install gcc)"
@@ -207,17 +207,17 @@ def lacking() -> str:
 
 
 class CompiledModules(BuildHookInterface[Any]):
-    """Adds what is compiled to a wheel, which then is for one kind of machine and one Python."""
+    """Hook that adds compiled modules to a wheel, which then fits one kind of machine and one Python."""
 
     PLUGIN_NAME = "custom"
 
     def dependencies(self) -> list[str]:
-        """Return what compiles, and whose types it reads, for builds in an environment of their own."""
+        """Return the compilers, and the dependencies whose types they read, for builds in an isolated environment."""
         needs = self.metadata.core.dependencies
         return ["mypy==2.4.1", "setuptools>=80", *(n for n in needs if n.startswith(TYPED))]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile; an editable install runs its sources, which change."""
+        """Compile, except for an editable install, which runs its sources."""
         if version == "editable":
             return
         self._place = tempfile.TemporaryDirectory()
@@ -235,6 +235,6 @@ class CompiledModules(BuildHookInterface[Any]):
             build_data["force_include"][str(path)] = str(path.relative_to(made))
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
-        """Remove the copy."""
+        """Remove the temporary copy."""
         if version != "editable":
             self._place.cleanup()

@@ -1,7 +1,7 @@
-"""What becomes of each endpoint of a protocol, and of each parameter of a request? Found in the dialects and faces there are.
+"""Tables of the support of protocols' endpoints and of requests' parameters, derived from the dialects and faces.
 
-A dialect and a face define `ENDPOINTS`; a dialect that translates texts defines `WORDS`, and an example of each of OpenAI's
-parameters is put to it. Nothing here knows one of them by name.
+A dialect and a face define `ENDPOINTS`; a dialect that translates texts defines `WORDS`, and is given an example of each of
+OpenAI's parameters. Nothing here depends on the name of one of them.
 """
 
 import pkgutil
@@ -83,7 +83,7 @@ _BESIDE: Mapping[str, Mapping[str, object]] = {
     "tool_choice": {"tools": [_TOOL]},
     "top_logprobs": {"logprobs": True},
 }
-"""What a parameter needs beside it."""
+"""Other parameters that a parameter needs."""
 
 _ALSO = {"max_completion_tokens": "max_tokens"}
 _PLAIN: Mapping[str, object] = {
@@ -95,7 +95,7 @@ _PLAIN: Mapping[str, object] = {
 
 @cache
 def of_dialects() -> Mapping[str, ModuleType]:
-    """Return the modules of all dialects by their protocols; another node is none."""
+    """Return the modules of all dialects by their protocols, without that of peers."""
     return {
         _protocol(name): import_module(f"{dialects.__name__}.{name}")
         for name in dialects.NAMES
@@ -105,7 +105,7 @@ def of_dialects() -> Mapping[str, ModuleType]:
 
 @cache
 def of_faces() -> Mapping[str, ModuleType]:
-    """Return the modules of all faces that say what becomes of their endpoints, by their protocols."""
+    """Return the modules of all faces that define `ENDPOINTS`, by their protocols."""
     found = {
         _protocol(module.name): import_module(f"{package.__name__}.{module.name}")
         for package in (faces, grpc)
@@ -115,7 +115,7 @@ def of_faces() -> Mapping[str, ModuleType]:
 
 
 def endpoints(protocol: str) -> Iterable[str]:
-    """List every endpoint of a specification, with what becomes of it on both sides."""
+    """Yield the table of a specification's endpoints, with their support on both sides."""
     yield "| | as a worker | as a face |"
     yield "|---|---|---|"
     worker, face = of_dialects().get(protocol), of_faces().get(protocol)
@@ -126,7 +126,7 @@ def endpoints(protocol: str) -> Iterable[str]:
 
 
 def endpoints_beyond() -> Iterable[str]:
-    """List the same of protocols that are in no seed, each under its name."""
+    """Yield the same tables for protocols that are in no seed, each under its name."""
     beyond = sorted({*of_dialects(), *of_faces()} - set(SEEDS))
     if not beyond:
         yield "None yet."
@@ -138,7 +138,7 @@ def endpoints_beyond() -> Iterable[str]:
 
 
 def parameters() -> Iterable[str]:
-    """Say of each parameter what becomes of it, by putting it to every dialect that translates texts."""
+    """Yield the table of parameters, by giving each to every dialect that translates texts."""
     columns = [
         (words, kind)
         for module in of_dialects().values()
@@ -189,7 +189,7 @@ def _becomes(words: Wording, kind: Kind, name: str) -> str:
 
 
 def _orders(words: Wording, kind: Kind, fields: Mapping[str, object]) -> Orders:
-    """Say a short request, with some fields more, in a worker's words."""
+    """Translate a short request, with some more fields, into a worker's form."""
     body = orjson.dumps({"model": "m", **_PLAIN, **fields})
     stream = fields.get("stream") is True
     request = Request("r", kind, "m", body, "application/json", stream=stream)
@@ -197,7 +197,7 @@ def _orders(words: Wording, kind: Kind, fields: Mapping[str, object]) -> Orders:
 
 
 def _difference(plain: Orders, said: Orders) -> str:
-    """Say in which fields of its body another request differs, or in its path or number."""
+    """Describe in which fields of the body another request differs, or in its path or number."""
     if plain.path != said.path:
         return f"`/{said.path}`"
     if len(plain.bodies) != len(said.bodies):

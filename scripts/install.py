@@ -1,9 +1,9 @@
-"""Install one lock file with pip, hash-checked, and say how far it is in one line.
+"""Installer of one lock file with pip, hash-checked, with the progress in one line.
 
 usage: .venv/bin/python scripts/install.py LOCK [PIP-OPTION…]
 
-pip prints six lines per package, and nothing at all for half a minute while it unpacks; this prints one line that
-moves on a terminal, a line every few seconds elsewhere, and the end of pip's own words when it fails.
+pip prints six lines per package, and nothing at all for half a minute while it unpacks. This prints one line that is redrawn on a
+terminal, a line every few seconds elsewhere, and the end of pip's own output if it fails.
 """
 
 import os
@@ -19,12 +19,12 @@ MAKE_VARIABLES = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
 
 
 def _environment() -> dict[str, str]:
-    # Some packages are built with a make of their own, which our flags would break.
+    # Some packages are built with make, which the flags of the calling make would break.
     return {name: value for name, value in os.environ.items() if name not in MAKE_VARIABLES}
 
 
 class Progress:
-    """One line about a long step."""
+    """Progress line of a long step."""
 
     def __init__(self, title: str, total: int) -> None:
         self.title = title
@@ -34,7 +34,7 @@ class Progress:
         self.terminal = sys.stdout.isatty()
 
     def show(self, doing: str, *, force: bool = False) -> None:
-        """Say what is being done now."""
+        """Show what is being done now."""
         now = time.monotonic()
         text = f"{self.title}: {self.seen}/{self.total} {doing}"
         if self.terminal:
@@ -46,13 +46,13 @@ class Progress:
         self.shown = now
 
     def finish(self, words: str) -> None:
-        """Say how it ended."""
+        """Show how the step ended."""
         start = "\r\033[K" if self.terminal else ""
         print(f"{start}{self.title}: {words} in {time.monotonic() - self.began:.0f} s", flush=True)
 
 
 def follow(line: str, progress: Progress) -> None:
-    """Read one line of pip's."""
+    """Update the progress from one line of pip's output."""
     match line.split():
         case ["Collecting" | "Processing", name, *_] | [
             "Requirement",
@@ -77,7 +77,7 @@ def main() -> int:
     )
     progress = Progress(lock.name, total)
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
-    # A lock names all that is needed, and of libp2p's requirements those that a node uses.
+    # A lock file lists all dependencies, but of libp2p's requirements only those that a node uses.
     command += ["--progress-bar=off", "--require-hashes", "--no-deps", "-r", str(lock)]
     command += sys.argv[2:]
     last: deque[str] = deque(maxlen=KEPT_LINES)

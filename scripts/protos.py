@@ -1,6 +1,6 @@
-"""Compile the `.proto` files of `router/rpc`: what they say, as data that messages are made of at run time.
+"""Compiler of the `.proto` files of `router/rpc` into descriptors, from which message classes are made at run time.
 
-Run it with `--write` after a change to one of them; `tests/router/rpc/test_messages.py` says when that was forgotten.
+Run it with `--write` after a change to one of them; `tests/router/rpc/test_messages.py` fails if that was forgotten.
 """
 
 import subprocess

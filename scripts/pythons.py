@@ -1,11 +1,12 @@
-"""A wheel for every Python that is promised: compiled, installed into an environment of its own, and used there as a user would.
+"""Test of wheels for every supported Python: each is compiled, installed into its own environment, and used as a user would.
 
 usage: .venv/bin/python scripts/pythons.py FOLDER [WHEEL]
 
-In each: two nodes, a worker registered at one of them, a chat streamed through the other, the worker unregistered, both
-nodes ended by SIGTERM. Environments are kept in FOLDER while the locks stay as they are, and the wheels lie in FOLDER/dist. A
-promised Python that this machine lacks is named and fails nothing; one that fails, or none at all, is an error. WHEEL is not
-built again. The wheel of the newest Python is built from the source distribution (sdist), and beside it one that is not compiled.
+In each environment: two nodes, a worker registered at one of them, a chat streamed through the other, the worker unregistered,
+both nodes ended by SIGTERM. Environments are kept in FOLDER while the lock files are unchanged; the wheels are in FOLDER/dist. A
+supported Python that this machine lacks is reported, but is no failure; a Python that fails, or having none at all, is an error.
+WHEEL is not built again. The wheel of the newest Python is built from the source distribution (sdist); in addition, one is built
+that is not compiled.
 """
 
 import hashlib
@@ -43,12 +44,12 @@ _TAIL = 4000
 
 
 class Failed(Exception):
-    """What was promised does not hold; the text says what was seen instead."""
+    """A check failed; the text says what was seen instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """An interpreter that can make environments."""
+    """Interpreter that can make environments."""
 
     minor: str
     version: str
@@ -57,7 +58,7 @@ class Python:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """A wheel for an interpreter: of the tree, of an sdist or `made` already; not `compiled` where no compiler is used."""
+    """Build of a wheel for an interpreter: from the tree, from an sdist, or already `made`; with or without compiled modules."""
 
     python: Python
     sdist: Path | None = None
@@ -66,13 +67,13 @@ class Build:
 
     @property
     def kind(self) -> str:
-        """What is tried."""
+        """Kind of package that is tested."""
         return "sdist" if self.sdist else "wheel" if self.compiled else "not compiled"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How it went with one of them: sizes in KiB, times in seconds."""
+    """Result of one build: size in KiB, times in seconds."""
 
     build: Build
     size: float
@@ -82,14 +83,14 @@ class Row:
 
 
 def promised() -> list[str]:
-    """Return the versions that the package says it is for, as `3.N`."""
+    """Return the versions in the package's classifiers, as `3.N`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     found = (re.fullmatch(r".* :: (3\.\d+)", line) for line in project["classifiers"])
     return [match[1] for match in found if match]
 
 
 def look_for(minor: str) -> Python | None:
-    """Find an interpreter of a version on PATH, in the system's folders or among pyenv's."""
+    """Find an interpreter of a version on PATH, in the system's folders or in pyenv's; return `None` if there is none."""
     name = f"python{minor}"
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     folders = [*os.get_exec_path(), "/usr/local/bin", "/usr/bin"]
@@ -101,7 +102,7 @@ def look_for(minor: str) -> Python | None:
 
 
 def _version(program: str, minor: str) -> str:
-    """Return the version of an interpreter that will do, nothing of one that will not (pyenv's shims refuse when asked)."""
+    """Return the version of a usable interpreter, empty for an unusable one (pyenv's shims may refuse to run)."""
     asked = "import ensurepip, platform, venv; print(platform.python_version())"
     done = subprocess.run(
         [program, "-I", "-c", asked], capture_output=True, text=True, check=False, timeout=60
@@ -111,14 +112,14 @@ def _version(program: str, minor: str) -> str:
 
 
 def sdist_of(folder: Path) -> Path:
-    """Build the sdist."""
+    """Build the sdist, and return its path."""
     _run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(folder), folder=ROOT)
     (sdist,) = folder.glob("*.tar.gz")
     return sdist
 
 
 def wheel_of(build: Build, place: Path, folder: Path) -> Path:
-    """Build a wheel in an environment, check what is in it, and return where it is."""
+    """Build a wheel in an environment, check its content, and return its path."""
     python, untagged = str(place / "bin/python"), folder / "untagged"
     untagged.mkdir(parents=True)
     if build.made:
@@ -159,7 +160,7 @@ def wheel_of(build: Build, place: Path, folder: Path) -> Path:
 
 
 def environment(python: Python, folder: Path) -> Path:
-    """Return an environment with what the wheel needs, hash-checked, as `make install` has it; a kept one if there is one."""
+    """Return an environment with the wheel's dependencies, hash-checked as in `make install`; reuse a kept one."""
     place, stamp = folder / python.minor, folder / f"{python.minor}.made"
     made = hashlib.sha256(f"{python}".encode())
     for lock in LOCKS:
@@ -177,7 +178,7 @@ def environment(python: Python, folder: Path) -> Path:
 
 
 def install(wheel: Path, place: Path) -> None:
-    """Put a wheel into an environment, in place of an older one."""
+    """Install a wheel into an environment, in place of an older one."""
     _run(*_pip(place), "install", "--no-index", "--no-deps", "--force-reinstall", str(wheel))
 
 
@@ -186,7 +187,7 @@ def _pip(place: Path) -> list[str]:
 
 
 def _run(*command: str, shown: bool = False, folder: Path | None = None) -> str:
-    """Run a command outside the source tree; raise `Failed` with the end of what it said."""
+    """Run a command outside the source tree, and return its output; raise `Failed` with the end of its output."""
     done = subprocess.run(
         command,
         cwd=folder or tempfile.gettempdir(),
@@ -204,7 +205,7 @@ def _run(*command: str, shown: bool = False, folder: Path | None = None) -> str:
 
 
 def _clean() -> dict[str, str]:
-    """Return the environment without what would lead an interpreter, or a node, back to this source tree."""
+    """Return the environment variables without those that would lead an interpreter or a node back to this source tree."""
     kept = (
         n for n in os.environ if not n.startswith(("PYTHON", "MODELVINE_", "PIP_REQUIRE", "MAKE"))
     )
@@ -212,9 +213,9 @@ def _clean() -> dict[str, str]:
 
 
 class Worker(BaseHTTPRequestHandler):
-    """Answers every POST with a streamed chat, and everything else with a list of its one model.
+    """Worker that answers every POST with a streamed chat, and every GET with a list of its one model.
 
-    After its first word it waits until that has been `seen`: what is held back on the way is not streamed.
+    After its first word it waits until that has been `seen`, which fails if a node holds it back instead of streaming it.
     """
 
     seen = threading.Event()
@@ -245,12 +246,12 @@ class Worker(BaseHTTPRequestHandler):
             self.wfile.write(piece.encode())
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def worker() -> Iterator[str]:
-    """Run the worker, and give its URL."""
+    """Run the worker, and yield its URL."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Worker) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -260,7 +261,7 @@ def worker() -> Iterator[str]:
 
 
 class Node:
-    """One node, run by the command that the wheel installed."""
+    """Node that is run by the command that the wheel installed."""
 
     def __init__(self, command: str, folder: Path, *options: str) -> None:
         self.log = folder / "log"
@@ -270,7 +271,7 @@ class Node:
             self.process = subprocess.Popen(
                 [command, "up", *place, "--data-dir", str(folder / "data"), *options],
                 cwd=folder,
-                # Every warning is written, so that those of our own modules are found in the log.
+                # All warnings are shown, so that those of this project's modules are found in the log.
                 env={**_clean(), "PYTHONWARNINGS": "always"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -278,7 +279,7 @@ class Node:
             )
 
     def ready(self) -> dict[str, str]:
-        """Wait for its ready line, and return what that says."""
+        """Wait for its ready line, and return the line's fields."""
         out = self.process.stdout
         line = ""
         if out and select.select([out], [], [], READY_WITHIN)[0]:
@@ -288,7 +289,7 @@ class Node:
         return dict(word.split("=", 1) for word in line.split()[1:])
 
     def stop(self) -> None:
-        """End it as a service manager does; raise `Failed` unless it goes well and nothing went wrong before."""
+        """Stop it as a service manager does; raise `Failed` for an exit code, or for errors or own warnings in its log."""
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(ENDED_WITHIN)
         said = self.said()
@@ -299,7 +300,7 @@ class Node:
             raise Failed(f"a node ended with {code}; its log:\n{said[-_TAIL:]}")
 
     def end(self) -> None:
-        """End it whatever happened."""
+        """Kill it if it still runs, and release its output."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -312,7 +313,7 @@ class Node:
 
 
 def use(place: Path, folder: Path, *, compiled: bool) -> None:
-    """Use what is installed as a user would; raise `Failed` where something is not as it should be."""
+    """Use the installed package as a user would; raise `Failed` if something is not as it should be."""
     command, nodes = str(place / "bin/modelvine"), list[Node]()
     code = "import node, registry, router; print(*(m.__file__ for m in (node, registry, router)))"
     files = _run(str(place / "bin/python"), "-c", code, folder=folder).split()
@@ -384,7 +385,7 @@ def _until(holds: Callable[[], bool], otherwise: str) -> None:
 
 
 def built(build: Build, folder: Path) -> tuple[Path | Failed, float]:
-    """Return the wheel, or why there is none, and how long it took to build."""
+    """Return the wheel, or the reason why there is none, and the seconds of the build."""
     began = time.monotonic()
     name = f"{build.kind}-{build.python.minor}".replace(" ", "-")
     try:
@@ -395,7 +396,7 @@ def built(build: Build, folder: Path) -> tuple[Path | Failed, float]:
 
 
 def prove(build: Build, wheel: Path | Failed, seconds: float, place: Path) -> Row:
-    """Install a wheel and use it."""
+    """Install a wheel and use it; return the result."""
     began = time.monotonic()
     result, size = "ok", 0.0
     try:
@@ -412,7 +413,7 @@ def prove(build: Build, wheel: Path | Failed, seconds: float, place: Path) -> Ro
 
 
 def builds_of(here: Sequence[Python], sdist: Path, made: Path | None) -> list[Build]:
-    """Return what is to be built."""
+    """Return the builds to test."""
     *older, newest = here
     builds = [Build(newest, sdist), Build(newest, compiled=False)]
     for python in older:
@@ -422,7 +423,7 @@ def builds_of(here: Sequence[Python], sdist: Path, made: Path | None) -> list[Bu
 
 
 def tried(folder: Path, here: Sequence[Python], made: Path | None) -> list[Row]:
-    """Build side by side, as many as there are processors, then use one after the other."""
+    """Build the wheels in parallel, one for each processor at a time, then use them one after the other."""
     shutil.rmtree(folder / "dist", ignore_errors=True)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda python: environment(python, folder), here))
@@ -436,7 +437,7 @@ def tried(folder: Path, here: Sequence[Python], made: Path | None) -> list[Row]:
 
 
 def main() -> int:
-    """Try all that are promised; return 1 unless each that is here does."""
+    """Test all supported Pythons; return 1 unless all that this machine has pass, and it has at least one."""
     folder, *wheels = (Path(given).resolve() for given in sys.argv[1:])
     folder.mkdir(parents=True, exist_ok=True)
     found = {minor: look_for(minor) for minor in promised()}

@@ -2,8 +2,8 @@
 
 usage: python scripts/recording.py FILE.svg COMMAND…
 
-Waits longer than `LONGEST_WAIT` are shortened. The picture needs no script and no font of its own; where a reader prefers
-reduced motion, or animation is off, it shows the last frame.
+Waits longer than `LONGEST_WAIT` are shortened. The picture needs no script and no font of its own; if a reader prefers reduced
+motion, or animation is off, it shows the last frame.
 """
 
 import fcntl
@@ -21,11 +21,11 @@ from pathlib import Path
 
 COLUMNS, MOST_ROWS = 100, 200
 LONGEST_WAIT = 1.5
-"""Seconds that a pause of the command lasts at most in the picture."""
+"""Most seconds that a pause of the command lasts in the picture."""
 STEP = 0.05
-"""Seconds that a viewer cannot tell apart: what came within one step appears at once."""
+"""Seconds that a viewer cannot tell apart: output within one step appears at once."""
 HOLD = 8.0
-"""Seconds for which the last frame stands before the animation begins anew."""
+"""Seconds for which the last frame is shown before the animation restarts."""
 
 CELL, LINE, MARGIN, FONT = 7.8, 18, 14, 13
 STYLES = {"1": "b", "2": "d", "31": "r", "32": "g"}
@@ -34,7 +34,7 @@ _TOKEN = re.compile(r"\x1b\[([\d;?]*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)")
 
 @dataclass(slots=True)
 class Run:
-    """Characters of one style that appear together; `until` is when the line was cleared, or None."""
+    """Characters of one style that appear together; `until` is the time when the line was cleared, or `None`."""
 
     row: int
     column: int
@@ -46,7 +46,7 @@ class Run:
 
 @dataclass(slots=True)
 class Screen:
-    """A terminal of which this knows lines, wrapping, colours and "clear the line"."""
+    """Terminal emulator that supports lines, wrapping, colours and "clear the line"."""
 
     row: int = 0
     column: int = 0
@@ -54,7 +54,7 @@ class Screen:
     runs: list[Run] = field(default_factory=list)
 
     def write(self, text: str, now: float) -> None:
-        """Take output that came at one time."""
+        """Process output that came at one time."""
         for code, letter, control, plain in _TOKEN.findall(text):
             if letter == "m":
                 self.style = STYLES.get(code, "")
@@ -102,7 +102,7 @@ def output_of(command: Sequence[str]) -> Iterator[tuple[float, str]]:
     while True:
         try:
             read = os.read(terminal, 65536)
-        except OSError:  # Linux says EIO where the last writer has gone.
+        except OSError:  # Linux returns EIO once the last writer is gone.
             break
         pending += read
         text = pending.decode(errors="ignore")
@@ -123,9 +123,9 @@ def paced(output: Iterator[tuple[float, str]]) -> Iterator[tuple[float, str]]:
 
 
 def svg(screen: Screen, ends: float) -> str:
-    """Draw the picture; `ends` is when the last output came."""
+    """Return the picture; `ends` is the time of the last output."""
     lasts = ends + HOLD
-    # What was cleared within its own step was never seen.
+    # Output that was cleared within its own step was never visible.
     runs = [run for run in screen.runs if run.text.strip() and run.until != run.since]
     spans = sorted({(run.since, run.until or lasts) for run in runs})
     names = {span: f"t{number}" for number, span in enumerate(spans)}
@@ -152,7 +152,7 @@ def svg(screen: Screen, ends: float) -> str:
 
 
 def frame(name: str, since: float, until: float, lasts: float) -> str:
-    """Return the animation of what stands from `since` to `until`."""
+    """Return the animation of a text that is visible from `since` to `until`."""
     start, end = 100 * since / lasts, 100 * until / lasts
     gone = "" if until >= lasts else f"{end:.2f}%,100%{{opacity:0}}"
     return (
@@ -162,7 +162,7 @@ def frame(name: str, since: float, until: float, lasts: float) -> str:
 
 
 def drawn(run: Run, name: str) -> str:
-    """Return one run as a text of a fixed width, so that columns stand whatever font a reader has."""
+    """Return one run as a text of fixed width, so that columns align in any font."""
     text = run.text.rstrip()
     column = run.column + len(text) - len(text.lstrip())
     text = text.lstrip()
@@ -175,7 +175,7 @@ def drawn(run: Run, name: str) -> str:
 
 
 def main() -> None:
-    """Run, draw, write."""
+    """Run the command, draw the picture, and write it."""
     file, *command = sys.argv[1:]
     screen, now = Screen(), 0.0
     screen.write("\x1b[1m$ " + " ".join(command) + "\x1b[0m\r\n", 0.0)

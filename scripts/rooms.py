@@ -1,6 +1,6 @@
-"""Tables of the house for docs/architecture.md: each folder and module with the first line of its docstring.
+"""Tables for docs/architecture.md: each folder and module with the first line of its docstring.
 
-A folder is *core* where import-linter's contracts in pyproject.toml keep it from I/O, clocks, chance and event loops.
+A folder is *core* if import-linter's contracts in pyproject.toml keep it from I/O, clocks, randomness and event loops.
 """
 
 import ast
@@ -14,7 +14,7 @@ PACKAGES = ("registry", "router", "node")
 
 
 def rooms_table(package: str) -> Iterator[str]:
-    """List what stands in one package: its folders, each with its modules, then the modules beside them."""
+    """Yield the table of one package: its folders, each with its modules, then its own modules."""
     yield "| path | purpose | modules |"
     yield "|---|---|---|"
     folders = [

@@ -1,9 +1,9 @@
-"""Write the tables of docs/ that the code already knows: settings, policies, errors, metrics, events.
+"""Generator of the tables in docs/ that come from the code: settings, policies, errors, metrics, events.
 
 usage: .venv/bin/python scripts/tables.py [--write]
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`. Without --write nothing is touched, and the exit
-status says whether a page is stale. A test runs the same comparison.
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`. Without --write nothing is changed, and the exit status says
+whether a page is stale. A test runs the same comparison.
 """
 
 import re
@@ -62,7 +62,7 @@ SIZES = Sizes(
     relaying={"circuits": 1},
     relayed={"bytes": 1},
 )
-"""A node of which everything is measured once."""
+"""Sizes in which every metric has a value."""
 
 _CLIENT = {
     400: "BadRequestError",
@@ -87,7 +87,7 @@ _WAITS = (
 
 
 def settings_table(section: str) -> Iterable[str]:
-    """List one section's settings."""
+    """Yield the table of one section's settings."""
     yield "| setting | flag of `up` | variable | default | what it is |"
     yield "|---|---|---|---|---|"
     for name, field in sources.SECTIONS[section].model_fields.items():
@@ -98,7 +98,7 @@ def settings_table(section: str) -> Iterable[str]:
 
 
 def profiles_table() -> Iterable[str]:
-    """List what each profile changes."""
+    """Yield the table of the settings that each profile changes."""
     changed = sorted({key for delta in PROFILES.values() for key in delta}, key=sources.KEYS.index)
     yield f"| setting | {' | '.join(f'`{name}`' for name in PROFILES)} |"
     yield f"|---|{'---|' * len(PROFILES)}"
@@ -110,14 +110,14 @@ def profiles_table() -> Iterable[str]:
 
 
 def headers_table(named: Mapping[str, str]) -> Iterable[str]:
-    """Say what each of our own headers means."""
+    """Yield the table of the project's own headers and their meaning."""
     yield "| header | meaning |"
     yield "|---|---|"
     yield from (f"| `{name}` | {meaning} |" for name, meaning in named.items())
 
 
 def policies_table() -> Iterable[str]:
-    """Each policy with what its module's docstring says first."""
+    """Yield the table of policies, each with its module's summary."""
     yield "| policy | what it does |"
     yield "|---|---|"
     for name in policies.NAMES:
@@ -125,7 +125,7 @@ def policies_table() -> Iterable[str]:
 
 
 def errors_table() -> Iterable[str]:
-    """List every error that a caller may see."""
+    """Yield the table of all errors that a caller may see."""
     yield "| error | HTTP | `code` | `error.type` | `error.code` | `openai` raises | when | retry? |"
     yield "|---|---|---|---|---|---|---|---|"
     for error, row in (*errors.TABLE.items(), (Exception, errors.INTERNAL)):
@@ -138,7 +138,7 @@ def errors_table() -> Iterable[str]:
 
 
 def _raised(error: type[Exception], status: int) -> str:
-    """Say what OpenAI's Python client makes of an error."""
+    """Return the exception that OpenAI's Python client raises for an error."""
     if error in errors.INNER:
         return "internal"
     other = "InternalServerError" if status >= 500 else "APIStatusError"
@@ -147,7 +147,7 @@ def _raised(error: type[Exception], status: int) -> str:
 
 
 def metrics_table() -> Iterable[str]:
-    """List every series."""
+    """Yield the table of all metric series."""
     text = Metrics().text(SIZES).decode()
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     yield "| series | kind | what it counts |"
@@ -158,7 +158,7 @@ def metrics_table() -> Iterable[str]:
 
 
 def events_table() -> Iterable[str]:
-    """List what the registry counts."""
+    """Yield the table of the registry's events."""
     yield "| `event` | what it counts | in the log |"
     yield "|---|---|---|"
     for event, words in EVENTS.items():
@@ -166,7 +166,7 @@ def events_table() -> Iterable[str]:
 
 
 def router_events_table() -> Iterable[str]:
-    """List what the router counts."""
+    """Yield the table of the router's events."""
     yield "| `event` | what it counts |"
     yield "|---|---|"
     for event, words in router_events.EVENTS.items():
@@ -174,7 +174,7 @@ def router_events_table() -> Iterable[str]:
 
 
 def liveness_table() -> Iterable[str]:
-    """List what each piece of evidence does to a node in each state, and to our own way to it."""
+    """Yield the table of the effect of each evidence on a node in each state, and on this node's own way to it."""
     yield f"| evidence | what was seen | {' | '.join(Status)} | our way |"
     yield f"|---|---|{'---|' * len(Status)}---|"
     ways = {**dict.fromkeys(OPENS, "opens"), **dict.fromkeys(SHUTS, "shuts")}
@@ -185,7 +185,7 @@ def liveness_table() -> Iterable[str]:
 
 
 def clients_table() -> Iterable[str]:
-    """List the clients that the tests run, with what each of them does."""
+    """Yield the table of the clients that the tests run, with what was tried with each."""
     errors = ("error for an unknown model", "error for a broken stream")
     columns = ("client", "version", "API", *KINDS, *errors)
     yield f"| {' | '.join(columns)} |"
@@ -198,7 +198,7 @@ def clients_table() -> Iterable[str]:
 
 
 def programs_table() -> Iterable[str]:
-    """List the programs that the tests run behind a node and before one, with what was tried with each."""
+    """Yield the table of the programs that the tests run behind and before a node, with what was tried with each."""
     columns = ("program", "version", "stands", *programs.KINDS)
     yield f"| {' | '.join(columns)} |"
     yield "|---" * len(columns) + "|"
@@ -228,7 +228,7 @@ TABLES: Mapping[str, Callable[[], Iterable[str]]] = {
 
 
 def renewed(page: str) -> str:
-    """Return a page with every table in it written anew."""
+    """Return a page with all its tables regenerated."""
 
     def write(block: re.Match[str]) -> str:
         return block[1] + "\n".join(TABLES[block["name"]]()) + "\n" + block[3]
@@ -237,7 +237,7 @@ def renewed(page: str) -> str:
 
 
 def stale() -> Mapping[Path, str]:
-    """Return the pages whose tables are not what the code says, with what they should be."""
+    """Return the pages whose tables differ from the code, with their new content."""
     pages = {path: path.read_text() for path in sorted(DOCS.glob("*.md"))}
     return {path: new for path, page in pages.items() if (new := renewed(page)) != page}
 
@@ -259,7 +259,7 @@ def _again(error: type[Exception], status: int) -> str:
 
 
 def _bounds(field: FieldInfo) -> str:
-    """Say the limits of a number, as annotated-types keeps them."""
+    """Describe the bounds of a number, from its annotated-types."""
     words: list[str] = []
     for limit in field.metadata:
         match limit:

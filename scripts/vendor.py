@@ -1,9 +1,9 @@
-"""Fetch packages with npm, check their hashes, and put some of their files, with their licences, into a folder.
+"""Vendoring of packages with npm: fetch them, check their hashes, and put some of their files, with licences, into a folder.
 
 usage: .venv/bin/python scripts/vendor.py PINS FOLDER NPM-COMMAND…
 
-PINS is a JSON file that says of each package its version, npm's integrity, and the SHA-256 of each file that is wanted. The
-console's page loads what node/faces/console/static/vendor/packages.json names.
+PINS is a JSON file with the version, npm's integrity, and the SHA-256 of each wanted file of each package. The console's page
+loads the files in node/faces/console/static/vendor/packages.json.
 """
 
 import base64
@@ -23,7 +23,7 @@ MAX_FILE_BYTES = 2 * 1024 * 1024
 
 
 def faults(pins: Mapping[str, Any], folder: Path = VENDOR) -> list[str]:
-    """Name the files of a folder that are not what is pinned, and those that nobody pinned."""
+    """Return the files of a folder that differ from their pins, are missing, or are not pinned."""
     wanted = {
         folder / package / Path(file).name: digest
         for package, pin in pins.items()
@@ -35,12 +35,12 @@ def faults(pins: Mapping[str, Any], folder: Path = VENDOR) -> list[str]:
 
 
 def sha256(content: bytes) -> str:
-    """Return a file's digest as it stands in the pins."""
+    """Return a file's digest in the form of the pins."""
     return hashlib.sha256(content).hexdigest()
 
 
 def checked(archive: bytes, integrity: str) -> bytes:
-    """Return a package as it came; raise `ValueError` where it is not the one that is pinned."""
+    """Return a package unchanged; raise `ValueError` if it is not the pinned one."""
     kind, _, digest = integrity.partition("-")
     if kind != "sha512" or hashlib.sha512(archive).digest() != base64.b64decode(digest):
         raise ValueError(f"the package has not the hash {integrity}")
@@ -48,7 +48,7 @@ def checked(archive: bytes, integrity: str) -> bytes:
 
 
 def unpack(archive: Path, folder: Path, files: Mapping[str, str]) -> None:
-    """Put the files of one package into its folder; raise `ValueError` where one is not as pinned."""
+    """Put the files of one package into its folder; raise `ValueError` if one differs from its pin."""
     with tarfile.open(archive) as packed:
         for file, digest in files.items():
             member = packed.extractfile(f"package/{file}")
@@ -60,7 +60,7 @@ def unpack(archive: Path, folder: Path, files: Mapping[str, str]) -> None:
 
 
 def main(pinned: str, folder: str, *npm: str) -> int:
-    """Fetch all packages."""
+    """Fetch all packages; return 1 if the folder differs from the pins afterwards."""
     pins = json.loads(Path(pinned).read_text())
     with tempfile.TemporaryDirectory() as packed:
         for package, pin in pins.items():

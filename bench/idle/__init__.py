@@ -1,4 +1,4 @@
 """Traffic of idle nodes."""
 
-# Before anything imports libp2p: of what that requires only a part is installed.
+# Must come before any other import of libp2p, as only a part of its dependencies is installed.
 import registry.mesh.libp2p  # noqa: F401

@@ -1,13 +1,13 @@
-"""Traffic of idle nodes: real processes on hosts of their own, and the counters of their cables.
+"""Traffic of idle nodes: real processes on hosts of their own, by the counters of their network interfaces.
 
     python -m bench.idle --nodes 5
     python -m bench.idle --nodes 50 --settle 90 --seconds 60
     python -m bench.idle --nodes 20 --kinds
 
-Each node runs in a network namespace of its own (Linux, root, `ip` and `nft`). What is reported are the bytes that left its
-interface, every header and every acknowledgement included. `--kinds` tells what libp2p's streams carried as well. Heartbeats
-and repeated records come as after hours, from any point of their interval on; with `--fresh` as after a start, which is not
-at all for minutes.
+Each node runs in a network namespace of its own (Linux, root, `ip` and `nft`). Reported are the bytes that left its interface,
+including all headers and acknowledgements. `--kinds` also reports what libp2p's streams carried. Heartbeats and repeated
+records begin at a random point of their interval, as after hours of running; with `--fresh` they begin as after a start, which
+means none for minutes.
 """
 
 import argparse
@@ -39,14 +39,14 @@ _SAYING = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What one interface has sent."""
+    """Counters of what one interface has sent."""
 
     size: int
     packets: int
 
 
 class Field:
-    """Nodes on the hosts of a network."""
+    """The nodes, on the hosts of a network."""
 
     def __init__(self, network: Network, folder: Path, options: argparse.Namespace) -> None:
         self._network = network
@@ -55,7 +55,7 @@ class Field:
         self._actors: list[Actor] = []
 
     def start(self, stack: ExitStack) -> None:
-        """Run all nodes, as many at a time as there is a processor for."""
+        """Start all nodes, two at a time."""
         hosts = list(self._network.hosts)
         known = [self._address(host) for host in hosts[: self._options.bootstraps]]
         for host in hosts:
@@ -64,7 +64,7 @@ class Field:
             self._actors = list(pool.map(lambda host: self._run(stack, host, known), hosts))
 
     def sent(self) -> list[Sent]:
-        """Read what each host has sent, as the other end of its cable received it."""
+        """Return what each host has sent, as received at the other end of its cable."""
         command = ("ip", "-n", self._network.namespace("core"), "-s", "-j", "link", "show")
         found = {entry["ifname"]: entry["stats64"]["rx"] for entry in json.loads(_output(command))}
         rows = [found[f"h{host}"] for host in self._network.hosts]
@@ -111,7 +111,7 @@ class Field:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Start the nodes, wait, count, and print what each sent."""
+    """Start the nodes, wait, count, and print what they sent."""
     options = _parser().parse_args(arguments)
     if lacking := missing():
         print(f"this needs {lacking}", file=sys.stderr)
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _settle(field: Field, seconds: float) -> None:
-    """Wait, and say on the way how it becomes quiet."""
+    """Wait, and print the traffic meanwhile as it settles."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         span = min(15.0, left)

@@ -1,10 +1,10 @@
 """Node to be measured: `python -m bench.idle.node [--counts FILE] [--fresh] up …`.
 
-It runs as if it had been there for long, unless it is to be fresh: what it says again and again, it says first after any part
-of its interval. Else nobody would say anything for minutes after all have started, and then everybody would.
+Unless it is fresh, it behaves as if it had run for long: its periodic messages begin after a random part of their interval.
+Otherwise all nodes would be silent for minutes after the start, and then all would send at once.
 
-With `--counts` it counts what its streams carry; SIGUSR1 writes the counts to FILE. Counted where yamux hands a frame to the
-encryption, so each count is one packet and its bytes lack noise, TCP and IP.
+With `--counts` it counts what its streams carry; SIGUSR1 writes the counts to FILE. Frames are counted where yamux passes them to
+the encryption, so each frame is one packet, and its bytes exclude noise, TCP and IP.
 """
 
 import argparse
@@ -28,11 +28,11 @@ from registry import own_record
 from registry.mesh.libp2p.muxer import GuardedYamux
 
 _STARTING = 30.0
-"""Seconds in which a node says what it says first, and again when the first connection stands."""
+"""Seconds in which a node sends its first messages, and repeats them once it has its first connection."""
 
 
 def season(turn: Any) -> None:
-    """Let what was said last in a node's first seconds be said again after any part of its interval."""
+    """Repeat the messages of a node's first seconds after a random part of their interval."""
     taken: Callable[[Any, float, float], None] = turn.taken
     began: list[float] = []
 
@@ -53,7 +53,7 @@ _UNNAMED = "stream without a protocol"
 
 
 class Counts:
-    """Frames and bytes by what they were for."""
+    """Counts of frames and bytes by their purpose."""
 
     def __init__(self) -> None:
         self.events: Counter[str] = Counter()
@@ -71,13 +71,13 @@ class Counts:
         entry[1] += len(data)
 
     def name(self, stream: Any, protocol: str) -> None:
-        """Learn what a stream is for."""
+        """Note a stream's protocol."""
         muxed: Any = stream.muxed_stream
         key = (id(muxed.conn), muxed.stream_id)
         self._streams.setdefault(key, [0, 0, _UNNAMED])[2] = protocol
 
     def written(self) -> str:
-        """Return everything as JSON: name → frames, bytes; events by name."""
+        """Return the counts as JSON: name → frames, bytes; events by name."""
         kinds = {name: list(entry) for name, entry in self._others.items()}
         for frames, size, protocol in self._streams.values():
             entry = kinds.setdefault(protocol, [0, 0])

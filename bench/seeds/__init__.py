@@ -1,1 +1,1 @@
-"""Seeds: whole nodes in one process under a virtual clock, with faults by seed, and what must hold whatever happens."""
+"""Deterministic simulation: whole nodes in one process under a virtual clock, with faults by seed, and invariants."""

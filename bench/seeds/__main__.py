@@ -1,7 +1,7 @@
-"""Runs seeds, and tells which of them breaks what must hold. The same seed always does the same.
+"""Runner of seeds, which reports those that break an invariant. The same seed always gives the same run.
 
 python -m bench.seeds --seed 17          one seed, with its plan and its last events
-python -m bench.seeds --count 1000       seeds 0 to 999, as many at one time as there are processors
+python -m bench.seeds --count 1000       seeds 0 to 999, as many at a time as there are processors
 """
 
 import argparse
@@ -22,11 +22,11 @@ from bench.seeds.world import SeedWorld
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a seed went."""
+    """Result of a seed."""
 
     seed: int
     digest: str
-    """The hash of all that happened."""
+    """The hash of all events."""
     events: int
     asked: int
     failed: int
@@ -52,7 +52,7 @@ def run(seed: int) -> Result:
 
 
 def _told(result: Result) -> str:
-    """Say everything about a seed that somebody needs who looks for the cause."""
+    """Return all that a person needs to find the cause of a seed's failure."""
     lines = [str(plan_of(result.seed)), "last events:", *(f"  {line}" for line in result.last)]
     lines += [f"BROKEN: {line}" for line in result.broken]
     again = f"python -m bench.seeds --seed {result.seed}"
@@ -60,7 +60,7 @@ def _told(result: Result) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what is asked for; return how many seeds broke something, at most 100."""
+    """Run the requested seeds; return the number of seeds that broke something, at most 100."""
     parser = argparse.ArgumentParser(prog="python -m bench.seeds", description=__doc__)
     parser.add_argument("--seed", type=int, help="run this one alone, and tell all of it")
     parser.add_argument("--first", type=int, default=0, help="the first of many")
@@ -90,7 +90,7 @@ def _many(seeds: range, processes: int) -> int:
 
 
 if __name__ == "__main__":
-    # The order of sets of words is part of what has to be the same.
+    # The order of sets of strings must be the same in each run.
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.execve(
             sys.executable,

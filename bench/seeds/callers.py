@@ -1,4 +1,4 @@
-"""Callers of a simulation: they ask nodes for models and register models at them, over HTTP, and keep what they were told."""
+"""Callers of a simulation: they send requests and registrations to nodes over HTTP, and keep the answers."""
 
 import asyncio
 from contextlib import suppress
@@ -17,7 +17,7 @@ PATIENCE = 75.0
 
 @dataclass(slots=True)
 class AskedChat:
-    """One request, and how it ended."""
+    """One request and its result."""
 
     name: str
     host: int
@@ -25,16 +25,16 @@ class AskedChat:
     stream: bool
     began: float
     listed: frozenset[int] = frozenset()
-    """The machines that the asked node listed for the model then, as alive."""
+    """Machines that the called node listed as alive for the model at the beginning."""
     ended: float = 0.0
     status: int = 0
     said: str = ""
     """The text of the answer."""
     error: str = ""
-    """The code of an error, or what else went wrong; nothing when it was answered."""
+    """The code of an error, or another failure; empty if the request was answered."""
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Describe it in one line."""
         kind = "stream" if self.stream else "whole"
         how = f"failed with {self.status} {self.error}" if self.error else "was answered"
         return f"{self.name} ({kind}, {self.model}) at n{self.host} of {self.began:.3f} {how} at {self.ended:.3f}"
@@ -48,7 +48,7 @@ def at(host: int) -> Context:
 
 
 async def chat(wires: Wires, asked: AskedChat) -> None:
-    """Ask a node for a chat, and write down what came."""
+    """Send a chat to a node, and record the result."""
     message = {"role": "user", "content": asked.name}
     body = {"model": asked.model, "messages": [message], "stream": asked.stream}
     try:
@@ -65,7 +65,7 @@ async def chat(wires: Wires, asked: AskedChat) -> None:
 
 
 async def told(host: int, path: str, body: dict[str, object] | None = None) -> tuple[int, bytes]:
-    """Return the status and body of an answer, 0 and nothing when there was none in time."""
+    """Return the status and body of an answer, 0 and no bytes if there was none in time."""
     with suppress(TimeoutError, OSError, EOFError):
         async with asyncio.timeout(PATIENCE):
             return await _exchange(host, path, body)
@@ -141,19 +141,19 @@ def _read_stream(asked: AskedChat, answer: bytes) -> None:
 
 @dataclass
 class Registrations:
-    """What was registered where: `kept` since an acknowledgement, `open` where nobody knows."""
+    """Registrations by machine and model: `kept` since their acknowledgement, `open` if their state is unknown."""
 
     kept: dict[tuple[int, str], float] = field(default_factory=dict)
     open: set[tuple[int, str]] = field(default_factory=set)
 
     async def register(self, wires: Wires, host: int, project: str, model: str, port: int) -> bool:
-        """Register a model at a node; return whether it said that it was done."""
+        """Register a model at a node; return whether the node acknowledged it."""
         api = f"http://127.0.0.1:{port}/v1/chat/completions"
         row: dict[str, object] = {"project": project, "model": model, "api": api}
         return await self._do(wires, host, model, "model/register", row, lives=True)
 
     async def register_all(self, wires: Wires, host: int, names: list[str], port: int) -> bool:
-        """Register a whole project of models, all or none."""
+        """Register a whole project of models, all or none; return whether the node acknowledged it."""
         api = f"http://127.0.0.1:{port}/v1/chat/completions"
         keys = [(host, name) for name in names]
         self.open.update(keys)
@@ -166,7 +166,7 @@ class Registrations:
         return True
 
     async def withdraw(self, wires: Wires, host: int, project: str, model: str) -> bool:
-        """Unregister a model; return whether the node said that it was done."""
+        """Unregister a model; return whether the node acknowledged it."""
         row: dict[str, object] = {"project": project, "model": model, "cid": ""}
         return await self._do(wires, host, model, "model/unregister", row, lives=False)
 

@@ -1,18 +1,18 @@
-"""What must hold in every run, whatever the seed: the invariants, and how they are seen.
+"""Invariants of every run, whatever the seed, and their checks.
 
-1. No ghost: at the end every node that is up lists of every other what that one was last told to serve, and nothing else; a
+1. No ghost: at the end every node that is up lists for every other node exactly the services that it was last told to serve. A
    node that is gone for good is lost, or has left.
-2. No lost registration: what a node said it had registered is listed, until it is withdrawn; through restarts too.
-3. No answer twice: a caller gets one answer, whole, from one worker; the words of a stream come each once and in order. Once a
-   worker's whole answer has reached the caller, no other worker begins the same request, but one that had it before: its
-   machine, or the way there, stood still meanwhile.
-4. No request fails while a healthy replica lives: that is, one for which all of this held from the request's beginning to its
-   end. Its node and the asked one were up, and did not stand still; its worker was well; no fault was between the two machines.
-   And the asked node had it listed as alive at the beginning, or should have: it had been acknowledged, and for `SETTLED`
-   seconds none of these had a fault. Not counted: requests that killed two workers (a node takes those for poisonous), names
-   that more than `router.attempts - 1` other replicas serve unwell (not all are tried), and what was written to a connection
-   whose other end lost its power less than `IDLE` seconds before: it is not written again.
-5. Bounded memory: at the end nothing is under way, held or queued, and every table is within its bound.
+2. No lost registration: what a node has acknowledged is listed until it is withdrawn, also across restarts.
+3. No answer twice: a caller gets one complete answer from one worker; the words of a stream arrive each once and in order. Once
+   a worker's complete answer has reached the caller, no other worker begins the same request, except one that had received it
+   before, if its machine, or the way to it, stood still meanwhile.
+4. No request fails while there is a healthy replica, that is, one for which the following held from the beginning of the request
+   to its end. Its node and the called node were up, and did not stand still; its worker was well; there was no fault between the
+   two machines. In addition, the called node listed it as alive at the beginning, or should have: it had been acknowledged, and
+   none of these had a fault for `SETTLED` seconds. Not counted are requests that killed two workers (a node takes those for
+   poisonous), names with more than `router.attempts - 1` other replicas that are not well (not all are tried), and requests
+   written to a connection whose other end lost its power less than `IDLE` seconds before, as they are not sent again.
+5. Bounded memory: at the end nothing is in flight, held or queued, and every table is within its bound.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ IDLE = 15.0
 """Seconds for which an idle connection to another node is kept."""
 
 MOST_TASKS = 150
-"""Tasks of a node at rest: it has some fifty, and a few for each connection."""
+"""Most tasks of a node at rest, which has some fifty, and a few for each connection."""
 
 _GONE = frozenset({Presence.LOST, Presence.LEFT})
 _POISON = "poisonous_request"
@@ -47,7 +47,7 @@ class Checks:
         world.judged = self._judge  # type: ignore[method-assign]
 
     def at_end(self) -> list[str]:
-        """Return everything that did not hold."""
+        """Return all violations."""
         world = self.world
         for machine in world.machines:
             for error in machine.failures:
@@ -113,7 +113,7 @@ class Checks:
         return self._upset(there) < since and ill < since and well and known
 
     def _upset(self, machine: SeedMachine) -> float:
-        """Return when a node was last not up, or stood still."""
+        """Return the time when a node was last not up, or stood still; infinity while that is so."""
         if not machine.serves:
             return inf
         return max(machine.served, self.world.faults.ills.last(machine.number))
@@ -137,7 +137,7 @@ class Checks:
                 yield f"done again after it was answered: {asked}: {again}"
 
     def _late(self, work: Work, asked: AskedChat) -> bool:
-        """Say whether a worker that was within reach all the time began a request that had been answered."""
+        """Return whether a worker that was reachable all the time began a request that had already been answered."""
         world = self.world
         ills, place = world.faults.ills, int(work.worker[1:])
         host = world.plan.workers[place][0]

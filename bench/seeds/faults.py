@@ -1,4 +1,4 @@
-"""Faults of a run: what befalls machines, workers and cables as the plan says, and until when each was not well."""
+"""Faults of a run: they affect machines, workers and cables according to the plan, and record until when each was not well."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ Pair = tuple[int, int]
 
 
 class Ills:
-    """Who is not well now, and when each was last: by machine, by worker, by pair of machines."""
+    """Record of which machines, workers and pairs of machines have a fault now, and when each had its last one."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -26,22 +26,22 @@ class Ills:
         self._last: dict[Hashable, float] = {}
 
     def begin(self, whom: Iterable[Hashable]) -> None:
-        """Something begins."""
+        """Note that a fault begins."""
         self._count.update(whom)
 
     def end(self, whom: Iterable[Hashable]) -> None:
-        """It ends; another may last."""
+        """Note that a fault ends; others may last."""
         for one in whom:
             self._count[one] -= 1
             self._last[one] = self._now()
 
     def last(self, one: Hashable) -> float:
-        """Return when one was last not well: infinite while it is, minus infinite when it never was."""
+        """Return the end of its last fault: infinity during one, minus infinity if it never had any."""
         return inf if self._count[one] else self._last.get(one, -inf)
 
 
 class FaultRunner:
-    """Carries them out, each as long as it lasts."""
+    """Runner of faults, each for its duration."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class FaultRunner:
         self._rng = rng
 
     async def befall(self, fault: PlannedFault) -> None:
-        """Carry out one."""
+        """Carry out one fault."""
         numbers = range(len(self._machines))
         match fault.kind:
             case "kill" | "power cut" | "stop":

@@ -1,4 +1,4 @@
-"""Switchboard of a simulation's mesh: carries what nodes post to each other, in order, late or not at all."""
+"""Switchboard of a simulation's mesh: it carries nodes' messages in order, delayed or lost."""
 
 import random
 from collections.abc import Callable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame on its way, with the name by which each node takes it once."""
+    """Frame in transit, with the name by which each node takes it only once."""
 
     name: tuple[PeerId, int]
     content: bytes
@@ -23,17 +23,17 @@ class Frame:
 
 @dataclass(eq=False, slots=True)
 class MeshLine:
-    """A connection between two nodes."""
+    """Connection between two nodes."""
 
     opener: PeerId
     origin: Origin
 
 
 class Gossip:
-    """All nodes' places in the mesh, by their ids."""
+    """The meshes of all nodes, by their ids."""
 
     def __init__(self, wires: Wires, note: Callable[..., None]) -> None:
-        """`note` writes down what arrives."""
+        """`note` records what arrives."""
         self.wires = wires
         self.note = note
         self.places: dict[PeerId, SeedMesh] = {}
@@ -41,7 +41,7 @@ class Gossip:
         self._last: dict[tuple[PeerId, PeerId], float] = {}
 
     def post(self, sender: "SeedMesh", peer: PeerId, what: str, *given: object) -> None:
-        """Have a method of a peer's called with the sender and this, in its own time, unless it gets lost."""
+        """Call a method of a peer's mesh with the sender and these arguments, after a delay, unless the message is lost."""
         cables, here = self.wires.cables, sender.host
         place = self.places.get(peer)
         if place is None or sender.process.gone:
@@ -51,7 +51,7 @@ class Gossip:
         )
         if cables.loses(here, place.host, rng) or not cables.passes(here, place.host):
             return
-        # In order, as TCP has it.
+        # In order, as with TCP.
         arrives = self.wires.time() + cables.trip(here, place.host, rng)
         arrives = self._last[sender.peer, peer] = max(
             arrives, self._last.get((sender.peer, peer), 0.0) + 1e-6
@@ -66,7 +66,7 @@ class Gossip:
             getattr(place, what)(sender, *given)
 
     def end(self, mesh: "SeedMesh") -> None:
-        """A process was killed: its kernel tells the other ends, if anything passes."""
+        """End a killed process's connections: its kernel notifies the other ends, if packets pass."""
         for peer, lines in mesh.lines.items():
             for line in lines:
                 self.post(mesh, peer, "hung_up", line)

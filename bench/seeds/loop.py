@@ -1,6 +1,6 @@
-"""Event loop in virtual time: when nothing is ready, the clock jumps to the next timer. No thread, no socket, no waiting.
+"""Event loop in virtual time: if nothing is ready, the clock jumps to the next timer. No thread, no socket, no waiting.
 
-Each callback belongs to the process in whose context it was made, so that a process can stand still or be gone.
+Each callback belongs to the process in whose context it was created, so that a process can be frozen or killed.
 """
 
 import asyncio
@@ -11,21 +11,21 @@ from contextvars import Context, ContextVar
 from typing import Any
 
 BEGINNING = 1_000.0
-"""Virtual seconds on the clock at the start: no rule of a node may need the time to be small."""
+"""Virtual seconds on the clock at the start, as no rule of a node may rely on a small time."""
 
 
 class SeedProcess:
-    """One run of a program on a machine: a node, a worker, a caller. What it plans is held while it stands still."""
+    """One run of a program on a machine: a node, a worker or a caller. Its due callbacks are held while it is frozen."""
 
     def __init__(self, name: str, host: int) -> None:
         self.name = name
         self.host = host
         self.frozen = 0
-        """For how many reasons it stands still."""
+        """Number of reasons for which it is frozen."""
         self.gone = False
-        """Whether it was killed: it reaches nothing any more."""
+        """Whether it was killed, and cannot reach anything any more."""
         self.over = False
-        """Whether nothing of it runs any more, not even what a cancelled task does at its end."""
+        """Whether none of its code runs any more, not even the clean-up of cancelled tasks."""
         self.held: list[_Step | _Timer] = []
 
 
@@ -34,7 +34,7 @@ PROCESS: ContextVar[SeedProcess | None] = ContextVar("PROCESS", default=None)
 
 
 class Stuck(Exception):
-    """Nothing is ready and nothing is planned: the simulation would wait for ever."""
+    """Nothing is ready and nothing is planned, so the simulation would wait for ever."""
 
 
 class _Step(asyncio.Handle):
@@ -63,13 +63,13 @@ def _keep_back(call: _Step | _Timer) -> bool:
 
 
 class VirtualTask(asyncio.Task[Any]):
-    """A task that sets hold in the order in which tasks were made, wherever they lie in memory."""
+    """Task with a hash by its number, so that the order of sets does not depend on memory addresses."""
 
     def __init__(self, work: Coroutine[Any, Any, Any], *, number: int, **given: Any) -> None:
         self.number = number
         self.process = PROCESS.get()
         super().__init__(work, **given)
-        # A process that is gone leaves tasks behind that nobody ends.
+        # A killed process leaves unfinished tasks behind.
         self._log_destroy_pending = False
 
     def __hash__(self) -> int:
@@ -77,12 +77,12 @@ class VirtualTask(asyncio.Task[Any]):
         return self.number
 
     def __eq__(self, other: object) -> bool:
-        """Be itself alone."""
+        """Return whether it is the same object."""
         return self is other
 
 
 class _Jump(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
-    """Waits for nothing: what would be waited for is added to the clock."""
+    """Selector that does not wait: it adds the timeout to the clock."""
 
     now = BEGINNING
 
@@ -94,7 +94,7 @@ class _Jump(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """The loop; a subclass of it connects its processes."""
+    """Event loop in virtual time; its subclass `Wires` connects the processes."""
 
     def __init__(self) -> None:
         self._jump = _Jump()
@@ -109,7 +109,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_at(
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Plan a call."""
+        """Schedule a call."""
         self._check_closed()
         timer = _Timer(when, callback, args, self, context)
         heapq.heappush(self._scheduled, timer)
@@ -119,21 +119,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., Any], *args: Any
     ) -> "asyncio.Future[Any]":
-        """Run it here and now: there are no threads."""
+        """Run the function at once, as there are no threads."""
         del executor
         future = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 (whoever asked for it gets it)
+        except Exception as error:  # noqa: BLE001 (the awaiting task gets it)
             future.set_exception(error)
         return future
 
     def freeze(self, process: SeedProcess) -> None:
-        """Let a process stand still: what falls due meanwhile waits."""
+        """Freeze a process: callbacks that fall due meanwhile are held."""
         process.frozen += 1
 
     def thaw(self, process: SeedProcess) -> None:
-        """Take one reason away; without any it goes on with all that waits, in its order."""
+        """Remove one reason; without any, the process continues with the held callbacks, in their order."""
         process.frozen = max(0, process.frozen - 1)
         if process.frozen:
             return

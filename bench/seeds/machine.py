@@ -1,6 +1,6 @@
-"""Machine of a simulation: a whole node on it, which is started, killed, frozen and stopped, and a disk that stays.
+"""Machine of a simulation: a whole node, which is started, killed, frozen and stopped, and a persistent disk.
 
-The node is composed as `node.run` does it: its registry, agent, router, links and both of its HTTP listeners are the real ones.
+The node is composed as in `node.run`: its registry, agent, router, links and both HTTP listeners are the real ones.
 """
 
 import asyncio
@@ -43,14 +43,14 @@ YEAR_2026 = 1_800_000_000.0
 
 
 class Disk:
-    """What a machine keeps when it loses its power."""
+    """Data that a machine keeps without power."""
 
     def __init__(self) -> None:
         self.spaces: dict[Space, dict[str, bytes]] = {space: {} for space in Space}
 
 
 class SeedStore:
-    """A node's store: writes take a moment, and of a process that is gone they come to nothing or were done, by chance."""
+    """Store of a node. Writes take a moment; those of a killed process fail or have succeeded, at random."""
 
     shared = False
 
@@ -81,7 +81,7 @@ class SeedStore:
             await self._moment()
 
     async def close(self) -> None:
-        """Let go of nothing."""
+        """Do nothing."""
 
     async def _moment(self) -> None:
         await asyncio.sleep(self._rng.uniform(0.0005, 0.01))
@@ -89,7 +89,7 @@ class SeedStore:
 
 @dataclass
 class SeedMachine:
-    """One machine; `number` is its place among all."""
+    """One machine; `number` is its position among all."""
 
     number: int
     identity: Identity
@@ -99,17 +99,17 @@ class SeedMachine:
     data_dir: Path
     rng: random.Random
     wall_offset: float = 0.0
-    """Seconds by which its wall clock is wrong."""
+    """Error of its wall clock, in seconds."""
     disk: Disk = field(default_factory=Disk)
     process: SeedProcess | None = None
     parts: Parts | None = None
-    """Those of the node, while it serves."""
+    """The node's parts, while it serves."""
     mesh: SeedMesh | None = None
     served: float = inf
-    """Since when its node serves."""
+    """Time since which its node serves."""
     lives: int = 0
     failures: list[BaseException] = field(default_factory=list)
-    """What ended a node that nobody ended."""
+    """Errors that ended the node unexpectedly."""
     _task: "asyncio.Task[None] | None" = None
 
     @property
@@ -119,7 +119,7 @@ class SeedMachine:
 
     @property
     def serves(self) -> bool:
-        """Whether its node is up, and does not stand still."""
+        """Whether its node is up, and not frozen."""
         process = self.process
         return self.parts is not None and process is not None and not process.frozen
 
@@ -133,7 +133,7 @@ class SeedMachine:
         self._task.add_done_callback(self._ended)
 
     def kill(self) -> None:
-        """End the node at once: what it has in memory is gone."""
+        """End the node at once, and lose its memory."""
         process, self.process, self.parts = self.process, None, None
         if process is None:
             return
@@ -149,7 +149,7 @@ class SeedMachine:
         self.wires.call_later(5.0, _over, process)
 
     async def stop(self) -> None:
-        """Have the node leave: it tells the others, and ends."""
+        """Stop the node cleanly: it tells the other nodes that it leaves, and ends."""
         task, process, self.parts = self._task, self.process, None
         if task is not None and process is not None:
             task.cancel()

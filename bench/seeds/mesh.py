@@ -1,6 +1,6 @@
-"""Mesh of a simulation: gossip, questions and connections between nodes, late and lost as the cables have it.
+"""Mesh of a simulation: gossip, questions and connections between nodes, with the delays and losses of the cables.
 
-A connection whose other end is gone without a word stands until somebody writes over it, or a ping fails. There are no pipes:
+A connection whose other end has vanished stays open until something is sent over it, or a ping fails. There are no pipes:
 requests go over `wires`.
 """
 
@@ -41,13 +41,13 @@ from registry.settings import MeshSettings
 from registry.task_group import BackgroundTasks
 
 SEEN = 1_024
-"""Frames that a node remembers to have handed on."""
+"""Frames that a node remembers to have forwarded."""
 
 _SLOWEST = 10.0
 
 
 class SeedMesh:
-    """One node's place."""
+    """The mesh of one node."""
 
     def __init__(self, peer: PeerId, gossip: Gossip, settings: MeshSettings) -> None:
         process = PROCESS.get()
@@ -57,7 +57,7 @@ class SeedMesh:
         self.host = process.host
         self.context = copy_context()
         self.lines: dict[PeerId, list[MeshLine]] = {}
-        """Connections by peer; where both dialled at one time, there are two."""
+        """Connections by peer; there are two if both dialled at the same time."""
         self._peer = peer
         self._gossip = gossip
         self._settings = settings
@@ -73,7 +73,7 @@ class SeedMesh:
 
     @property
     def peer(self) -> PeerId:
-        """Our own id."""
+        """This node's id."""
         return self._peer
 
     async def start(
@@ -83,7 +83,7 @@ class SeedMesh:
         judge: Judge = trust,
         knows: Knows = nobody,
     ) -> None:
-        """Take the place and dial."""
+        """Join the mesh, and dial."""
         del serve_pipe, knows
         self._answer, self._judge = answer, judge
         self._running = True
@@ -92,7 +92,7 @@ class SeedMesh:
         self._crew.spawn(self._ping())
 
     async def stop(self) -> None:
-        """Leave it."""
+        """Leave the mesh."""
         self._running = False
         if not self.process.gone:
             self._gossip.end(self)
@@ -100,11 +100,11 @@ class SeedMesh:
         self._inbox.close()
 
     def events(self) -> AsyncIterator[MeshEvent]:
-        """What happens, in order."""
+        """Return the events, in order."""
         return self._inbox.events()
 
     async def publish(self, frame: bytes) -> None:
-        """Hand a frame to whoever is connected."""
+        """Send a frame to all connected peers."""
         self._require_running()
         if len(frame) > MAX_FRAME_BYTES:
             raise InvalidFrame(f"a frame has at most {MAX_FRAME_BYTES} bytes, not {len(frame)}")
@@ -112,7 +112,7 @@ class SeedMesh:
         self._hand_on(Frame((self._peer, self._said), bytes(frame)), self._peer)
 
     async def ask(self, peer: PeerId, question: bytes, *, timeout: float) -> bytes:
-        """Put a question to a connected peer."""
+        """Ask a connected peer a question, and return its answer."""
         if len(question) > MAX_QUESTION_BYTES:
             raise LimitReached(f"a question has at most {MAX_QUESTION_BYTES} bytes")
         self._require_running()
@@ -121,11 +121,11 @@ class SeedMesh:
         return await self._waited(peer, "asked", timeout, bytes(question), self.lines[peer][0])
 
     async def open_pipe(self, peer: PeerId, *, timeout: float) -> Pipe:
-        """Open none."""
+        """Raise `PeerUnreachable`: there are no pipes."""
         raise PeerUnreachable(f"no pipes lead to {peer} in {timeout} s, or ever")
 
     async def connect(self, address: str, *, timeout: float) -> PeerId:
-        """Dial an address."""
+        """Dial an address, and return its peer."""
         self._require_running()
         peer = PeerId(address.rpartition("/p2p/")[2])
         if peer == self._peer:
@@ -136,13 +136,13 @@ class SeedMesh:
         return peer
 
     async def disconnect(self, peer: PeerId) -> None:
-        """Hang up."""
+        """Close the connections to a peer."""
         for line in tuple(self.lines.get(peer, ())):
             self._gossip.post(self, peer, "hung_up", line)
             self.hung_up(peer, line)
 
     async def protocols(self, peer: PeerId) -> tuple[str, ...]:
-        """Return the one that there is."""
+        """Return the only protocol, if the peer is connected."""
         return ("/seeds/1",) if peer == self._peer or peer in self.lines else ()
 
     def pin(self, addresses: tuple[str, ...]) -> None:
@@ -150,7 +150,7 @@ class SeedMesh:
         self._bootstrap = addresses
 
     def failures(self) -> Mapping[str, str]:
-        """Say nothing."""
+        """Return nothing."""
         return {}
 
     def keep(self, addresses: tuple[str, ...]) -> None:
@@ -158,12 +158,12 @@ class SeedMesh:
         self._kept = addresses
 
     def addresses(self) -> tuple[str, ...]:
-        """Our own."""
+        """Return this node's addresses."""
         where = f"/ip4/{address_of(self.host)}/tcp/6101/p2p/{self._peer}"
         return (where,) if self._running else ()
 
     def connections(self) -> tuple[PeerConnection, ...]:
-        """The peers that are connected."""
+        """Return the connected peers."""
         trip = 2 * self._gossip.wires.cables.delay
         return tuple(
             PeerConnection(
@@ -179,37 +179,37 @@ class SeedMesh:
         )
 
     def dropped(self) -> int:
-        """How many frames our own queue refused."""
+        """Return how many frames this node's queue has refused."""
         return self._inbox.dropped
 
     def relaying(self) -> Mapping[str, int]:
-        """Nothing."""
+        """Return nothing."""
         return {}
 
     def refused(self) -> Mapping[str, int]:
-        """Nothing."""
+        """Return nothing."""
         return {}
 
     def tasks(self) -> int:
-        """How many run."""
+        """Return the number of running tasks."""
         return len(self._crew)
 
     def standing(self) -> int:
-        """None."""
+        """Return 0: there are no idle streams."""
         return 0
 
     def running(self) -> bool:
-        """Whether this node has its place."""
+        """Return whether this node takes part in the mesh."""
         return self._running and not self.process.gone
 
     def sizes(self) -> Mapping[str, int]:
-        """How much is kept, by name."""
+        """Return the sizes of its tables, by name."""
         return {"lines": len(self.lines), "seen": len(self._seen), "waits": len(self._waits)}
 
-    # What others post.
+    # Messages that other nodes post.
 
     def framed(self, via: PeerId, frame: Frame, line: MeshLine) -> None:
-        """Take a frame, and hand it on."""
+        """Take a frame, and forward it."""
         if not self._stands(via, line) or frame.name in self._seen:
             return
         match self._judge(via, frame.name[0], frame.content):
@@ -228,12 +228,12 @@ class SeedMesh:
             self._crew.spawn(self._answered(asker, number, question))
 
     def dialled(self, opener: PeerId, number: int, line: MeshLine) -> None:
-        """Take in a connection."""
+        """Accept a connection."""
         self._join(opener, line)
         self._gossip.post(self, opener, "accepted", number, line)
 
     def accepted(self, peer: PeerId, number: int, line: MeshLine) -> None:
-        """A dial came through; hang up where nobody waits for it any more."""
+        """Complete a dial; hang up if it is no longer awaited."""
         if number in self._waits:
             self._join(peer, line)
             self.answered(peer, number, b"")
@@ -241,7 +241,7 @@ class SeedMesh:
             self._gossip.post(self, peer, "hung_up", line)
 
     def answered(self, _: PeerId, number: int, answer: bytes | None) -> None:
-        """Hand an answer to who waits for it; `None` says that there is none."""
+        """Pass an answer to the task that awaits it; `None` means that there is none."""
         wait = self._waits.get(number)
         if wait is None or wait.done():
             return
@@ -256,7 +256,7 @@ class SeedMesh:
             self._gossip.post(self, peer, "answered", number, b"")
 
     def hung_up(self, peer: PeerId, line: MeshLine) -> None:
-        """The other end of a connection is gone."""
+        """Remove a connection whose other end is gone."""
         lines = self.lines.get(peer, [])
         if line in lines:
             lines.remove(line)
@@ -264,10 +264,10 @@ class SeedMesh:
                 del self.lines[peer]
                 self._inbox.put(PeerLeft(peer))
 
-    # How.
+    # Implementation.
 
     def _stands(self, peer: PeerId, line: MeshLine) -> bool:
-        """Say whether we have a connection; the other end of one that we do not have is told so."""
+        """Return whether this node has a connection; if it does not, tell the other end."""
         if line in self.lines.get(peer, ()):
             return True
         self._gossip.post(self, peer, "hung_up", line)
@@ -326,7 +326,7 @@ class SeedMesh:
                     self.hung_up(peer, line)
 
     async def _dial(self) -> None:
-        """Keep bootstrap addresses connected, and of the others enough; each is left alone for longer after a failure."""
+        """Keep bootstrap addresses connected, and enough of the others; back off longer after each failure."""
         while True:
             due = deque(self._wanted())
             async with asyncio.TaskGroup() as dials:

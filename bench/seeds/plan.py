@@ -1,4 +1,4 @@
-"""Plan of a run: what there is, and which faults come when. A pure function of the seed."""
+"""Plan of a run: its machines and workers, and its faults with their times. A pure function of the seed."""
 
 import random
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ SECONDS = 60.0
 """Virtual seconds with faults."""
 
 QUIET = 60.0
-"""Virtual seconds without, at the end: by then all nodes must agree."""
+"""Virtual seconds without faults at the end, after which all nodes must agree."""
 
 FIRST_PORT = 7000
 MODELS = ("m0", "m1", "m2")
@@ -16,7 +16,7 @@ MODELS = ("m0", "m1", "m2")
 
 @dataclass(frozen=True, slots=True, order=True)
 class PlannedFault:
-    """What befalls whom, `at` so many seconds after the start, for so many `seconds`."""
+    """Fault of a `kind` on some machines or workers, `at` so many seconds after the start, for so many `seconds`."""
 
     at: float
     kind: str
@@ -25,13 +25,13 @@ class PlannedFault:
     size: float = 0.0
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Describe it in one line."""
         size = f" {self.size:.3g}" if self.size else ""
         return f"{self.at:7.3f} s: {self.kind}{size} of {list(self.whom)} for {self.seconds:.2f} s"
 
 
 class Whom(Enum):
-    """Whom a kind of fault befalls."""
+    """Target of a kind of fault."""
 
     MACHINE = auto()
     SOME = auto()
@@ -42,7 +42,7 @@ class Whom(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """A kind of fault: whom it befalls, for how many seconds, and how much of it; some may last for good."""
+    """Kind of fault: its target, the ranges of its seconds and its size; one that `lasts` may be permanent."""
 
     name: str
     whom: Whom
@@ -52,7 +52,7 @@ class FaultKind:
 
 
 FOR_GOOD = 1_000.0
-"""Seconds of what does not end within a run."""
+"""Seconds of a fault that does not end within a run."""
 
 KINDS = (
     FaultKind("kill", Whom.MACHINE, (0.3, 15.0), lasts=True),
@@ -75,24 +75,24 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class SeedPlan:
-    """A run."""
+    """Plan of one run."""
 
     seed: int
     machines: int
     delay: float
-    """Mean seconds between two machines."""
+    """Mean one-way seconds between two machines."""
     walls: tuple[float, ...]
-    """By how many seconds wall clocks are wrong."""
+    """Errors of the machines' wall clocks, in seconds."""
     workers: tuple[tuple[int, str], ...]
-    """Who runs which model; workers have the number of their place here."""
+    """Machine and model of each worker; a worker's number is its position here."""
     heavy: tuple[int, int]
-    """A machine and how many more models it registers."""
+    """A machine, and the number of additional models that it registers."""
     rate: float
     """Requests a second."""
     faults: tuple[PlannedFault, ...]
 
     def __str__(self) -> str:
-        """Tell all of it."""
+        """Describe the whole plan."""
         head = (
             f"seed {self.seed}: {self.machines} machines, {1000 * self.delay:.1f} ms apart, wall clocks off by "
             f"{[round(wall) for wall in self.walls]} s, workers {list(self.workers)}, heavy {self.heavy}"
@@ -101,7 +101,7 @@ class SeedPlan:
 
 
 def plan_of(seed: int) -> SeedPlan:
-    """Make the plan of a seed."""
+    """Return the plan of a seed."""
     rng = random.Random(f"plan {seed}")
     machines = rng.randint(3, 6)
     workers = [

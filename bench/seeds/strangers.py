@@ -19,7 +19,7 @@ from registry.settings import MeshSettings
 from registry.signing import Identity
 
 HEAVIEST = 60
-"""Services that one of its identities claims at most; 16 weigh nothing."""
+"""Most services that one of its identities claims; the first 16 weigh nothing."""
 
 
 class HostileNode:
@@ -33,7 +33,7 @@ class HostileNode:
         self._rng = random.Random(f"stranger {seed}")
 
     async def come(self, fault: PlannedFault) -> None:
-        """Flood as many frames as the fault's size, over its time, through one node."""
+        """Flood the mesh through one node, with the fault's size as the number of frames, over its seconds."""
         process = SeedProcess("x", self._host)
         context = copy_context()
         context.run(PROCESS.set, process)

@@ -1,7 +1,7 @@
-"""Wires: TCP between the processes of a simulation, in memory, as event loops have it. TLS and HTTP over it are the real ones.
+"""Wires: in-memory TCP between the processes of a simulation, as event loops provide it. TLS and HTTP over it are the real ones.
 
-Bytes arrive in order, late, or not until a cut is healed; a reader that does not read holds up its writer; a killed process
-resets its connections, and a machine without power says nothing.
+Bytes arrive in order, delayed, or only after a cut is healed. A reader that does not read exerts backpressure on its writer. A
+killed process resets its connections, and a machine without power sends nothing.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from bench.seeds.cables import Cables
 from bench.seeds.loop import PROCESS, SeedProcess, VirtualLoop
 
 WINDOW = 256 * 1024
-"""Bytes that the two kernels hold of one direction; what is beyond them waits at the writer."""
+"""Bytes that the two kernels hold of one direction; further ones wait at the writer."""
 
 AGAIN, LONGEST = 0.2, 3.0
-"""Seconds until what did not arrive is sent again, doubled each time up to the longest."""
+"""Seconds until a retransmission, doubled each time up to the longest."""
 
 HOSTS = "10.0.0."
 _FIN, _RESET = b"", None
@@ -38,7 +38,7 @@ def _host_of(address: str, here: int) -> int:
 
 
 class SeedPort:
-    """A place where a process listens, in the stead of a socket."""
+    """Listening port of a process, in place of a socket."""
 
     def __init__(self, process: SeedProcess, number: int) -> None:
         self.process = process
@@ -49,7 +49,7 @@ class SeedPort:
 
 @dataclass(frozen=True, slots=True)
 class _Closing:
-    """What `create_server` returns, as far as a node needs it."""
+    """Result of `create_server`, as far as a node needs it."""
 
     wires: "Wires"
     port: SeedPort
@@ -86,18 +86,18 @@ class WireEnd(asyncio.Transport):
         self.lost = False
 
     def join(self, there: "WireEnd") -> None:
-        """Lead to another end."""
+        """Connect to the other end."""
         self._there = there
 
     def begin(self, protocol: asyncio.BaseProtocol) -> None:
-        """Tell a protocol that it is connected."""
+        """Set the protocol, and tell it that it is connected."""
         self._protocol = protocol
         protocol.connection_made(self)
 
-    # What protocols call.
+    # Called by protocols.
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Go on with another protocol."""
+        """Switch to another protocol."""
         self._protocol = protocol
 
     def get_protocol(self) -> asyncio.BaseProtocol:
@@ -105,30 +105,30 @@ class WireEnd(asyncio.Transport):
         return self._protocol  # type: ignore[no-any-return]
 
     def is_closing(self) -> bool:
-        """Whether it is closed or about to be."""
+        """Return whether it is closed or closing."""
         return self._closing
 
     def is_reading(self) -> bool:
-        """Whether it is read."""
+        """Return whether it is reading."""
         return not self._paused and not self._closing
 
     def pause_reading(self) -> None:
-        """Leave what comes unread."""
+        """Stop reading."""
         self._paused = True
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Continue reading."""
         if self._paused and not self._closing:
             self._paused = False
             self._loop.call_soon(self._read, context=self._context)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set how many bytes may wait before the protocol is told."""
+        """Set the high-water mark, above which the protocol must pause writing."""
         del low
         self._high = 64 * 1024 if high is None else high
 
     def get_write_buffer_size(self) -> int:
-        """Return the bytes that neither kernel has taken."""
+        """Return the number of bytes that neither kernel has taken."""
         return max(0, self._sent - WINDOW)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -143,22 +143,22 @@ class WireEnd(asyncio.Transport):
             self._protocol.pause_writing()
 
     def can_write_eof(self) -> bool:
-        """Say that one direction can end before the other."""
+        """Return that it can be half-closed."""
         return True
 
     def write_eof(self) -> None:
-        """End our direction."""
+        """Half-close: end this direction."""
         self._send(_FIN)
 
     def close(self) -> None:
-        """End both, once everything is sent."""
+        """Close it, once everything is sent."""
         if not self._closing:
             self._closing = True
             self._send(_FIN)
             self._loop.call_soon(self._end, None, context=self._context)
 
     def abort(self) -> None:
-        """End both at once."""
+        """Close it at once."""
         self._force_close(None)
 
     def _force_close(self, error: BaseException | None) -> None:
@@ -168,7 +168,7 @@ class WireEnd(asyncio.Transport):
             self._send(_RESET)
             self._loop.call_soon(self._end, error, context=self._context)
 
-    # The way over.
+    # Transport of bytes.
 
     def _send(self, piece: bytes | None) -> None:
         if self.process.gone and piece is not _RESET:
@@ -181,7 +181,7 @@ class WireEnd(asyncio.Transport):
         there = self._there
         if there is not None:
             wait += self._wires.cables.trip(self.process.host, there.process.host, self._rng)
-            # What is on its way arrives whether or not its sender still runs.
+            # Bytes in transit arrive whether or not their sender still runs.
             self._carried = self._loop.call_later(wait, self._carry, context=self._wires.nobody)
 
     def _carry(self) -> None:
@@ -200,7 +200,7 @@ class WireEnd(asyncio.Transport):
             there.arrive(piece)
 
     def arrive(self, piece: bytes | None) -> None:
-        """Take what came over; an end that is gone sends a reset back."""
+        """Take an arrived piece; an end that is gone sends a reset back."""
         if self.lost or self.process.gone:
             if piece and self._there is not None and not self._there.lost:
                 self._outward.clear()
@@ -238,7 +238,7 @@ class WireEnd(asyncio.Transport):
             protocol.buffer_updated(count)
 
     def taken(self, count: int) -> None:
-        """Learn that so many of our bytes were read at the other end."""
+        """Note that the other end has read so many of the sent bytes."""
         self._sent -= count
         if self._full and self.get_write_buffer_size() <= self._high // 4 and not self.lost:
             self._full = False
@@ -251,7 +251,7 @@ class WireEnd(asyncio.Transport):
             self._protocol.connection_lost(error)
 
     def cut(self) -> None:
-        """End with the process: its kernel resets the connection."""
+        """End the connection with its process, as the kernel resets it."""
         if not self.lost:
             self.lost = self._closing = True
             self._wires.forget(self)
@@ -260,7 +260,7 @@ class WireEnd(asyncio.Transport):
 
 
 class Wires(VirtualLoop):
-    """The loop, with all connections and listeners of all machines."""
+    """Event loop with all connections and listeners of all machines."""
 
     def __init__(self, cables: Cables) -> None:
         super().__init__()
@@ -273,32 +273,32 @@ class Wires(VirtualLoop):
         self._made = 0
 
     def chance_of(self, process: SeedProcess) -> random.Random:
-        """Return the chance of one end of the newest connection."""
+        """Return the random generator for one end of the newest connection."""
         return self.cables.chance(self._made, process.name)
 
     def shut(self, port: SeedPort) -> None:
-        """Listen there no more."""
+        """Close a listener."""
         place = port.process.host, port.number
         if self._ports.get(place) is port:
             del self._ports[place]
 
     def forget(self, wire: WireEnd) -> None:
-        """Let go of an end that is closed."""
+        """Remove a closed end."""
         self._open.pop(wire, None)
 
     def open_of(self, process: SeedProcess) -> int:
-        """Return how many connections a process has open."""
+        """Return the number of open connections of a process."""
         return sum(wire.process is process for wire in self._open)
 
     def hang_up(self, host: int) -> None:
-        """Let a machine's callers lose their connections: it has no power any more."""
+        """Abort the connections of a machine's callers, as it has lost its power."""
         for wire in [
             w for w in self._open if w.process.host == host and w.process.name == f"c{host}"
         ]:
             wire.abort()
 
     def end(self, process: SeedProcess) -> None:
-        """Close what a killed process had open."""
+        """Close the listeners and connections of a killed process."""
         for port in [p for p in self._ports.values() if p.process is process]:
             self.shut(port)
         for wire in [w for w in self._open if w.process is process]:
@@ -312,7 +312,7 @@ class Wires(VirtualLoop):
         ssl: SSLContext | None = None,
         **_: Any,
     ) -> _Closing:
-        """Listen at a port."""
+        """Listen on a port."""
         sock.make, sock.tls = protocol_factory, ssl
         self._ports[sock.process.host, sock.number] = sock
         return _Closing(self, sock)
@@ -356,7 +356,7 @@ class Wires(VirtualLoop):
         return secured._app_transport, protocol  # noqa: SLF001 (as the base class does)
 
     async def _found(self, process: SeedProcess, host: int, number: int) -> SeedPort:
-        """Go there and back, again and again while nothing comes back; raise `OSError` for a refusal."""
+        """Dial a port, and retry while nothing comes back; raise `OSError` for a refusal."""
         here, cables, wait = process.host, self.cables, _SYN_AGAIN
         self._dials[process.name] += 1
         rng = cables.chance(process.name, self._dials[process.name])
@@ -380,5 +380,5 @@ class Wires(VirtualLoop):
         protocol: asyncio.BaseProtocol = listens.make()
         if listens.tls is not None:
             protocol = sslproto.SSLProtocol(self, protocol, listens.tls, None, server_side=True)
-        # A process that stands still has its kernel accept connections for it.
+        # The kernel accepts connections for a frozen process.
         self.call_soon(wire.begin, protocol, context=wire._context)  # noqa: SLF001 (of this module)

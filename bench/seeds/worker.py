@@ -1,7 +1,7 @@
-"""Worker of a simulation: an HTTP server that answers chats, whole and streamed, in numbered words. What it did is kept.
+"""Worker of a simulation: an HTTP server that answers chats, whole and streamed, in numbered words, and records its work.
 
-A stream is the words `w0 w1 …`; asked with the beginning of an answer, it goes on behind that. A whole answer is one word that
-no other answer has.
+A stream is the words `w0 w1 …`; if a request has the beginning of an answer, the stream continues after it. A whole answer is one
+word that no other answer has.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from bench.seeds.wires import SeedPort, Wires
 
 _LENGTH = re.compile(rb"(?i)content-length: (\d+)")
 _KEEPS = 5.0
-"""Seconds for which it keeps an idle connection, as uvicorn does."""
+"""Seconds for which an idle connection is kept, as in uvicorn."""
 
 
 @dataclass(slots=True)
@@ -30,30 +30,30 @@ class Work:
     began: float
     answer: str
     ended: float = inf
-    """When its whole answer was put on the wire."""
+    """Time when its whole answer was written."""
 
     @property
     def written(self) -> bool:
-        """Whether it was done to its end."""
+        """Whether it was completed."""
         return self.ended < inf
 
 
 @dataclass(slots=True)
 class Temper:
-    """How a worker does its work."""
+    """Behaviour of a worker."""
 
     seconds: float = 0.05
-    """Until its first byte."""
+    """Mean seconds until its first byte."""
     pace: float = 0.02
-    """Between two words of a stream."""
+    """Seconds between two words of a stream."""
     words: int = 8
     fails: str = ""
-    """`error`: it answers 500; `dies`: its process ends in the middle of an answer."""
+    """`error`: it answers with 500; `dies`: its process ends in the middle of an answer."""
 
 
 @dataclass
 class SeedWorker:
-    """A program that runs a model at a port of a machine; `run` is what is started anew when it has died."""
+    """Program that runs a model at a port of a machine; `process` is its present run, `None` while it is dead."""
 
     name: str
     host: int
@@ -65,7 +65,7 @@ class SeedWorker:
     process: SeedProcess | None = None
 
     def start(self) -> None:
-        """Listen."""
+        """Start a process that listens."""
         self.process = SeedProcess(self.name, self.host)
         context = copy_context()
         context.run(PROCESS.set, self.process)
@@ -74,7 +74,7 @@ class SeedWorker:
         self.wires.create_task(listening, context=context)
 
     def end(self) -> None:
-        """Die: all connections are reset."""
+        """Kill the process; all connections are reset."""
         if (process := self.process) is not None:
             self.process = None
             process.gone = True
@@ -85,20 +85,20 @@ class SeedWorker:
                 task.cancel()
 
     def recover(self) -> None:
-        """Be as it was at first, and listen."""
+        """Restore the initial behaviour, and restart the process if it is dead."""
         self.temper = Temper()
         if self.process is None:
             self.start()
 
     @property
     def well(self) -> bool:
-        """Whether it answers as it should, soon."""
+        """Whether it runs and behaves as at the beginning."""
         process = self.process
         return process is not None and not process.frozen and self.temper == Temper()
 
 
 class _Caller(asyncio.Protocol):
-    """One connection to it."""
+    """One connection to the worker."""
 
     def __init__(self, model: SeedWorker) -> None:
         self._model = model

@@ -1,4 +1,4 @@
-"""World of one run: machines, workers, callers and the faults of the plan, from the first start to the last check."""
+"""World of one run: machines, workers, callers and the planned faults, from the first start to the quiet time at the end."""
 
 import asyncio
 import hashlib
@@ -28,7 +28,7 @@ LAST_EVENTS = 200
 
 @dataclass
 class Trace:
-    """What happened, in order: a hash of all of it, and the end of it in words."""
+    """Trace of events in order: a hash of all of them, and the text of the last ones."""
 
     clock: Callable[[], float]
     events: int = 0
@@ -38,7 +38,7 @@ class Trace:
         self._hash = hashlib.blake2b(digest_size=16)
 
     def note(self, *words: object) -> None:
-        """Write down an event."""
+        """Record an event."""
         line = f"{self.clock():.6f} {' '.join(map(str, words))}"
         self._hash.update(line.encode())
         self.events += 1
@@ -51,7 +51,7 @@ class Trace:
 
 
 class SeedWorld:
-    """All that there is in one run."""
+    """All parts of one run."""
 
     def __init__(self, plan: SeedPlan, data_dir: Path) -> None:
         self.plan = plan
@@ -107,7 +107,7 @@ class SeedWorld:
         ]  # fmt: skip
 
     def run(self) -> None:
-        """Let everything happen."""
+        """Run the plan."""
         asyncio.set_event_loop(self.wires)
         try:
             self.wires.run_until_complete(self._happen())
@@ -115,7 +115,7 @@ class SeedWorld:
             asyncio.set_event_loop(None)
 
     def close(self) -> None:
-        """Let go of the loop."""
+        """Cancel all tasks, and close the loop."""
         for task in asyncio.all_tasks(self.wires):
             if isinstance(task, VirtualTask) and task.process is not None:
                 task.process.frozen, task.process.over = 0, False
@@ -136,7 +136,7 @@ class SeedWorld:
         self.trace.note("calm")
         await asyncio.sleep(QUIET)
 
-    # Who is there, and what they want.
+    # Machines, registrations and requests.
 
     async def _begin(self, machine: SeedMachine) -> None:
         await asyncio.sleep(self.rng.uniform(0.0, 1.5))
@@ -216,4 +216,4 @@ class SeedWorld:
         self.trace.note("ends", fault.kind, fault.whom)
 
     def judged(self, asked: AskedChat) -> None:
-        """Be told that a request ended; whoever checks replaces this."""
+        """Handle the end of a request; `Checks` replaces this method."""

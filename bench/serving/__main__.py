@@ -1,9 +1,9 @@
-"""Behaviour of a node when everybody comes at once, or reads too slowly: figures beside the goals.
+"""Behaviour of a node when all callers come at once, or read too slowly: figures and their goals.
 
     python -m bench.serving                        everything, some four minutes
     python -m bench.serving --only overload
 
-Nodes and workers on loopback, each a process of its own; needs a C compiler. Exit status 1: a goal was missed.
+Nodes and workers run on loopback, each as a process of its own. Needs a C compiler. Exit status 1: a goal was missed.
 """
 
 import argparse
@@ -31,7 +31,7 @@ STARTS = 5
 
 
 async def measure_starting(scene: Scene) -> list[Row]:
-    """Start each a few times; medians."""
+    """Start a node and the help a few times each; return the medians."""
     number = iter(range(STARTS))
     ready = await asyncio.to_thread(
         _median, lambda: scene.swarm.start(f"started{next(number)}"), times=STARTS
@@ -68,7 +68,7 @@ PARTS = {
 
 
 async def measure(only: list[str], folder: Path) -> list[Row]:
-    """Take the parts one after the other, each with nodes of its own."""
+    """Measure the parts one after the other, each with nodes of its own."""
     rows: list[Row] = []
     for name in only:
         print(name, file=sys.stderr, flush=True)
@@ -83,7 +83,7 @@ async def measure(only: list[str], folder: Path) -> list[Row]:
 
 
 def main() -> int:
-    """Measure, and print a table."""
+    """Measure, and print a table; return 1 if a goal was missed."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.serving",
         description=__doc__,
@@ -93,7 +93,7 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="page whose table is replaced")
     options = parser.parse_args()
     build()
-    # Whoever ends us with SIGTERM wants our processes ended as well.
+    # On SIGTERM, stop the started processes too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="modelvine-serving-") as name:
         rows = asyncio.run(measure(options.only.split(","), Path(name)))

@@ -1,7 +1,7 @@
-"""Overload: ten times as many requests as can be served, and callers who stop reading.
+"""Overload: ten times as many requests as can be served, and callers that stop reading.
 
-As many are served as before, the rest is told at once when to come back. A hundred callers ask for 200 MB each and take nothing:
-their worker is held up, they are cut off.
+As many requests are served as before; the rest get an immediate 429 with Retry-After. A hundred callers request 200 MB each and
+read nothing: their worker is held up by backpressure, and they are disconnected.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from tests.swarm.waiting import percentile
 
 SLOTS = 8
 THINKING = 0.1
-"""Seconds: eight slots make 80 answers a second at most."""
+"""Seconds of an answer: eight slots make 80 answers a second at most."""
 
 SECONDS = 10.0
 TIMES = 10
 
 
 async def measure_overload(scene: Scene) -> list[Row]:
-    """Ask as fast as it can answer, then ten times as fast."""
+    """Send requests as fast as they can be answered, then ten times as fast."""
     node = await scene.node("overload")
     worker = await asyncio.to_thread(
         scene.swarm.start_worker, "slow", "--delay-first", str(THINKING)
@@ -49,7 +49,7 @@ async def measure_overload(scene: Scene) -> list[Row]:
             await asyncio.sleep(0.05)
         load.end()
     first = load.shots[0].at
-    # Those of the first second fill the queue; what was sent in the last is answered after the load has ended.
+    # Requests of the first second fill the queue; those of the last second are answered after the load has ended.
     steady = [
         s for s in load.shots if s.seen and first + 1 < s.at + s.seen.seconds < first + SECONDS
     ]
@@ -87,7 +87,7 @@ async def measure_overload(scene: Scene) -> list[Row]:
 
 
 async def _peak(scene: Scene, node: Node) -> float:
-    """Return how many requests a second are answered when as many ask as there are slots."""
+    """Return the answers a second with as many concurrent requests as slots."""
     body = scene.body("narrow", orjson.dumps({"model": "narrow", "messages": []}))
     url = f"{node.http}/v1/chat/completions"
     said = await load("req", url, body, c=SLOTS, d=4, w=1)
@@ -103,7 +103,7 @@ _IN_FLIGHT = re.compile(r"^modelvine_requests_in_flight (\S+)$", re.MULTILINE)
 
 
 async def measure_readers(scene: Scene) -> list[Row]:
-    """Ask and do not read."""
+    """Send requests, and do not read the answers."""
     node, _ = await scene.serving("readers")
     await asyncio.sleep(3)
     idle = most = resident(node)
@@ -111,7 +111,7 @@ async def measure_readers(scene: Scene) -> list[Row]:
     sockets = [_ask(node) for _ in range(READERS)]
     await asyncio.sleep(1)
     health: list[float] = []
-    # A caller who reads nothing does not see the end either: the window is shut. The node says how many it still serves.
+    # A caller that reads nothing does not see the end either, as its window is closed. The node's metrics tell how many are left.
     while (left := await _in_flight(scene, node)) and time.monotonic() < began + GIVEN_UP:
         most = max(most, resident(node))
         asked = time.monotonic()

@@ -1,4 +1,4 @@
-"""Scene of a measurement: nodes, workers and load as processes on loopback; and rows, each a figure beside its goal."""
+"""Scene of a measurement: nodes, workers and load as processes on loopback; and rows, each a figure with its goal."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from tests.swarm.nodes import Node, Swarm
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure beside its goal."""
+    """One figure with its goal."""
 
     what: str
     goal: str
@@ -24,7 +24,7 @@ class Row:
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Lay out rows; a miss says so."""
+    """Return a table of rows, in which missed goals are marked."""
     lines = ["| what | goal | seen | |", "|---|---|---|---|"]
     lines += [
         f"| {row.what} | {row.goal} | {row.seen} | {'' if row.kept else '**missed**'} |"
@@ -38,7 +38,7 @@ MODEL = "mock"
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Starts what a measurement needs; everything ends with `stack`."""
+    """Starter of a measurement's processes, which end with `stack`."""
 
     swarm: Swarm
     client: Client
@@ -59,7 +59,7 @@ class Scene:
         return node, mock
 
     def body(self, name: str, content: bytes) -> Path:
-        """Write what the load sends."""
+        """Write a request body for the load generator."""
         path = self.folder / f"{name}.body"
         path.write_bytes(content)
         return path
@@ -71,6 +71,6 @@ def resident(node: Node) -> float:
 
 
 def chat(orders: str, *, stream: bool) -> bytes:
-    """Write a chat whose prompt carries orders to the worker in C."""
+    """Return a chat body whose prompt carries instructions to the worker in C."""
     messages = [{"role": "user", "content": f"[[{orders}]] What does a router do?"}]
     return json.dumps({"model": MODEL, "messages": messages, "stream": stream}).encode()

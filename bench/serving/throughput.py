@@ -1,7 +1,7 @@
 """Throughput of long streams and of large bodies.
 
-Each of a thousand streams is followed to its end; memory is looked at before and meanwhile. Images of 1.4 MB are made and edited,
-in turns with bare aiohttp.
+Each of a thousand streams is followed to its end; memory is measured before and meanwhile. Images of 1.4 MB are generated and
+edited, in turns with bare aiohttp.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ async def measure_streams(scene: Scene) -> list[Row]:
     url = f"{node.http}/v1/chat/completions"
     most = idle
     async with asyncio.TaskGroup() as group:
-        # Streams begun before `d` has passed are followed to their end, twenty seconds longer at most.
+        # Streams that begin before `d` has passed are followed to their end, for twenty more seconds at most.
         asking = group.create_task(
             load("stream", url, body, c=STREAMS, d=CHUNKS * DELAY - 10, w=0, e=CHUNKS)
         )
@@ -74,7 +74,7 @@ BOUNDARY = "x-bench"
 
 
 async def measure_images(scene: Scene) -> list[Row]:
-    """Ask both in turns; medians."""
+    """Measure the node and bare aiohttp in turns; return the medians."""
     node, mock = await scene.serving("images")
     made = json.dumps({"model": MODEL, "prompt": f"[[bytes={BYTES}]] a cat"}).encode()
     generations = scene.body("generations", made)
@@ -115,7 +115,7 @@ async def measure_images(scene: Scene) -> list[Row]:
 
 
 def _form() -> bytes:
-    """Write a form with orders to the worker, the model's name, and an image."""
+    """Return a form with instructions to the worker, the model's name, and an image."""
     fields = (("prompt", "[[bytes=1000]] wearing a beret"), ("model", MODEL))
     parts = [
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()

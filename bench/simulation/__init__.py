@@ -1,1 +1,1 @@
-"""Many nodes in one process under a virtual clock: the registry's own core, and a model of the net below it."""
+"""Simulation of many nodes in one process under a virtual clock: the registry's own core, on a model of the network."""

@@ -1,4 +1,4 @@
-"""Dials of simulated nodes: the mesh's own `Dialer` for every node that lacks connections, and the time a dial takes."""
+"""Dials of simulated nodes: the mesh's own `Dialer` for every node that lacks connections, and the duration of dials."""
 
 import random
 from collections.abc import Callable
@@ -10,17 +10,17 @@ from registry.records import PeerId
 if TYPE_CHECKING:
     from bench.simulation.world import World
 
-# As the mesh does; imported from there it would bring all of libp2p.
+# As in the mesh; importing it from there would import all of libp2p.
 DIAL_TICK = 0.25
-# As many of the nodes that it knows as the service keeps to dial.
+# Known nodes that the service keeps to dial.
 KEPT = 64
-# libp2p waits this long for a second address even when the first answers; then come five half round trips.
+# libp2p waits this long for a second address even if the first answers; then come five half round trips.
 _DIAL_SECONDS = 0.25
 _HALF_ROUND_TRIPS = 6
 
 
 class Dialers:
-    """Begins the connections of a world, and mends them."""
+    """Creator of a world's connections, which it also repairs."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -30,7 +30,7 @@ class Dialers:
         self._ticks = 0
 
     def connect(self) -> None:
-        """Connect everybody as after a long quiet time."""
+        """Connect all nodes as after a long quiet time."""
         world = self._world
         numbers = list(range(world.plan.nodes))
         world.rng.shuffle(numbers)
@@ -46,7 +46,7 @@ class Dialers:
         world.overlay.mend()
 
     def begin(self) -> None:
-        """Mend connections from now on."""
+        """Repair connections from now on."""
         world = self._world
         self._lacking.update(n for n in range(world.plan.nodes) if self._lacks(n))
         world.timeline.every(DIAL_TICK, self._dial)
@@ -114,7 +114,7 @@ class Dialers:
             if not overlay.up[number] or not self._lacks(number):
                 self._lacking.discard(number)
                 continue
-            # Whoever only misses somebody looks once in two seconds, for the sake of this machine.
+            # A node that has enough connections, but lacks a certain one, tries only once in two seconds, to save CPU time.
             enough = len(overlay.links[number]) >= self._world.plan.mesh.degree
             if enough and (self._ticks + number) % 8:
                 continue
@@ -132,14 +132,14 @@ class Dialers:
         failed: Callable[[float], None],
         stands: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """Dial a node; connect and tell `stands`, or tell `failed`."""
+        """Dial a node; connect and call `stands`, or call `failed`."""
         world = self._world
         life = world.members[number].life
         silent = world.overlay.side[number] != world.overlay.side[other]
         silent |= other in world.silent
         delay = world.overlay.draw_delay()
         takes = _DIAL_SECONDS + _HALF_ROUND_TRIPS * delay
-        # A machine whose process is dead says so at once.
+        # A machine whose process is dead refuses at once.
         refused = not (silent or world.overlay.up[other])
         wait = within if silent else min(2 * delay if refused else takes, within)
 

@@ -1,7 +1,7 @@
 """Simulated node: the loops of `registry.service` as events in virtual time.
 
-The service's shell is asyncio; what it decides is repeated here step by step: whom to compare with, when to tick, what
-becomes of effects. The replica, the exchange and the table of liveness are the very ones.
+The service's shell is asyncio; its decisions are repeated here step by step: which node to compare with, when to tick, how to
+handle effects. The replica, the exchange and the table of liveness are the real ones.
 """
 
 from collections.abc import Generator, Sequence
@@ -21,7 +21,7 @@ from registry.replica import Replica
 if TYPE_CHECKING:
     from bench.simulation.world import World
 
-# The service's own numbers, private there.
+# The service's own numbers, which are private there.
 COMPARISONS_AT_ONCE = 4
 WAITING_AT_MOST = 256
 QUESTIONS_PER_SECOND = 20.0
@@ -30,7 +30,7 @@ GRAIN = 0.25
 
 
 class Member:
-    """One node. `full` ones hear the others; the rest only speak, and hand frames on."""
+    """One node. `full` ones receive the others' messages; the rest only publish and forward frames."""
 
     def __init__(self, world: "World", number: int, replica: Replica, *, full: bool) -> None:
         self.number = number
@@ -53,7 +53,7 @@ class Member:
     # Life.
 
     def begin(self, now: float) -> None:
-        """Tick and compare from now on."""
+        """Start ticks and comparisons."""
         self.life += 1
         self._planned = float("inf")
         self._waiting.clear()
@@ -62,7 +62,7 @@ class Member:
         self.plan(now)
         links = self._world.overlay.links[self.number] if self.full else {}
         for other in links:
-            # Each was probed at some moment of the last round over all.
+            # Each was probed at a random moment of the last round over all.
             before = now - len(links) * self._world.settings.probe * self._world.rng.random()
             self.replica.observe(self._world.peer(other), Evidence.LINKED, before)
             self.replica.observe(self._world.peer(other), Evidence.ANSWERED, before)
@@ -71,13 +71,13 @@ class Member:
             self._drain_later(self.life)
 
     def end(self) -> None:
-        """Fall silent at once, as a killed process does."""
+        """Stop at once, as a killed process does."""
         self.life += 1
 
-    # What the service's loops do.
+    # The service's loops.
 
     def hear(self, now: float) -> None:
-        """Take in what has arrived by now."""
+        """Process the frames that have arrived by now."""
         if not self.inbox:
             return
         self.inbox.sort(key=itemgetter(0))
@@ -96,13 +96,13 @@ class Member:
         self._world.counters["received"] += len(arrived) - len(self.inbox)
 
     def tick(self, now: float) -> None:
-        """Do what is due, and plan the next time."""
+        """Do what is due, and plan the next tick."""
         self.hear(now)
         self.perform(self.replica.tick(now), now)
         self.plan(max(self.replica.due(), now + 0.005))
 
     def plan(self, when: float) -> None:
-        """Tick at `when`, unless that is planned sooner already."""
+        """Plan a tick at `when`, unless an earlier one is planned."""
         if when >= self._planned:
             return
         self._planned = when
@@ -120,7 +120,7 @@ class Member:
         if self.full:
             self.observe(self._world.peer(other), Evidence.LINKED, now)
             self.want(other, now)
-            # What was said while nobody listened is said again.
+            # Messages that were sent without a connection are sent again.
             if len(self._world.overlay.links[self.number]) == 1:
                 self.replica.hurry(now)
                 self.plan(now)
@@ -133,19 +133,19 @@ class Member:
     def observe(
         self, node: PeerId, evidence: Evidence, now: float, *, asked: float | None = None
     ) -> None:
-        """Take in evidence, after all that has arrived before it."""
+        """Process evidence, after all frames that have arrived before it."""
         self.hear(now)
         self.perform(self.replica.observe(node, evidence, now, asked=asked), now)
         if evidence not in LIFE:
             self._look_soon(now)
 
     def looked(self, node: PeerId, now: float) -> None:
-        """Take in that a round of probes is over."""
+        """Note that a round of probes is over."""
         self.replica.members.ended(node, now)
         self._look_soon(now)
 
     def perform(self, effects: Sequence[Effect], now: float) -> None:
-        """Make effects happen."""
+        """Carry out effects."""
         for effect in effects:
             match effect:
                 case Publish(frame):
@@ -156,15 +156,15 @@ class Member:
                     Round(self, self._world, node).begin(now)
                 case Changed(nodes):
                     self._world.noted(self, nodes, now)
-                    # The service wakes its ticking at once.
+                    # The service wakes its ticks at once.
                     self.plan(now + 0.005)
 
     def _look_soon(self, now: float) -> None:
-        # The service looks four times a second whether something has become due.
+        # The service checks four times a second whether something is due.
         self.plan(now + GRAIN * self._world.rng.random())
 
     def _drain_later(self, life: int) -> None:
-        # Heartbeats have no prompt effect but a comparison, so they are read four times a second.
+        # Heartbeats have no immediate effect except a comparison, so they are processed four times a second.
         def drain(now: float) -> None:
             if self.life == life:
                 self.hear(now)
@@ -181,7 +181,7 @@ class Member:
             if self.life != life:
                 return
             others = list(self._world.overlay.links[self.number])
-            # Probes compare too; what they have done need not be done again.
+            # Probes compare too, which need not be repeated.
             if others and self.syncs == before:
                 self.want(others[int(self._world.rng.random() * len(others))], now)
             self._compare_later(life)
@@ -191,7 +191,7 @@ class Member:
         )
 
     def want(self, other: int, now: float) -> None:
-        """Compare with a neighbour as soon as there is room for it."""
+        """Compare with a neighbour as soon as there is room for a comparison."""
         if other in self._waiting or len(self._waiting) >= WAITING_AT_MOST:
             return
         self._waiting.append(other)
@@ -217,7 +217,7 @@ class Member:
         self._start(now)
 
     def answer(self, asker: PeerId, question: bytes, answered: Answered, now: float) -> None:
-        """Answer a question, sooner or later; never when it is refused."""
+        """Answer a question, possibly later; never if it is refused."""
         self.hear(now)
         if not self._askers.allows(asker, now):
             self._world.counters["questions_refused"] += 1
@@ -235,7 +235,7 @@ class Member:
 
 
 class _Talk:
-    """One comparison on its way: a question travels, an answer comes back, or the time for it passes."""
+    """One comparison in progress: a question travels, and an answer comes back or times out."""
 
     def __init__(self, member: Member, world: "World", other: int) -> None:
         self._member = member
@@ -248,7 +248,7 @@ class _Talk:
         )
 
     def go_on(self, reply: bytes | None, now: float) -> None:
-        """Take an answer, `None` before the first, and put the next question."""
+        """Take an answer, `None` before the first, and send the next question."""
         member = self._member
         member.hear(now)
         try:

@@ -1,8 +1,8 @@
-"""Overlay of the simulated mesh: who is connected to whom, and when a frame reaches everyone, without its bytes.
+"""Overlay of the simulated mesh: the connections of nodes, and the times at which a frame reaches each, without its bytes.
 
-Connections form a random graph. Over some of them, the eager ones, frames are handed on at once, as gossipsub does in its
-mesh; over the others only what arrived of late is named once a second, and sent to whoever asks for it. A node hands
-a frame on once, to all eager neighbours but the one that it came from: copies are counted, and the first one counts.
+Connections form a random graph. Over the eager ones, frames are forwarded at once, as in gossipsub's mesh. Over the others, the
+recent frames are only named once a second, and sent on request. A node forwards a frame once, to all eager neighbours except the
+one that it came from. All copies are counted; the first one matters.
 """
 
 import heapq
@@ -10,25 +10,25 @@ import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-# As `registry.mesh.libp2p.host` sets gossipsub up.
+# As `registry.mesh.libp2p.host` configures gossipsub.
 EAGER, EAGER_LOW, EAGER_HIGH = 6, 4, 8
 NAMING_SECONDS = 1.0
 NAMING_WINDOW = 3
 NAMED_TO = 6
 
 RESEND_SECONDS = 0.2
-"""TCP sends again after a round trip and at least this; Linux takes no less."""
+"""Least seconds, besides a round trip, after which TCP retransmits; Linux uses no less."""
 
 NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What befalls frames and questions on one connection; seconds and probabilities.
+    """Conditions for frames and questions on connections; seconds and probabilities.
 
-    A connection's own delay is drawn once, around `delay`; each message then takes 0.8 to 1.2 times as long. A packet that
-    is lost, TCP sends again, and the message comes later; one that is dropped, by a full queue or a broken stream,
-    never comes. `hop` is what a node takes to check a frame and hand it on.
+    A connection's own delay is drawn once, around `delay`; each message then takes 0.8 to 1.2 times as long. A lost packet is
+    retransmitted by TCP, so that the message arrives later. A dropped message, by a full queue or a broken stream, never
+    arrives. `hop` is the time that a node takes to check a frame and forward it.
     """
 
     delay: float = 0.05
@@ -39,14 +39,14 @@ class Weather:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """One frame's way: seconds until each node has it (`NEVER` for those that it does not reach), and copies sent."""
+    """Spread of one frame: seconds until each node has it (`NEVER` for those that it does not reach), and copies sent."""
 
     after: list[float]
     copies: int
 
 
 class Overlay:
-    """Nodes by number, their connections, and which of them carry anything now."""
+    """Nodes by number, their connections, and which of these carry packets now."""
 
     def __init__(self, count: int, weather: Weather, rng: random.Random) -> None:
         self.weather = weather
@@ -61,7 +61,7 @@ class Overlay:
     # Connections.
 
     def carries(self, one: int, other: int) -> bool:
-        """Whether packets pass between two nodes."""
+        """Return whether packets pass between two nodes."""
         return self.up[one] and self.up[other] and self.side[one] == self.side[other]
 
     def draw_delay(self) -> float:
@@ -69,7 +69,7 @@ class Overlay:
         return self.weather.delay * self._rng.lognormvariate(-0.08, 0.4)
 
     def trip(self, one: int, other: int) -> float:
-        """Return how long a message between two connected nodes takes this time, or `NEVER` when it is lost."""
+        """Draw the seconds of a message between two connected nodes, `NEVER` if it is lost."""
         base = self.links[one].get(other)
         dropped = self.weather.drop > 0.0 and self._rng.random() < self.weather.drop
         if base is None or dropped or not self.carries(one, other):
@@ -83,21 +83,21 @@ class Overlay:
         return late
 
     def link(self, one: int, other: int) -> None:
-        """Connect two nodes; the connection becomes eager while one of them has too few of those."""
+        """Connect two nodes; the connection becomes eager if one of them has too few eager ones."""
         delay = self.draw_delay()
         self.links[one][other] = self.links[other][one] = delay
         self._graft(one, other, enough=EAGER)
         self._refresh(one, other)
 
     def unlink(self, one: int, other: int) -> None:
-        """Take a connection away, at both ends."""
+        """Remove a connection at both ends."""
         for a, b in ((one, other), (other, one)):
             self.links[a].pop(b, None)
             self.eager[a].discard(b)
         self._refresh(one, other)
 
     def mend(self) -> None:
-        """Do what gossipsub does once a second: whoever has too few eager connections makes more."""
+        """Repair as gossipsub does once a second: a node with too few eager connections adds more."""
         for node, eager in enumerate(self.eager):
             if len(eager) >= EAGER_LOW or not self.up[node]:
                 continue
@@ -109,7 +109,7 @@ class Overlay:
                     self._refresh(node, other)
 
     def set_up(self, node: int, *, up: bool) -> None:
-        """Switch a node off or on; its connections do not know yet."""
+        """Switch a node off or on; its connections do not notice yet."""
         self.up[node] = up
         self._refresh(node, *self.links[node])
 
@@ -121,7 +121,7 @@ class Overlay:
     # Frames.
 
     def spread(self, origin: int) -> Spread:
-        """Let a frame go through the mesh as it stands; changes while it travels, under a second, are not seen."""
+        """Compute a frame's spread through the present mesh; changes while it travels, under a second, are ignored."""
         after = [NEVER] * len(self.links)
         after[origin] = 0.0
         copies = self._flood(after, [(0.0, origin)])
@@ -135,11 +135,11 @@ class Overlay:
             if not asked:
                 break
             copies += len(asked) + self._flood(after, asked)
-        # The author hands its frame to all, everyone else to all but the one that it has it from.
+        # The author sends its frame to all neighbours, every other node to all except the sender.
         return Spread(after, copies + 1)
 
     def named_to(self) -> float:
-        """Return to how many neighbours a node names what it has, once a second, on average."""
+        """Return the average number of neighbours to which a node names its recent frames, once a second."""
         lazy = (
             min(NAMED_TO, len(links) - len(eager))
             for links, eager, up in zip(self.links, self.eager, self.up, strict=True)

@@ -1,10 +1,10 @@
-"""Population of a simulated world that has long run quietly: every node known to all, its heartbeats out of step.
+"""Population of a simulated world that has run quietly for long: all nodes know each other, with heartbeats out of step.
 
-Thousands of replicas fit one process because equal snapshots are one object, and a signature is checked once.
+Thousands of replicas fit into one process because equal snapshots are one object, and a signature is verified once.
 
-Neither changes what a replica decides. `Catalog.merge` is a pure function of immutable values, so its results may be
-remembered; `wire.decode` is a pure function of bytes, so is its verdict. Every distinct frame is verified in full
-once per process; one that fails is not remembered, and fails again.
+Neither changes the decisions of a replica. `Catalog.merge` is a pure function of immutable values, and `wire.decode` is one of
+bytes, so their results may be cached. Every distinct frame is verified in full once per process; a frame that fails is not
+cached, and fails again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,10 +30,10 @@ REMEMBERED_FRAMES = 300_000
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class SharedCatalog(Catalog):
-    """A catalog that is the same object wherever it holds the same."""
+    """Catalog of which equal ones are the same object."""
 
     def merge(self, incoming: Iterable[Signed]) -> "Catalog":
-        """Fold records in; equal results are one object."""
+        """Merge records; equal results are one object."""
         words = list(incoming)
         if len(words) == 1 and (known := self._after(words[0])) is not None:
             return known
@@ -43,7 +43,7 @@ class SharedCatalog(Catalog):
         return _KNOWN.setdefault((merged.total, len(merged.held)), merged)  # type: ignore[arg-type]
 
     def _after(self, word: Signed) -> "SharedCatalog | None":
-        # The digest of the outcome is known before the outcome is made.
+        # The digest of the result is known before the result is computed.
         before = self.held.get(word.record.node)
         if before is not None and before.record.version >= word.record.version:
             return None
@@ -55,24 +55,24 @@ class SharedCatalog(Catalog):
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Stands for a catalog while a replica learns what it starts with: the same answers, without copies."""
+    """Stand-in for a catalog while a replica learns its initial records: the same answers, without copies."""
 
     held: dict[PeerId, Signed]
 
     def merge(self, incoming: Iterable[Signed]) -> "Beginning":
-        """Take everything in."""
+        """Add all records."""
         self.held.update((signed.record.node, signed) for signed in incoming)
         return Beginning(self.held)
 
 
 def shared(words: Mapping[PeerId, Signed]) -> Catalog:
-    """Make one catalog of many words."""
+    """Return one catalog of many records."""
     return SharedCatalog().merge(words.values())
 
 
 @contextmanager
 def each_frame_verified_once() -> Iterator[None]:
-    """Let `wire.decode` remember what it verified, for all replicas of this process together."""
+    """Cache the verified frames of `wire.decode` for all replicas of this process."""
     original = wire.decode
     wire.decode = lru_cache(maxsize=REMEMBERED_FRAMES)(original)  # type: ignore[assignment]
     try:
@@ -94,14 +94,14 @@ def identity(number: int) -> Identity:
 
 
 def services_of(number: int) -> tuple[Service, ...]:
-    """Return what one node serves: a few of the models that many serve."""
+    """Return the services of one node: a few of the models that many nodes serve."""
     rng = Random(number)
     models = rng.sample(range(MODELS), MODELS_EACH)
     return tuple(Service(f"project-{number % 50}", f"model-{model}") for model in sorted(models))
 
 
 def reach_of(number: int) -> Reach:
-    """Return how one node is reached; of the usual size."""
+    """Return the reach of one node, of the usual size."""
     host = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
     return Reach(
         mesh=(f"/ip4/{host}/tcp/6101/p2p/{identity(number).peer}",),
@@ -111,7 +111,7 @@ def reach_of(number: int) -> Reach:
 
 
 def begin(plan: Plan) -> World:
-    """Make a world at time zero in which everybody knows everybody, and start all its clocks."""
+    """Return a world at time zero in which all nodes know each other, with all nodes started."""
     world = World(plan)
     world.dialers.connect()
     chosen = _choose(world)
@@ -128,7 +128,7 @@ def begin(plan: Plan) -> World:
         if member.full:
             _acquaint(member.replica, words)
             member.replica.catalog = everything
-        # The first words of this run were said long ago.
+        # As if the first messages of this run were sent long ago.
         member.replica.tick(0.0)
     world.beginning = False
     for member in world.members:
@@ -138,11 +138,11 @@ def begin(plan: Plan) -> World:
 
 
 def _choose(world: World) -> set[int]:
-    """Choose who carries a whole replica: one node with all its neighbours, and others by chance."""
+    """Choose the nodes with a whole replica: one node with all its neighbours, and random others."""
     plan = world.plan
     if plan.full >= plan.nodes:
         return set(range(plan.nodes))
-    # Somebody who is no bootstrap peer: those have hundreds of neighbours.
+    # Not a bootstrap node, as those have hundreds of neighbours.
     world.centre = plan.nodes // 2
     near = [n for n in world.overlay.links[world.centre] if n >= plan.bootstraps]
     chosen = dict.fromkeys([world.centre, *near])
@@ -151,7 +151,7 @@ def _choose(world: World) -> set[int]:
 
 
 def speak(member: Member, now: float) -> None:
-    """Have a node say its first word of a run."""
+    """Let a node publish its first record of a run."""
     effects = member.replica.announce(
         now,
         services=services_of(member.number),
@@ -162,7 +162,7 @@ def speak(member: Member, now: float) -> None:
 
 
 def restart(world: World, number: int, *, kept: list[bytes]) -> None:
-    """Start a node again, under the next epoch, with what its store kept of others."""
+    """Restart a node under the next epoch, with the frames that its store kept of other nodes."""
     member = world.members[number]
     epoch = member.replica.own.version.epoch + 1
     member.replica = world.new_replica(identity(number), epoch, full=member.full)

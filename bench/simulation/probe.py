@@ -1,4 +1,4 @@
-"""Probes in virtual time: `registry.members.probe` says what is tried, here it takes as long as it takes."""
+"""Probes in virtual time: `registry.members.probe` decides the steps; this module gives them their duration."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bench.simulation.world import World
 
 Answered = Callable[[bytes, float], None]
-"""Told an answer once it is there, and the time."""
+"""Callback that gets an answer and the time of its arrival."""
 
 
 class Round:
@@ -56,7 +56,7 @@ class Round:
 
     def _attempt(self, own: OwnProbe, helpers: list[int], now: float) -> None:
         self._found = Found()
-        # One is open until all have begun: what is refused at once must not end the attempt.
+        # One extra is open until all have begun, so that an immediate refusal does not end the attempt.
         self._open = 1 + len(helpers) + (own is not OwnProbe.NOTHING)
         for helper in helpers:
             self._through(helper, now)
@@ -110,7 +110,7 @@ class Round:
     def _heard(
         self, helper: PeerId, reply: bytes, challenge: bytes, asked: float, now: float
     ) -> None:
-        # A round that has gone on already does not wait for it any more.
+        # A round that has already gone on no longer waits for it.
         if self._member.life != self._life or not self._open:
             return
         try:
@@ -142,7 +142,7 @@ class Round:
 def vouch(
     helper: "Member", world: "World", question: bytes, answered: Answered, now: float
 ) -> None:
-    """Have a helper pass a challenge on, and `answered` be told what came of it: a proof, or nothing."""
+    """Let a helper pass a challenge on, and call `answered` with the proof, or with no bytes."""
     challenge = question[1 : 1 + wire.CHALLENGE_BYTES]
     about = world.number(wire.peer_named(question[1 + wire.CHALLENGE_BYTES :]))
     if about == helper.number:

@@ -1,4 +1,4 @@
-"""Scenarios of the simulation, and their figures: each gets a fresh world and says what, how much, in which unit, of how many."""
+"""Scenarios of the simulation, each in a fresh world, and their figures."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from registry.replica import Replica
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured thing: what, how much, in which unit, of how many."""
+    """One figure: what was measured, its value and unit, and `of` how many."""
 
     scenario: str
     what: str
@@ -25,7 +25,7 @@ class Figure:
 
 
 def traffic(world: World, name: str, seconds: float) -> list[Figure]:
-    """Say what a node sent in some seconds, by kind, and with all that is around it."""
+    """Return what a node sent in some seconds, by kind, and in total with all overhead."""
     counters, nodes = world.counters, world.plan.nodes
     full = len(world.full())
     per_node = {
@@ -53,18 +53,18 @@ def traffic(world: World, name: str, seconds: float) -> list[Figure]:
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean; not a number when there is nothing."""
+    """Return the mean, NaN if there are no values."""
     return sum(values) / len(values) if values else math.nan
 
 
 def at_share(values: Sequence[float], share: float) -> float:
-    """Return the value below which this share of all lies."""
+    """Return the value below which this share of all values lies, NaN if there are none."""
     ranked = sorted(values)
     return ranked[min(int(share * len(ranked)), len(ranked) - 1)] if ranked else math.nan
 
 
 def percentiles(name: str, what: str, values: Sequence[float]) -> list[Figure]:
-    """Say how long it took half of all, 99 of a hundred, and the last."""
+    """Return the 50th and 99th percentiles and the maximum."""
     of = f"{len(values):,}"
     return [
         Figure(name, f"{what}, {label}", at_share(values, share), "s", of)
@@ -81,8 +81,8 @@ Scenario = Callable[[Plan], list[Figure]]
 
 
 def idle(plan: Plan) -> list[Figure]:
-    """Measure what a quiet mesh sends: bytes per node and second."""
-    # All together say a word in ten seconds.
+    """Measure the traffic of a quiet mesh: bytes per node and second."""
+    # All together send a record in ten seconds.
     seconds = 600.0
     world = begin(plan)
     world.timeline.run(2.0)
@@ -92,7 +92,7 @@ def idle(plan: Plan) -> list[Figure]:
 
 
 def churn(plan: Plan, *, percent: float = 5.0, seconds: float = 60.0) -> list[Figure]:
-    """Restart some per cent of all nodes each minute: bytes, and what the others see meanwhile."""
+    """Restart some per cent of all nodes each minute: traffic, and what the others see meanwhile."""
     world = begin(plan)
     world.timeline.run(2.0)
     world.counters.clear()
@@ -110,7 +110,7 @@ def churn(plan: Plan, *, percent: float = 5.0, seconds: float = 60.0) -> list[Fi
 
 
 def visibility(plan: Plan, *, samples: int = 5) -> list[Figure]:
-    """Change what some nodes serve: until everybody sees it."""
+    """Change the services of some nodes: time until all nodes see it."""
     world = begin(plan)
     world.timeline.run(1.0)
     seen: list[float] = []
@@ -120,7 +120,7 @@ def visibility(plan: Plan, *, samples: int = 5) -> list[Figure]:
 
 
 def burst(plan: Plan, *, models: int = 500) -> list[Figure]:
-    """Register many models at one node within a second: until everybody sees the last."""
+    """Register many models at one node within a second: time until all nodes see the last."""
     world = begin(plan)
     world.timeline.run(1.0)
     member = world.full()[0]
@@ -139,19 +139,19 @@ def burst(plan: Plan, *, models: int = 500) -> list[Figure]:
 
 
 def killed(plan: Plan) -> list[Figure]:
-    """Kill a node's process: until it is out of the live view at the others."""
+    """Kill a node's process: time until it is out of the live view at the others."""
     return _kill(plan, "killed", silently=False)
 
 
 def vanished(plan: Plan) -> list[Figure]:
-    """Take a machine off the net: until it is out of the live view at the others."""
+    """Disconnect a machine: time until it is out of the live view at the others."""
     return _kill(plan, "vanished", silently=True)
 
 
 def false_deaths(plan: Plan, *, weather: Weather = HARD) -> list[Figure]:
-    """Count living nodes that somebody took for lost, under loss and delay."""
+    """Count how often a living node is taken for lost, under loss and delay."""
     plan = replace(plan, weather=weather)
-    # The cost of a second grows with the square of N, and so does what is watched in it.
+    # The cost of a second grows with the square of N, and so do the pairs that are watched in it.
     seconds = min(600.0, max(60.0, 600.0 * (300 / plan.nodes) ** 2))
     world = begin(plan)
     world.timeline.run(seconds)
@@ -163,7 +163,7 @@ def false_deaths(plan: Plan, *, weather: Weather = HARD) -> list[Figure]:
 
 
 def split(plan: Plan, *, seconds: float = 20.0) -> list[Figure]:
-    """Cut the net 2|3 for a while, with changes on both sides: until all digests are equal after it heals."""
+    """Partition the net 2|3 for a while, with changes on both sides: time from healing until all digests are equal."""
     world = begin(plan)
     world.timeline.run(1.0)
     world.divide(lambda number: int(number % SIDE[0] < SIDE[1]))
@@ -184,7 +184,7 @@ def split(plan: Plan, *, seconds: float = 20.0) -> list[Figure]:
 
 
 def joining(plan: Plan) -> list[Figure]:
-    """Start a node that knows nothing: until it sees everything, and until everybody sees it."""
+    """Start a node without any state: time until it sees everything, and until all nodes see it."""
     world = begin(plan)
     world.timeline.run(1.0)
     member = world.full()[-1]
@@ -218,10 +218,10 @@ SCENARIOS: dict[str, Scenario] = {
     "split90": lambda plan: split(plan, seconds=90.0),
     "churn": churn,
 }
-"""Every question by name."""
+"""Every scenario by name."""
 
 
-# How.
+# Implementation.
 
 
 def _kill(plan: Plan, name: str, *, silently: bool) -> list[Figure]:
@@ -293,7 +293,7 @@ def _take_down(world: World, number: int) -> None:
 
 
 def _until(world: World, holds: Callable[[], bool], within: float) -> float:
-    """Let time pass until something holds, seen ten times a second; infinity when it does not within the time."""
+    """Run until a condition holds, checked ten times a second, and return the time; infinity if it does not in time."""
     end = world.timeline.now + within
     while not holds():
         if world.timeline.now >= end:
@@ -303,7 +303,7 @@ def _until(world: World, holds: Callable[[], bool], within: float) -> float:
 
 
 def _see_each_other(full: Sequence[Member]) -> bool:
-    # One without a replica does not notice that it was cut off, so it does not come forward after that either.
+    # A node without a replica does not notice that it was cut off, so it does not announce itself again either.
     peers = [m.peer for m in full]
     return all(
         m.replica.pulses()[peer].contact is not Status.LOST

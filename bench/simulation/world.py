@@ -1,4 +1,4 @@
-"""World of simulated nodes: virtual time, the net between them, and the count of what they send."""
+"""World of simulated nodes: virtual time, the network between them, and counters of what they send."""
 
 import heapq
 import random
@@ -19,11 +19,11 @@ from registry.settings import MeshSettings, RegistrySettings
 from registry.signing import Identity
 
 Action = Callable[[float], None]
-"""Told the virtual time at which it runs."""
+"""Callback that gets the virtual time at which it runs."""
 
 
 class Timeline:
-    """A queue of actions by virtual time, in seconds."""
+    """Queue of actions by virtual time, in seconds."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -35,7 +35,7 @@ class Timeline:
         return self.now
 
     def at(self, when: float, action: Action) -> None:
-        """Run `action` at `when`, or at once when that has passed."""
+        """Run `action` at `when`, or at once if that has passed."""
         self._count += 1
         heapq.heappush(self._planned, (max(when, self.now), self._count, action))
 
@@ -44,7 +44,7 @@ class Timeline:
         self.at(self.now + delay, action)
 
     def every(self, period: float, action: Action) -> None:
-        """Run `action` again and again, first in one period."""
+        """Run `action` once each period, first after one period."""
 
         def again(now: float) -> None:
             action(now)
@@ -53,7 +53,7 @@ class Timeline:
         self.after(period, again)
 
     def run(self, until: float) -> None:
-        """Let time pass up to `until`."""
+        """Run all actions up to the time `until`."""
         planned = self._planned
         while planned and planned[0][0] <= until:
             self.now, _, action = heapq.heappop(planned)
@@ -65,10 +65,10 @@ ENVELOPE = 172
 """Bytes that gossipsub adds to a frame: author, number, topic, key and its own signature, as py-libp2p encodes them."""
 
 PACKET = 82 + 42
-"""Bytes below it for a short message: noise 18, yamux 12, TCP and IP 52; and 0.8 acknowledgements, as `bench.idle` counts."""
+"""Bytes of lower layers for a short message: noise 18, yamux 12, TCP and IP 52; and 0.8 acknowledgements, as in `bench.idle`."""
 
 ASKING = 4 + 4 + 2 * PACKET
-"""Bytes of one question and answer besides their own, on a stream that stands: lengths and packets."""
+"""Bytes of overhead of one question and answer on an open stream: lengths and packets."""
 
 MESSAGE_ID = 48
 """Bytes by which a message is named to a neighbour."""
@@ -82,7 +82,7 @@ EXACT_UP_TO = 500
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is simulated. `full` nodes carry a whole replica; all others speak, and hand frames on."""
+    """Parameters of a simulation. `full` nodes carry a whole replica; all others only publish and forward frames."""
 
     nodes: int
     full: int
@@ -95,7 +95,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Sighting:
-    """When each node first saw something, in virtual seconds."""
+    """Times at which each node first saw something, in virtual seconds."""
 
     author: PeerId
     holds: Callable[[Replica], bool]
@@ -104,7 +104,7 @@ class Sighting:
 
 
 class World:
-    """All nodes, and all that is between them."""
+    """All nodes, and the network between them."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -124,10 +124,10 @@ class World:
         self._uses: Counter[int] = Counter()
         self.dialers = Dialers(self)
 
-    # Who is there.
+    # Nodes.
 
     def add(self, member: Member) -> None:
-        """Take in a node; its number is its place."""
+        """Add a node; its number is its position."""
         self.members.append(member)
         if member.full:
             self._full.append(member)
@@ -146,7 +146,7 @@ class World:
         return [m for m in self._full if self.overlay.up[m.number]]
 
     def new_replica(self, identity: Identity, epoch: int, *, full: bool) -> Replica:
-        """Make a replica that shares this world's chance; one that hears nobody is told how rarely to speak."""
+        """Return a replica with this world's randomness; one that is not full gets the intervals of a mesh of this size."""
         settings = self.settings
         if not full:
             rarity = min(max(self.plan.nodes / FEW, 1.0), LONGEST_LEASE / settings.lease)
@@ -155,14 +155,14 @@ class World:
         return Replica(identity, settings, epoch=epoch, jitter=self._jitter)
 
     def _jitter(self) -> float:
-        # What comes next after three quarters to five quarters of a period comes, at the beginning, after any part of
-        # one: as if everybody had been there for long.
+        # Intervals of three quarters to five quarters of a period become, at the beginning, any part of a period: as if all
+        # nodes had run for long.
         return (self.rng.random() - 0.75) * 2 if self.beginning else self.rng.random()
 
     # Frames.
 
     def publish(self, author: Member, frame: bytes, now: float) -> None:
-        """Let a frame go through the mesh."""
+        """Send a frame through the mesh."""
         origin = author.number
         if not self.overlay.up[origin]:
             return
@@ -183,8 +183,8 @@ class World:
             self._sight_frame(author, spread, now)
 
     def _like_others(self, origin: int) -> Spread:
-        # One spread in fifty is computed, the others take one of the last on this side: a heartbeat may come some tens
-        # of milliseconds sooner or later than it would, against a lease of seconds.
+        # One spread in fifty is computed; the others reuse a recent one of this side. A heartbeat may thus arrive some tens
+        # of milliseconds sooner or later, compared with a lease of seconds.
         side = self.overlay.side[origin]
         pool = self._pool.setdefault(side, deque(maxlen=POOL))
         self._uses[side] += 1
@@ -194,7 +194,7 @@ class World:
         return pool[int(self.rng.random() * len(pool))]
 
     def forget_ways(self) -> None:
-        """Begin the pool of spreads anew, after a change that concerns everybody."""
+        """Clear the pool of spreads, after a change that concerns all nodes."""
         self._pool.clear()
 
     def _wake(self, member: Member, when: float) -> None:
@@ -213,7 +213,7 @@ class World:
         *,
         within: float,
     ) -> None:
-        """Carry a question and its answer; each may be lost, and then the time for it runs out."""
+        """Carry a question and its answer; if either is lost, the question times out."""
         overlay, timeline = self.overlay, self.timeline
         give_up = timeline.now + within
         there, back = overlay.trip(asker.number, other), overlay.trip(asker.number, other)
@@ -246,7 +246,7 @@ class World:
             timeline.after(there, arrive)
 
     def _stand_in(self, asker: Member, other: int, question: bytes) -> Member | None:
-        # A neighbour without a replica is spoken for by one that has one, chosen by chance on the same side.
+        # For a neighbour without a replica, a random node on the same side that has one answers.
         if self.members[other].full or question[:1] in (PROVE, VOUCH):
             return self.members[other]
         side = self.overlay.side[asker.number]
@@ -256,13 +256,13 @@ class World:
     # Faults.
 
     def link(self, one: int, other: int, now: float) -> None:
-        """Connect two nodes and tell both."""
+        """Connect two nodes and notify both."""
         self.overlay.link(one, other)
         self.members[one].joined(other, now)
         self.members[other].joined(one, now)
 
     def unlink(self, one: int, other: int, now: float) -> None:
-        """Take a connection away and tell both, as far as they live."""
+        """Remove a connection and notify both ends that are up."""
         if other not in self.overlay.links[one]:
             return
         self.overlay.unlink(one, other)
@@ -272,7 +272,7 @@ class World:
                 self.members[a].parted(b, now)
 
     def kill(self, number: int, *, silently: bool) -> None:
-        """End a node. Its neighbours notice by a reset, or `silently`, by pings without an answer."""
+        """End a node. Its neighbours notice by a reset or, with `silently`, by unanswered pings."""
         self.overlay.set_up(number, up=False)
         if silently:
             self.silent.add(number)
@@ -282,7 +282,7 @@ class World:
             self._unlink_later(number, other, wait)
 
     def divide(self, side_of: Callable[[int], int]) -> None:
-        """Cut the net in two; connections across it end when their pings do."""
+        """Partition the network; connections across end when their pings fail."""
         self.overlay.divide(side_of)
         self.forget_ways()
         for one, links in enumerate(self.overlay.links):
@@ -291,12 +291,12 @@ class World:
                     self._unlink_later(one, other, self.ping_wait())
 
     def heal(self) -> None:
-        """Make the net whole again; connections come back when they are dialled."""
+        """End the partition; connections come back when they are dialled."""
         self.overlay.divide(lambda _: 0)
         self.forget_ways()
 
     def ping_wait(self) -> float:
-        """Draw how long it takes until a connection that carries nothing is given up."""
+        """Draw the seconds until a connection that carries nothing is given up."""
         return self.rng.random() * self.plan.mesh.ping + self.plan.mesh.ping_timeout
 
     def _unlink_later(self, one: int, other: int, wait: float) -> None:
@@ -306,10 +306,10 @@ class World:
 
         self.timeline.after(wait, give_up)
 
-    # What is measured.
+    # Measurements.
 
     def noted(self, member: Member, nodes: Iterable[PeerId], now: float) -> None:
-        """See whether what a node just learned is what somebody waits for, or the death of one that lives."""
+        """Check whether a node's news completes a sighting, or declares a living node lost."""
         for node in nodes:
             pulse = member.replica.pulses().get(node)
             lost = pulse is not None and pulse.contact is Status.LOST and pulse.since == now
@@ -321,12 +321,12 @@ class World:
                 sighting.at[member.number] = now
 
     def watch(self, sighting: Sighting) -> Sighting:
-        """Wait for something."""
+        """Add a sighting to watch for."""
         self.sightings.append(sighting)
         return sighting
 
     def _sight_frame(self, author: Member, spread: Spread, now: float) -> None:
-        # A node that carries no replica has seen a record when the frame is there.
+        # A node without a replica has seen a record when the frame arrives.
         for sighting in self.sightings:
             if (
                 sighting.by_frame

@@ -1,1 +1,1 @@
-"""Soak of a small swarm."""
+"""Soak test of a small swarm."""

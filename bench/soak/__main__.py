@@ -1,12 +1,12 @@
-"""Soak of a small swarm: used, registered at and harmed for a long time.
+"""Soak test of a small swarm: requests, registrations and faults over a long time.
 
     python -m bench.soak                                   200,000 requests, 20,000 registrations: some five minutes
     python -m bench.soak --requests 2000 --rate 200        a look
 
-Four nodes on loopback: one is asked, and attacked by heavy strangers and loud members; one serves and stays well; two serve
-and are killed, frozen and stopped in turn.
-Exit status 0: no request failed, no stream ended without a word, and neither of the first two grew. Needs a C compiler. Ends
-only what it started.
+Four nodes run on loopback: one takes the requests, and is attacked by heavy strangers and loud members; one serves without
+faults; two serve and are killed, frozen and stopped in turn.
+Exit status 0: no request failed, no stream ended without an error event, and neither of the first two nodes grew. Needs a C
+compiler. Ends only processes that it started.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from tests.swarm.client import Client, connected
 from tests.swarm.nodes import Node, Swarm
 
 CONNECTIONS = 1_000
-"""For the steady rate: enough for all who wait until a frozen worker is given up."""
+"""Connections for the steady rate: enough for all requests that wait until a frozen worker is given up."""
 
 HASTY = 32
 STREAMS = 50
@@ -39,24 +39,24 @@ CHUNKS = 100
 
 @dataclass(slots=True)
 class Seen:
-    """What the crowd has seen so far."""
+    """Results of the crowd so far."""
 
     requests: int = 0
     streams: int = 0
     broken: int = 0
-    """Streams that ended in an error event: their worker died under them, and nothing is replayed."""
+    """Streams that ended in an error event, because their worker died: streams are not replayed."""
     failed: int = 0
     slowest: float = 0.0
     last_error: str = ""
 
     @property
     def asked(self) -> int:
-        """How many times something was asked for."""
+        """Number of requests and streams so far."""
         return self.requests + self.streams
 
 
 class Crowd:
-    """Asks one node. Everybody who is asked for is waited for, but for those who hang up on purpose."""
+    """Callers of one node. All answers are awaited, except those of callers that disconnect on purpose."""
 
     def __init__(self, url: str, bodies: Path) -> None:
         self.seen = Seen()
@@ -64,19 +64,19 @@ class Crowd:
         self._bodies = bodies
 
     async def steadily(self, rate: float, seconds: float) -> None:
-        """Ask so many times a second, whatever becomes of those before."""
+        """Send so many requests a second, whatever happens to earlier ones."""
         said = await self._run("req", "chat", r=rate, c=CONNECTIONS, d=seconds, w=0)
         self._note(said)
         self.seen.requests += int(said["requests"] + said["unfinished"])
 
     async def hastily(self, seconds: float) -> None:
-        """Ask as fast as it goes, and hang up on the last requests."""
+        """Send requests as fast as possible, and disconnect from the last ones."""
         said = await self._run("req", "chat", c=HASTY, d=seconds, w=0)
         self._note(said)
         self.seen.requests += int(said["requests"])
 
     async def streaming(self, seconds: float) -> None:
-        """Have streams side by side, each begun anew when it ends."""
+        """Keep streams open concurrently, and start a new one when one ends."""
         said = await self._run("stream", "paced", c=STREAMS, d=seconds, w=0, e=CHUNKS)
         self._note(said)
         self.seen.streams += int(said["requests"] + said["unfinished"])
@@ -97,28 +97,28 @@ class Crowd:
 MODEL = "mock"
 NOWHERE = "http://127.0.0.1:9/v1"
 TURN = 10.0
-"""Seconds of steady load between two looks at the gauges."""
+"""Seconds of steady load between two readings of the gauges."""
 
 AT_REST = 5.0
 LET_GO = 45.0
-"""Seconds of rest before a look at what is at rest, and for connections to end that nobody needs."""
+"""Seconds of rest before a reading at rest, and seconds for unused connections to end."""
 
 WARMING = 3.0
-"""Seconds of haste at first, which fill caches and pools, and tell how much can be done."""
+"""Seconds of full load at first, which fill caches and pools, and measure the capacity."""
 
 STREAM_EVERY = 5
-"""Turns."""
+"""Turns between two phases of streams."""
 
 SLOWEST = 100
-"""Requests a second below which the run is given up."""
+"""Requests a second; a slower run is given up."""
 
 KEPT = 20
-"""Models that are registered at one node at one time, besides the one that is asked for."""
+"""Models that are registered at one node at a time, besides the one that is requested."""
 
 
 @dataclass(slots=True)
 class Soak:
-    """The run."""
+    """One run of the soak test."""
 
     options: argparse.Namespace
     client: Client
@@ -132,11 +132,11 @@ class Soak:
     began: float = field(default_factory=time.monotonic)
 
     async def run(self) -> None:
-        """Warm up, then take turns until enough was asked."""
+        """Warm up, then take turns until enough requests were sent."""
         await self.crowd.hastily(WARMING)
         self.rate = self.options.rate or self.crowd.seen.requests / WARMING / 2
         self.crowd.seen.requests = 0
-        # What strangers leave behind stays, within its bound: it is there before memory is compared.
+        # What strangers leave behind stays, within its bound: attack first, so that it is there before memory is compared.
         for attack in ATTACKS:
             self._say(await self.harm.attack(attack))
         await asyncio.sleep(AT_REST)
@@ -171,7 +171,7 @@ class Soak:
             await asyncio.sleep(self.options.pause)
 
     async def _register(self) -> None:
-        """Register models one by one at the nodes that stay, and whole projects away again, at an even pace."""
+        """Register models one by one at the steady nodes, and unregister whole projects, at an even pace."""
         total = self.options.registrations
         while self.registered < total:
             node = self.steady[self.registered // KEPT % len(self.steady)]
@@ -187,13 +187,13 @@ class Soak:
                     raise RuntimeError(f"a registration was refused: {seen.body!r}")
                 self.registered += 1
             await self.client.unregister(node, "soak")
-            # Ahead of the requests: let them catch up.
-            while self.registered / total > self.crowd.seen.asked / self.options.requests + 0.05:  # noqa: ASYNC110 (nobody signals)
+            # If ahead of the requests, wait for them.
+            while self.registered / total > self.crowd.seen.asked / self.options.requests + 0.05:  # noqa: ASYNC110 (there is nothing to wait for)
                 await asyncio.sleep(0.1)
 
     async def _look(self) -> None:
         for node in self.steady:
-            # Tasks of the mesh are told as of the look before.
+            # The mesh's tasks are reported as of the previous reading.
             await self.client.metrics(node)
             await asyncio.sleep(0.1)
             said = await self.client.metrics(node)
@@ -207,7 +207,7 @@ class Soak:
         print(f"{seconds:5.0f} s  {done}  {what}", file=sys.stderr, flush=True)
 
     def wrong(self) -> list[str]:
-        """Say what was not as it should be."""
+        """Return what went wrong."""
         seen = self.crowd.seen
         wrong = [w for name, gauges in self.gauges.items() for w in judged(name, gauges)]
         if seen.failed:
@@ -215,7 +215,7 @@ class Soak:
         return wrong
 
     def table(self) -> str:
-        """Lay out what was seen."""
+        """Return a table of the results."""
         seen, names = self.crowd.seen, list(self.gauges)
         ends = {name: (gauges[0], gauges[-1]) for name, gauges in self.gauges.items()}
         lines = [
@@ -249,7 +249,7 @@ def _counted(gauge: Gauge) -> str:
 
 
 async def soak(options: argparse.Namespace, folder: Path) -> int:
-    """Start everybody, run, and say what was seen; 0 when all was well."""
+    """Start all processes, run, and print the results; return 0 if nothing went wrong."""
     async with AsyncExitStack() as stack:
         workers = [Mock() for _ in range(3)]
         for worker in workers:
@@ -294,7 +294,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     options.registrations = options.registrations or options.requests // 10
     build()
-    # Whoever ends us with SIGTERM wants our processes ended as well.
+    # On SIGTERM, stop the started processes too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as stack:
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix="modelvine-soak-"))

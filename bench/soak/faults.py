@@ -1,6 +1,6 @@
-"""Faults throughout a soak, one at a time: a node or its worker is killed, frozen or told to stop, then well again.
+"""Faults of a soak test, one at a time: a node or its worker is killed, frozen or stopped, and then recovers.
 
-And strangers and members who are too much attack the node that is asked.
+In addition, hostile strangers and members attack the node that takes the requests.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Swarm
 
 FROZEN = 3.0
-"""Seconds."""
+"""Seconds for which a process is frozen."""
 
 
 ATTACKS = (
@@ -29,7 +29,7 @@ ATTACKS = (
 
 @dataclass(slots=True)
 class Place:
-    """A node that serves, and its worker."""
+    """Node that serves, and its worker."""
 
     node: Node
     worker: Mock
@@ -37,7 +37,7 @@ class Place:
 
 @dataclass(slots=True)
 class Harm:
-    """Does harm to some of the places in turn; `others` stay well, and one of them is attacked."""
+    """Injector of faults into the `victims` in turn; `others` have none, but one of them is attacked."""
 
     swarm: Swarm
     client: Client
@@ -50,7 +50,7 @@ class Harm:
     def __post_init__(self) -> None:
         kinds = ("worker killed", "node frozen", "worker frozen", "node killed", "node stopped")
         places = range(len(self.victims))
-        # An attack after each time round the places.
+        # An attack after each round over the places.
         self._order = cycle(
             step
             for kind, attack in zip(kinds, ATTACKS, strict=True)
@@ -58,7 +58,7 @@ class Harm:
         )
 
     async def next(self) -> str:
-        """Do the next harm and undo it; return what it was, once everybody is well."""
+        """Inject the next fault and undo it; return its kind once all nodes are well."""
         kind, number = next(self._order)
         if kind in ATTACKS:
             return await self.attack(kind)
@@ -76,7 +76,7 @@ class Harm:
         return f"{kind}: {place.node.name}"
 
     async def attack(self, kind: str) -> str:
-        """Have the node that is asked attacked; return what it was, once all others hold each other for alive."""
+        """Attack the node that takes the requests; return the attack, once all nodes see each other as alive."""
         said = await asyncio.to_thread(self.attacker.do, kind)
         await self.client.met([*self.others, *(victim.node for victim in self.victims)])
         self.done += 1

@@ -1,4 +1,4 @@
-"""Gauges of a node's growth over a soak, of its own figures: memory as a slope, everything else before and after."""
+"""Gauges of a node's growth over a soak test, from its own metrics: memory as a slope, the rest as before and after."""
 
 import re
 import statistics
@@ -20,31 +20,31 @@ COUNTED = ("descriptors", "tasks", "mesh_tasks", "threads")
 
 MIB = 1024 * 1024
 PER = 50_000
-"""Requests by which the slope of memory is told."""
+"""Requests for which the slope of memory is stated."""
 
 SLOPE = 1.0
-"""MiB by which a node may grow in so many requests."""
+"""MiB by which a node may grow in `PER` requests."""
 
 WARM_UP = 0.3
 """Share of the requests after which a node's caches and pools are as full as they will be."""
 
 TELLING = 100_000
-"""Requests below which a slope is mostly chance, and not judged."""
+"""Requests; the slope of a shorter run is mostly noise, and is not judged."""
 
 SPARE = 8
-"""Descriptors, tasks or threads that a node may have more of at the end."""
+"""Additional descriptors, tasks or threads that a node may have at the end."""
 
 OF_A_WIRE = 8
-"""Tasks of the mesh for one more connection to a peer that has one: both ends dialled it at one time."""
+"""Tasks of the mesh for a second connection to a peer, which arises if both ends dial at the same time."""
 
 
 OF_A_STREAM = 1
-"""Task of the mesh for one more idle stream on which a peer may ask again: they come and go, a few for each peer."""
+"""Task of the mesh for each idle stream that a peer keeps for its next question; they come and go, a few for each peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """What a node said of its process after so many requests."""
+    """Metrics of a node's process after so many requests."""
 
     requests: int
     resident: float
@@ -79,7 +79,7 @@ def _value(metrics: str, series: str) -> float:
 
 
 def slope(gauges: Sequence[Gauge]) -> float:
-    """Return the MiB by which memory grew in `PER` requests, once warm."""
+    """Return the growth of memory in MiB for each `PER` requests, after the warm-up."""
     warm = [g for g in gauges if g.requests >= WARM_UP * gauges[-1].requests]
     if len({g.requests for g in warm}) < 3:
         return 0.0
@@ -88,7 +88,7 @@ def slope(gauges: Sequence[Gauge]) -> float:
 
 
 def leaks(before: Gauge, after: Gauge) -> list[str]:
-    """Say what a node has more of at rest than it had at rest before."""
+    """Return what a node has more of at rest than at the previous rest."""
     spare = dict.fromkeys(COUNTED, SPARE)
     spare["mesh_tasks"] += OF_A_WIRE * max(0, after.doubled - before.doubled)
     spare["mesh_tasks"] += OF_A_STREAM * max(0, after.standing - before.standing)
@@ -101,7 +101,7 @@ def leaks(before: Gauge, after: Gauge) -> list[str]:
 
 
 def judged(name: str, gauges: Sequence[Gauge]) -> list[str]:
-    """Say what is wrong with how a node changed from the first gauge, at rest, to the last, at rest again."""
+    """Return what is wrong with a node's growth from the first gauge, at rest, to the last, at rest again."""
     wrong = leaks(gauges[0], gauges[-1])
     if gauges[-1].requests >= TELLING and slope(gauges) > SLOPE:
         wrong.append(f"memory grows by {slope(gauges):.2f} MiB in {PER:,} requests")

@@ -20,7 +20,7 @@ from node.compiled import is_compiled
 from node.errors import NodeError, Refused, WrongSetting, WrongUsage
 
 NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg))
-"""Every command there is: the modules of this folder. Its packages are what commands share."""
+"""All commands: the modules of this folder. Its packages hold code that commands share."""
 
 FAILED, WRONG_USAGE, INTERRUPTED, NOBODY_READS = 1, 2, 130, 141
 
@@ -39,7 +39,7 @@ Examples:
 
 
 class Command(Protocol):
-    """What a module of this folder offers."""
+    """Interface of the modules of this folder."""
 
     __doc__: str | None
 
@@ -53,7 +53,7 @@ class Command(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    # A character that the terminal's encoding lacks is no reason to stop.
+    # A character that the terminal's encoding lacks must not end the command.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Nobody reads our output any more; without this the interpreter complains when it flushes at exit.
+        # The reader of the output is gone; without this the interpreter reports an error when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NOBODY_READS
     return code
@@ -83,12 +83,12 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _options(words: Sequence[str]) -> Sequence[str]:
-    """Return the words that may be options: what follows `--` is none."""
+    """Return the words that may be options: those before `--`."""
     return words[: words.index("--")] if "--" in words else words
 
 
 def _complain(error: NodeError, code: int, *, as_json: bool) -> None:
-    """Print an error on standard error, one line per sentence, or one object; parts of it may come from another machine."""
+    """Print an error on standard error, line by line or as one JSON object; parts may come from another machine."""
     from node.cli.console.text import json_text, note, plain  # noqa: PLC0415 - not needed for --help
 
     if as_json:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 EVERY = 2.0
 SHORTEST = 0.05
-"""Seconds between two looks at the worker, and the fewest that may be asked for."""
+"""Seconds between two checks of the worker: the default `EVERY`, and the least allowed."""
 
 _AUTO, _NO_PROJECT = "auto", "attached"
 
@@ -78,7 +78,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Attach until a signal comes."""
+    """Attach the worker until a signal arrives."""
     from node.cli.console.node_lookup import client  # noqa: PLC0415
 
     with _until_signal() as over:
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Attaching:
-    """One worker at one node."""
+    """Attachment of one worker to one node."""
 
     def __init__(
         self, node: "Client", arguments: argparse.Namespace, over: threading.Event
@@ -115,7 +115,7 @@ class _Attaching:
         self.unread = False
 
     def begin(self) -> None:
-        """Find out what is there, and register it; raise `CommandFailed`."""
+        """Detect the worker, and register its models; raise `CommandFailed`."""
         from node.errors import CommandFailed  # noqa: PLC0415
 
         tries, found = self._look(self._url)
@@ -129,7 +129,7 @@ class _Attaching:
             if self._over.wait(self._every):
                 return
             tries, found = self._look(self._url)
-        # From now on nobody else needs to look.
+        # Later checks use the detected URL and protocol.
         self._url, self._dialect = str(found["api"]), str(found["dialect"])
         step = self._attached.seen(found)
         if not step.register:
@@ -141,7 +141,7 @@ class _Attaching:
         self._say("monitoring it; Ctrl-C withdraws the models")
 
     def watch(self) -> None:
-        """Look again and again, until it is over."""
+        """Check the worker periodically, until a signal arrives or the output is closed."""
         from node.errors import CommandFailed  # noqa: PLC0415
 
         complaint = ""
@@ -168,7 +168,7 @@ class _Attaching:
                 complaint = ""
 
     def end(self) -> None:
-        """Withdraw what is registered; raise `CommandFailed` where the node does not answer: it keeps it, then."""
+        """Withdraw the registered models; raise `CommandFailed` if the node does not answer, and so keeps them."""
         from node.errors import CommandFailed  # noqa: PLC0415
 
         for name in self._attached.names:
@@ -181,7 +181,7 @@ class _Attaching:
                 ) from error
 
     def _say(self, text: str) -> None:
-        """Print a line, parts of which may come from the worker; it is over when nobody reads what is said."""
+        """Print a line, parts of which may come from the worker; end the attachment if the output is closed."""
         from node.cli.console.text import plain  # noqa: PLC0415
 
         if self.unread:
@@ -193,7 +193,7 @@ class _Attaching:
             self._over.set()
 
     def _look(self, url: str) -> tuple[list[Mapping[str, Any]], "Found | None"]:
-        """Return what was tried, and what was found; one that is at work for the node is as it was."""
+        """Return the tries, and the detected worker; one that is busy with the node's requests counts as unchanged."""
         body = {"api": url, "dialect": self._dialect, "headers": self._said.get("headers", {})}
         answer = self._node.post("/api/v1/recognise", body)
         found = answer.get("found")
@@ -238,10 +238,10 @@ class _Attaching:
 
 @contextmanager
 def _until_signal() -> Iterator[threading.Event]:
-    """Give what is set by Ctrl-C, SIGTERM or the terminal's end; a second one ends this process at once."""
+    """Yield an event that Ctrl-C, SIGTERM or SIGHUP sets; a second such signal ends this process at once."""
     over = threading.Event()
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
         numbers.append(signal.SIGHUP)
 
     def came(number: int, _: FrameType | None) -> None:
@@ -257,7 +257,7 @@ def _until_signal() -> Iterator[threading.Event]:
 
 
 def _hung_up() -> bool:
-    """Say whether whoever read our output is gone, such as a terminal or `head`."""
+    """Return whether the reader of the output, such as a terminal or `head`, is gone."""
     try:
         output = sys.stdout.fileno()
     except io.UnsupportedOperation:

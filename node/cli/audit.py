@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the entries, or check them."""
+    """Print the entries, or verify them."""
     from node.cli.console.node_lookup import client  # noqa: PLC0415
     from node.cli.console.text import say_json, say_table  # noqa: PLC0415
     from node.errors import WrongUsage  # noqa: PLC0415
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _verify(entries: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:
-    from node.auth import audit  # noqa: PLC0415 (pydantic, which other commands do without)
+    from node.auth import audit  # noqa: PLC0415 (it imports pydantic, which other commands do not need)
     from node.cli.console.text import plain, say_json  # noqa: PLC0415
     from node.errors import CommandFailed  # noqa: PLC0415
 

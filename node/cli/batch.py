@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from node.cli.console.client import Client
 
 EVERY = 1.0
-"""Seconds between two looks."""
+"""Seconds between two queries."""
 
 _OVER = frozenset({"completed", "failed", "expired", "cancelled"})
 _PIECE = 256 * 1024
@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run a batch to its end; return 1 where it did not complete, or a line was refused."""
+    """Run a batch to its end; return 1 if it did not complete, or a line was refused."""
     import time  # noqa: PLC0415
 
     from node.cli.console.node_lookup import client  # noqa: PLC0415
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
             except (NoNode, Refused) as away:
                 if isinstance(away, Refused) and away.status < 500:
                     raise
-                # It may be back in a moment, and goes on then.
+                # The node or provider may be back in a moment; the batch then continues.
                 progress.waits(str(away))
             else:
                 progress.seen(batch["status"], batch["request_counts"])
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _begin(node: "Client", file: Path, window: str) -> dict[str, Any]:
-    """Return the batch of a file: the one that was begun before, or a new one."""
+    """Return the batch of a file: the one that was started before, or a new one."""
     import hashlib  # noqa: PLC0415
     import json  # noqa: PLC0415
 
@@ -142,7 +142,7 @@ def _finish(
 
 
 def _fetch(node: "Client", id_: str, path: Path) -> None:
-    """Write a file of results, whole or not at all."""
+    """Write a file of results atomically."""
     part = path.with_name(f"{path.name}.part")
     with node.request("GET", f"/v1/files/{id_}/content") as answer, part.open("wb") as out:
         while piece := answer.read(_PIECE):
@@ -151,5 +151,5 @@ def _fetch(node: "Client", id_: str, path: Path) -> None:
 
 
 def _trace(file: Path) -> Path:
-    """Return where it is noted which batch a file is."""
+    """Return the path of the note of which batch belongs to a file."""
     return file.with_name(f"{file.name}.batch")

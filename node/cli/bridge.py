@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Bridge until a signal comes."""
+    """Run the bridge until a signal arrives."""
     import sys  # noqa: PLC0415
 
     from node import bridge  # noqa: PLC0415
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
 
     def ready(line: str) -> None:
-        with suppress(OSError):  # whoever started us need not read
+        with suppress(OSError):  # the parent process may have closed the output
             print(line, flush=True)
 
     models, headers = tuple(arguments.model), dict(arguments.header)

@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_parameters(parser: argparse.ArgumentParser) -> None:
-    """Declare what goes into the request by the name of the flag."""
+    """Declare the parameters that go into the request under the name of their flag."""
     add = parser.add_argument
     add("--max-tokens", metavar="N", type=int, help="maximum number of tokens of the answer")
     add("--temperature", metavar="T", type=_number, help="sampling temperature; 0 is deterministic")
@@ -71,7 +71,7 @@ _PARAMETERS = (
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask once, or converse."""
+    """Send one prompt, or start a conversation."""
     import sys  # noqa: PLC0415
 
     from node.cli.console.conversation import (  # noqa: PLC0415
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         | dict(arguments.set),
         attached=[image(file) for file in arguments.attach],
     )
-    # Whoever starts us may have closed it.
+    # The parent process may have closed standard input.
     typed = sys.stdin is not None and sys.stdin.isatty()
     if arguments.prompt is None and typed and not arguments.json:
         from node.cli.console.conversation import converse  # noqa: PLC0415

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LOG_LINES = 10_000
 _LEFT = 12
-"""Columns of a finding's first two words."""
+"""Column width of a finding's first two words."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look, and say what was found."""
+    """Diagnose, and print the findings."""
     from node.cli.console.text import say_json  # noqa: PLC0415
     from node.diagnosis import failures  # noqa: PLC0415
 
@@ -67,19 +67,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class Examined:
-    """All that a look has shown."""
+    """Results of an examination."""
 
     settings: "Settings"
     data_dir: Path
     rows: Mapping[str, object]
-    """Settings with their origins, as they may be shown."""
+    """Settings with their origins, safe to show."""
     findings: "list[Finding]" = field(default_factory=list)
     answers: dict[str, Any] = field(default_factory=dict)
-    """What the node said, by the name of the file that it goes into."""
+    """The node's answers, by the name of their file in the bundle."""
 
 
 def examine(arguments: argparse.Namespace) -> Examined:
-    """Look at this machine and at the node, whichever of the two there is."""
+    """Examine the node, and this machine if the node is on it or not found."""
     from node.cli.console.client import Client  # noqa: PLC0415
     from node.cli.console.node_lookup import client, is_here  # noqa: PLC0415
     from node.diagnosis import warn  # noqa: PLC0415
@@ -109,7 +109,7 @@ def examine(arguments: argparse.Namespace) -> Examined:
 
 
 def _configured(arguments: argparse.Namespace) -> tuple[Examined, Sequence[str]]:
-    """Return the settings, and what is wrong with them; then the defaults stand in, for all else that can be looked at."""
+    """Return the settings, and their errors; with errors, defaults replace them, so that all else can be checked."""
     from node.config import sources  # noqa: PLC0415
     from node.config.paths import user_data_dir  # noqa: PLC0415
     from node.config.settings import Settings  # noqa: PLC0415
@@ -127,7 +127,7 @@ def _configured(arguments: argparse.Namespace) -> tuple[Examined, Sequence[str]]
 
 
 def _here(seen: Examined, complaints: Sequence[str], *, runs: bool) -> "Iterator[Finding]":
-    """Check this machine; a node that runs has told of its ports, store and open files itself."""
+    """Check this machine. A running node has reported its ports, store and open files itself."""
     import platform  # noqa: PLC0415
     import time  # noqa: PLC0415
 
@@ -154,7 +154,7 @@ def _here(seen: Examined, complaints: Sequence[str], *, runs: bool) -> "Iterator
         shown = facts.certificate(settings.node.tls_cert, settings.node.tls_key)
         yield machine.tls(shown, now=time.time(), wanted=facts.own_names(settings))
     examined = seen.answers.get("examination.json", {})
-    # A node that runs knows its options; the settings here are those of the next one.
+    # A running node knows its own options; the settings here are those of its next start.
     yield machine.exposure(examined["exposed"] if "exposed" in examined else _open_ways(seen))
     if not any(row["clock"] is not None for row in examined.get("peers", ())):
         yield machine.clock(facts.kernel_clock())
@@ -190,7 +190,7 @@ def _absent(seen: Examined, why: str) -> "list[Finding]":
 
 
 def _ask(node: "Client", seen: Examined) -> None:
-    """Ask a node for all that it tells, and add what that shows."""
+    """Query a node for all that it reports, and add the findings."""
     from node.diagnosis import running  # noqa: PLC0415
     from node.errors import Refused  # noqa: PLC0415
 
@@ -208,10 +208,10 @@ def _ask(node: "Client", seen: Examined) -> None:
         answers["logs.json"] = found
         errors = [line for line in found if line["level"] in ("error", "critical")]
     except Refused:
-        # Not for whoever asks; the findings say so.
+        # The caller has no rights to these; the findings say so.
         pass
     seen.findings += running.findings(status, nodes["nodes"], examined, _values(text))
-    # A node of the version before does not count them.
+    # A node of the previous version does not count them.
     seen.findings += running.handshakes(nodes.get("handshakes_failed", 0))
     seen.findings += running.log(errors)
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from node.cli.console.client import Client
 
 EVERY = 0.5
-"""Seconds between two looks at what is in flight."""
+"""Seconds between two queries of the requests in flight."""
 
 MOST_SHOWN = 5
-"""Models that are named."""
+"""Models that are listed."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Drain, and wait where that is asked for."""
+    """Drain the node, and wait if requested."""
     from node.cli.console.node_lookup import client  # noqa: PLC0415
     from node.cli.console.text import plain, say_json  # noqa: PLC0415
     from node.errors import WrongUsage  # noqa: PLC0415
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def in_flight(status: Mapping[str, Any]) -> str:
-    """Say how many requests are in flight, and at which models of this machine."""
+    """Describe how many requests are in flight, and at which models of this machine."""
     count = status["in_flight"]
     if not count:
         return "nothing is in flight"
@@ -75,7 +75,7 @@ def in_flight(status: Mapping[str, Any]) -> str:
 
 
 def _wait(node: "Client", status: Mapping[str, Any], timeout: float) -> int:
-    """Wait until nothing is in flight, or the time is over; return what is left."""
+    """Wait until nothing is in flight, or the time is over; return the number still in flight."""
     import time  # noqa: PLC0415
 
     from node.cli.console.progress import Progress  # noqa: PLC0415

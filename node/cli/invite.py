@@ -65,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what was asked; raise `CommandFailed` or `WrongUsage`."""
+    """Create, narrow or show an invitation; raise `CommandFailed` or `WrongUsage`."""
     if arguments.days <= 0:
         raise WrongUsage(f"--days is {arguments.days:g}: a grant must expire after a day or more")
     if arguments.show:

@@ -100,7 +100,7 @@ def _configure_create(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what was asked; keys that exist are never printed."""
+    """Run the action. Existing keys are never printed."""
     from node.cli.console import user_keys  # noqa: PLC0415
 
     if arguments.action == "show" and not arguments.name:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 PATH = "/api/v1/logs"
 EVERY = 1.0
-"""Seconds between two questions for more lines."""
+"""Seconds between two queries for more lines."""
 
 OVERLAP = 2.0
-"""Seconds that are asked for again: what one process wrote may come to light after what another wrote later."""
+"""Seconds that are queried again: a line of one process may arrive after a later line of another."""
 
 ALL = 10_000
 _LEVELS = ("debug", "info", "warning", "error")
@@ -64,16 +64,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class NewLines:
-    """Tells lines that were not shown yet from those that were."""
+    """Filter that passes each line once."""
 
     def __init__(self) -> None:
         self.since = 0.0
-        """The time from which lines are to be asked for."""
+        """Time from which lines are to be queried."""
         self._shown: dict[tuple[int, int], float] = {}
         self._first: float | None = None
 
     def of(self, lines: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Return the new ones among these; what is older than the first of all was not wanted."""
+        """Return the new lines among these. Lines older than the first line of all are left out."""
         if self._first is None and lines:
             self._first = lines[0]["time"]
         new = [
@@ -91,7 +91,7 @@ class NewLines:
 
 
 def _follow(node: "Client", new: NewLines, level: str, *, as_json: bool) -> None:
-    """Show what comes, for ever; a node that is away may be back in a moment."""
+    """Print new lines until interrupted; a node that does not answer may be back in a moment."""
     import time  # noqa: PLC0415
 
     from node.cli.console.text import note  # noqa: PLC0415

@@ -69,14 +69,14 @@ def _grouped(nodes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "project": project,
             "model": model,
             "type": kind,
-            # As far as their workers say: the longest, and all that some of them take.
+            # As reported by their workers: the longest context, and every modality that any of them takes.
             "context": max(service.get("context") or 0 for _, service in found),
             "takes": list(
                 dict.fromkeys(w for _, s in found for w in s.get("input_modalities", []))
             ),
             "nodes": sorted({node for node, _ in found}),
             "replicas": len(found),
-            # Of workers of the node that was asked.
+            # Health of the queried node's own workers.
             "health": list(dict.fromkeys(s["health"] for _, s in found if "health" in s)),
         }
         for (project, model, kind), found in sorted(models.items())
@@ -84,5 +84,5 @@ def _grouped(nodes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _named(kind: int, names: tuple[str, ...]) -> str:
-    """Name a type; a newer node may know more of them than we do."""
+    """Return the name of a type; a newer node may have types that are unknown here."""
     return names[kind] if 0 <= kind < len(names) else str(kind)

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     asked, name = client_and_node(arguments)
     answer = asked.get("/api/v1/nodes", holds="nodes")
-    # By all of them, so that what is shown of an id means one node.
+    # Shortened against all nodes, so that each shown id is unique.
     ids = shown_ids((node["node"] for node in answer["nodes"]), wide=arguments.wide)
     if name:
         answer["nodes"] = [node_called(answer["nodes"], name)]
@@ -89,14 +89,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _comment(answer: Mapping[str, Any]) -> None:
-    """Say who is missing."""
+    """Note missing nodes on standard error."""
     from node.cli.console.text import note  # noqa: PLC0415
 
     if all(node["connection"] == "self" for node in answer["nodes"]):
         note(
             "no other nodes yet; `modelvine status` shows the address at which they can join this one"
         )
-    # Nodes of older versions do not say it.
+    # Nodes of older versions do not report this.
     joined = answer.get("bootstrap", {"addresses": ()})
     if not all(contact["answers"] for contact in joined["addresses"]):
         note(joined["summary"])

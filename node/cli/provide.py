@@ -96,7 +96,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Provide until a signal comes."""
+    """Provide the service until a signal arrives."""
     import sys  # noqa: PLC0415
     from importlib import import_module  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415
@@ -140,7 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
     made = import_module(f"node.provide.{arguments.service}.provider").provider
 
     def ready(line: str) -> None:
-        with suppress(OSError):  # whoever started us need not read
+        with suppress(OSError):  # the parent process may have closed the output
             print(line, flush=True)
 
     return service.run(plan, made, client(arguments), ready)

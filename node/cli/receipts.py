@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print sums, or a comparison; return 1 where two nodes disagree."""
+    """Print sums, or a comparison; return 1 if the two nodes disagree."""
     from node.cli.console.node_lookup import client  # noqa: PLC0415
     from node.cli.console.text import say_json, say_table  # noqa: PLC0415
 

@@ -54,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Register, and say what was registered."""
+    """Register the model, and print what was registered."""
     from node.cli.console.node_lookup import client  # noqa: PLC0415
     from node.cli.console.text import plain, say_json  # noqa: PLC0415
 
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     node = client(arguments)
     answer = node.post("/api/v0/ai/model/register", body)
     if arguments.json:
-        # Whoever reads this need not read the keys.
+        # Readers of the output must not see the keys.
         names = {"headers": sorted(dict(arguments.header))} if arguments.header else {}
         told_too = {k: answer[k] for k in ("learned", "warnings") if answer.get(k)}
         say_json(body | names | told_too)

@@ -78,7 +78,7 @@ def _request(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _read(file: str) -> dict[str, Any]:
-    """Return the request in a file; raise `WrongUsage` for what is none."""
+    """Return the request in a file; raise `WrongUsage` if there is none."""
     import json  # noqa: PLC0415
     import sys  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415

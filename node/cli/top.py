@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from node.cli.console.top_view import TopCounters, TopLook
 
 EVERY = 2.0
-"""Seconds between two looks."""
+"""Seconds between two samples."""
 
 MOST_ASKED = 20
-"""Models whose expected seconds are asked for at each look; the busiest ones."""
+"""Models whose expected seconds are requested for each sample; the busiest ones."""
 
-# The other screen of a terminal, without a cursor; then back to what was there. ECMA-48 and xterm's private modes.
+# Enter a terminal's alternate screen and hide the cursor; leave it and restore both. ECMA-48 and xterm's private modes.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _LINE_END, _REST = "\x1b[H", "\x1b[K\n", "\x1b[J"
 
@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show it."""
+    """Show the view, live or once."""
     import time  # noqa: PLC0415
 
     from node.cli.console import top_view  # noqa: PLC0415
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def look(node: "Client") -> "TopLook":
-    """Ask a node for all that is shown."""
+    """Take a sample: query a node for all that is shown."""
     import time  # noqa: PLC0415
 
     from node.cli.console.top_view import TopLook, models  # noqa: PLC0415
@@ -88,7 +88,7 @@ def look(node: "Client") -> "TopLook":
 
 
 def _live(node: "Client", before: "TopLook", every: float) -> None:
-    """Draw for ever; the terminal is as it was afterwards, however it ends."""
+    """Draw until interrupted, and restore the terminal however it ends."""
     import shutil  # noqa: PLC0415
     import time  # noqa: PLC0415
 
@@ -115,7 +115,7 @@ def _live(node: "Client", before: "TopLook", every: float) -> None:
             try:
                 before, found, complaint = found, look(node), ""
             except CommandFailed as error:
-                # It may be back in a moment.
+                # The node may be back in a moment.
                 complaint = str(error)
 
 
@@ -145,7 +145,7 @@ def _counters(node: "Client") -> "TopCounters":
 
 
 def _expected(node: "Client", model: str) -> Sequence[float]:
-    """Return the expected seconds at each replica, as far as they are known; a model may be gone meanwhile."""
+    """Return the known expected seconds at each replica; none if the model is gone meanwhile."""
     from node.errors import Refused  # noqa: PLC0415
 
     try:

@@ -19,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Undrain."""
+    """End the drain, and print the result."""
     from node.cli.console.node_lookup import client  # noqa: PLC0415
     from node.cli.console.text import plain, say_json  # noqa: PLC0415
 

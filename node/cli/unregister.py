@@ -19,7 +19,7 @@ from node.cli.console.options import add_json, add_node_options
 from node.cli.console.worker_options import add_type
 
 NOT_THERE = "not existed"
-"""What a node says that had nothing to take away."""
+"""Message of a node that had nothing to withdraw."""
 
 _MOST_SHOWN = 10
 
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Unregister, and say what became of it."""
+    """Withdraw the model or project, and print the result."""
     from node.cli.console.node_lookup import client  # noqa: PLC0415
     from node.cli.console.text import plain, say_json  # noqa: PLC0415
     from node.errors import CommandFailed, WrongUsage  # noqa: PLC0415
@@ -67,14 +67,14 @@ def run(arguments: argparse.Namespace) -> int:
         print(plain(f"unregistered {name}{replica} at the node {node.target.url}"))
     else:
         hint = ""
-        with suppress(CommandFailed):  # what was asked for is done
+        with suppress(CommandFailed):  # the request itself has succeeded
             hint = _instead(node.get("/api/v1/catalog", holds="nodes")["nodes"], arguments)
         print(plain(f"{name}{replica} was not registered at the node {node.target.url}{hint}"))
     return 0
 
 
 def _instead(nodes: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> str:
-    """Say what could have been meant: another replica, another project that has the model, another node."""
+    """Return what may have been meant: another replica, another project that has the model, another node."""
     here = [service for node in nodes if node["self"] for service in node["services"]]
     if not arguments.model:
         return _listed("; its projects: ", (service["project"] for service in here))

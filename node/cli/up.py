@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check the settings, take hold of the data directory, and hand over to the composition root."""
+    """Check the settings, lock the data directory, and hand over to the composition root."""
     import gc  # noqa: PLC0415
     import sys  # noqa: PLC0415
 
@@ -75,14 +75,14 @@ def run(arguments: argparse.Namespace) -> int:
                 )
         identity.control_token(data_dir)
 
-        # Next to nothing that is made until a node serves is garbage; looking for it took a fifth of the start.
+        # Almost nothing allocated before a node serves is garbage; collecting it took a fifth of the start.
         gc.disable()
         # The mesh library logs while it is imported, so logging comes first.
         from node import run as composition  # noqa: PLC0415
         from node.cli.console.node_lookup import leave_trace, remove_trace  # noqa: PLC0415
 
         def ready(line: str) -> None:
-            with suppress(OSError):  # whoever started us need not read, and a disk may be full
+            with suppress(OSError):  # the output may be closed, or a disk full
                 print(line, flush=True)
             fields = dict(part.partition("=")[::2] for part in line.split())
             try:

@@ -1,7 +1,7 @@
-"""Stand-in for a language model where none was downloaded: a tiny one with random weights, made on the spot.
+"""Generator of a stand-in for a language model, for machines without a downloaded one: a tiny model with random weights.
 
-The file follows version 3 of the GGUF format: a llama of one layer and about a hundred thousand weights. It says
-readable words in no sensible order, ends its answers by itself, and takes any text: its vocabulary holds every byte.
+The file follows version 3 of the GGUF format: a llama of one layer and about a hundred thousand weights. It generates readable
+words in random order, ends its answers by itself, and accepts any text: its vocabulary holds every byte.
 """
 
 import random
@@ -34,18 +34,18 @@ _INNER = 192
 _HEADS = 2
 _CONTEXT = 4096
 
-# Numbers of the format: kinds of metadata values, of tensors (0 is float32), of tokens.
+# Numbers of the format: types of metadata values, of tensors (0 is float32), of tokens.
 _UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 
-# What a push means for a token: out of the question; one of the likelier words, so that answers have some 50 words.
+# Biases of tokens: one that is never generated; one among the likelier words, so that answers have some 50 words.
 _NEVER = -60.0
 _ENDING = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """One piece of text, its kind, and how far it is pushed up or down whenever the model speaks."""
+    """One token: its text, its kind, and the bias on its logit in every prediction."""
 
     text: str
     kind: int
@@ -117,10 +117,10 @@ def _metadata(tokens: Sequence[_Token]) -> Iterator[bytes]:
 
 
 def _tensors(tokens: Sequence[_Token], chance: random.Random) -> Iterator[_Tensor]:
-    """Random weights, but for the first number of every state.
+    """Yield random weights, except for the first number of every state.
 
-    It is 1 in each embedding and no layer adds to it, so that the output's first column reaches every prediction:
-    there each token's push keeps bytes and controls from being said and lets an answer end.
+    It is 1 in each embedding and no layer adds to it, so that the output's first column reaches every prediction. There each
+    token's `push` keeps bytes and controls from being generated, and lets an answer end.
     """
     count = len(tokens)
     yield _matrix("token_embd", [(1.0, 1.0)] * count, _WIDTH, chance)
@@ -145,7 +145,7 @@ def _tensors(tokens: Sequence[_Token], chance: random.Random) -> Iterator[_Tenso
 def _matrix(
     name: str, rows: Sequence[tuple[float, float]], width: int, chance: random.Random
 ) -> _Tensor:
-    """Return a matrix of rows that begin with a given number and go on at random, given the spread."""
+    """Return a matrix whose rows begin with a given number and continue at random, with a given spread."""
     weights: list[float] = []
     for first, spread in rows:
         weights.append(first)

@@ -1,10 +1,9 @@
-"""Script of the demo: one straight line from `register` on one node to tokens from another, then a power cut.
+"""Script of the demo: from `register` on one node to tokens from another, then a power cut.
 
-Everything is done with the commands that a person would type, and they are printed before they run.
+Everything is done with commands that a person would type. They are printed before they run.
 
-Output of the demo: steps with their time; colour and a moving line only where there is a terminal.
-
-Processes of the demo: one worker and its nodes, each ended by its own pid whatever happens.
+The output shows steps with their time; colour and a redrawn line are used only on a terminal. The processes, one worker and its
+nodes, are each ended by their own pid, whatever happens.
 """
 
 import json
@@ -30,7 +29,7 @@ _BACK_TO_START = "\r\033[K"
 
 
 class Show:
-    """Writes to one stream."""
+    """Output of the demo, to one stream."""
 
     def __init__(self, out: TextIO = sys.stdout) -> None:
         self._out = out
@@ -38,28 +37,28 @@ class Show:
         self._colour = self._terminal and "NO_COLOR" not in os.environ
 
     def heading(self, text: str) -> None:
-        """Begin an act."""
+        """Print the heading of a part."""
         self._line("\n" + self._painted(text, _BOLD))
 
     def note(self, text: str) -> None:
-        """Say something that is not a step."""
+        """Print a text that is not a step."""
         self._line(self._painted(text, _DIM))
 
     def fact(self, text: str) -> None:
-        """Say what was seen."""
+        """Print an observation."""
         self._line("  " + self._painted(text, _GREEN))
 
     def failure(self, text: str) -> None:
-        """Say what went wrong."""
+        """Print an error."""
         self._line(self._painted(text, _RED))
 
     def command(self, *words: str) -> None:
-        """Show the command that is run, as a person would type it."""
+        """Print a command as a person would type it."""
         self._line(self._painted("$ modelvine " + " ".join(map(_quoted, words)), _BOLD))
 
     @contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """Show that something is under way, and how long it took."""
+        """Show that a step is in progress, and how long it took."""
         if self._terminal:
             self._out.write(f"  … {text}")
             self._out.flush()
@@ -86,12 +85,12 @@ STOP_WITHIN = 20.0
 
 
 class StageError(NodeError):
-    """A process of the demo did not do its part; the text says which, and shows the end of its log."""
+    """A process of the demo failed; the text says which, and shows the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """One running process and what its ready line said."""
+    """One running process and its ready line."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -106,7 +105,7 @@ class Actor:
 
 
 class Stage:
-    """Starts processes and ends every one of them when it is left."""
+    """Context manager that starts processes and ends all of them on exit."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -138,29 +137,29 @@ class Stage:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
-                # Ctrl-C is for the demo, which then ends its processes in order.
+                # Ctrl-C must reach only the demo, which then ends its processes in order.
                 start_new_session=True,
             )
-        # Held from the first moment on, so that a failed start leaves nothing behind.
+        # Kept before it is ready, so that a failed start leaves no process behind.
         self._processes.append(process)
         return Actor(name, process, log, _ready_line(name, process, log))
 
     def start_node(self, name: str, *, bootstrap: Sequence[str] = ()) -> Actor:
-        """Run a node on free ports of the loopback interface, its files in a folder of its own name."""
+        """Run a node on free ports of the loopback interface, with its files in a folder of its name."""
         options = [option for address in bootstrap for option in ("--bootstrap", address)]
         place = ("--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0")
-        # Not every kernel says who calls over loopback, and here is nothing to guard.
+        # Not every kernel tells which user calls over loopback, and there is nothing to protect here.
         options += ["--open", "everybody"]
         data = ("--data-dir", str(self.directory / name), "--name", name)
         return self.start(name, "node", "up", *place, *data, *options)
 
     def kill(self, actor: Actor) -> None:
-        """End a process as a power cut would: SIGKILL, no farewell."""
+        """End a process as a power cut would: by SIGKILL, without a shutdown."""
         actor.process.kill()
         actor.process.wait(STOP_WITHIN)
 
     def stop(self, actor: Actor) -> int:
-        """Ask a process to end and return its exit code; raise `StageError` when it does not."""
+        """Tell a process to end and return its exit code; raise `StageError` if it does not end."""
         actor.process.send_signal(signal.SIGTERM)
         try:
             return actor.process.wait(STOP_WITHIN)
@@ -203,7 +202,7 @@ COMMAND_WITHIN = 120.0
 
 
 def play(show: Show, stage: Stage, *, keep: bool) -> None:
-    """Run the whole demo; raise `StageError` when a part of it does not do what it should."""
+    """Run the whole demo; raise `StageError` if a part of it fails."""
     worker, nodes = _start(show, stage)
     model = worker.fields["model"]
     url = worker.ready.split()[1]
@@ -264,12 +263,12 @@ def _start(show: Show, stage: Stage) -> tuple[Actor, list[Actor]]:
 
 
 def _run(show: Show, *words: str, fails: bool = False) -> None:
-    """Run one command of ours with its output shown as it comes; `fails` says that it should end with an error."""
+    """Run one `modelvine` command, with its output shown as it arrives; with `fails`, it must end with an error."""
     show.command(*words)
     done = subprocess.run(
         [sys.executable, "-m", "node", *words],
         stdin=subprocess.DEVNULL,
-        # One stream, so that what is said of an answer stands below it.
+        # One stream, so that the note about an answer appears below it.
         stderr=sys.stdout,
         timeout=COMMAND_WITHIN,
         check=False,

@@ -1,7 +1,7 @@
 """Worker of the demo: llama.cpp's own HTTP server, in a process of its own, on loopback.
 
-It speaks the OpenAI protocol. When it answers it prints one line on standard output,
-`ready http://127.0.0.1:PORT/v1 model=NAME source=smollm2|random|file`; SIGTERM or Ctrl-C end it.
+It speaks the OpenAI protocol. Once it is ready, it prints one line on standard output,
+`ready http://127.0.0.1:PORT/v1 model=NAME source=smollm2|random|file`. SIGTERM or Ctrl-C ends it.
 """
 
 import argparse
@@ -21,10 +21,10 @@ from urllib.parse import urlsplit
 from node.demo import gguf
 
 CONTEXT_TOKENS = 4096
-"""Tokens of prompt and answer that all requests in progress may hold together."""
+"""Tokens of prompts and answers that all requests in flight may hold together."""
 
 ANSWER_TOKENS = 1024
-"""Tokens of one answer when its request sets no limit."""
+"""Tokens of one answer if its request sets no limit."""
 
 _READY_SECONDS = 60.0
 _NAMES = {"smollm2": "smollm2-135m-instruct", "random": "random-words"}
@@ -44,15 +44,15 @@ class Model:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Serve until a signal comes, and end the process."""
-    # Before any thread exists: threads inherit the mask, so that only `sigwait` below hears these signals.
+    """Serve until a signal arrives, and end the process."""
+    # Before any thread exists: threads inherit the mask, so that only `sigwait` below receives these signals.
     endings = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, endings)
     options = _parser().parse_args(arguments)
     try:
         with tempfile.TemporaryDirectory(prefix="modelvine-demo-") as folder:
             model = choose(options.model, options.alias, Path(folder))
-            # The file stays mapped when its folder is gone.
+            # The file stays mapped after its folder is removed.
             server = _serve(model, options)
         url = _wait_until_ready(server.listening_address)
     except DemoWorkerFailed as error:
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(1)
     print(f"ready {url}/v1 model={model.name} source={model.source}", flush=True)
     signal.sigwait(endings)
-    # At once: an ordinary exit destroys the server, which waits for every caller that reads slowly.
+    # An ordinary exit would destroy the server, which waits for every caller that reads slowly.
     os._exit(0)
 
 
@@ -102,7 +102,7 @@ def _checked(path: Path) -> Path:
 def _serve(model: Model, options: argparse.Namespace) -> Any:
     """Start llama.cpp's server in threads of this process and return it once the model is loaded."""
     try:
-        # Here and not above: without the `demo` extra the rest of this package still works.
+        # Imported here: without the `demo` extra the rest of this package still works.
         import xllamacpp  # noqa: PLC0415
     except ImportError as error:
         raise DemoWorkerFailed(
@@ -133,25 +133,25 @@ def _serve(model: Model, options: argparse.Namespace) -> Any:
 
 
 def _bound(params: Any, *, slots: int, threads: int) -> None:
-    """Set how much of the machine the worker may take."""
+    """Bound the resources of the machine that the worker may use."""
     params.n_gpu_layers = 0
     params.fit_params = False
     params.cache_ram_mib = 0
     params.cpuparams.n_threads = threads
     params.cpuparams_batch.n_threads = threads
-    # Every stream holds one of these threads, and so does every connection kept alive.
+    # Every stream and every keep-alive connection holds one of these threads.
     params.n_threads_http = 4 * slots
     params.n_parallel = slots
     params.n_ctx = CONTEXT_TOKENS
     # One pool for all slots: a single request may use the whole context.
     params.kv_unified = True
-    # Unless a request says otherwise. A plain request whose caller left is finished all the same: xllamacpp 2026.10
-    # gives up streams only.
+    # The default of requests. A plain request whose caller has disconnected is still finished: xllamacpp 2026.10
+    # cancels only streams.
     params.n_predict = ANSWER_TOKENS
 
 
 def _wait_until_ready(address: str) -> str:
-    """Return the server's URL once it answers; raise `DemoWorkerFailed` when it does not in time."""
+    """Return the server's URL once it answers; raise `DemoWorkerFailed` if it does not in time."""
     deadline = time.monotonic() + _READY_SECONDS
     while time.monotonic() < deadline:
         connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=5)

@@ -1,6 +1,6 @@
 """Diagnosis of a node: findings, causes and remedies, as `modelvine doctor` shows them.
 
-`machine` and `running` decide, from values; `facts` gathers what this machine tells; `bundle` writes it all down for support.
+`machine` and `running` derive findings from values; `facts` gathers the values on this machine; `bundle` writes the support file.
 """
 
 from collections.abc import Iterable
@@ -13,13 +13,13 @@ class Severity(StrEnum):
 
     OK = "ok"
     WARN = "warn"
-    """It works, but not as it should, or not for long."""
+    """It works, but not as well as it should, or not for long."""
     FAIL = "fail"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found. `what` names the cause, `do` says what helps; both end without a full stop."""
+    """Result of one check. `what` names the cause, `do` the remedy; both end without a full stop."""
 
     check: str
     state: Severity
@@ -28,26 +28,26 @@ class Finding:
 
 
 def ok(check: str, what: str) -> Finding:
-    """Return that all is well."""
+    """Return a finding without a problem."""
     return Finding(check, Severity.OK, what)
 
 
 def warn(check: str, what: str, do: str) -> Finding:
-    """Return what should be better."""
+    """Return a finding about something that works, but should be better."""
     return Finding(check, Severity.WARN, what, do)
 
 
 def fail(check: str, what: str, do: str) -> Finding:
-    """Return what does not work."""
+    """Return a finding about something that does not work."""
     return Finding(check, Severity.FAIL, what, do)
 
 
 def said(check: str, sentence: str, do: str) -> Finding:
-    """Return a failure in the words of an error of ours, whose advice stands behind a colon; `do` where it has none."""
+    """Return a failure from the text of an error of this program: its advice follows a colon; `do` is used if it has none."""
     what, _, advice = sentence.partition(": ")
     return fail(check, what, advice) if advice else fail(check, sentence, do)
 
 
 def failures(found: Iterable[Finding]) -> int:
-    """Count what does not work."""
+    """Return the number of findings about something that does not work."""
     return sum(finding.state is Severity.FAIL for finding in found)

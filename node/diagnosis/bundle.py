@@ -1,7 +1,7 @@
-"""Support file: all that a diagnosis saw, in one archive that holds no secret.
+"""Support file: the results of a diagnosis, in one archive that holds no secret.
 
-What goes in is chosen, so that no key, token, header, prompt or name of a key's holder is among it. This machine's secrets are
-struck out besides, in every spelling, in case something quoted one.
+Its content is selected so that it includes no key, token, header, prompt or name of a key's holder. In addition, this machine's
+secrets are redacted in every encoding, in case some text quotes one.
 """
 
 import base64
@@ -17,7 +17,7 @@ from node.errors import CommandFailed, WrongUsage
 
 STRUCK = "***"
 SHORTEST = 6
-"""Characters of a secret that is struck out; a shorter one would strike out words that mean something else."""
+"""Least characters of a secret that is redacted; a shorter one would also redact unrelated words."""
 
 ABOUT = """\
 Support file of modelvine, made by `modelvine doctor --bundle`.
@@ -36,26 +36,26 @@ it: it names this machine's models, nodes and addresses.
 
 
 class Redactor:
-    """Strikes secrets out of texts: as they are, in base64, in hexadecimal, percent-encoded."""
+    """Redactor of secrets in texts: as they are, in JSON, base64, hexadecimal, or percent-encoded."""
 
     def __init__(self, secrets: Iterable[str], *, home: str = "") -> None:
-        """`home` is the folder of this user, which is written `~`: its name is nobody's business."""
+        """`home` is the home directory of this user, which is written as `~`, as its name is private."""
         spelt = {
             word for secret in secrets if len(secret) >= SHORTEST for word in spellings(secret)
         }
-        # The longest first: one may be a part of another.
+        # The longest first: one may be part of another.
         self._words = sorted(spelt, key=len, reverse=True)
         self._home = home if len(home) > 1 else ""
 
     def clean(self, text: str) -> str:
-        """Return a text without them."""
+        """Return a text with the secrets redacted."""
         for word in self._words:
             text = text.replace(word, STRUCK)
         return text.replace(self._home, "~") if self._home else text
 
 
 def spellings(secret: str) -> Iterator[str]:
-    """Yield the ways in which a secret may be written, wherever it stands in what is encoded."""
+    """Yield the encodings of a secret, for every position in an encoded text."""
     raw = secret.encode()
     yield secret
     yield json.dumps(secret)[1:-1]
@@ -63,7 +63,7 @@ def spellings(secret: str) -> Iterator[str]:
     yield raw.hex()
     yield raw.hex().upper()
     for before in range(3):
-        # The characters at both ends depend on what stands beside it.
+        # The characters at both ends depend on the neighbouring bytes, so they are left out.
         encoded = base64.b64encode(bytes(before) + raw).decode()
         first = -(-before * 8 // 6)
         last = (before + len(raw)) * 8 // 6
@@ -74,9 +74,9 @@ def spellings(secret: str) -> Iterator[str]:
 
 
 def write(path: Path, parts: Mapping[str, object], redactor: Redactor, *, now: float) -> None:
-    """Write the archive, for its owner's eyes; raise `WrongUsage` rather than replace a file.
+    """Write the archive, readable only by its owner; raise `WrongUsage` if the file exists.
 
-    Texts go in as they are, everything else as JSON.
+    Texts are written as they are, everything else as JSON.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,6 +1,6 @@
 """Facts of this machine, gathered for `node.diagnosis.machine`: files, ports, the kernel's clock, certificates.
 
-Nothing is changed: no file is made, no lock is taken, and what cannot be read is a fact, too.
+Nothing is changed: no file is created and no lock is taken. That something cannot be read is a fact, too.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from registry.records import PeerId
 from registry.store import Space, open_store
 
 DIAL_SECONDS = 3.0
-"""How long a connection to an address to join may take."""
+"""Seconds that a connection to an address to join may take."""
 
 DIALS_AT_ONCE = 8
 MAX_CERTIFICATE_BYTES = 1024 * 1024
@@ -42,7 +42,7 @@ _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared with, never bound
 
 
 def directory(path: Path) -> Directory:
-    """Look at the data directory, and at what is free on its disk."""
+    """Return the facts of the data directory, and of the free space on its disk."""
     user = os.geteuid()
     try:
         status = path.stat()
@@ -53,7 +53,7 @@ def directory(path: Path) -> Directory:
     except NotADirectoryError:
         return Directory(str(path), is_directory=False, user=user)
     except OSError:
-        # Something above it cannot be entered.
+        # A parent directory cannot be entered.
         return Directory(str(path), readable=False, writable=False, owner=-1, user=user)
     return Directory(
         str(path),
@@ -72,7 +72,7 @@ def _read_only(path: Path) -> bool:
 
 
 def kept(path: Path) -> str:
-    """Say of a secret that is well whether there is one yet."""
+    """Describe a secret without a problem: whether it exists yet."""
     try:
         there = path.exists()
     except OSError:
@@ -84,7 +84,7 @@ def kept(path: Path) -> str:
 
 
 def identity_problem(data_dir: Path) -> str:
-    """Say what is wrong with the node's key; nothing where it is well, or not made yet."""
+    """Return what is wrong with the node's key; empty if it is valid, or does not exist yet."""
     try:
         identity.load(data_dir)
     except FileNotFoundError:
@@ -95,7 +95,7 @@ def identity_problem(data_dir: Path) -> str:
 
 
 def token_problem(data_dir: Path) -> str:
-    """Say the same of the control token."""
+    """Return what is wrong with the control token; empty if it is valid, or does not exist yet."""
     try:
         secret_files.read_control_token(data_dir / CONTROL_TOKEN)
     except FileNotFoundError:
@@ -106,7 +106,7 @@ def token_problem(data_dir: Path) -> str:
 
 
 def swarm_key_problem(file: str) -> str:
-    """Say the same of the swarm key, of which there has to be one."""
+    """Return what is wrong with the swarm key, which must exist; empty if it is valid."""
     try:
         secret_files.read_swarm_key(Path(file))
     except SecretRefused as error:
@@ -115,7 +115,7 @@ def swarm_key_problem(file: str) -> str:
 
 
 def secrets_of(settings: Settings, data_dir: Path) -> list[str]:
-    """Return the secrets on this machine that can be read, for whoever has to keep them out of what leaves it."""
+    """Return the readable secrets on this machine, so that they can be redacted from what leaves it."""
     files = [
         data_dir / IDENTITY_KEY,
         data_dir / CONTROL_TOKEN,
@@ -134,13 +134,13 @@ def secrets_of(settings: Settings, data_dir: Path) -> list[str]:
 
 
 def open_files_limit() -> int:
-    """Return how many open files a node of this user may have: it raises its own limit as far as that."""
+    """Return how many open files a node of this user may have: the hard limit, up to which it raises its own."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST if hard == resource.RLIM_INFINITY else hard
 
 
 def ports(settings: Settings) -> list[Port]:
-    """Try to listen wherever a node of these settings would."""
+    """Try to listen on each port that a node of these settings would listen on."""
     places = [("node.http (--http)", host_port(settings.node.http))]
     if settings.node.link:
         places.append(("node.link (--link)", host_port(settings.node.link)))
@@ -161,7 +161,7 @@ def _port(setting: str, place: HostPort) -> Port:
 
 
 def holder_of(place: HostPort) -> str:
-    """Say which process listens at a place of this machine, or whose; empty where the kernel does not tell."""
+    """Return which process, or which user's, listens at a place of this machine; empty if the kernel does not tell."""
     for table in ("tcp", "tcp6"):
         for row in _text(f"/proc/net/{table}").splitlines()[1:]:
             fields = row.split()
@@ -183,12 +183,12 @@ def _process_with(name: str) -> str:
 
 
 def absence(data_dir: Path, why: str, left: int | None) -> Absence:
-    """Look for a node that does not answer: who holds its directory, and whether the one in `node.json` lives."""
+    """Return the facts of a node that does not answer: the holder of its directory, and whether the pid in `node.json` lives."""
     return Absence(why, lock=lock_holder(data_dir), left=left, left_lives=bool(left and _lives(left)))  # fmt: skip
 
 
 def lock_holder(data_dir: Path) -> int | None:
-    """Return the process that runs as the node of a directory, as far as the kernel tells: to try the lock could hinder one."""
+    """Return the pid of a directory's node from the kernel's list of locks; trying the lock could hinder a starting node."""
     try:
         status = (data_dir / LOCK_FILE).stat()
     except OSError:
@@ -212,7 +212,7 @@ def _lives(pid: int) -> bool:
 
 
 class _Timex(ctypes.Structure):
-    """The beginning of `struct timex` (adjtimex(2)), and room for the rest."""
+    """The first fields of `struct timex` (adjtimex(2)), and room for the rest."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -226,7 +226,7 @@ class _Timex(ctypes.Structure):
 
 
 def kernel_clock() -> KernelClock:
-    """Ask the kernel whether somebody keeps its clock in step; nothing is set."""
+    """Ask the kernel whether its clock is synchronised; set nothing."""
     said = _Timex()
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(said))
@@ -238,7 +238,7 @@ def kernel_clock() -> KernelClock:
 
 
 def certificate(path: str, key: str) -> TlsFacts:
-    """Read the certificate of the HTTP face, the first of its file, and try it with its key."""
+    """Read the certificate of the HTTP face, the first in its file, and try it with its key."""
     try:
         with Path(path).open("rb") as file:
             found = x509.load_pem_x509_certificate(file.read(MAX_CERTIFICATE_BYTES))
@@ -262,7 +262,7 @@ def certificate(path: str, key: str) -> TlsFacts:
 
 
 def own_names(settings: Settings) -> list[str]:
-    """Return the names and addresses by which callers may ask a node of these settings."""
+    """Return the names and addresses by which callers may reach a node of these settings."""
     place = host_port(settings.node.http)
     listens = [] if place.host in _EVERYWHERE else [place.host]
     announced = [host for host in map(host_of, settings.mesh.announce) if host]
@@ -270,7 +270,7 @@ def own_names(settings: Settings) -> list[str]:
 
 
 def bootstrap_dials(settings: Settings) -> list[tuple[str, str]]:
-    """Connect to each address to join, by TCP alone; return it with why that failed."""
+    """Connect to each address to join, by TCP alone; return each with the reason of a failure, empty if it accepts."""
     addresses = settings.mesh.bootstrap
     with ThreadPoolExecutor(DIALS_AT_ONCE) as pool:
         return [*zip(addresses, pool.map(_dialled, addresses), strict=True)]
@@ -290,7 +290,7 @@ def _dialled(address: str) -> str:
 
 
 def store_error(settings: Settings, data_dir: Path) -> str:
-    """Open the store as a node would, read of it, and say why that fails; a database that is not there yet is well."""
+    """Open the store as a node would, read from it, and return the error; a database that does not exist yet is none."""
     kind, _, place = settings.node.store.partition(":")
     if kind == "sqlite":
         file = data_dir / (place or DATABASE)

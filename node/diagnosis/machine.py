@@ -1,6 +1,6 @@
-"""Checks of the machine that a node runs on, or should: settings, files, disk, ports, clock, certificate, keys.
+"""Checks of the machine that a node runs on, or should run on: settings, files, disk, ports, clock, certificate, keys.
 
-Pure: values in, findings out. `node.diagnosis.facts` gathers the values.
+No I/O: values in, findings out. `node.diagnosis.facts` gathers the values.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,23 +13,23 @@ from node.listeners import PLENTY, room_for
 _GB, _MB = 1_000_000_000, 1_000_000
 
 LITTLE_DISK, NO_DISK = 1 * _GB, 50 * _MB
-"""Bytes that are free on the disk of the data directory: fewer are soon none, and none."""
+"""Free bytes on the disk of the data directory: below the first it will soon be full, below the second it is."""
 
 FEW_CONNECTIONS = 64
-"""Connections to a listener below which a node is of no use."""
+"""Connections to a listener; with fewer a node is of no use."""
 
 FULL = 0.8
-"""Share of the open files that are allowed, above which the rest is soon gone."""
+"""Share of the allowed open files; above it the rest will soon be used up."""
 
 SOON = 14 * 86_400.0
-"""Seconds before a certificate ends, from which on it is time to renew it."""
+"""Seconds before a certificate's expiry, within which it should be renewed."""
 
 _DATA = "set another with --data-dir DIR"
 
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """The data directory. `owner` and `user` are uids; `free` is in bytes, `None` where that is not known."""
+    """The data directory. `owner` and `user` are uids; `free` is in bytes, `None` if unknown."""
 
     path: str
     exists: bool = True
@@ -44,7 +44,7 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One place to listen at. `problem` says why nobody can, and what to do; `holder` who listens there already."""
+    """One address to listen at. `problem` says why that fails, and the remedy; `holder` is the process that listens there."""
 
     setting: str
     place: str
@@ -54,7 +54,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class KernelClock:
-    """What the kernel says of its clock: whether somebody keeps it in step, and by how much it may be off, in seconds."""
+    """The kernel's view of its clock: whether it is synchronised, and its maximum error in seconds."""
 
     synchronised: bool | None
     error: float = 0.0
@@ -73,7 +73,7 @@ class TlsFacts:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Why no node may answer. `lock` is the pid that holds the data directory, `left` the one that `node.json` names."""
+    """Facts of a node that does not answer. `lock` is the pid that holds the data directory, `left` the one in `node.json`."""
 
     said: str
     lock: int | None = None
@@ -82,14 +82,14 @@ class Absence:
 
 
 def program(version: str, python: str, *, compiled: bool) -> Finding:
-    """Say what runs here; without machine code it works as well, but takes more CPU time."""
+    """Report the program's version and build; uncompiled it works as well, but takes more CPU time."""
     return ok(
         "program", f"modelvine {version} on Python {python}, {'compiled' if compiled else SLOWER}"
     )
 
 
 def settings(complaints: Sequence[str]) -> list[Finding]:
-    """Say which settings cannot be used, and where they come from."""
+    """Report which settings are invalid, and where they come from."""
     if not complaints:
         return [ok("settings", "all valid")]
     found = []
@@ -101,7 +101,7 @@ def settings(complaints: Sequence[str]) -> list[Finding]:
 
 
 def absent(facts: Absence) -> Finding:
-    """Say that no node answers, and why that may be."""
+    """Report that no node answers, and the likely reason."""
     if facts.lock is not None:
         return fail(
             "node",
@@ -120,7 +120,7 @@ def absent(facts: Absence) -> Finding:
 
 
 def data_dir(facts: Directory) -> list[Finding]:
-    """Check who may do what in the data directory, and what is free on its disk."""
+    """Check the permissions of the data directory, and the free space on its disk."""
     path = facts.path
     if not facts.exists:
         if facts.writable:
@@ -165,14 +165,14 @@ def _disk(facts: Directory) -> Iterator[Finding]:
 
 
 def secret(check: str, problem: str, *, there: str) -> Finding:
-    """Check a file that holds a secret: `problem` is what is wrong with it, `there` what is well otherwise."""
+    """Check a file that holds a secret: `problem` is what is wrong with it, `there` the text if nothing is."""
     if not problem:
         return ok(check, there)
     return said(check, problem, "check its permissions and its content")
 
 
 def open_files(limit: int, *, wanted: int, used: int = 0) -> Finding:
-    """Check how many connections fit into the open files that are allowed."""
+    """Check how many connections fit into the allowed open files."""
     do = "raise the limit: LimitNOFILE of the service, ulimit -n, --ulimit of the container"
     fits = room_for(limit)
     text = f"{fits:,} connections to each listener, by the limit of {limit:,}"
@@ -186,7 +186,7 @@ def open_files(limit: int, *, wanted: int, used: int = 0) -> Finding:
 
 
 def ports(facts: Iterable[Port]) -> list[Finding]:
-    """Check that a node can listen where it should."""
+    """Check that a node can listen on its ports."""
     found = []
     for port in facts:
         check = f"port {port.place.rpartition(':')[2]}"
@@ -200,7 +200,7 @@ def ports(facts: Iterable[Port]) -> list[Finding]:
 
 
 def clock(kernel: KernelClock) -> Finding:
-    """Check what the kernel says, where no other node tells the time."""
+    """Check the clock by the kernel's view, where no other node reports its time."""
     if kernel.synchronised is None:
         return ok("clock", "unknown: neither the kernel nor another node reports the time")
     if not kernel.synchronised:
@@ -213,7 +213,7 @@ def clock(kernel: KernelClock) -> Finding:
 
 
 def tls(facts: TlsFacts, *, now: float, wanted: Sequence[str]) -> Finding:
-    """Check the certificate of the HTTP face: whether it can be used, until when, and for which of the names `wanted`."""
+    """Check the certificate of the HTTP face: whether it is usable, its expiry, and whether it covers the names `wanted`."""
     if facts.problem:
         return said(
             "tls", facts.problem, "pass a certificate and its key with --tls-cert and --tls-key"
@@ -249,7 +249,7 @@ def _covers(name: str, wanted: str) -> bool:
 
 
 def exposure(warning: str) -> Finding:
-    """Check what anybody may use without a key: `warning` is `node.exposure`'s, empty where nothing is so."""
+    """Check what can be used without a key: `warning` comes from `node.exposure`, empty if nothing can."""
     if not warning:
         return ok("access", "other machines need a key")
     what, _, advice = warning.partition("; ")
@@ -257,7 +257,7 @@ def exposure(warning: str) -> Finding:
 
 
 def bootstrap_dials(found: Iterable[tuple[str, str]]) -> list[Finding]:
-    """Check the addresses to join, as far as TCP alone tells: each with why it cannot be connected to, empty where it can."""
+    """Check the addresses to join by TCP alone, each given with the reason of its failure, empty if it accepts."""
     return [
         fail("join", f"{address} does not answer: {why}", dial_advice(why))
         if why
@@ -293,14 +293,14 @@ _ADVICE = (
 
 
 def dial_advice(why: str) -> str:
-    """Say what helps where an address does not answer, by why it does not."""
+    """Return the remedy for an address that does not answer, by the reason."""
     text = why.lower()
     usual = "wait a few seconds, then check that the node runs and accepts TCP connections"
     return next((advice for words, advice in _ADVICE if words in text), usual)
 
 
 def store(kind: str, error: str, *, seconds: float = 0.0) -> Finding:
-    """Check what keeps registrations and keys: `error` is why it does not work, `seconds` what one write and one read took."""
+    """Check the store of registrations and keys: `error` is its failure, `seconds` the time of one write and one read."""
     if error:
         do = (
             "start it, or correct node.store (--store); meanwhile a running node serves, but saves nothing"

@@ -1,6 +1,6 @@
-"""Checks of a node that runs: what it says of itself, its workers, its store and its neighbours.
+"""Checks of a running node: its reports on itself, its workers, its store and its neighbours.
 
-Pure: answers of its interface in, findings out. Names in them come from other machines; whoever prints them cleans them.
+No I/O: answers of its interface in, findings out. Names in them come from other machines; the code that prints them cleans them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,13 +13,13 @@ from registry.mesh.discovered import only_loopback
 _Row = Mapping[str, Any]
 
 CLOCK_WARN, CLOCK_FAIL = 5.0, 60.0
-"""Seconds between two machines' clocks: above them logs are hard to compare, and keys expire at another time."""
+"""Seconds between two machines' clocks: above these limits logs are hard to compare, and keys expire at other times."""
 
 LAG = 0.5
-"""Seconds by which the event loop woke too late, from which on callers notice."""
+"""Lag of the event loop, in seconds, from which callers notice it."""
 
 CPU_SHARE = 0.5
-"""Part of that lag which the loop computed itself; with less the machine was busy with something else."""
+"""Share of that lag that is the loop's own CPU time; with less, the machine was busy with something else."""
 
 _MB = 1_000_000
 _GONE = frozenset({"lost", "left"})
@@ -29,7 +29,7 @@ _OPEN = "open"
 def findings(
     status: _Row, nodes: Sequence[_Row], examined: _Row, metrics: Mapping[str, float]
 ) -> list[Finding]:
-    """Return what a node's answers show; `examined` is empty where the caller may not have it looked at."""
+    """Return the findings from a node's answers; `examined` is empty if the caller has no rights to the examination."""
     found = [
         *parts(status),
         *bootstrap(status),
@@ -55,7 +55,7 @@ def findings(
 
 
 def parts(status: _Row) -> Iterator[Finding]:
-    """Check the parts of a node that it says do not work; store and addresses to join have checks of their own."""
+    """Report the parts of a node that it reports as not working; store and addresses to join have their own checks."""
     name = status["name"] or status["peer"]
     ready = status["ready"]
     if "draining" in ready["http"]:
@@ -73,7 +73,7 @@ def parts(status: _Row) -> Iterator[Finding]:
 
 
 def bootstrap(status: _Row) -> list[Finding]:
-    """Check the addresses to join, as the node itself has dialled them."""
+    """Check the addresses to join by the node's own dials."""
     rows = status["bootstrap"]["addresses"]
     alone = status["ready"].get("bootstrap", "ok") != "ok"
     found = []
@@ -82,7 +82,7 @@ def bootstrap(status: _Row) -> list[Finding]:
             found.append(ok("join", f"{row['address']} answers"))
             continue
         why = row["why"] or "no answer yet"
-        # With others connected it is one way less, no more.
+        # With other nodes connected, it only means one address less.
         make = fail if alone else warn
         found.append(
             make(
@@ -122,7 +122,7 @@ def reached(status: _Row, nodes: Sequence[_Row]) -> Finding:
 
 
 def handshakes(failed: int) -> list[Finding]:
-    """Tell that other programs failed to connect: their own doctor names the cause, this node cannot."""
+    """Report that other programs failed to connect. Only their own doctor can name the cause."""
     if not failed:
         return []
     do = "run `modelvine doctor` there: nodes of one mesh need the same --swarm-key, or none"
@@ -130,7 +130,7 @@ def handshakes(failed: int) -> list[Finding]:
 
 
 def neighbours(nodes: Sequence[_Row], asked: Sequence[_Row]) -> Iterator[Finding]:
-    """Check the ways to other nodes: those that were asked just now, and what is believed of the rest."""
+    """Check the routes to other nodes: those that were queried just now, and the believed state of the rest."""
     known = {row["node"] for row in asked}
     well = 0
     for row in asked:
@@ -155,7 +155,7 @@ def neighbours(nodes: Sequence[_Row], asked: Sequence[_Row]) -> Iterator[Finding
 
 
 def clocks(asked: Sequence[_Row]) -> list[Finding]:
-    """Compare clocks: with several others, whose is off is what most of them say."""
+    """Compare clocks. With several other nodes, their median decides whether this machine's clock is off."""
     told = {row["name"] or row["node"]: row["clock"] for row in asked if row["clock"] is not None}
     if not told:
         return []
@@ -180,7 +180,7 @@ def _off(whose: str, ahead: float, than: str) -> Finding:
 
 
 def workers(rows: Sequence[_Row]) -> list[Finding]:
-    """Check each worker: whether it answers, speaks what it was registered with, and how much it takes."""
+    """Check each worker: whether it answers, speaks its registered protocol, and its capacity."""
     if not rows:
         return [ok("workers", "none is registered here")]
     found = [*map(_worker, rows)]
@@ -213,7 +213,7 @@ def _worker(row: _Row) -> Finding:
 
 
 def _answering(row: _Row, name: str) -> Finding:
-    """Check a worker that answers as it should, as far as can be told."""
+    """Check a worker without a known failure."""
     if row["loads"]:
         return warn("workers", f"{name}: it is loading its model", "wait until it is loaded")
     if not row["speaks"] and row["tries"] and not row["in_flight"]:
@@ -226,7 +226,7 @@ def _answering(row: _Row, name: str) -> Finding:
 
 
 def upgraded(status: _Row, command: str) -> list[Finding]:
-    """Compare the version of a node with that of the command: of one machine, they are installed together."""
+    """Compare the version of a node with that of the command: on one machine they are installed together."""
     if status["version"] == command:
         return []
     what = f"modelvine {command} is installed, but the running node is {status['version']}"
@@ -235,7 +235,7 @@ def upgraded(status: _Row, command: str) -> list[Finding]:
 
 
 def versions(status: _Row, nodes: Sequence[_Row], own_process: _Row) -> Iterator[Finding]:
-    """Compare the versions of all nodes that live."""
+    """Compare the versions of all nodes that are alive."""
     own = f"modelvine/{status['version']}"
     others: dict[str, list[str]] = {}
     for row in nodes:
@@ -253,7 +253,7 @@ def versions(status: _Row, nodes: Sequence[_Row], own_process: _Row) -> Iterator
 
 
 def process(status: _Row, metrics: Mapping[str, float]) -> Iterator[Finding]:
-    """Check how the process is: for how long it runs, its memory, how late its event loop wakes."""
+    """Check the process: its uptime, its memory, and the lag of its event loop."""
     memory = metrics.get("process_resident_memory_bytes", 0.0) / _MB
     lag, busy = metrics.get("modelvine_loop_lag_seconds", 0.0), metrics.get("modelvine_loop_busy_seconds", 0.0)  # fmt: skip
     up = status["uptime"] / 60
@@ -271,7 +271,7 @@ def process(status: _Row, metrics: Mapping[str, float]) -> Iterator[Finding]:
 
 
 def relay(row: _Row) -> Iterator[Finding]:
-    """Say what others have at this node as a relay."""
+    """Report the use of this node as a relay."""
     if not row["serves"]:
         return
     held, refused = row.get("reservations", 0), row.get("refused", 0)
@@ -285,7 +285,7 @@ def relay(row: _Row) -> Iterator[Finding]:
 
 
 def log(errors: Sequence[_Row]) -> Iterable[Finding]:
-    """Say that the log has lines that want a person."""
+    """Report errors in the log."""
     if errors:
         last = errors[-1]
         yield warn(

@@ -1,4 +1,4 @@
-"""Aggregate of what all processes of a node do. Most nodes are one process: then it is what that one does."""
+"""Aggregate of the state and counters of all processes of a node. Most nodes are a single process."""
 
 import asyncio
 from collections import Counter
@@ -18,27 +18,27 @@ from router.workers import Worker
 
 
 class HelperState(Protocol):
-    """How another process of this node was a moment ago."""
+    """State that another process of this node reported a moment ago."""
 
     @property
     def in_flight(self) -> int:
-        """Attempts that are under way and are not booked by this process."""
+        """Attempts that are in flight and that this process does not count."""
 
     @property
     def loads(self) -> Iterable[tuple[Service, Load]]:
-        """How busy it makes this machine's workers."""
+        """Load that it puts on this machine's workers."""
 
     @property
     def counts(self) -> Counts:
-        """What it has counted since it began."""
+        """Its counters since it started."""
 
     @property
     def loop_lag(self) -> float:
-        """Seconds by which its event loop woke too late."""
+        """Lag of its event loop, in seconds."""
 
     @property
     def loop_busy(self) -> float:
-        """Seconds of processor time that its event loop took between two looks."""
+        """CPU time of its event loop between two samples, in seconds."""
 
 
 class Sibling(Protocol):
@@ -46,13 +46,13 @@ class Sibling(Protocol):
 
     @property
     def state(self) -> HelperState:
-        """How it was when it was asked last."""
+        """The state that it reported last."""
 
     async def ask(self) -> HelperState:
-        """Ask it how it is now; raise `TimeoutError`."""
+        """Query its current state; raise `TimeoutError`."""
 
     async def lines_since(self, time: float) -> tuple[LogLine, ...]:
-        """Ask it for the last lines of its log; raise `TimeoutError`."""
+        """Query the last lines of its log; raise `TimeoutError`."""
 
 
 class Whole:
@@ -69,49 +69,49 @@ class Whole:
         self._past = Counts()
 
     def join(self, sibling: Sibling) -> None:
-        """Take in another process."""
+        """Add another process."""
         self._siblings[sibling] = None
 
     def part(self, sibling: Sibling) -> None:
-        """A process has ended; what it counted still counts."""
+        """Remove a process that has ended, and keep its counters."""
         del self._siblings[sibling]
         self._past = replace(summed((self._past, sibling.state.counts)), in_flight=0, connections=0)
 
     @property
     def processes(self) -> int:
-        """How many there are."""
+        """Number of processes, this one included."""
         return 1 + len(self._siblings)
 
     async def refresh(self) -> None:
-        """Ask all how they are; one that does not say so keeps what it said last."""
+        """Query the state of all processes; one that does not answer keeps its previous state."""
         asked = (sibling.ask() for sibling in self._siblings)
         await asyncio.gather(*asked, return_exceptions=True)
 
     async def lines_since(self, time: float) -> list[LogLine]:
-        """Return the last lines of all logs that are no older than `time`, in order; who does not answer is left out."""
+        """Return the last lines of all logs since `time`, sorted by time, without processes that do not answer."""
         asked = (sibling.lines_since(time) for sibling in self._siblings)
         told = await asyncio.gather(*asked, return_exceptions=True)
         others = [line for lines in told if isinstance(lines, tuple) for line in lines]
         return sorted((*self._lines.since(time), *others), key=lambda line: line.time)
 
     async def at_work(self) -> int:
-        """Ask all, and return how many attempts are under way."""
+        """Query all processes, and return the number of attempts in flight."""
         await self.refresh()
         return self.in_flight()
 
     def in_flight(self) -> int:
-        """Return how many attempts are under way, as it was known last."""
+        """Return the number of attempts in flight, by the last known states."""
         return self._router.under_way + sum(s.state.in_flight for s in self._siblings)
 
     def busy(self) -> dict[Service, Load]:
-        """Say how busy this machine's workers are that have requests."""
+        """Return the load of those workers of this machine that have requests."""
         own = self._router.busy()
         if not self._siblings:
             return own
         return together([own, *(dict(sibling.state.loads) for sibling in self._siblings)])
 
     def load_of(self, worker: Worker) -> Load:
-        """Say how busy one worker of this machine is."""
+        """Return the load of one worker of this machine."""
         own = self._router.load_of(worker)
         if not self._siblings:
             return own
@@ -120,32 +120,32 @@ class Whole:
         return together([{service: own}, *said])[service]
 
     def others(self) -> Iterable[Counts]:
-        """Return what all other processes have counted, those that have ended included."""
+        """Return the counters of all other processes, including those that have ended."""
         return (self._past, *(sibling.state.counts for sibling in self._siblings))
 
     def routed(self) -> Mapping[str, int]:
-        """Return the routers' events."""
+        """Return the sums of the routers' events."""
         own = Counts(routed=tuple(self._router.events.items()))
         return dict(summed((own, *self.others())).routed)
 
     def connections(self) -> Crowd:
-        """Return how many are connected, and what happened to those who came."""
+        """Return the number of open connections, and the events of all connections."""
         both = summed((self._metrics.counts(), *self.others()))
         return Crowd(both.connections, Counter(dict(both.crowd)))
 
     def loop_lag(self, now: float) -> float:
-        """Return by how many seconds an event loop woke too late at worst."""
+        """Return the greatest lag of any event loop, in seconds."""
         lags = [sibling.state.loop_lag for sibling in self._siblings]
         return max(self._lateness.lag.worst(now), *lags, 0.0)
 
     def loop_busy(self, now: float) -> float:
-        """Return the seconds of processor time that an event loop took between two looks at worst."""
+        """Return the greatest CPU time of any event loop between two samples, in seconds."""
         busy = [sibling.state.loop_busy for sibling in self._siblings]
         return max(self._lateness.busy.worst(now), *busy, 0.0)
 
 
 def together(loads: Iterable[Mapping[Service, Load]]) -> dict[Service, Load]:
-    """Add up what several processes say of the same workers."""
+    """Add up the loads that several processes report of the same workers."""
     found: dict[Service, Load] = {}
     for each in loads:
         for service, load in each.items():

@@ -1,4 +1,4 @@
-"""Counters, as values that can be added up and sent. Pure: numbers in, numbers out."""
+"""Counters as values that can be added up and sent. No I/O."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-"""The bounds between which times fall: from a cache hit on this machine to a long answer of a large model."""
+"""Bucket bounds of times: from a cache hit on this machine to a long answer of a large model."""
 
 
 class Times(NamedTuple):
-    """How often a kind of request met an end, or an attempt in a dialect an outcome."""
+    """Number of requests of one kind with one status, or of attempts in one dialect with one outcome."""
 
     what: str
     ended: str
@@ -18,7 +18,7 @@ class Times(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """How many tokens of one part, prompt or completion, the workers of a model used; whether estimated: yes or no."""
+    """Tokens of one part (prompt or completion) that the workers of a model used; `estimated` is "yes" or "no"."""
 
     model: str
     part: str
@@ -27,7 +27,7 @@ class Spent(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """How often a time of one kind of request fell between two bounds, and the sum of them all."""
+    """Histogram of a time of one kind of request: the count in each bucket, and the sum of all times."""
 
     kind: str
     counts: tuple[int, ...]
@@ -48,11 +48,11 @@ class Counts:
     routed: tuple[tuple[str, int], ...] = ()
     """The router's events."""
     crowd: tuple[tuple[str, int], ...] = ()
-    """What happened to connections."""
+    """Events of connections."""
     spans: tuple[tuple[str, int], ...] = ()
-    """What became of spans."""
+    """Spans by outcome."""
     connections: int = 0
-    """Connections that are open."""
+    """Open connections."""
     in_flight: int = 0
     taken: int = 0
     sent: int = 0

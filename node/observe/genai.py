@@ -1,8 +1,8 @@
-"""Names of OpenTelemetry's semantic conventions, version 1.41.1, and this program's own where those have none.
+"""Names of OpenTelemetry's semantic conventions, version 1.41.1, and the program's own names where those have none.
 
-All names of spans, metrics and their attributes stand here and nowhere else, and so do the metrics' units and bounds: a later
-version of the conventions is an edit of this file. 1.41.1 is the last version that has those of generative AI ("GenAI") in the
-conventions themselves; they are in development there.
+All names of spans, metrics and their attributes are defined here and nowhere else, as are the metrics' units and bounds: moving
+to a later version of the conventions is an edit of this file. 1.41.1 is the last version that has the conventions of generative
+AI ("GenAI") in the semantic conventions themselves; their status there is "development".
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from types import MappingProxyType
 from router.requests import Kind
 
 VERSION = "1.41.1"
-"""Of the conventions that these names are of."""
+"""Version of the conventions that these names belong to."""
 
 SCHEMA = f"https://opentelemetry.io/schemas/{VERSION}"
 
-# gen_ai.*: what was asked of a model, and what it took.
+# gen_ai.*: the request to a model, and its cost.
 OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"
 REQUEST_MODEL = "gen_ai.request.model"
@@ -31,18 +31,18 @@ FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
 SORT_OF_TOKENS = "gen_ai.token.type"
 INPUT, OUTPUT = "input", "output"
 
-# Of all spans of servers and clients.
+# Attributes of all spans of servers and clients.
 STATUS = "http.response.status_code"
 ERROR = "error.type"
 SERVER = "server.address"
 PORT = "server.port"
 
-# Of the process that sends them.
+# Attributes of the process that sends them.
 SERVICE = "service.name"
 INSTANCE = "service.instance.id"
 SERVICE_VERSION = "service.version"
 
-# What a mesh of nodes has and the conventions have not.
+# Attributes of a mesh of nodes, which the conventions do not cover.
 REQUEST_ID = "modelvine.request.id"
 NODE = "modelvine.node.id"
 ROUTE = "modelvine.route"
@@ -53,21 +53,21 @@ CANDIDATES = "modelvine.choice.candidates"
 EXPECTED = "modelvine.choice.expected_seconds"
 DIALECT = "modelvine.dialect"
 FIRST_BYTE = "modelvine.first_byte"
-"""An event."""
+"""Name of an event."""
 
-# Metrics. Prometheus has them with their unit, and underscores for dots.
+# Metrics. Prometheus' names add the unit, and have underscores for dots.
 REQUEST_DURATION = "gen_ai.server.request.duration"
 FIRST_BYTE_TIME = "gen_ai.server.time_to_first_token"
 TIME_PER_OUTPUT = "gen_ai.server.time_per_output_token"
 TOKENS_USED = "gen_ai.client.token.usage"
 
 OWN_PROVIDER = "modelvine"
-"""The provider: which engine a model runs in, the conventions have no name for where they know no company."""
+"""The provider: the conventions name companies, and have no name for the engine that a model runs in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """A histogram of the conventions: its unit, what falls into it, and the bounds between values that they advise."""
+    """Histogram of the conventions: its unit, its description, and the bucket bounds that they advise."""
 
     unit: str
     text: str
@@ -105,10 +105,10 @@ _OPERATIONS: Mapping[Kind, str] = MappingProxyType(
 
 
 def as_prometheus(name: str, unit: str = "") -> str:
-    """Return a name of the conventions as Prometheus has it."""
+    """Return a name of the conventions in Prometheus' form."""
     return "_".join(filter(None, (name.replace(".", "_"), unit)))
 
 
 def operation_of(kind: Kind) -> str:
-    """Return the operation that a kind of request is: the conventions' word, or the path where they have none."""
+    """Return the operation of a kind of request: the conventions' word, or the path where they have none."""
     return _OPERATIONS.get(kind, kind.value)

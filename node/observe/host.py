@@ -1,6 +1,6 @@
 """Facts about this machine: operating system, processors, memory, disks and graphics, in api-v0's shape.
 
-Read from the kernel's own files and from `nvidia-smi` where it is installed; what cannot be read is left empty.
+They are read from the kernel's files, and from `nvidia-smi` where it is installed. What cannot be read is left empty.
 """
 
 import asyncio
@@ -18,25 +18,25 @@ from typing import Any
 from registry.clock import Clock
 from registry.wire import is_node_name
 
-# Utilisation is worth asking for again after this; an open page must not start a process per request.
+# Utilisation is read again after this many seconds; an open page must not start a process per request.
 _FRESH_SECONDS = 5.0
 _NVIDIA_SECONDS = 5.0
 _SECTOR_BYTES = 512
 _MIB = 1024 * 1024
 _NVIDIA = ("name", "memory.total", "memory.used", "utilization.gpu", "driver_version")
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
-# Memory dressed as disks, and parts of other disks.
+# Disks that are backed by memory, and devices that are parts of other disks.
 _NO_DISK = re.compile(r"(loop|ram|zram|dm-|md|sr|fd)\d*")
 
 
 def host_name() -> str:
-    """Return the machine's name as a node may bear it; nothing where it is none for nodes."""
+    """Return the machine's name, or an empty string if it is not a valid name of a node."""
     name = socket.gethostname()
     return name if is_node_name(name) else ""
 
 
 class Host:
-    """This machine; looked at again only when the last look is some seconds old."""
+    """This machine. Its facts are cached for some seconds."""
 
     def __init__(self, *, root: Path = Path("/"), now: Clock = time.monotonic) -> None:
         """Take the directory that holds `proc`, `sys` and `etc`, and the clock."""
@@ -46,7 +46,7 @@ class Host:
         self._seen: tuple[float, dict[str, Any]] | None = None
 
     async def look(self) -> dict[str, Any]:
-        """Return what there is, disks with their serial numbers; these are for callers on this machine alone."""
+        """Return the facts, disks with their serial numbers; those are for callers on this machine alone."""
         async with self._looking:
             if self._seen is None or self._now() - self._seen[0] > _FRESH_SECONDS:
                 self._seen = self._now(), await asyncio.to_thread(look, self._root)
@@ -54,7 +54,7 @@ class Host:
 
 
 def look(root: Path) -> dict[str, Any]:
-    """Look once, in the calling thread."""
+    """Read the facts once, in the calling thread."""
     return {
         "os": _system(root / "etc/os-release"),
         "cpu": _processors(_text(root / "proc/cpuinfo")),
@@ -65,7 +65,7 @@ def look(root: Path) -> dict[str, Any]:
 
 
 def without_serials(seen: dict[str, Any]) -> dict[str, Any]:
-    """Return what others may know of a machine."""
+    """Return the facts that may be shown to callers on other machines."""
     return seen | {"disk": [disk | {"serial_number": ""} for disk in seen["disk"]]}
 
 
@@ -83,7 +83,7 @@ def _system(release: Path) -> dict[str, str]:
 
 
 def _processors(cpuinfo: str) -> list[dict[str, Any]]:
-    """Group the kernel's threads by socket; a machine that names no sockets counts as one."""
+    """Group the kernel's threads by socket; a machine that names no sockets counts as one socket."""
     sockets: dict[str, dict[str, Any]] = {}
     for block in filter(None, cpuinfo.split("\n\n")):
         pairs = (line.partition(":") for line in block.splitlines())
@@ -152,7 +152,7 @@ def _nvidia() -> Iterable[dict[str, Any]]:
 
 
 def nvidia_cards(table: str) -> Iterable[dict[str, Any]]:
-    """Read what `nvidia-smi` prints for our query: MiB and percent, `[N/A]` where a card does not say."""
+    """Parse the output of `nvidia-smi` for the query above: MiB and percent, `[N/A]` where a card does not report it."""
     for row in csv.reader(table.splitlines(), skipinitialspace=True):
         if len(row) != len(_NVIDIA):
             continue

@@ -1,4 +1,4 @@
-"""Line of a process's log, as operators and the other processes of its node see it."""
+"""Line of a process's log, as shown to operators and to the other processes of its node."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,7 @@
-"""Writer of log lines that holds nobody up: a thread of their own writes them, many at once.
+"""Writer of log lines that does not block: a separate thread writes them in batches.
 
-A line waits `PAUSE` seconds at most, a warning not at all, and the end of the process for all of them. Where nobody takes them (a
-full disk, a terminal that was stopped) they wait in a bounded buffer; beyond it they are left out, and counted.
+A line waits `PAUSE` seconds at most, and a warning not at all; the end of the process waits for all lines. While they cannot be
+written (a full disk, a stopped terminal), they wait in a bounded buffer. Lines beyond its size are dropped and counted.
 """
 
 import os
@@ -11,25 +11,25 @@ from collections.abc import Callable
 from typing import TextIO
 
 PAUSE = 0.1
-"""Seconds that a line may wait for others, so that they are written together."""
+"""Seconds that a line may wait for further lines, so that they are written together."""
 
 MAX_WAITING = 4 * 1024 * 1024
-"""Characters that may wait to be written; a line beyond them is left out."""
+"""Characters that may wait to be written; a line beyond them is dropped."""
 
 FLUSH_WITHIN = 2.0
-"""Seconds that the end of the process waits for lines to be taken."""
+"""Seconds that the end of the process waits for lines to be written."""
 
 IDLE = 1.0
-"""Seconds after which the thread looks up though there is nothing to write, for what is due by the clock."""
+"""Seconds after which an idle thread wakes to check for lines that are due by the clock."""
 
-_AT_ONCE = 4096  # POSIX: what has at most PIPE_BUF bytes is not mixed with what others write to the same pipe
+_AT_ONCE = 4096  # POSIX: a write of at most PIPE_BUF bytes is not mixed with other processes' writes to the same pipe
 _AGAIN = 0.05
 
 
 class Lines:
     """Lines on their way to `write`, which may be slow and may raise `OSError`.
 
-    `due` is asked for more lines now and then, `lost` for the one that says how many were left out.
+    `due` is called now and then for more lines, `lost` for the line that tells how many were dropped.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Lines:
         os.register_at_fork(after_in_child=self._forget)
 
     def add(self, line: str, *, hurry: bool = False) -> None:
-        """Take a line, and return at once whatever becomes of it."""
+        """Take a line, and return at once, whether or not it will be written."""
         with self._lock:
             size = self._size + len(line)
             if size > MAX_WAITING:
@@ -66,14 +66,14 @@ class Lines:
             self._hurry.set()
 
     def _wake(self) -> None:
-        """Have the thread write what is about to come."""
+        """Wake the thread for the line about to be added; start the thread if it does not run yet."""
         if self._writer is None:
             self._writer = threading.Thread(target=self._run, name="log", daemon=True)
             self._writer.start()
         self._some.set()
 
     def flush(self) -> None:
-        """Wait until everything was taken or failed, `FLUSH_WITHIN` seconds at most."""
+        """Wait until every line is written or has failed, `FLUSH_WITHIN` seconds at most."""
         if self._writer is not None:
             self._idle.clear()
             self._some.set()
@@ -81,7 +81,7 @@ class Lines:
             self._idle.wait(FLUSH_WITHIN)
 
     def _forget(self) -> None:
-        """Begin anew in a forked process: the lines are its parent's, and the thread is not there."""
+        """Reset the state in a forked process: the lines belong to its parent, and the thread does not exist."""
         self._lock = threading.Lock()
         self._waiting, self._size, self._left_out, self._writer = [], 0, 0, None
         self._some, self._hurry, self._idle = (threading.Event() for _ in range(3))
@@ -105,7 +105,7 @@ class Lines:
         left_out += sum(len(batch) for batch in batches(lines) if not self._put(batch))
         with self._lock:
             self._left_out += left_out
-            # What waited counts until it is written: whatever comes meanwhile waits behind it.
+            # Taken lines count towards the size until they are written, as later lines wait behind them.
             self._size = sum(len(line) + 1 for line in self._waiting)
             if not self._waiting:
                 self._idle.set()
@@ -123,7 +123,7 @@ class Lines:
 
 
 def batches(lines: list[str]) -> list[list[str]]:
-    """Group lines so that what is written at once is not mixed with other processes' lines, longer ones alone."""
+    """Group lines into writes that are not mixed with other processes' lines; a longer line gets its own group."""
     groups: list[list[str]] = []
     room = 0
     for line in lines:
@@ -137,7 +137,10 @@ def batches(lines: list[str]) -> list[list[str]]:
 
 
 def writing_to(stream: TextIO) -> Callable[[str], object]:
-    """Return how to write to a stream: where it is a file past Python's buffers, which keep what could not be written."""
+    """Return the function that writes to a stream.
+
+    Where the stream is a file, it bypasses Python's buffers, which keep what could not be written.
+    """
     try:
         number = stream.fileno()
     except OSError:

@@ -1,7 +1,7 @@
 """Configuration of logging: the form of lines, and which are written. Nothing else configures it.
 
-One line per record, on standard error. What comes from outside is escaped, so nobody can forge a line; complaints that repeat
-themselves are counted, so nobody can fill a disk.
+Each record is one line on standard error. Text from outside is escaped, so that it cannot forge a line; repeated warnings are
+counted, so that they cannot fill a disk.
 """
 
 import json
@@ -27,11 +27,11 @@ from registry.errors import RegistryError
 from router.errors import RouterError
 
 REPEATS = 5
-"""Equal warnings, or errors, that are written within `WINDOW` seconds; the others are counted."""
+"""Equal warnings or errors that are written within `WINDOW` seconds; further ones are counted."""
 
 WINDOW = 10.0
 MAX_TEMPLATES = 1024
-"""Different warnings that are counted at one time; the one that was quiet for longest is forgotten."""
+"""Distinct warnings that are counted at a time; beyond them the least recently seen one is evicted."""
 
 MAX_LINE = 8192
 """Characters of one message; the rest is cut."""
@@ -41,9 +41,9 @@ MAX_FIELD = 256
 
 _WORD = re.compile(r'[^\s"\\]*')
 _USUAL: Final = re.compile(rf"[!#-\[\]-~]{{0,{MAX_FIELD}}}")
-"""Matches what most fields hold, at one go: one short word of ASCII."""
+"""Matches in one step what most fields hold: one short word of ASCII."""
 _CONTROLS: Final = bytes([0x20 <= byte < 0x7F for byte in range(256)])
-"""Table that makes a zero of each byte that is not printable ASCII."""
+"""Translation table that maps each byte that is not printable ASCII to zero."""
 _THOUSANDTHS: Final = tuple([f".{thousandth:03d}" for thousandth in range(1_000)])
 _EXPECTED = (NodeError, RegistryError, RouterError, OSError)
 _FRAMES = 8
@@ -69,28 +69,28 @@ def configure(
         JsonLine() if form == "json" else ConsoleLine(colour=colour),
         Repeats(clock),
     )
-    # What no line of ours shows need not be looked up for every line.
+    # Fields that no line shows need not be looked up for each record.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    logging._srcfile = None  # noqa: SLF001  (Python's logging HOWTO, "Optimization": nor who called)
+    logging._srcfile = None  # noqa: SLF001  (Python's logging HOWTO, "Optimization": nor the caller)
     root = logging.getLogger()
     for old in tuple(root.handlers):
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
-    # Other libraries tell their own story at INFO; only what they complain of concerns an operator.
+    # At INFO these libraries log their internals; only their warnings concern an operator.
     for chatty in ("asyncio", "libp2p", "multiaddr", "trio"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, root.level))
     return handler
 
 
 def recent() -> RecentLines:
-    """Return the last lines of the handler of `configure`; none before it was called."""
+    """Return the last lines of the handler of `configure`; none before it is called."""
     found = (handler for handler in logging.getLogger().handlers if isinstance(handler, Log))
     return next((handler.recent for handler in found), RecentLines())
 
 
 def adopt(name: str) -> None:
-    """Bring a library's logger back under the root logger, where the library has taken itself out."""
+    """Reattach a library's logger to the root logger, and remove the library's own handlers."""
     logger = logging.getLogger(name)
     logger.propagate = True
     for old in tuple(logger.handlers):
@@ -98,21 +98,21 @@ def adopt(name: str) -> None:
 
 
 class RequestLog:
-    """Logger of one line for each request, at INFO: no record is made where the handler of `configure` alone would see it."""
+    """Logger of one INFO line per request. It makes no record where the handler of `configure` alone would receive it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._logger = logging.getLogger(name)
         self._only: Log | None = None
         self._alone: tuple[object, ...] = ()
-        """What a line meets where that handler alone hears it: `_only`."""
+        """The logger's state (parent, filters, handlers) in which `_only` alone receives a line."""
 
     def info(self, message: str) -> None:
-        """Write a line, where the logger is not set to write less."""
+        """Write a line, unless the logger's level is above INFO."""
         logger = self._logger
         if not logger.isEnabledFor(logging.INFO):
             return
-        # Compared at one go: whoever changes one of these tells nobody.
+        # Compared on each call, in one step: changes of these are not announced.
         above = logging.root.handlers
         if (logger.parent, logger.propagate, logger.filters, logger.handlers, above) != self._alone:
             self._look()
@@ -122,7 +122,7 @@ class RequestLog:
             self._only.add(self._name, message)
 
     def _look(self) -> None:
-        """Find out whether the handler of `configure` alone hears the logger, and nobody has a say in what it writes."""
+        """Check whether the handler of `configure` alone receives the logger's records, and no filter changes them."""
         logger, root = self._logger, logging.root
         self._only, self._alone = None, ()
         if logger.parent is root and logger.propagate and not logger.filters + logger.handlers:
@@ -132,9 +132,9 @@ class RequestLog:
 
 
 def quoted(value: str) -> str:
-    """Return the value of a field `key=value`: as it is where that is one word, else as a JSON string.
+    """Return the value of a field `key=value`: unchanged if it is one word, else as a JSON string.
 
-    Else what comes from outside could pretend to be other fields. A long one is cut.
+    Unquoted, a value from outside could pretend to be further fields. A long value is cut.
     """
     if _USUAL.fullmatch(value):
         return value
@@ -145,7 +145,7 @@ def quoted(value: str) -> str:
 
 
 def thousandths(value: float) -> str:
-    """Return a number that is not negative with three decimals, in a third of the time that a format takes."""
+    """Return a non-negative number with three decimals, in a third of the time that a format takes."""
     number = int(value * 1000 + 0.5)
     return f"{number // 1000}{_THOUSANDTHS[number % 1000]}"
 
@@ -166,8 +166,8 @@ class ConsoleLine(logging.Formatter):
         return f"{line}{_beside(record)}"
 
     def line(self, created: float, level: str, name: str, message: str) -> str:
-        """Return the line of a message with nothing beside it."""
-        # Most lines are ASCII, of which `isprintable` would look at each character singly.
+        """Return the line of a message without extra fields or an exception."""
+        # Most lines are ASCII; this check is faster than `isprintable`, which looks at each character singly.
         plain = message.isascii() and message.encode().translate(_CONTROLS).find(0) < 0
         if len(message) > MAX_LINE or not (plain or message.isprintable()):
             message = escaped(message)
@@ -189,7 +189,7 @@ class JsonLine(logging.Formatter):
         return json.dumps(fields, default=str)
 
     def line(self, created: float, level: str, name: str, message: str) -> str:
-        """Return the line of a message with nothing beside it."""
+        """Return the line of a message without extra fields or an exception."""
         return json.dumps(self._fields(created, level, name, message))
 
     def _fields(self, created: float, level: str, name: str, message: str) -> dict[str, object]:
@@ -203,7 +203,7 @@ class JsonLine(logging.Formatter):
 
 
 class Log(logging.Handler):
-    """Hands each record's line over to be written, warnings at once; tells now and then how many were suppressed."""
+    """Handler that passes each record's line to the writer, warnings at once, and reports suppressed lines now and then."""
 
     def __init__(
         self, write: Callable[[str], object], form: ConsoleLine | JsonLine, repeats: "Repeats"
@@ -214,14 +214,14 @@ class Log(logging.Handler):
         self.addFilter(repeats)
         self._repeats = repeats
         self.recent = RecentLines()
-        """What was taken in last."""
+        """The last lines."""
         self._lines = Lines(write, due=self._due, lost=self._lost)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a record; nobody waits for it to be written."""
+        """Take a record, and return before it is written."""
         try:
             line = self.format(record)
-        except (TypeError, ValueError):  # arguments that are not what the template wants
+        except (TypeError, ValueError):  # arguments that do not fit the template
             self.handleError(record)
             return
         said = f"{record.getMessage()}{_beside(record)}"
@@ -229,17 +229,17 @@ class Log(logging.Handler):
         self._lines.add(line, hurry=record.levelno >= logging.WARNING)
 
     def add(self, name: str, message: str) -> None:
-        """Take what a logger says at INFO, without a record."""
+        """Take an INFO message of a logger, without a record."""
         now = time.time()
         self.recent.add(now, "INFO", name, message)
         self._lines.add(self._form.line(now, "INFO", name, message))
 
     def flush(self) -> None:
-        """Wait until all lines are written, for as long as `Lines` waits."""
+        """Wait until all lines are written, as long as `Lines` waits at most."""
         self._lines.flush()
 
     def close(self) -> None:
-        """Write what is left, the counts included."""
+        """Write the remaining lines, the counts of suppressed ones included."""
         for record in self._repeats.due(now=math.inf):
             self._lines.add(self.format(record))
         self._lines.flush()
@@ -255,7 +255,7 @@ class Log(logging.Handler):
 
 @dataclass(slots=True)
 class _Seen:
-    """One line's count in its present window."""
+    """Count of one warning in its current window."""
 
     since: float
     level: int
@@ -264,9 +264,9 @@ class _Seen:
 
 
 class Repeats(logging.Filter):
-    """Writes a warning or an error `REPEATS` times in `WINDOW` seconds, and afterwards how many were left out.
+    """Filter that passes a warning or error `REPEATS` times in `WINDOW` seconds, and then reports how many it suppressed.
 
-    They are equal when logger and template are: what differs is often the caller's to choose.
+    Records are equal if their logger and template are: their arguments are often a caller's choice.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -276,7 +276,7 @@ class Repeats(logging.Filter):
         self._seen: OrderedDict[tuple[str, str], _Seen] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Say whether the record is written, with the count of those before it that were not."""
+        """Return whether the record is written; append the number of suppressed ones before it."""
         if record.levelno < logging.WARNING:
             return True
         now = self._clock()
@@ -296,7 +296,7 @@ class Repeats(logging.Filter):
         return True
 
     def due(self, now: float | None = None) -> list[logging.LogRecord]:
-        """Return what is to be said of lines that were left out, and that no later one like them has told."""
+        """Return records that report suppressed lines, where no later equal line has reported them."""
         now = self._clock() if now is None else now
         with self._lock:
             told = [
@@ -326,12 +326,12 @@ def _record(name: str, level: int, message: str, *args: object) -> logging.LogRe
 
 @lru_cache(maxsize=2)
 def _local(second: int) -> str:
-    # Remembered: there is a line for every request, and many fall into one second.
+    # Cached: each request has a line, and many fall into one second.
     return time.strftime("%H:%M:%S", time.localtime(second))
 
 
 def escaped(text: str) -> str:
-    """Return a text as lines show it: cut, and every character that is not seen escaped."""
+    """Return a text as log lines show it: cut, with unprintable characters escaped."""
     cut = text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}… ({len(text)} characters)"
     if cut.isprintable():
         return cut
@@ -339,7 +339,7 @@ def escaped(text: str) -> str:
 
 
 def _beside(record: logging.LogRecord) -> str:
-    """Return what a record says beside its message: its fields, and its exception."""
+    """Return the part of a line that follows the message: the record's fields and its exception."""
     extra = "".join(
         [f"  {key}={escaped(quoted(str(value)))}" for key, value in _extra(record).items()]
     )
@@ -355,7 +355,7 @@ def _extra(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _error(record: logging.LogRecord) -> str:
-    """Return the record's exception on one line, with its way through the code when it is one we did not expect."""
+    """Return the record's exception on one line, with the innermost frames of its traceback if it is unexpected."""
     error = record.exc_info[1] if record.exc_info else None
     if error is None:
         return ""

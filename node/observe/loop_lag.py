@@ -1,4 +1,4 @@
-"""Lag of the event loop: whatever this node does waits as long; the worst of the last minute is told."""
+"""Lag of the event loop, by which everything on this node is delayed; the greatest of the last minute is reported."""
 
 import asyncio
 import time
@@ -7,28 +7,28 @@ from collections import deque
 from registry.clock import Clock
 
 PERIOD = 0.1
-"""Seconds between two looks: whatever holds the loop for longer is seen, and ten wakes a second cost next to nothing."""
+"""Seconds between two samples: anything that blocks the loop for longer is seen, and ten wakes a second cost next to nothing."""
 
 WINDOW = 60.0
-"""Seconds for which the worst is remembered."""
+"""Seconds for which the greatest value is remembered."""
 
 
 class WindowMaximum:
-    """The greatest number of the last `WINDOW` seconds; time is an argument."""
+    """Maximum of the numbers of the last `WINDOW` seconds; time is an argument."""
 
     def __init__(self) -> None:
-        # Ever later, ever smaller: an entry that a later one exceeds is never the worst again.
+        # Times increase and numbers decrease: an entry that a later one exceeds is never the maximum again.
         self._worst: deque[tuple[float, float]] = deque()
 
     def note(self, number: float, now: float) -> None:
-        """Take in a number."""
+        """Add a number."""
         while self._worst and self._worst[-1][1] <= number:
             self._worst.pop()
         self._worst.append((now, number))
         self._forget(now)
 
     def worst(self, now: float) -> float:
-        """Return the greatest, 0 when there was none above."""
+        """Return the maximum, or 0 if there is none above."""
         self._forget(now)
         return max(self._worst[0][1], 0.0) if self._worst else 0.0
 
@@ -38,13 +38,13 @@ class WindowMaximum:
 
 
 class Lateness:
-    """How late the loop of one thread woke, and for how long it computed meanwhile."""
+    """Lag of one thread's event loop, and the CPU time that the thread used meanwhile."""
 
     def __init__(self) -> None:
         self.lag = WindowMaximum()
-        """Seconds by which the loop woke too late."""
+        """Lag of the loop, in seconds."""
         self.busy = WindowMaximum()
-        """Seconds of processor time that its thread took between two looks; a lag without them is the machine's."""
+        """CPU time of its thread between two samples, in seconds; lag without it comes from the machine."""
 
     async def watch(self, now: Clock, busy: Clock = time.thread_time) -> None:
         """Measure until cancelled."""

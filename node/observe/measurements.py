@@ -1,7 +1,8 @@
 """Measurements of requests under OpenTelemetry's names: one histogram for each instrument and set of attributes.
 
-Attributes are the operation, the model as its node registered it, the class of an error, and the sort of token: never what was
-said, nor who asked. All processes of a node tell the first one what they measured, so a collector sees one source for each node.
+Attributes are the operation, the model as its node registered it, the class of an error, and the sort of token: never the content
+of a request, nor its caller. All processes of a node send their measurements to the first one, so a collector sees one source for
+each node.
 """
 
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from node.faces.access_log import Account
 
 MAX_SERIES = 2_000
-"""Histograms that are held apart; what comes beyond that is counted without its model and its error."""
+"""Separate histograms; measurements beyond them are counted without their model and their error."""
 
 Attributes = tuple[tuple[str, str], ...]
 
@@ -27,7 +28,7 @@ _ALWAYS = frozenset({genai.OPERATION, genai.PROVIDER, genai.SORT_OF_TOKENS})
 
 
 class Measured(NamedTuple):
-    """One histogram: how many values fell between each two bounds of its instrument, and the sum of them all."""
+    """One histogram: the count in each bucket of its instrument, and the sum of all values."""
 
     instrument: str
     attributes: Attributes
@@ -36,20 +37,20 @@ class Measured(NamedTuple):
 
 
 class Measurements:
-    """What one process has measured, and in the first one also what helpers told."""
+    """Measurements of one process; in the first process, those of the helpers too."""
 
     def __init__(self, *, most: int = MAX_SERIES) -> None:
         self._most = most
         self._series: dict[tuple[str, Attributes], Histogram] = {}
 
     def ended(self, account: "Account") -> None:
-        """Take in a request that is over."""
+        """Add a request that has ended."""
         kind = (
             (genai.OPERATION, genai.operation_of(account.kind)),
             (genai.PROVIDER, genai.OWN_PROVIDER),
         )
         candidate = account.candidate
-        # What nobody serves can be called anything.
+        # A model without a replica can have any name.
         asked = kind if candidate is None else (*kind, _model(candidate.service.model))
         if account.status >= _REFUSED:
             failed = (*asked, (genai.ERROR, account.error or str(account.status)))
@@ -61,23 +62,23 @@ class Measurements:
         if token_time := account.token_seconds():
             self._observe(genai.TIME_PER_OUTPUT, asked, token_time)
         for model, usage in account.spent():
-            # Of what nobody told there shall be no metric.
+            # There shall be no metric of tokens that no worker has reported.
             if not usage.estimated:
                 used = (*kind, _model(model))
                 self._tokens(used, genai.INPUT, usage.prompt)
                 self._tokens(used, genai.OUTPUT, usage.completion)
 
     def add(self, rows: Iterable[Measured]) -> None:
-        """Take in what another process has measured."""
+        """Add the measurements of another process."""
         for instrument, attributes, counts, total in rows:
             self._histogram(instrument, attributes).add(counts, total)
 
     def rows(self) -> tuple[Measured, ...]:
-        """Return all that was measured."""
+        """Return all measurements."""
         return tuple(Measured(*key, tuple(h.counts), h.total) for key, h in self._series.items())
 
     def take(self) -> tuple[Measured, ...]:
-        """Return what was measured since this was asked last."""
+        """Return the measurements since the previous call."""
         rows = self.rows()
         self._series.clear()
         return rows
@@ -104,24 +105,24 @@ def _model(name: str) -> tuple[str, str]:
 
 
 class MeasurementsExporter(Protocol):
-    """Sends measurements to a collector."""
+    """Exporter of measurements to a collector."""
 
     async def run(self) -> None:
         """Send them every few seconds, until cancelled."""
 
     async def close(self) -> None:
-        """Send them once more; may take some seconds."""
+        """Send them once more; this may take some seconds."""
 
 
 def measurements_of(settings: NodeSettings) -> Measurements | None:
-    """Return what measures requests, `None` where no collector would hear of it."""
+    """Return the measurements of requests, or `None` without a collector to send them to."""
     return Measurements() if _endpoint(settings) else None
 
 
 def measurements_exporter_of(
     settings: NodeSettings, node: PeerId, measurements: Measurements | None, wall: Clock
 ) -> MeasurementsExporter | None:
-    """Return what sends measurements to the collector of `node.traces`, `None` where there is none; raise `ValueError`."""
+    """Return the exporter to the collector of `node.traces`, or `None` without measurements; raise `ValueError`."""
     if measurements is None:
         return None
     exporter = library().OtlpMeasurements(
@@ -131,6 +132,6 @@ def measurements_exporter_of(
 
 
 def _endpoint(settings: NodeSettings) -> str:
-    """Return where a collector takes metrics: beside the traces, and nowhere if that place has a name of its own."""
+    """Return the collector's URL for metrics, next to that of traces; empty if the latter does not end in `/traces`."""
     before, _, last = settings.traces.rpartition("/")
     return f"{before}/metrics" if last == "traces" else ""

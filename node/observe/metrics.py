@@ -1,4 +1,4 @@
-"""Metrics of a node: numbers that cost a request nothing, as Prometheus series on demand."""
+"""Metrics of a node: counters that cost a request nothing, shown as Prometheus series on demand."""
 
 import time
 from collections import Counter, defaultdict
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 MANY = 256
-"""Requests that have ended and are held at most until they are counted: together that takes half the time."""
+"""Ended requests that are held at most until they are counted; counting them in a batch takes half the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What is counted elsewhere, at one moment: read when somebody asks for the metrics."""
+    """Snapshot of the figures that are kept elsewhere, read when the metrics are requested."""
 
     nodes: Mapping[str, int]
     """Nodes by presence."""
@@ -49,7 +49,7 @@ class Sizes:
     workers: int
     """Workers of this machine."""
     told: Mapping[Service, Told]
-    """What those tell of themselves."""
+    """Figures that those workers report."""
     up: Mapping[str, bool]
     """Whether a part works: store, mesh."""
     frames: Mapping[str, int]
@@ -61,49 +61,49 @@ class Sizes:
     wires: int
     """Connections to those peers."""
     standing: int
-    """Idle streams on which peers may put their next question."""
+    """Idle streams that peers keep for their next question."""
     loop_lag: float
-    """Seconds by which the event loop woke too late at worst."""
+    """Maximum lag of the event loop, in seconds."""
     loop_busy: float
-    """Seconds of processor time that it took between two looks at worst."""
+    """Maximum CPU time of the event loop between two samples, in seconds."""
     tasks: Mapping[str, int]
     """Tasks by event loop: http, mesh."""
     threads: int
-    """Threads of Python."""
+    """Python threads."""
     relaying: Mapping[str, int]
-    """What others have at this node as a relay now."""
+    """Current use of this node as a relay by other nodes."""
     relayed: Mapping[str, int]
-    """What others asked of this node as a relay since the mesh came up."""
+    """Events of this node as a relay since the mesh came up."""
 
 
 class Metrics:
-    """This node's counters: plain numbers, made into series only when somebody asks for them.
+    """This node's counters: plain numbers that become series only when they are requested.
 
-    Requests are noted one by one, and counted when somebody asks, or many have ended: see `_count`.
+    Requests are noted one by one. They are counted when the counters are read or many have ended: see `_count`.
     The library's own counters take a lock and a look-up each; ten of them cost a request more than its routing does.
     """
 
     def __init__(self, measurements: Measurements | None = None) -> None:
-        """`measurements` are taken for a collector of OpenTelemetry, where there is one."""
+        """`measurements` are for an OpenTelemetry collector, where there is one."""
         self.measurements = measurements
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
         self._well: dict[str, int] = {}
-        """Attempts that were answered, by dialect: nearly all."""
+        """Attempts that were answered, which nearly all are, by dialect."""
         self._failed: Counter[tuple[str, str]] = Counter()
         self._sums = RequestSums()
         self._counted = 0
         self.first_bytes: dict[Kind, list[float]] = defaultdict(list)
-        """Seconds to the first bytes of answers that are not counted: of those under way at most, and of `MANY` others."""
+        """Seconds to the first bytes of answers not yet counted: of requests in flight and of up to `MANY` more."""
         self.spans: Counter[str] = Counter()
-        """Spans of requests that were `sent` to a collector, and `dropped`."""
+        """Spans of requests that were `sent` to a collector, or `dropped`."""
         self.crowd = Crowd()
-        """Who is connected; counted by the servers."""
+        """Connections, counted by the servers."""
         self.recent = Recent(time.time)
-        """Requests, those under way and the last that ended."""
+        """Requests in flight, and the last that ended."""
 
     def ended(self, account: "Account") -> None:
-        """Take in a request that is over."""
+        """Note a request that has ended."""
         recent = self.recent
         recent.under_way.pop(account, None)
         recent.ended.append(account)
@@ -114,7 +114,7 @@ class Metrics:
             self.measurements.ended(account)
 
     def attempt(self, outcome: "Outcome") -> None:
-        """Count one attempt at one worker or peer."""
+        """Count one attempt at a worker or peer."""
         error, dialect = outcome.error, outcome.candidate.dialect
         if error is None:
             self._well[dialect] = self._well.get(dialect, 0) + 1
@@ -123,7 +123,7 @@ class Metrics:
             self.recent.failed_attempt(outcome, error)
 
     def counts(self) -> Counts:
-        """Return what was counted until now."""
+        """Return the counters."""
         self._count()
         return replace(
             self._sums.counts(),
@@ -138,13 +138,13 @@ class Metrics:
         )
 
     def _count(self) -> None:
-        """Count what came since the last time."""
+        """Count the requests that have ended since the previous call."""
         self._sums.add(self.first_bytes, self.recent.since(self._counted))
         self.first_bytes.clear()
         self._counted = self.recent.count
 
     def text(self, sizes: Sizes, others: Iterable[Counts] = ()) -> bytes:
-        """Return everything in Prometheus' text format; `others` are what other processes of this node have counted."""
+        """Return all metrics in Prometheus' text format; `others` are the counters of this node's other processes."""
         momentary = CollectorRegistry(auto_describe=False)
         counts = summed((self.counts(), *others))
         momentary.register(_Families(partial(_counted, counts)))
@@ -154,7 +154,7 @@ class Metrics:
 
 
 class _Families(Collector):
-    """Shows what a function yields."""
+    """Collector of the families that a function yields."""
 
     def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
         self._families = families
@@ -243,7 +243,7 @@ def _spreads(name: str, text: str, rows: Iterable[Spread]) -> Metric:
 
 
 def _operations(name: str, text: str, rows: Iterable[Spread]) -> Metric:
-    """Show times of kinds of requests as those of operations, by the conventions' names."""
+    """Return the times of kinds of requests as times of operations, under the conventions' names."""
     labels = (genai.OPERATION, genai.PROVIDER)
     family = HistogramMetricFamily(
         genai.as_prometheus(name, "seconds"), text, labels=[*map(genai.as_prometheus, labels)]
@@ -263,7 +263,7 @@ def _filled(
 
 
 class _Momentary(Collector):
-    """Shows sizes that are counted elsewhere as series."""
+    """Collector of the figures in `Sizes`."""
 
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes

@@ -1,7 +1,7 @@
 """Export of spans and measurements to a collector: OTLP over HTTP, from threads. Only this module knows OpenTelemetry's SDK.
 
-The SDK's own exporter adds headers and certificates that it finds in the environment (`OTEL_EXPORTER_…`), whoever meant them for
-which program; so the request is made here, and no proxy of the environment is used.
+The SDK's own exporter adds headers and certificates that it finds in the environment (`OTEL_EXPORTER_…`), even if they are meant
+for another program. So this module makes the requests itself, and uses no proxy from the environment.
 """
 
 import asyncio
@@ -37,19 +37,19 @@ from registry.clock import Clock
 log = logging.getLogger("modelvine.traces")
 
 MAX_WAITING = 8_192
-"""Spans that wait for the collector; those of some two thousand requests. Further ones are dropped."""
+"""Spans that may wait for the collector: those of some two thousand requests. Further ones are dropped."""
 
 BATCH = 512
-"""Spans that are sent at one time."""
+"""Spans of one message."""
 
 EVERY = 1.0
-"""Seconds between two times."""
+"""Seconds between two messages."""
 
 MEASUREMENTS_EVERY = 10.0
-"""Seconds between two times that measurements are sent."""
+"""Seconds between two messages of measurements."""
 
 TIMEOUT = 5.0
-"""Seconds that a collector may take; also what the end of a process waits for it at most, once or twice."""
+"""Seconds that a collector may take; the end of a process waits for it as long at most, once or twice."""
 
 SENT, DROPPED = "sent", "dropped"
 
@@ -62,10 +62,10 @@ _SCOPE = InstrumentationScope("modelvine", schema_url=genai.SCHEMA)
 
 
 class CollectorEndpoint:
-    """Where a collector takes one sort of thing. Who is away is named once, until it is back."""
+    """Collector's endpoint for one sort of data. A collector that fails is logged once, and again when it is back."""
 
     def __init__(self, url: str, sort: str, otherwise: str) -> None:
-        """`sort` is what it takes, and `otherwise` what becomes of it until it does."""
+        """`sort` names the data, and `otherwise` tells what happens to it while the collector fails."""
         self._url = url
         self._sort = sort
         self._otherwise = otherwise
@@ -75,7 +75,7 @@ class CollectorEndpoint:
         self.away = False
 
     def post(self, body: bytes) -> bool:
-        """Send a message once, and say whether it was taken; blocks."""
+        """Send a message once, and return whether it was accepted. Blocks."""
         headers = {"Content-Type": "application/x-protobuf"}
         try:
             asked = Request(self._url, body, headers)  # noqa: S310 (http or https, as the settings are checked)
@@ -96,7 +96,7 @@ class CollectorEndpoint:
 
 
 class Collector(SpanExporter):
-    """The collector, as the SDK's thread calls it."""
+    """The collector, as called by the SDK's thread."""
 
     def __init__(self, endpoint: str, counts: Counter[str]) -> None:
         self._endpoint = CollectorEndpoint(endpoint, "spans", "are dropped")
@@ -104,10 +104,10 @@ class Collector(SpanExporter):
         self.taken = 0
         """Spans that have left the queue."""
         self.closing = False
-        """Whether the process ends: then one silent moment of the collector is enough."""
+        """Whether the process ends; then spans are dropped once the collector has failed."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send spans once: a collector that is away shall not keep newer ones waiting."""
+        """Send spans once: a failing collector must not delay newer spans."""
         self.taken += len(spans)
         if self.closing and self._endpoint.away:
             self._counts[DROPPED] += len(spans)
@@ -118,12 +118,12 @@ class Collector(SpanExporter):
 
 
 class OtlpExporter:
-    """A `tracing.SpanExporter` to a collector. `counts` counts what was `sent` and `dropped`."""
+    """A `tracing.SpanExporter` to a collector. `counts` counts the spans that were `sent` and `dropped`."""
 
     def __init__(
         self, endpoint: str, resource: Mapping[str, tracing.Value], counts: Counter[str]
     ) -> None:
-        # What it would say of each failure is counted, and said once.
+        # The library would log each failure; failures are counted, and logged once, here.
         library = logging.getLogger("opentelemetry")
         library.addHandler(logging.NullHandler())
         library.propagate = False
@@ -142,7 +142,7 @@ class OtlpExporter:
         )
 
     def take(self, spans: Iterable[tracing.Span]) -> None:
-        """Have spans sent; drop them where as many wait as may."""
+        """Queue spans for sending; drop them if the queue is full."""
         made = [*spans]
         if self._given - self._collector.taken + len(made) > MAX_WAITING:
             self._counts[DROPPED] += len(made)
@@ -156,7 +156,7 @@ class OtlpExporter:
             self._queue.on_end(self._read(span))
 
     def close(self) -> None:
-        """Send what waits, and end the thread; blocks for as long as the collector takes."""
+        """Send the waiting spans, and end the thread. Blocks for as long as the collector takes."""
         self._collector.closing = True
         self._queue.shutdown()  # type: ignore[no-untyped-call]
 
@@ -180,7 +180,7 @@ class OtlpExporter:
 
 
 class OtlpMeasurements:
-    """A `measurements.MeasurementsExporter` to a collector. It sends sums since the start, so nothing is lost with a message."""
+    """A `measurements.MeasurementsExporter` to a collector. It sends sums since the start, so a lost message loses nothing."""
 
     def __init__(
         self,
@@ -196,13 +196,13 @@ class OtlpMeasurements:
         self._began = self._now()
 
     async def run(self) -> None:
-        """Send what was measured, every few seconds, until cancelled."""
+        """Send the measurements every few seconds, until cancelled."""
         while True:
             await asyncio.sleep(MEASUREMENTS_EVERY)
             await self._send()
 
     async def close(self) -> None:
-        """Send what was measured once more, unless the collector is away."""
+        """Send the measurements once more, unless the collector fails."""
         if not self._endpoint.away:
             await self._send()
 
@@ -220,7 +220,7 @@ class OtlpMeasurements:
         self._endpoint.post(encode_metrics(data).SerializeToString())
 
     def _point(self, row: Measured, now: int) -> HistogramDataPoint:
-        # The protocol has the extremes optional, and those of all time since the start say nothing.
+        # Minimum and maximum are optional in the protocol, and meaningless over all time since the start.
         none = cast("float", None)
         return HistogramDataPoint(
             attributes=dict(row.attributes),

@@ -1,4 +1,4 @@
-"""Samples of queues, and what was refused, for the last hour: looked at every few seconds, so that a request pays nothing."""
+"""Samples of queues and refusals for the last hour, taken every few seconds, so that they cost a request nothing."""
 
 import asyncio
 from collections import Counter
@@ -12,21 +12,21 @@ from registry.records import Load, PeerId, Service
 from router.state.remote_load import Reports
 
 PERIOD = 5.0
-"""Seconds between two looks."""
+"""Seconds between two samples."""
 
 FRESH = 10.0
-"""Seconds for which a report of another node says something of its queue now."""
+"""Seconds for which another node's report is taken as the current state of its queue."""
 
 
 class BusyWorkers(Protocol):
-    """This machine's workers, by all processes of the node."""
+    """This machine's workers, with the load of all processes of the node."""
 
     def busy(self) -> dict[Service, Load]:
-        """Say how busy those are that have requests."""
+        """Return the load of those that have requests."""
 
 
 class QueueSamples:
-    """Looks at the queues of this machine, and at those of other nodes that it has asked within the hour."""
+    """Sampler of the queues of this machine, and of those of other nodes that it has asked within the hour."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class QueueSamples:
         reports: Reports,
         now: Clock,
     ) -> None:
-        """What is found goes into `history`; `recent` has counted what was refused."""
+        """Samples go into `history`; `recent` counts the refusals."""
         self._history = history
         self._recent = recent
         self._own = own
@@ -47,20 +47,20 @@ class QueueSamples:
         self._now = now
 
     async def run(self) -> None:
-        """Look every few seconds, until cancelled."""
+        """Take a sample every few seconds, until cancelled."""
         while True:
             await asyncio.sleep(PERIOD)
             self.look()
 
     def look(self) -> None:
-        """Take in how many requests wait now, and what was refused since the last time."""
+        """Record how many requests wait now, and the refusals since the previous sample."""
         queued: Counter[tuple[str, str]] = Counter()
         for service, load in self._busy.busy().items():
             queued[service.model, self._own] += load.queued
-        # What others say of models that nobody asks for here takes no room.
+        # Reports of other nodes on models without requests here take no room.
         asked = set(self._history.pairs())
         for model, node, count in self._recent.take_refused():
-            # A caller who names several models may call the first one anything.
+            # A caller that lists several models may give the first one any name.
             if node != self._own or (model, node) in asked or (model, node) in queued:
                 self._history.refused(model, node, count)
         for other in {node for _, node in asked} - {self._own}:

@@ -1,6 +1,6 @@
-"""Recent requests: those under way, the last thousand that ended, and the attempts that failed. In memory; never what was said.
+"""Recent requests: those in flight, the last thousand that ended, and the failed attempts. In memory, without their content.
 
-A request costs two entries and no call: whoever opens and concludes its account writes them here. Each process has its own.
+A request costs two entries and no call: the code that opens and concludes its account writes them here. Each process has its own.
 """
 
 from collections import Counter, deque
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from router.outcome import Outcome
 
 MOST = 1_000
-"""Requests that are remembered after their end, and attempts that failed."""
+"""Ended requests that are remembered; also failed attempts."""
 
 MAX_WORDS = 300
-"""Characters that are kept of why an attempt failed."""
+"""Characters that are kept of the reason why an attempt failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """One attempt that failed, of a request by its id; `at` is Unix time of its end, `seconds` is how long it took."""
+    """Failed attempt of the request with an id. `at` is the Unix time of its end, `seconds` is its duration."""
 
     request: str
     at: float
@@ -37,11 +37,11 @@ class FailedAttempt:
     why: str
     seconds: float
     circuit: str
-    """How the circuit of the worker or node was after it: `open` says that nobody is sent there for a while."""
+    """State of the worker's or node's circuit afterwards: while it is `open`, no requests are sent there."""
 
 
 class NoRoomCount(NamedTuple):
-    """How often there was no room for a model at a node."""
+    """Number of times that there was no room for a model at a node."""
 
     model: str
     node: PeerId
@@ -49,24 +49,24 @@ class NoRoomCount(NamedTuple):
 
 
 class Recent:
-    """What one process of this node was asked lately."""
+    """Recent requests of one process of this node."""
 
     def __init__(self, wall: Clock, *, most: int = MOST) -> None:
         """`wall` returns Unix time."""
         self._wall = wall
         self.under_way: dict[Account, None] = {}
-        """Requests that have not ended, in the order in which they came."""
+        """Requests in flight, in the order of their arrival."""
         self.ended: deque[Account] = deque(maxlen=most)
-        """Those that have, the newest last."""
+        """Ended requests, the newest last."""
         self.count = 0
-        """How many have ended since the start."""
+        """Number of requests that have ended since the start."""
         self.failed: deque[FailedAttempt] = deque(maxlen=most)
-        """Attempts that failed, the newest last."""
+        """Failed attempts, the newest last."""
         self.refused: Counter[tuple[str, PeerId]] = Counter()
-        """What found no room, by model and node, until somebody takes it: attempts there, and requests that waited here."""
+        """Refusals for lack of room, by model and node, until taken: attempts there, and requests that waited here."""
 
     def failed_attempt(self, outcome: "Outcome", error: WorkerError) -> None:
-        """Note an attempt that failed."""
+        """Note a failed attempt."""
         candidate = outcome.candidate
         if isinstance(error, WorkerBusy):
             self.found_no_room(candidate.service.model, candidate.node)
@@ -85,17 +85,17 @@ class Recent:
         )
 
     def found_no_room(self, model: str, node: PeerId, times: int = 1) -> None:
-        """Count what was refused; a caller may name the model."""
+        """Count a refusal for lack of room. The model's name may come from a caller, so it is cut."""
         pair = model[:MAX_NAME], node
         if pair in self.refused or len(self.refused) < MOST:
             self.refused[pair] += times
 
     def take_refused(self) -> tuple[NoRoomCount, ...]:
-        """Return what was refused since this was asked last."""
+        """Return the refusals since the previous call."""
         taken, self.refused = self.refused, Counter()
         return tuple(NoRoomCount(*pair, times) for pair, times in taken.items())
 
     def since(self, count: int) -> list["Account"]:
-        """Return the requests that ended after the first `count`, the oldest first, as far as they are remembered."""
+        """Return the remembered requests that ended after the first `count`, the oldest first."""
         new = min(max(self.count - count, 0), len(self.ended))
         return [*islice(self.ended, len(self.ended) - new, None)]

@@ -1,6 +1,6 @@
 """Recent lines of a process's log, kept in memory for operators. Bounded; a line costs one append.
 
-Standard error belongs to whatever runs a node: a node cannot read again what went there.
+Standard error belongs to the program that runs the node; the node cannot read back what it has written there.
 """
 
 import os
@@ -10,10 +10,10 @@ from itertools import count
 from node.observe.log_line import LogLine
 
 MAX_LINES = 1_000
-"""Lines that a process keeps; the oldest goes when one comes."""
+"""Lines that a process keeps; a new line evicts the oldest."""
 
 MAX_CHARACTERS = 1_024
-"""Characters of one line that are kept: with all at full length, 1 MB or little more."""
+"""Characters of one line that are kept; all lines at full length take 1 MB or little more."""
 
 
 class RecentLines:
@@ -24,13 +24,13 @@ class RecentLines:
         self._numbers = count(1)
 
     def add(self, time: float, level: str, logger: str, message: str) -> None:
-        """Take in a line."""
+        """Add a line."""
         self._lines.append((time, level, logger, message[:MAX_CHARACTERS], next(self._numbers)))
 
     def since(self, time: float) -> tuple[LogLine, ...]:
-        """Return the lines that are no older than `time`, in the order in which they came."""
+        """Return the lines that are no older than `time`, in the order of their arrival."""
         process = os.getpid()
-        # One step for the interpreter: no other thread adds a line meanwhile.
+        # A single step of the interpreter: no other thread adds a line meanwhile.
         lines = tuple(self._lines)
         return tuple(
             LogLine(at, level, logger, message, process, number)

@@ -1,6 +1,6 @@
-"""Summary of refusals that happen too often for a line each.
+"""Summary of refusals that happen too often for a log line each.
 
-They are counted, and the log tells once a minute how many there were.
+They are counted, and their number is logged once a minute.
 """
 
 import asyncio
@@ -22,24 +22,24 @@ LINES: Mapping[str, str] = {
     "refused_to_all": "refused %d connections: requests in flight use all connections (web.connections)",
     "refused_to_own": "refused %d connections: their address has no connection left (web.connections_per_address)",
 }
-"""What is said of each event, with how often it happened."""
+"""The log line of each event, with the number of times that it happened."""
 
 PERIOD = 5.0
-"""Seconds between two looks at the counters."""
+"""Seconds between two readings of the counters."""
 
 QUIET = 60.0
-"""Seconds between two lines about one event, at least."""
+"""Least seconds between two lines about one event."""
 
 
 class Refusals:
-    """What was told of each event, and when; time is an argument."""
+    """Counts that were logged of each event, and when; time is an argument."""
 
     def __init__(self) -> None:
         self._told: Counter[str] = Counter()
         self._last: dict[str, float] = {}
 
     def due(self, counts: Mapping[str, int], now: float) -> Iterable[tuple[str, int]]:
-        """Yield the lines to be written now, each with how often its event happened since the last one."""
+        """Yield the lines to be written now, each with its event's count since the previous line."""
         for event, line in LINES.items():
             since = counts.get(event, 0) - self._told[event]
             if since > 0 and now - self._last.get(event, float("-inf")) >= QUIET:
@@ -48,7 +48,7 @@ class Refusals:
                 yield line, since
 
     async def watch(self, counted: Callable[[], Mapping[str, int]], now: Clock) -> None:
-        """Write what is due until cancelled."""
+        """Write the due lines, until cancelled."""
         while True:
             await asyncio.sleep(PERIOD)
             for line, since in self.due(counted(), now()):

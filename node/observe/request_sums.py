@@ -1,4 +1,4 @@
-"""Sums of requests: what those that ended come to, added many at once. No I/O."""
+"""Sums over ended requests, which are added in batches. No I/O."""
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from router.openai.usage import Usage
 
 MAX_MODELS = 4_096
-"""Models whose tokens are counted apart; those of further ones are counted together, under no name."""
+"""Models whose tokens are counted separately; those of further models are counted together, under an empty name."""
 
 
 @dataclass(slots=True)
 class Histogram:
-    """How often a value, mostly a time, fell between two bounds."""
+    """Histogram of values, mostly times."""
 
     bounds: tuple[float, ...] = SECONDS
     counts: list[int] = field(init=False)
@@ -34,25 +34,25 @@ class Histogram:
         self.total += value
 
     def add(self, counts: Iterable[int], total: float) -> None:
-        """Take in what was counted elsewhere between the same bounds."""
+        """Add the counts of another histogram with the same bounds."""
         self.counts = [a + b for a, b in zip(self.counts, counts, strict=True)]
         self.total += total
 
 
 @dataclass(slots=True)
 class _Alike:
-    """Requests of one kind, status and model: how many, and the tokens that were told of them."""
+    """Requests of one kind, status and model: their number, and their reported tokens."""
 
     seconds: Histogram
     times: int = 0
     tells: bool = False
-    """Whether tokens were told of any."""
+    """Whether tokens were reported for any of them."""
     prompt: int = 0
     completion: int = 0
 
 
 class RequestSums:
-    """What requests come to. They are added many at once: what many have in common is looked up once."""
+    """Sums over requests. They are added in batches, so that keys that many share are looked up once."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, int]] = Counter()
@@ -64,7 +64,7 @@ class RequestSums:
         self._taken = self._sent = 0
 
     def add(self, first_bytes: Mapping[Kind, Sequence[float]], ended: "Sequence[Account]") -> None:
-        """Add the seconds to the first bytes of answers, and requests that are over."""
+        """Add ended requests, and the seconds to the first bytes of answers."""
         for kind, seconds in first_bytes.items():
             histogram = self._first_byte[kind.value]
             for value in seconds:
@@ -86,7 +86,7 @@ class RequestSums:
                 self._spend(model, "no", alike.prompt, alike.completion)
 
     def counts(self) -> Counts:
-        """Return them."""
+        """Return the sums."""
         return Counts(
             requests=tuple(
                 Times(kind, str(status), count) for (kind, status), count in self._requests.items()
@@ -108,7 +108,7 @@ class RequestSums:
                 alike.tells = True
                 alike.prompt += usage.prompt
                 alike.completion += usage.completion
-        # Of streams that several workers wrote.
+        # Parts of streams that several workers wrote.
         for model, part in account.parts:
             self._spend_part(model, part)
         if account.streams_text and (of_token := account.token_seconds()):
@@ -119,7 +119,7 @@ class RequestSums:
         self._spend(model, estimated, usage.prompt, usage.completion)
 
     def _spend(self, model: str, estimated: str, prompt: int, completion: int) -> None:
-        """Count the tokens of answers by one model."""
+        """Count the tokens of one model's answers."""
         if model not in self._models:
             if len(self._models) >= MAX_MODELS:
                 model = ""

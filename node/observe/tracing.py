@@ -1,7 +1,7 @@
-"""Tracing: which requests are traced, and the spans of one, made at its end of what its account and its trace have noted.
+"""Tracing: the choice of traced requests, and a request's spans, which are made at its end from its account and its trace.
 
-Nothing is made while a request runs but the ids that travel on. A span holds names, numbers and classes of errors: never what was
-asked or answered, a key, its user's name, nor a caller's address.
+While a request runs, only the ids that are passed on are made. A span holds names, numbers and classes of errors: never the
+content of a request or answer, a key, its user's name, or a caller's address.
 """
 
 import re
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Value = str | int | float | bool
 
 MAX_NAME = 256
-"""Characters that are kept of a model's name: a caller may ask for anything."""
+"""Characters that are kept of a model's name, which a caller may choose freely."""
 
 _FAILED = 500
 _REFUSED = 400
@@ -44,7 +44,7 @@ _HIDDEN = re.compile(r"[^\x20-\x7e\xa1-\U0010ffff]")
 
 
 class SpanKind(Enum):
-    """What a span is of: an answer that is given, one that is asked for, or something within this process."""
+    """Kind of a span: an answer that is given, one that is asked for, or something within this process."""
 
     SERVER = "server"
     CLIENT = "client"
@@ -53,7 +53,7 @@ class SpanKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """Something that happened within a span; `at` is Unix time in nanoseconds."""
+    """Event within a span; `at` is Unix time in nanoseconds."""
 
     name: str
     at: int
@@ -61,7 +61,7 @@ class SpanEvent:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One span, as it is exported. `began` and `ended` are Unix time in nanoseconds; a `failed` one has the status ERROR."""
+    """One exported span. `began` and `ended` are Unix time in nanoseconds; a `failed` span has the status ERROR."""
 
     name: str
     kind: SpanKind
@@ -76,7 +76,7 @@ class Span:
 
 
 class RandomIds:
-    """Ids of traces and spans, random as W3C's Trace Context wants them."""
+    """Generator of ids of traces and spans, random as W3C's Trace Context requires."""
 
     def trace(self) -> str:
         """Return the id of a new trace, 32 hexadecimal digits."""
@@ -88,20 +88,21 @@ class RandomIds:
 
 
 class SpanExporter(Protocol):
-    """Where spans go."""
+    """Destination of spans."""
 
     def take(self, spans: Iterable[Span]) -> None:
-        """Take in the spans of a request that is over, or drop them; never waits."""
+        """Take the spans of an ended request, or drop them; never wait."""
 
     def close(self) -> None:
-        """Send what was taken in; may block for some seconds."""
+        """Send the spans taken so far; may block for some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tracer:
-    """Decides which requests are traced, and has the spans of each exported at its end.
+    """Tracer of requests: it decides which are traced, and exports the spans of each at its end.
 
-    `share` is how many are traced of those whose caller has decided nothing. `server` is the `HOST:PORT` of this node's face.
+    `share` is the share of traced requests among those whose caller made no decision. `server` is host and port of this
+    node's face.
     """
 
     exporter: SpanExporter
@@ -114,9 +115,9 @@ class Tracer:
     ids: RandomIds = field(default_factory=RandomIds)
 
     def begin(self, request: Request, account: "Account") -> Request:
-        """Return a request as it goes on: with a trace where it is traced, which its account has as well.
+        """Return the request that goes on: if it is traced, with a trace, which its account gets too.
 
-        Where that is not so and nobody has decided it before, the request says so to whoever is asked next.
+        If this node decides not to trace it, the request carries that decision to the next hop.
         """
         said = request.passed.get(PARENT)
         if said is not None:
@@ -140,15 +141,15 @@ class Tracer:
         return changed(request, trace=account.trace)
 
     def ended(self, account: "Account", trace: Trace) -> None:
-        """Have the spans of a request exported; its account is concluded."""
+        """Export the spans of a request whose account is concluded."""
         offset = self.wall() - self.now()
         self.exporter.take(spans_of(account, trace, self, offset))
 
 
 def exporter_of(settings: NodeSettings, node: PeerId, counts: Counter[str]) -> SpanExporter | None:
-    """Return what sends spans to the collector of `node.traces`, `None` where there is none; raise `ValueError`.
+    """Return the exporter of spans to the collector of `node.traces`, or `None` without one; raise `ValueError`.
 
-    `counts` counts spans that were `sent` and `dropped`.
+    `counts` counts the spans that were `sent` and `dropped`.
     """
     if not settings.traces:
         return None
@@ -157,7 +158,7 @@ def exporter_of(settings: NodeSettings, node: PeerId, counts: Counter[str]) -> S
 
 
 def library() -> ModuleType:
-    """Return the module that speaks to collectors; raise `ValueError` where what it needs is not installed."""
+    """Return the module that sends to collectors; raise `ValueError` if its dependencies are not installed."""
     try:
         return import_module("node.observe.otlp")
     except ImportError as error:
@@ -167,7 +168,7 @@ def library() -> ModuleType:
 
 
 def resource_of(node: PeerId) -> Mapping[str, Value]:
-    """Return the attributes of this process, by which a collector tells nodes apart."""
+    """Return the attributes of this process, by which a collector distinguishes nodes."""
     return {
         genai.SERVICE: "modelvine",
         genai.SERVICE_VERSION: __version__,
@@ -184,7 +185,7 @@ def tracer_of(
     wall: Clock,
     chance: Chance,
 ) -> Tracer | None:
-    """Return the tracer that an exporter is for, `None` where there is none."""
+    """Return the tracer that uses an exporter, or `None` without one."""
     if exporter is None:
         return None
     face = host_port(settings.http)
@@ -193,11 +194,11 @@ def tracer_of(
 
 
 class Place(Protocol):
-    """Where a request was answered."""
+    """Node that answered a request."""
 
     @property
     def node(self) -> PeerId:
-        """This node."""
+        """Id of this node."""
 
     @property
     def server(self) -> tuple[str, int]:
@@ -205,7 +206,7 @@ class Place(Protocol):
 
 
 def spans_of(account: "Account", trace: Trace, place: Place, offset: float) -> list[Span]:
-    """Return the spans of one request that is over; `offset` seconds make Unix time of the clock by which it was timed."""
+    """Return the spans of one ended request; `offset` is the seconds to add to its clock for Unix time."""
     spans = _SpansOf(account, trace, place, offset)
     attempts = chain.from_iterable(map(spans.attempt, filter(_was_made, trace.attempts)))
     return [spans.face(), spans.choice(), *attempts]
@@ -262,7 +263,7 @@ class _SpansOf:
         )
 
     def choice(self) -> Span:
-        """Return the span of the choice: from the request's being read until somebody was asked, a wait for a slot included."""
+        """Return the span of the choice: from the read request to the first attempt, including a wait for a slot."""
         account, trace = self.account, self.trace
         made = next(filter(_was_made, trace.attempts), None)
         attributes: dict[str, Value] = {genai.CANDIDATES: 0}
@@ -284,7 +285,7 @@ class _SpansOf:
         )
 
     def attempt(self, attempt: AttemptTrace) -> list[Span]:
-        """Return the span of one attempt, and that of the call to this machine's worker within it."""
+        """Return the span of one attempt and, within it, that of the call to this machine's worker."""
         candidate = attempt.candidate
         failed = bool(attempt.error)
         outcome = "failed" if failed else "answered" if attempt.route else "cancelled"
@@ -316,7 +317,7 @@ class _SpansOf:
             genai.DIALECT: candidate.dialect,
             **error,
         }
-        # Of a worker's address no more than the log has: its path and query may hold a key.
+        # Only host and port of a worker's address, as in the log: its path and query may hold a key.
         url = URL(candidate.address)
         if url.host:
             attributes |= {genai.SERVER: url.host, genai.PORT: url.port or 0}
@@ -365,7 +366,7 @@ class _SpansOf:
             id=span,
             parent=parent,
             began=began,
-            # Who never ended did so with its request.
+            # A span without an end ends with its request.
             ended=ended if ended >= began else self._at(self.account.began + self.account.seconds),
             attributes=attributes,
             failed=failed,
@@ -377,5 +378,5 @@ class _SpansOf:
 
 
 def shown(model: str) -> str:
-    """Return a model's name as a collector may have it: short, and without what nobody sees."""
+    """Return a model's name as it is exported: cut to `MAX_NAME`, with `?` for control and invisible characters."""
     return _HIDDEN.sub("?", model[:MAX_NAME])

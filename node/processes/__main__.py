@@ -1,4 +1,4 @@
-"""Starts a helper: `python -m node.processes CHANNEL DOORS HTTP LINK`, four inherited descriptors. Only a node does so."""
+"""Entry point of a helper: `python -m node.processes CHANNEL DOORS HTTP LINK`, four inherited descriptors. Only nodes run it."""
 
 import sys
 

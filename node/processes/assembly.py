@@ -1,4 +1,4 @@
-"""Composition root of a helper: everything is built here, from the first process's first word; nothing is started."""
+"""Composition root of a helper: all parts are built here, from the first process's first message; nothing is started."""
 
 import random
 import time
@@ -40,23 +40,23 @@ Changed = Callable[[Iterable[PeerId]], None]
 
 
 class ToldKeys:
-    """The keys that the first process told."""
+    """The keys that the first process has sent."""
 
     def __init__(self) -> None:
         self.table = KeyTable()
 
     def find(self, secret: str) -> ApiKey | None:
-        """Return the key that is shown, ended or not; raise `GrantRefused` for a grant that opens nothing here."""
+        """Return the presented key, ended or not; raise `GrantRefused` for a grant that is not valid here."""
         return self.table.find(secret)
 
     def granted(self, text: str, holder: PeerId | None = None) -> ApiKey:
-        """Return what a grant allows that `holder` shows, ended or not; raise `GrantRefused`."""
+        """Return the key that a grant presented by `holder` stands for, ended or not; raise `GrantRefused`."""
         return self.table.granted(text, holder)
 
 
 @dataclass(frozen=True, slots=True)
 class HelperParts:
-    """A helper's parts, wired but still."""
+    """A helper's parts, wired but not started."""
 
     identity: Identity
     settings: Settings
@@ -73,12 +73,12 @@ class HelperParts:
     usage: UsageBook
     receipts: ReceiptBook
     listeners: list[Changed]
-    """Called with the nodes whose record or presence changed."""
+    """Functions that are called with the nodes whose record or presence has changed."""
     beside: dict[Service, int]
-    """How many requests of other processes each worker of this machine has."""
+    """Requests of other processes in flight at each worker of this machine."""
 
     def serving(self) -> Serving:
-        """Return what the faces of a helper use."""
+        """Return the parts that a helper's faces use."""
         return Serving(
             peer=self.identity.peer,
             settings=self.settings,
@@ -101,7 +101,7 @@ class HelperParts:
         )
 
     def learn(self, word: KeysHeld | QuotaStandings) -> None:
-        """Take in what keys there are, and how they stand."""
+        """Take over the keys, or the standings of their quotas."""
         if isinstance(word, KeysHeld):
             self.keys.table = KeyTable(word.keys, word.rules)
             return
@@ -109,12 +109,12 @@ class HelperParts:
             self.quotas.learn(standing)
 
     def load_of(self, worker: Worker) -> Load:
-        """Say how busy one worker of this machine is, by all processes of this node."""
+        """Return the load that all processes of this node put on one worker of this machine."""
         load = self.router.load_of(worker)
         return replace(load, in_flight=load.in_flight + self.beside.get(worker.service, 0))
 
     def report(self, number: int) -> LoadReport:
-        """Say how this process is; the slots that it borrowed are in the books of who lent them."""
+        """Return the state of this process, without its borrowed slots, which the lender counts."""
         now = time.monotonic()
         return LoadReport(
             number=number,
@@ -133,7 +133,7 @@ class HelperParts:
 
 @dataclass(frozen=True, slots=True)
 class HelperWorld:
-    """World of a helper's router: what the first process told it, which hears in turn what attempts show."""
+    """World of a helper's router: it knows what the first process has sent, and reports to it what attempts show."""
 
     view: View
     metrics: Metrics
@@ -161,23 +161,23 @@ class HelperWorld:
         return self.view.draining()
 
     def presence_of(self, node: PeerId) -> Presence:
-        """Say whether a node lives, and is reached from here."""
+        """Return whether a node is alive and reachable from here."""
         return self.view.presence(node)
 
     def absence_of(self, node: PeerId) -> float:  # noqa: ARG002 (only the first process knows)
-        """Take whoever is gone for gone just now."""
+        """Return 0: to a helper, a node that is gone has only just gone."""
         return 0.0
 
     def is_silent(self, node: PeerId) -> bool:
-        """Say whether a node did not answer when it was looked at."""
+        """Return whether a node left the first process's probe unanswered."""
         return self.view.silent(node)
 
     def look_at(self, node: PeerId) -> None:
-        """Have the first process probe a node."""
+        """Ask the first process to probe a node."""
         self.tell(Look(node))
 
     def observe(self, outcome: Outcome) -> None:
-        """Take in what an attempt showed, and tell the first process."""
+        """Count an attempt's outcome, and report what it shows to the first process."""
         self.metrics.attempt(outcome)
         self.witness.observe(outcome)
 
@@ -191,26 +191,26 @@ class HelperPeers:
     borrowing: Borrowing
 
     def reach(self, peer: PeerId) -> Reach | None:
-        """Return how a peer says that it is reached."""
+        """Return a peer's published addresses and certificate, `None` for an unknown peer."""
         return self.view.catalog.reach_of(peer)
 
     async def open_pipe(self, peer: PeerId) -> Pipe:
-        """Have the first process open a pipe."""
+        """Ask the first process to open a pipe."""
         return await borrow(self.doors, peer)
 
     async def relayed(self, peer: PeerId) -> bool:
-        """Have the first process connect to a peer."""
+        """Ask the first process to connect to a peer, and return whether that is through a relay."""
         return await self.borrowing.relayed(peer)
 
     def cut_off(self, peer: PeerId) -> bool:
-        """Say whether a peer lives that the first process does not reach."""
+        """Return whether a peer is alive, but not reachable from the first process."""
         return self.view.presence(peer) is Presence.UNREACHABLE
 
 
 def assemble(
     welcome: Welcome, doors: DescriptorChannel, tell: Callable[[Said], None]
 ) -> HelperParts:
-    """Build the parts."""
+    """Build a helper's parts."""
     identity, settings = Identity(welcome.seed), welcome.settings
     view = View(identity.peer, settings.registry)
     borrowing = Borrowing(tell)

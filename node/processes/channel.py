@@ -1,4 +1,4 @@
-"""Channel for messages between two processes of a node: over one end of a socket pair, in order, at once."""
+"""Channel for messages between two processes of a node, over one end of a socket pair: in order, without delay."""
 
 import asyncio
 import logging
@@ -11,16 +11,16 @@ from node.processes.protocol import Frames, Said, Told, Unreadable, framed
 log = logging.getLogger("modelvine.processes")
 
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
-"""What may wait for the other end to read it. Beyond that it is taken for dead, and the connection ends."""
+"""Bytes that may wait for the other end to read them. Beyond that it is taken for dead, and the connection is closed."""
 
 Heard = TypeVar("Heard")
 
 
 class Channel(asyncio.Protocol, Generic[Heard]):
-    """One end. It closes when the other does, and when what comes cannot be read."""
+    """One end. It closes when the other end does, and on a message that cannot be read."""
 
     def __init__(self, read: Callable[[bytes], Heard], take: Callable[[Heard], None]) -> None:
-        """`read` makes a message of a frame, `take` is called with each."""
+        """`read` parses a frame into a message; `take` is called with each message."""
         self._read = read
         self._take = take
         self._frames = Frames()
@@ -28,12 +28,12 @@ class Channel(asyncio.Protocol, Generic[Heard]):
         self.closed = asyncio.Event()
 
     async def open(self, end: socket.socket) -> None:
-        """Speak over an end of a socket pair, which belongs to the channel from now on."""
+        """Connect over an end of a socket pair, which the channel owns from now on."""
         end.settimeout(0)
         await asyncio.get_running_loop().create_connection(lambda: self, sock=end)
 
     def tell(self, word: Told | Said) -> None:
-        """Send a message; nothing is sent any more once the channel is closed."""
+        """Send a message; once the channel is closed, drop it."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -43,18 +43,18 @@ class Channel(asyncio.Protocol, Generic[Heard]):
             transport.abort()
 
     def close(self) -> None:
-        """End at once."""
+        """Close the channel at once."""
         if self._transport is not None:
             self._transport.abort()
 
-    # What asyncio calls.
+    # Callbacks of asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Take in what comes."""
+        """Parse the received bytes, and pass on the messages."""
         try:
             for frame in self._frames.cut(data):
                 self._take(self._read(frame))
@@ -63,5 +63,5 @@ class Channel(asyncio.Protocol, Generic[Heard]):
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
-        """End."""
+        """Set `closed`."""
         self.closed.set()

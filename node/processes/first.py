@@ -1,7 +1,7 @@
-"""Supervisor of helpers in the first process: it starts them, tells them all that changes, and starts those anew that end.
+"""Supervisor of helpers in the first process: it starts them, sends them all changes, and restarts those that end.
 
-A listener of a helper stays open here as well. While nobody else serves it, before a helper is ready and after one has died, its
-connections are taken in here, so none is lost.
+A helper's listeners stay open in this process as well. Before a helper is ready and after one has died, this process accepts
+their connections, so none is lost.
 """
 
 import asyncio
@@ -37,28 +37,28 @@ from router.workers import Workers
 log = logging.getLogger("modelvine.processes")
 
 PERIOD = 0.25
-"""Seconds between two questions to a helper how it is: so old is at most what the node says of its helpers' load."""
+"""Seconds between two queries of a helper's state: the greatest age of the load that the node reports for its helpers."""
 
 READY_WITHIN = 20.0
-"""Seconds that a node waits for its helpers before it says that it serves; then it serves without them meanwhile."""
+"""Seconds that a node waits for its helpers before it reports that it serves; after that it serves without them."""
 
 LEAVE_WITHIN = 5.0
-"""Seconds that helpers get to end."""
+"""Seconds that helpers have to end."""
 
 STARTS_WITHIN = 60.0
 """Seconds that a helper may take to its first answer: a slow machine reads the whole program from a cold disk."""
 
 END_WITHIN = 1.0
-"""Seconds that a helper gets for its last lines of the log, once it is cut off."""
+"""Seconds that a helper has for its last log lines, once it is disconnected."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
-# A helper that lived for so long did not die of its start.
+# Seconds after which a helper's end is not taken for a failure to start.
 _LIVED = 30.0
 
 
 @dataclass(eq=False, slots=True)
 class Post:
-    """Where one helper serves: its listeners, of which this process holds copies."""
+    """Listeners that one helper serves. This process holds them open too."""
 
     http: socket.socket
     link: socket.socket
@@ -80,7 +80,7 @@ class Helpers:
         served: tuple[Listener, Listener],
         whole: Whole,
     ) -> None:
-        """`served` are the public application and that for other nodes, which stand in where a helper is missing."""
+        """`served` are the listeners of the public application and of that for other nodes; they serve for a missing helper."""
         self._posts = posts
         self._first_word = first_word
         self._offices = offices
@@ -92,13 +92,13 @@ class Helpers:
         self._leaving = asyncio.Event()
 
     async def run(self) -> None:
-        """Keep every post manned until `leave`."""
+        """Keep a helper running at every post until `leave`."""
         async with asyncio.TaskGroup() as group:
             for post in self._posts:
                 group.create_task(self._man(post))
 
     async def ready(self) -> None:
-        """Wait until all serve, at most `READY_WITHIN` seconds."""
+        """Wait until all helpers serve, at most `READY_WITHIN` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(READY_WITHIN):
                 while not all(post.session and post.session.ready.is_set() for post in self._posts):  # noqa: ASYNC110
@@ -107,39 +107,39 @@ class Helpers:
         log.warning("not all helper processes are ready; this process serves meanwhile")
 
     async def register(self, workers: Workers) -> None:
-        """Tell all helpers which workers there are, and return when they know."""
+        """Send the workers to all helpers, and return when they have taken them in."""
         sessions = self._sessions()
         for session in sessions:
             session.tell(Table(tuple(workers)))
         asked = (session.ask() for session in sessions)
-        # Who does not answer is ended by whoever watches it.
+        # A helper that does not answer is ended by its `_watch`.
         await asyncio.gather(*asked, return_exceptions=True)
 
     def keys_changed(self, table: KeyTable) -> None:
-        """Tell all helpers which keys there are."""
+        """Send the keys to all helpers."""
         for session in self._sessions():
             session.tell(KeysHeld(table.keys, table.rules))
 
     def standings(self, standings: tuple[QuotaStanding, ...]) -> None:
-        """Tell all helpers how keys stand."""
+        """Send the standings of keys' quotas to all helpers."""
         for session in self._sessions():
             session.tell(QuotaStandings(standings))
 
     def changed(self, nodes: Iterable[PeerId]) -> None:
-        """Tell all helpers what these nodes are to us now, and what they signed."""
+        """Send these nodes' presence and signed records to all helpers."""
         for each in nodes:
             word = self._word_of(each)
             for session in self._sessions():
                 session.tell(word)
 
     def heard(self, node_id: PeerId, loads: Mapping[Service, Load]) -> None:
-        """Tell all helpers how busy a node says that its replicas are."""
+        """Send the load that a node reports of its replicas to all helpers."""
         word = LoadHeard(node_id, tuple(loads.items()))
         for session in self._sessions():
             session.tell(word)
 
     async def leave(self) -> None:
-        """Have all end. Who comes from now on is served by this process alone."""
+        """End all helpers. This process alone serves connections from now on."""
         self._leaving.set()
         for post in self._posts:
             post.http.close()
@@ -150,7 +150,7 @@ class Helpers:
             async with asyncio.timeout(LEAVE_WITHIN):
                 await asyncio.gather(*(s.gone.wait() for s in self._sessions()))
 
-    # How.
+    # Implementation.
 
     def _sessions(self) -> list[HelperSession]:
         return [post.session for post in self._posts if post.session is not None]
@@ -193,7 +193,7 @@ class Helpers:
         return code
 
     async def _watch(self, session: HelperSession) -> None:
-        """Ask a helper how it is, time and again; cut off one that does not say it."""
+        """Query a helper's state periodically; end one that does not answer."""
         try:
             await session.ask(within=STARTS_WITHIN)
             while True:
@@ -214,7 +214,7 @@ class Helpers:
         post.copies.clear()
 
     async def _stand_in(self, post: Post) -> None:
-        """Serve where a helper should."""
+        """Serve a post's listeners in this process."""
         if post.copies or self._leaving.is_set():
             return
         for served, listener in zip(self._served, (post.http, post.link), strict=True):
@@ -243,14 +243,14 @@ class Helpers:
 
 
 async def _spawn(post: Post, session: HelperSession) -> Process:
-    """Start a helper's process. It inherits four descriptors and nothing else."""
+    """Start a helper's process. It inherits four descriptors and no others."""
     ours, theirs = socket.socketpair()
     doors, their_doors = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs, their_doors:
         descriptors = [end.fileno() for end in (theirs, their_doors, post.http, post.link)]
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            # The working directory is no place to find modules in.
+            # Keep the working directory off the module search path.
             *("-P", "-m", "node.processes", *map(str, descriptors)),
             pass_fds=descriptors,
             stdin=DEVNULL,
@@ -262,7 +262,7 @@ async def _spawn(post: Post, session: HelperSession) -> Process:
 
 
 async def _ended(process: Process) -> int:
-    """Return a helper's exit code; one that does not end by itself is ended."""
+    """Return a helper's exit code; kill a helper that does not end within `END_WITHIN` seconds."""
     try:
         async with asyncio.timeout(END_WITHIN):
             return await process.wait()

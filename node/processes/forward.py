@@ -1,18 +1,14 @@
-"""Forwarding of requests that only the first process can answer: it passes the request on, and the answer back, as they come.
+"""Forwarding from a helper to the first process: of requests that only the first process can answer, and of mesh pipes.
 
-Who may do what is judged in the first process; whether the caller is on this machine only the helper can see, and says so in a
-header. The first believes it of nobody but its helpers, whose connections nobody else can make.
+The first process decides on permissions. Only the helper can see whether the caller is on this machine; it says so in a header.
+The first process trusts that header only from its helpers, whose connections no other program can make.
 
-Connections from a helper to the first process, by descriptor passing.
+To connect, a helper makes a socket pair and passes one end to the first process by descriptor. Nothing listens, so no other
+program can connect, and nothing is left in the file system, however a process ends.
 
-It makes a socket pair and hands one end over, by descriptor.
-
-Nothing listens, so nobody else can come in, and nothing is left in the file system whatever ends a process.
-
-Mesh pipes of a helper: through the first process, which opens the pipe and carries its bytes.
-
-TLS runs between the helper and the peer, as it does over a pipe of one's own. After a line with the peer's id one byte says that
-the pipe is open, then every byte is the peer's.
+The first process opens the mesh pipes of a helper, and carries their bytes. TLS runs between the helper and the peer, as it does
+over a process's own pipe. The helper sends a line with the peer's id; one byte tells that the pipe is open, and all further
+bytes are the peer's.
 """
 
 import asyncio
@@ -48,27 +44,27 @@ from router.http.reply import Reply
 from router.peers.headers import CALLER
 from router.peers.pipes import Peers, couple
 
-_AT_ONCE = 64  # descriptors that are taken in one go; the loop comes back for the others
+_AT_ONCE = 64  # descriptors received in one pass; the event loop calls again for more
 
 
 class Door(Enum):
-    """What a connection is for, said with its descriptor."""
+    """Purpose of a connection, sent with its descriptor."""
 
     HTTP = b"h"
-    """Requests that are passed on."""
+    """For forwarded requests."""
     PIPE = b"p"
-    """One pipe to a peer: a line with its id, then its bytes."""
+    """For one pipe to a peer: a line with its id, then its bytes."""
 
 
 class DescriptorChannel:
-    """A helper's end: opens connections."""
+    """A helper's end, which opens connections."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         end.settimeout(0)
 
     def open(self, door: Door) -> socket.socket:
-        """Return our end of a new connection; raise `OSError` when the first process takes none any more."""
+        """Return our end of a new connection; raise `OSError` if the first process takes no more."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -80,7 +76,7 @@ class DescriptorChannel:
         return ours
 
     def dial(self) -> Dial:
-        """Return how to connect for requests that are passed on."""
+        """Return the function that connects for forwarded requests."""
 
         async def dial(make: Callable[[], Connection]) -> Connection:
             _, connection = await asyncio.get_running_loop().create_connection(
@@ -92,7 +88,7 @@ class DescriptorChannel:
 
 
 class Doorway:
-    """The first's end: takes connections in until it is closed."""
+    """The first process's end, which takes connections until it is closed."""
 
     def __init__(self, end: socket.socket, take: Callable[[Door, socket.socket], None]) -> None:
         self._end = end
@@ -101,7 +97,7 @@ class Doorway:
         asyncio.get_running_loop().add_reader(end.fileno(), self._come)
 
     def close(self) -> None:
-        """Take nobody in any more; harmless when it is closed already."""
+        """Take no more connections. Idempotent."""
         if self._end.fileno() >= 0:
             asyncio.get_running_loop().remove_reader(self._end.fileno())
             self._end.close()
@@ -111,7 +107,7 @@ class Doorway:
             for _ in range(_AT_ONCE):
                 said, descriptors, _flags, _address = socket.recv_fds(self._end, 1, 1)
                 if not said:
-                    # The helper is gone; its channel says so as well.
+                    # The helper is gone; its channel closes as well.
                     asyncio.get_running_loop().remove_reader(self._end.fileno())
                     return
                 for descriptor in descriptors:
@@ -133,7 +129,7 @@ _OPEN = b"+"
 
 
 class BorrowedPipe:
-    """A pipe whose mesh is the first process's."""
+    """Pipe over the first process's mesh."""
 
     def __init__(
         self, peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -148,14 +144,14 @@ class BorrowedPipe:
         return self._peer
 
     async def read(self) -> bytes:
-        """Return the next bytes, `b""` at the end; raise `PeerUnreachable` when the pipe was cut."""
+        """Return the next bytes, `b""` at the end; raise `PeerUnreachable` if the pipe was cut."""
         try:
             return await self._reader.read(_CHUNK_BYTES)
         except OSError as error:
             raise PeerUnreachable("the pipe was cut") from error
 
     async def write(self, chunk: bytes) -> None:
-        """Send all of `chunk`; raise `PeerUnreachable` when the pipe was cut."""
+        """Send all of `chunk`; raise `PeerUnreachable` if the pipe was cut."""
         try:
             self._writer.write(chunk)
             await self._writer.drain()
@@ -163,7 +159,7 @@ class BorrowedPipe:
             raise PeerUnreachable("the pipe was cut") from error
 
     async def finish(self) -> None:
-        """Say that nothing more will be written."""
+        """Half-close the pipe: nothing more will be written."""
         if self._writer.can_write_eof() and not self._writer.is_closing():
             self._writer.write_eof()
 
@@ -173,7 +169,7 @@ class BorrowedPipe:
 
 
 async def borrow(doors: DescriptorChannel, peer: PeerId) -> Pipe:
-    """Have the first process open a pipe to a peer; raise `PeerUnreachable`."""
+    """Open a pipe to a peer through the first process; raise `PeerUnreachable`."""
     try:
         end = doors.open(Door.PIPE)
         reader, writer = await asyncio.open_connection(sock=end, limit=_CHUNK_BYTES)
@@ -188,7 +184,7 @@ async def borrow(doors: DescriptorChannel, peer: PeerId) -> Pipe:
 
 
 async def lend(connection: socket.socket, peers: Peers) -> None:
-    """Open the pipe that a helper asks for over a connection, and carry its bytes until either side ends."""
+    """Open the pipe that a helper requests over a connection, and carry its bytes until either side ends."""
     reader, writer = await asyncio.open_connection(sock=connection, limit=_CHUNK_BYTES)
     try:
         line = await reader.readuntil(b"\n")
@@ -201,8 +197,8 @@ async def lend(connection: socket.socket, peers: Peers) -> None:
 
 
 _HERE, _NEAR, _ELSEWHERE = "here", "near", "elsewhere"
-# In `CALLER` a helper says who calls: who may change the node without the token, who may ask without a key, or neither.
-# RFC 9110 7.6.1: what concerns one connection alone; the length is counted anew.
+# Values of `CALLER`: a caller that may change the node without the token, one that may ask without a key, or neither.
+# RFC 9110 7.6.1: headers of one connection alone. The length is computed anew.
 _OF_A_CONNECTION = frozenset(
     (
         "connection",
@@ -216,7 +212,7 @@ _OF_A_CONNECTION = frozenset(
 )
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _NOT_PASSED = _OF_A_CONNECTION | {"content-length", "expect", CALLER, "x-request-id"}
-# Each process writes those that all its answers have.
+# Headers that each process writes to all its answers itself.
 _NOT_SHOWN = _OF_A_CONNECTION | {
     *map(str.lower, fixed_headers(WebSettings(), secured=True, peers=False).fields),
     "access-control-allow-origin",
@@ -229,7 +225,7 @@ _NOT_SHOWN = _OF_A_CONNECTION | {
 
 
 class PassedOn(Access):
-    """Judges requests that helpers pass on."""
+    """Access control of the requests that helpers forward."""
 
     def local(self, request: web.Request) -> bool:
         """Whether the caller is a process of the node's own user."""
@@ -241,7 +237,7 @@ class PassedOn(Access):
 
 
 def routes(first: PooledPlace, access: Access, settings: Settings) -> list[web.RouteDef]:
-    """Return what passes everything on that no other route answers."""
+    """Return the routes that forward every request without a route of its own."""
     limits = settings.router
 
     async def pass_on(http: web.Request) -> web.StreamResponse:
@@ -264,7 +260,7 @@ def routes(first: PooledPlace, access: Access, settings: Settings) -> list[web.R
 
 
 def link_routes(first: PooledPlace, settings: Settings) -> list[web.RouteDef]:
-    """Return what other nodes may ask, and only the first process knows: a peer gets what is its own."""
+    """Return the routes for other nodes that only the first process can answer: a peer's own receipts, and connections."""
 
     async def yours(http: web.Request) -> web.StreamResponse:
         return await asked(http, f"{PATH}/{asking_peer(http)}")
@@ -285,7 +281,7 @@ def link_routes(first: PooledPlace, settings: Settings) -> list[web.RouteDef]:
 async def _asked(
     first: PooledPlace, http: web.Request, body: bytes, caller: str, path: str = ""
 ) -> Reply:
-    # The first reads HTTP/1.1, where a host must be named; who names none means this node.
+    # The first process reads HTTP/1.1, where a host is required; a request without one means this node.
     headers = {"host": "localhost"}
     for name in {name.lower() for name in http.headers} - _NOT_PASSED:
         headers[name] = ", ".join(http.headers.getall(name)).encode(errors="replace").decode()
@@ -293,7 +289,7 @@ async def _asked(
     headers[CALLER] = caller
     if http.secure:
         headers["x-forwarded-proto"] = "https"
-    # The answer to HEAD has a length and no body, which only the connection that it goes to can know.
+    # The answer to HEAD has a length and no body; only the connection to the caller can know that.
     method = "GET" if http.method == "HEAD" else http.method
     start = f"{method} {path or http.raw_path} HTTP/1.1\r\n".encode()
     try:
@@ -314,7 +310,7 @@ async def _answer(http: web.Request, reply: Reply, *, patience: float) -> web.St
             async with asyncio.timeout(patience):
                 await response.write(piece)
     except (HttpError, TimeoutError):
-        # The answer broke off, or nobody reads it. Without its end it does not look like a whole one.
+        # The answer broke off, or the caller does not read it. Cut off, it does not look complete.
         cut(http)
     return response
 

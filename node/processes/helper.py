@@ -1,4 +1,4 @@
-"""Life of a helper: it is told who it is, learns what the first knows, and serves until that ends or says so."""
+"""Life of a helper: it is set up by the first process, and serves until that process ends or tells it to leave."""
 
 import asyncio
 import gc
@@ -58,12 +58,12 @@ from router.peers.certificate import server_context
 log = logging.getLogger("modelvine.processes")
 
 _LAST_WORDS = 1.0
-"""Seconds that callers get to take the end of their streams, once the first process is gone."""
+"""Seconds that callers have to receive the end of their streams, once the first process is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What a helper inherits: its ends of two socket pairs, and two listeners."""
+    """Sockets that a helper inherits: its ends of two socket pairs, and two listeners."""
 
     channel: socket.socket
     doors: socket.socket
@@ -72,8 +72,8 @@ class Ends:
 
 
 def main(descriptors: list[str]) -> int:
-    """Serve over the inherited descriptors until the first process ends, or says so."""
-    # Whoever stops the node may signal all of its processes; the first one tells when to end.
+    """Serve over the inherited descriptors until the first process ends, or tells the helper to."""
+    # A signal that stops the node may go to all of its processes; the first one tells its helpers when to end.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     gc.disable()
@@ -83,7 +83,7 @@ def main(descriptors: list[str]) -> int:
 
 
 class _Helper:
-    """One helper, from the first word on."""
+    """One helper, from the first message on."""
 
     def __init__(self, ends: Ends) -> None:
         self._ends = ends
@@ -96,7 +96,7 @@ class _Helper:
         self._leaves = asyncio.Event()
 
     async def live(self) -> None:
-        """Serve."""
+        """Serve until the first process ends, or tells the helper to."""
         await self._channel.open(self._ends.channel)
         async with asyncio.TaskGroup() as group:
             ending = group.create_task(self._end_with_the_first())
@@ -143,7 +143,7 @@ class _Helper:
 
     async def _end_with_the_first(self) -> None:
         await self._channel.closed.wait()
-        # The ports are wanted by whoever comes next; callers in the middle of a stream are told that it ends.
+        # The next run of the node needs the ports; callers in the middle of a stream are told that it ends.
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS):
                 await asyncio.gather(*(served.close(within=0) for served in self._served))
@@ -190,7 +190,7 @@ class _Helper:
             case SlotGranted() | SlotRefused() | Relayed():
                 parts.borrowing.hear(word)
             case Ask(number, beside):
-                # It comes after everything that there was to know.
+                # This message comes after the whole initial state.
                 self._informed.set()
                 parts.beside.clear()
                 parts.beside.update(beside)

@@ -1,7 +1,7 @@
-"""Protocol between the processes of one node: frames of JSON behind their length, each of a type from a closed list.
+"""Protocol between the processes of one node: length-prefixed frames of JSON, each of a type from a closed list.
 
-Both ends are this very program, joined by a socket pair that nobody else holds. Lengths and shapes are checked all the same: what
-cannot be read ends the connection, and with it the helper, which is then started anew.
+Both ends are the same program, joined by a socket pair that no other program holds. Lengths and shapes are checked all the same:
+an unreadable message ends the connection, and with it the helper, which is then restarted.
 """
 
 import struct
@@ -26,21 +26,21 @@ from registry.records import Load, PeerId, Service
 from router.workers import Worker
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-"""The longest frame: a table of 2,000 workers with all that can be said of each, at full length, has some 32 MB."""
+"""The longest frame. A table of 2,000 workers with every field at full length has some 32 MB."""
 
 _LENGTH = struct.Struct(">I")
 
 
 class Unreadable(NodeError):
-    """What another process of this node said cannot be read."""
+    """A message of another process of this node cannot be read."""
 
 
-# From the first to a helper.
+# From the first process to a helper.
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The first word: who this node is, where it listens, and its settings. `seed` is its key: nothing else carries it."""
+    """The first message: the node's identity, listeners and settings. `seed` is its key, which no other message carries."""
 
     seed: Base64Bytes = field(repr=False)
     settings: Settings
@@ -52,7 +52,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All workers of this machine, from now on."""
+    """All workers of this machine; replaces the previous table."""
 
     workers: tuple[Worker, ...]
     kind: Literal["table"] = "table"
@@ -60,7 +60,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class KeysHeld:
-    """All keys of users, and which grants hold, from now on."""
+    """All keys of users, and the rules by which grants are valid; replaces the previous ones."""
 
     keys: tuple[ApiKey, ...] = field(repr=False)
     rules: GrantRules
@@ -69,7 +69,7 @@ class KeysHeld:
 
 @dataclass(frozen=True, slots=True)
 class QuotaStandings:
-    """How all processes, and all nodes of the site, stand with keys that were used lately."""
+    """Standings of recently used keys' quotas over all processes and all nodes of the site."""
 
     standings: tuple[QuotaStanding, ...]
     kind: Literal["standings"] = "standings"
@@ -77,7 +77,7 @@ class QuotaStandings:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a node is to us, and the record that it signed; an empty `frame` says that it has not changed."""
+    """A node's presence and its signed record; an empty `frame` means that the record has not changed."""
 
     node: PeerId
     presence: Presence
@@ -87,7 +87,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The registry holds nothing of a node any more."""
+    """The registry no longer holds a record of a node."""
 
     node: PeerId
     kind: Literal["forgotten"] = "forgotten"
@@ -95,7 +95,7 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class LoadHeard:
-    """What a node says of how busy its replicas are."""
+    """Load that a node reports of its replicas."""
 
     node: PeerId
     loads: tuple[tuple[Service, Load], ...]
@@ -104,7 +104,7 @@ class LoadHeard:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """Whether a node that a helper asked to have looked at left our probe unanswered."""
+    """The answer to `Look`: whether the node has left a probe of the first process unanswered."""
 
     node: PeerId
     silent: bool
@@ -113,9 +113,9 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Say how you are, in a `LoadReport`; it comes after all that was told before has been taken in.
+    """Query for a `LoadReport`. A helper answers it after it has taken in all earlier messages.
 
-    `beside` says how many requests of other processes each worker of this machine has.
+    `beside` is the number of requests that other processes have at each worker of this machine.
     """
 
     number: int
@@ -125,7 +125,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class SlotGranted:
-    """The answer to `Take`: a slot of this worker is yours, or of none."""
+    """The answer to `Take`: the worker whose slot is granted, or `None`."""
 
     number: int
     service: Service | None
@@ -134,7 +134,7 @@ class SlotGranted:
 
 @dataclass(frozen=True, slots=True)
 class SlotRefused:
-    """The answer to `Take`: all are full, and so is the queue; or, without a time to come again, nobody serves it now."""
+    """The answer to `Take`: all workers and the queue are full; without `retry_after`, no worker serves the model now."""
 
     number: int
     why: str
@@ -153,7 +153,7 @@ class Relayed:
 
 @dataclass(frozen=True, slots=True)
 class LinesAsked:
-    """Say the last lines of your log that are no older than a time, in `LinesTold`."""
+    """Query for the last log lines that are no older than `since`, answered by `LinesTold`."""
 
     number: int
     since: float
@@ -162,7 +162,7 @@ class LinesAsked:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Take nothing new, let go of who is connected, and end."""
+    """Order to accept nothing new, close the connections, and end."""
 
     kind: Literal["leave"] = "leave"
 
@@ -183,22 +183,22 @@ Told = (
     | LinesAsked
     | Leave
 )
-"""What the first tells a helper."""
+"""Messages from the first process to a helper."""
 
 
-# From a helper to the first.
+# From a helper to the first process.
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """This helper serves."""
+    """The helper serves now."""
 
     kind: Literal["ready"] = "ready"
 
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """The answer to `Ask`. `in_flight` and `loads` leave out the slots that are borrowed: the first knows of them."""
+    """The answer to `Ask`. `in_flight` and `loads` exclude borrowed slots, which the first process counts."""
 
     number: int
     in_flight: int
@@ -211,7 +211,7 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceShown:
-    """What a request has shown about a node."""
+    """Evidence about a node from a request."""
 
     node: PeerId
     evidence: Evidence
@@ -220,7 +220,7 @@ class EvidenceShown:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """A node said that it does not serve a model any more: what we hold of it is behind."""
+    """A node has answered that it no longer serves a model: the record held of it is outdated."""
 
     node: PeerId
     kind: Literal["stale"] = "stale"
@@ -228,7 +228,7 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Somebody waits for this node: have it looked at."""
+    """Request to probe a node, because a request waits for it."""
 
     node: PeerId
     kind: Literal["look"] = "look"
@@ -236,7 +236,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Give me a slot of the first of these workers that has one; with `waiting` wait for it in turn."""
+    """Request for a slot of the first of these workers that has one free; with `waiting`, queue for it."""
 
     number: int
     services: tuple[Service, ...]
@@ -251,7 +251,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Whoever wanted to take a slot has left."""
+    """The request that wanted a slot was cancelled."""
 
     number: int
     kind: Literal["cancel"] = "cancel"
@@ -259,7 +259,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """Have a slot of this worker back."""
+    """Return of a slot of this worker."""
 
     service: Service
     kind: Literal["freed"] = "freed"
@@ -267,7 +267,7 @@ class Freed:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """A request for a model had its slot for so many seconds."""
+    """A request for a model held its slot for this many seconds."""
 
     model: str
     seconds: float
@@ -276,7 +276,7 @@ class Took:
 
 @dataclass(frozen=True, slots=True)
 class QuotaSpent:
-    """What requests have spent of keys' quotas since this was said last."""
+    """Spending of keys' quotas since the previous message."""
 
     spent: tuple[QuotaSpending, ...]
     kind: Literal["spent"] = "spent"
@@ -284,7 +284,7 @@ class QuotaSpent:
 
 @dataclass(frozen=True, slots=True)
 class UsageCounted:
-    """What requests have used since this was said last."""
+    """Usage of requests since the previous message."""
 
     rows: tuple[UsageRow, ...]
     kind: Literal["usage"] = "usage"
@@ -292,7 +292,7 @@ class UsageCounted:
 
 @dataclass(frozen=True, slots=True)
 class ReceiptsMade:
-    """What was written down of answers between this node and others since this was said last, by peer."""
+    """Receipts of answers between this node and other nodes since the previous message, by peer."""
 
     receipts: tuple[tuple[str, Receipt], ...]
     kind: Literal["receipts"] = "receipts"
@@ -300,7 +300,7 @@ class ReceiptsMade:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What found no room, and what was measured for a collector, since this was said last."""
+    """Refusals for lack of room, and measurements for a collector, since the previous message."""
 
     refused: tuple[NoRoomCount, ...]
     measured: tuple[Measured, ...] = ()
@@ -309,7 +309,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class ReachAsked:
-    """Connect to this peer unless it is connected, and say how."""
+    """Request to connect to a peer unless it is connected, answered by `Relayed`."""
 
     number: int
     node: PeerId
@@ -342,14 +342,14 @@ Said = (
     | ReachAsked
     | LinesTold
 )
-"""What a helper says to the first."""
+"""Messages from a helper to the first process."""
 
 _TOLD: TypeAdapter[Told] = TypeAdapter(Annotated[Told, Field(discriminator="kind")])
 _SAID: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="kind")])
 
 
 def framed(word: Told | Said) -> bytes:
-    """Return a message as the bytes that go over the wire; raise `Unreadable` when it is too long."""
+    """Encode a message as a frame; raise `Unreadable` if it is too long."""
     body = _WRITERS[type(word)].dump_json(word)
     if len(body) > MAX_FRAME_BYTES:
         raise Unreadable(f"a frame of {len(body)} bytes is too long")
@@ -357,7 +357,7 @@ def framed(word: Told | Said) -> bytes:
 
 
 def told(body: bytes) -> Told:
-    """Read what the first tells; raise `Unreadable`."""
+    """Decode a message of the first process; raise `Unreadable`."""
     try:
         return _TOLD.validate_json(body)
     except ValidationError as error:
@@ -365,7 +365,7 @@ def told(body: bytes) -> Told:
 
 
 def said(body: bytes) -> Said:
-    """Read what a helper says; raise `Unreadable`."""
+    """Decode a message of a helper; raise `Unreadable`."""
     try:
         return _SAID.validate_json(body)
     except ValidationError as error:
@@ -373,13 +373,13 @@ def said(body: bytes) -> Said:
 
 
 class Frames:
-    """Cuts what comes over the wire into frames."""
+    """Splitter of received bytes into frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def cut(self, data: bytes) -> list[bytes]:
-        """Take in bytes and return the frames that are whole; raise `Unreadable` for one that is too long."""
+        """Add bytes and return the complete frames; raise `Unreadable` for one that is too long."""
         buffer = self._buffer
         buffer += data
         found: list[bytes] = []

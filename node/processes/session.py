@@ -1,7 +1,4 @@
-"""Session of one helper, at the first process: its questions are answered, and what it holds is taken back when it ends.
-
-Loans of slots to one helper: its questions for more are answered, and what it holds is given back when it ends.
-"""
+"""Session of one helper at the first process: it answers the helper's messages, and takes back its slots when it ends."""
 
 import asyncio
 import logging
@@ -57,7 +54,7 @@ from router.requests import Kind, Request
 from router.slot_lending import Lending
 
 MAX_WAITING = 100_000
-"""Requests of one helper that may wait for a slot; the queues of the models are far shorter. More are refused."""
+"""Requests of one helper that may wait for a slot; further ones are refused. The queues of the models are far shorter."""
 
 
 class Loans:
@@ -74,7 +71,7 @@ class Loans:
         self._lent: Counter[Service] = Counter()
 
     def hear(self, word: Take | Cancel | Freed | Took) -> None:
-        """Take in what the helper says."""
+        """Handle a message of the helper."""
         match word:
             case Take(number, services, waiting=False, background=background):
                 self._grant(number, self._lending.lend(services, background=background))
@@ -84,7 +81,7 @@ class Loans:
                 if (turn := self._turns.get(number)) is not None:
                     turn.cancel()
             case Freed(service):
-                # What was never lent cannot be had back.
+                # Only a slot that was lent can be given back.
                 if self._lent[service] > 0:
                     self._lent[service] -= 1
                     self._lending.give_back(service)
@@ -92,11 +89,11 @@ class Loans:
                 self._lending.took(model, seconds)
 
     def lent(self, service: Service) -> int:
-        """Return how many slots of a worker the helper has."""
+        """Return the number of a worker's slots that the helper holds."""
         return self._lent[service]
 
     def end(self) -> None:
-        """Give back what the helper has."""
+        """Give back the slots that the helper holds."""
         for service in self._lent.elements():
             self._lending.give_back(service)
         self._lent.clear()
@@ -138,12 +135,12 @@ class Loans:
 log = logging.getLogger("modelvine.processes")
 
 FROZEN = 10.0
-"""Seconds within which a helper says how it is; one that does not is ended, and started anew."""
+"""Seconds within which a helper reports its state; one that does not is ended and restarted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offices:
-    """What of the node helpers may use."""
+    """Parts of the node that helpers may use."""
 
     registry: Registry
     lending: Lending
@@ -156,7 +153,7 @@ class Offices:
     """Answers the requests that helpers pass on."""
 
     def hear(self, word: QuotaSpent | UsageCounted | ReceiptsMade | Observed) -> None:
-        """Take in what a helper's requests have used, and what became of them."""
+        """Add the spending, usage, receipts, refusals or measurements of a helper's requests."""
         match word:
             case QuotaSpent(spent):
                 self.quotas.hear(spent)
@@ -187,21 +184,21 @@ class HelperSession:
         self.ready = asyncio.Event()
         self.gone = asyncio.Event()
         self.beside: Mapping[Service, int] = {}
-        """How many requests of other processes each worker has."""
+        """Requests of other processes in flight at each worker."""
         self.state = LoadReport(0, 0, (), Counts(), 0.0, 0.0)
 
     async def begin(self, end: socket.socket, doors: socket.socket) -> None:
-        """Speak with a helper over our ends of its socket pairs."""
+        """Connect to a helper over this process's ends of its socket pairs."""
         await self._channel.open(end)
         self._doorway = Doorway(doors, self._let_in)
 
     async def ended(self) -> None:
-        """Wait until the helper is gone, and take back what it had."""
+        """Wait until the helper is gone, and take back its slots."""
         await self._channel.closed.wait()
         await self.end()
 
     async def end(self) -> None:
-        """Cut it off, and take back what it had."""
+        """Disconnect the helper, and take back its slots."""
         self._channel.close()
         if self._doorway is not None:
             self._doorway.close()
@@ -213,30 +210,30 @@ class HelperSession:
         self._loans.end()
 
     def tell(self, word: Told) -> None:
-        """Tell the helper something."""
+        """Send a message to the helper."""
         self._channel.tell(word)
 
     async def ask(self, *, within: float = FROZEN) -> LoadReport:
-        """Have the helper say how it is, once it has taken in all that it was told.
+        """Query the helper's state, once it has taken in all earlier messages.
 
-        Raise `TimeoutError` when it does not `within` so many seconds, and `ConnectionError` when it has ended.
+        Raise `TimeoutError` if it does not answer `within` so many seconds, and `ConnectionError` if it has ended.
         """
         number = next(self._numbers)
         question = Ask(number, tuple(self.beside.items()))
         return cast("LoadReport", await self._answer(question, within=within))
 
     async def lines_since(self, time: float) -> tuple[LogLine, ...]:
-        """Ask the helper for the last lines of its log; raise `TimeoutError`, or `ConnectionError` when it has ended."""
+        """Query the last lines of the helper's log; raise `TimeoutError`, or `ConnectionError` if it has ended."""
         question = LinesAsked(next(self._numbers), time)
         return cast("tuple[LogLine, ...]", await self._answer(question, within=FROZEN))
 
     def part_of(self, service: Service) -> int:
-        """Return how many requests at a worker are this helper's, as far as it is known."""
+        """Return the known number of this helper's requests at a worker."""
         said = (load.in_flight for s, load in self.state.loads if s == service)
         return self._loans.lent(service) + sum(said)
 
     def leave(self) -> None:
-        """Have the helper end."""
+        """Tell the helper to end."""
         self.tell(Leave())
 
     async def _answer(self, question: Ask | LinesAsked, *, within: float) -> object:

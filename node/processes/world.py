@@ -1,10 +1,7 @@
-"""World as a helper knows it: what the first told it last. No I/O.
+"""World as a helper knows it: the newest state that the first process has sent. No I/O.
 
-The records are the frames that their owners signed, and are checked here as they are everywhere.
-
-Evidence about other nodes, from a helper to the first process: what requests have shown, but not every answer anew.
-
-Client of a helper for slots of workers and the reach of peers.
+The records are the frames that their owners signed, and are verified here as everywhere. In the other direction go evidence about
+other nodes from requests, though not each answer, and requests for workers' slots and for connections to peers.
 """
 
 import asyncio
@@ -43,14 +40,14 @@ from router.requests import Request
 from router.workers import Workers
 
 PAUSE = 0.5
-"""Seconds within which another answer of a node is no news."""
+"""Seconds within which a further answer of a node is not reported."""
 
 MAX_NODES = 10_000
-"""Nodes whose last answer is remembered; beyond that all are forgotten, and told of once more."""
+"""Nodes whose last answer is remembered; beyond that all are forgotten, so their next answers are reported again."""
 
 
 class Witness:
-    """Tells what attempts showed; time is an argument of what it is given."""
+    """Reporter of what attempts show about other nodes, to the first process."""
 
     def __init__(self, own: PeerId, tell: Callable[[Said], None], now: Clock) -> None:
         self.own = own
@@ -59,7 +56,7 @@ class Witness:
         self._answered: dict[PeerId, float] = {}
 
     def observe(self, outcome: Outcome) -> None:
-        """Take in how an attempt went."""
+        """Report what an attempt's outcome shows, if it is news."""
         node, shown = outcome.candidate.node, outcome.shows
         if outcome.stale:
             self._tell(Stale(node))
@@ -86,7 +83,7 @@ Answer = SlotGranted | SlotRefused | Relayed
 
 
 class Borrowing:
-    """A `router.slot_lending.Lender` whose books are kept by the first process. Lives on one event loop."""
+    """A `router.slot_lending.Lender` whose slots the first process manages. Bound to one event loop."""
 
     def __init__(self, tell: Callable[[Said], None]) -> None:
         self._tell = tell
@@ -94,13 +91,13 @@ class Borrowing:
         self._asked: dict[int, asyncio.Future[Answer]] = {}
 
     async def take(self, request: Request, services: Sequence[Service]) -> Service | None:
-        """Take a slot of the first of these workers that has one for a request."""
+        """Take a slot for a request at the first of these workers that has one free; return `None` if none has."""
         number = next(self._numbers)
         asked = Take(number, tuple(services), background=request.background)
         return _service(await self._answer(asked))
 
     async def turn(self, request: Request, services: Sequence[Service]) -> Service:
-        """Wait until a slot of one of these workers is handed to a request; raise `NoCapacity` or `NobodyServes`."""
+        """Wait until a request gets a slot of one of these workers; raise `NoCapacity` or `NobodyServes`."""
         asked = Take(
             next(self._numbers),
             tuple(services),
@@ -121,16 +118,16 @@ class Borrowing:
         self._tell(Freed(service))
 
     def took(self, model: str, seconds: float) -> None:
-        """Say how long a slot was taken."""
+        """Report how long a request for a model held its slot."""
         self._tell(Took(model, seconds))
 
     async def relayed(self, peer: PeerId) -> bool:
-        """Have a peer connected, and say whether that is through a relay."""
+        """Ask the first process to connect to a peer, and return whether that is through a relay."""
         answer = await self._answer(ReachAsked(next(self._numbers), peer))
         return isinstance(answer, Relayed) and answer.relayed
 
     def hear(self, answer: Answer) -> None:
-        """Take in an answer. A slot for somebody who has left goes back."""
+        """Handle an answer. A slot for a request that was cancelled is given back."""
         asked = self._asked.pop(answer.number, None)
         if asked is None or asked.done():
             self._unwanted(answer)
@@ -145,7 +142,7 @@ class Borrowing:
             return await asked
         except asyncio.CancelledError:
             if asked.done() and not asked.cancelled():
-                # It was answered in the very moment in which its caller left.
+                # The answer came at the moment of the cancellation.
                 self._unwanted(asked.result())
             elif isinstance(question, Take):
                 self._tell(Cancel(question.number))
@@ -159,7 +156,7 @@ class Borrowing:
 
 
 def _service(answer: Answer) -> Service | None:
-    """Return the slot's worker; raise what a refusal stands for."""
+    """Return the slot's worker; raise `NobodyServes` or `NoCapacity` for a refusal."""
     match answer:
         case SlotGranted(service=service):
             return service
@@ -172,7 +169,7 @@ def _service(answer: Answer) -> Service | None:
 
 
 class View:
-    """The newest of everything, for a router to read."""
+    """The newest state, for a router to read."""
 
     def __init__(self, own: PeerId, settings: RegistrySettings) -> None:
         self.catalog = Catalog()
@@ -183,7 +180,7 @@ class View:
         self._silent: set[PeerId] = set()
 
     def take(self, word: Table | Seen | Forgotten | Silent) -> frozenset[PeerId]:
-        """Take in what the first tells; return whose record or presence that changed. Raise `Unreadable`."""
+        """Handle a message of the first process; return the nodes whose record or presence it concerns. Raise `Unreadable`."""
         match word:
             case Table(workers):
                 self.workers = Workers.of(workers)
@@ -202,19 +199,19 @@ class View:
         return frozenset()
 
     def presence(self, node: PeerId) -> Presence:
-        """Say what a node is to us."""
+        """Return a node's presence, `LOST` for an unknown node."""
         return self._presence.get(node, Presence.LOST)
 
     def silent(self, node: PeerId) -> bool:
-        """Say whether a node was silent when it was looked at last."""
+        """Return whether a node left the last reported probe unanswered."""
         return node in self._silent
 
     def admits(self, peer: PeerId) -> bool:
-        """Say whether a peer may take part here."""
+        """Return whether a peer is admitted to this node."""
         return self._guests.admits(peer)
 
     def draining(self) -> bool:
-        """Say whether this node takes nothing new."""
+        """Return whether this node takes no new requests."""
         held = self.catalog.held.get(self._own)
         return held is not None and held.record.standing is not Standing.SERVING
 

@@ -1,1 +1,1 @@
-"""Services built on inference that run beside a node: `modelvine provide`. A crash does not affect models."""
+"""Services built on inference, in processes of their own beside a node: `modelvine provide`. A crash does not affect models."""

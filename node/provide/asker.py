@@ -1,4 +1,4 @@
-"""Asker of models: sends a provider's own requests to its node, which finds who answers them."""
+"""Client for a provider's own requests: it sends them to its node, which routes them to models."""
 
 import asyncio
 import logging
@@ -18,12 +18,12 @@ log = logging.getLogger("modelvine.provide")
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 
 SLOTS_WITHIN = 2.0
-"""Seconds for the answer how many slots there are, without which a batch goes on."""
+"""Seconds for the query of the number of slots; without its answer a batch goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswer:
-    """One answer; `status` 0 is none at all, and `after` a `Retry-After`."""
+    """One answer; `status` is 0 if there is none, and `after` is the value of `Retry-After`."""
 
     status: int
     body: bytes = b""
@@ -32,10 +32,10 @@ class NodeAnswer:
 
 
 class Asker:
-    """One node, to be entered before it is asked. In the background, whoever asks for themselves comes first."""
+    """Client of one node; enter it before the first request. With `background`, other callers' requests come first."""
 
     def __init__(self, node: str, *, background: bool = False) -> None:
-        """`node` is the URL of its `/v1`, without that."""
+        """`node` is the base URL of the node, without `/v1`."""
         self._node = node.rstrip("/")
         self._session: aiohttp.ClientSession | None = None
         self._headers = {"content-type": "application/json"}
@@ -59,15 +59,15 @@ class Asker:
             await self._session.close()
 
     async def get(self, path: str) -> NodeAnswer:
-        """Ask for what is there."""
+        """Send a GET, and return the answer."""
         return await self._ask("GET", path, None)
 
     async def post(self, path: str, body: bytes, *, session: str = "") -> NodeAnswer:
-        """Send JSON, and return what is answered."""
+        """Send JSON, and return the answer."""
         return await self._ask("POST", path, body, session)
 
     async def slots(self, path: str, model: str) -> int:
-        """Return how many requests all workers of a model take at one time, 0 where that is not known of each."""
+        """Return how many concurrent requests all workers of a model accept, 0 if that is unknown for any of them."""
         said = urlencode({"model": model, "kind": path.removeprefix("/v1/")})
         try:
             async with asyncio.timeout(SLOTS_WITHIN):
@@ -75,10 +75,10 @@ class Asker:
             told = orjson.loads(heard.body)
             full = (row for row in told["excluded"] if row["reason"] == Reason.FULL)
             rows = [*told["candidates"], *full]
-            # Who has said nothing yet says it with its first answer.
+            # A replica without a report yet counts as one slot; it reports its slots with its first answer.
             slots = [1 if row["load"] is None else int(row["load"]["slots"]) for row in rows]
         except (TimeoutError, ValueError, KeyError, TypeError):
-            # No slots are known of one of them, or the node does not answer.
+            # The slots of one of them are unknown, or the node does not answer.
             return 0
         return sum(slots)
 
@@ -103,7 +103,7 @@ class Asker:
 
 
 async def _at_most(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """Read a body, nothing of one that is too long."""
+    """Read a body; return an empty one if it is longer than `most`."""
     pieces, size = [], 0
     async for piece in response.content.iter_any():
         pieces.append(piece)

@@ -1,4 +1,4 @@
-"""HTTP server of a provider: it answers the node that it is registered at, and pages of lists have OpenAI's shape."""
+"""HTTP server of a provider, for the node at which it is registered; pages of lists have OpenAI's shape."""
 
 import hmac
 import logging
@@ -17,14 +17,14 @@ MAX_PAGE = 100
 
 
 def application(routes: Iterable[web.RouteDef], key: str) -> web.Application:
-    """Return the server; whoever does not show the key learns nothing."""
+    """Return the application. A request without the key learns nothing."""
 
     @web.middleware
     async def admit(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         shown = request.headers.get("authorization", "")
-        # Being on this machine proves nothing.
+        # A caller on this machine needs the key, too.
         if not hmac.compare_digest(shown.encode(errors="replace"), f"Bearer {key}".encode()):
             raise Fault(401, "only the node at which this service is registered may call it")
         try:
@@ -43,12 +43,12 @@ def application(routes: Iterable[web.RouteDef], key: str) -> web.Application:
 
 
 async def _models(_: web.Request) -> web.Response:
-    """Have none."""
+    """Return an empty list of models."""
     return as_json({"object": "list", "data": []})
 
 
 def cut(http: web.Request, ids: list[str]) -> tuple[list[str], bool]:
-    """Return the page of a list that is asked for, and whether there is more."""
+    """Return the requested page of a list of ids, and whether there are more; raise `Fault`."""
     limit, after = http.query.get("limit", "20"), http.query.get("after")
     if not limit.isdigit() or not 1 <= int(limit) <= 10_000:
         raise Fault(400, "`limit` is a number from 1", param="limit")
@@ -60,7 +60,7 @@ def cut(http: web.Request, ids: list[str]) -> tuple[list[str], bool]:
 
 
 def page_of(http: web.Request, found: list[dict[str, Any]]) -> web.Response:
-    """Return the page of a list that is asked for; each entry has its `id`."""
+    """Return the requested page of a list whose entries have an `id`; raise `Fault`."""
     page, more = cut(http, [one["id"] for one in found])
     return listed([one for one in found if one["id"] in set(page)], more=more)
 

@@ -16,7 +16,7 @@ _CHUNK = 256 * 1024
 
 
 class FileFace:
-    """What may be asked of files. `purposes` are those that may be uploaded; `now` is Unix time in seconds."""
+    """Handlers for files. `purposes` are those that may be uploaded; `now` is Unix time in seconds."""
 
     def __init__(self, files: Files, purposes: Collection[str], now: Callable[[], float]) -> None:
         self._files = files
@@ -26,7 +26,7 @@ class FileFace:
         self._now = now
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what may be asked."""
+        """Return the HTTP routes."""
         uploads = Uploads(self._files, self._purposes, self._now)
         return [
             web.get("/v1/files", self.all),
@@ -51,7 +51,7 @@ class FileFace:
         return as_json(await self._file(http))
 
     async def content(self, http: web.Request) -> web.StreamResponse:
-        """Send what is in a file."""
+        """Send the content of a file."""
         found = await self._file(http)
         headers = {"content-type": "application/octet-stream"}
         path = await self._run(lambda: self._files.fetch(found["id"]))
@@ -70,7 +70,7 @@ class FileFace:
         return as_json({"id": found["id"], "object": "file", "deleted": True})
 
     async def upload(self, http: web.Request) -> web.Response:
-        """Take in a file, as long as it is short enough; nothing is left behind of one that is not."""
+        """Store a file of at most `MAX_FILE_BYTES`; leave nothing behind of one that is too long or malformed."""
         if not http.content_type.startswith("multipart/"):
             raise Fault(400, "send a form with `purpose` and `file`")
         await self._files.require_room(http.content_length or 0)

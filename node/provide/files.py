@@ -1,4 +1,4 @@
-"""Files of a provider: what they are called in a table, their bytes in a folder, and how many bytes all may have."""
+"""Files of a provider: their metadata in a table, their bytes in a folder, and a limit of the total bytes."""
 
 import asyncio
 import os
@@ -22,12 +22,12 @@ CREATE TABLE IF NOT EXISTS piece (
   PRIMARY KEY (file, number)
 ) {strict};
 """
-"""Bytes of files where providers share a database; elsewhere they are in the folder alone."""
+"""Table with the bytes of files, used if providers share a database; otherwise they are only in the folder."""
 
 PIECE_BYTES = 1024 * 1024
 
 KEEP = 20 * 1000**3
-"""Bytes of all files."""
+"""Default limit of the bytes of all files."""
 
 _COLUMNS = "id, created_at, bytes, filename, purpose"
 _PART = ".part"
@@ -36,18 +36,18 @@ T = TypeVar("T")
 
 
 class NoRoom(OSError):
-    """The files that are kept are too many for one more."""
+    """The stored files leave no room for another one."""
 
 
 class FileTable:
-    """What is known of files. Plain calls that block."""
+    """Metadata of files. Calls block."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self.shared = database.shared
 
     def add(self, id_: str, now: int, name: str, purpose: str, path: Path) -> dict[str, Any]:
-        """Note a file whose bytes are at `path`; `now` is Unix time in seconds."""
+        """Add a file whose bytes are at `path`; `now` is Unix time in seconds."""
         row = (id_, now, path.stat().st_size, name, purpose)
         with self._database.transaction():
             self._database.change("DELETE FROM file WHERE id = ?", (id_,))
@@ -57,7 +57,7 @@ class FileTable:
         return _shown(row)
 
     def find(self, id_: str) -> dict[str, Any] | None:
-        """Return a file as OpenAI shows it."""
+        """Return a file in OpenAI's shape, `None` if there is none with this id."""
         rows = self._database.rows(f"SELECT {_COLUMNS} FROM file WHERE id = ?", (id_,))  # noqa: S608
         return _shown(rows[0]) if rows else None
 
@@ -71,11 +71,11 @@ class FileTable:
         return int(self._database.rows("SELECT coalesce(sum(bytes), 0) FROM file")[0][0])
 
     def remove(self, id_: str) -> bool:
-        """Forget a file; say whether there was one."""
+        """Remove a file; return whether there was one."""
         return self._database.change("DELETE FROM file WHERE id = ?", (id_,)) > 0
 
     def pieces(self, id_: str) -> Iterator[bytes]:
-        """Go through the bytes of a file that are in the database."""
+        """Yield the bytes of a file that are in the database, in pieces."""
         asked, number = "SELECT bytes FROM piece WHERE file = ? AND number = ?", 0
         while rows := self._database.rows(asked, (id_, number)):
             yield rows[0][0]
@@ -88,40 +88,40 @@ class FileTable:
 
 
 class Files:
-    """The files of one folder, and the thread of its disk."""
+    """The files of one folder, and the thread that uses its disk and database."""
 
     def __init__(self, folder: Path, table: FileTable, *, keep: int = KEEP) -> None:
-        """`keep` is how many bytes all files may have. What was not whole when the last process died is removed."""
+        """`keep` is the limit of the bytes of all files. Incomplete files of a process that died are removed."""
         self.folder = folder
         self.table = table
         self._bound = keep
-        # One thread, so that the database is written by one at a time and no loop waits for the disk.
+        # A single thread, so that writes to the database are serial and no event loop waits for the disk.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="provider")
         folder.mkdir(parents=True, exist_ok=True)
         for part in folder.glob(f"*{_PART}"):
             part.unlink()
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
-        """Do what blocks, after all that was asked before."""
+        """Run a blocking call in the thread, after all earlier ones."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def require_room(self, size: int) -> None:
-        """Raise `NoRoom` where the files that are kept leave none for so many bytes more."""
+        """Raise `NoRoom` if the stored files leave no room for so many more bytes."""
         held = await self.run_in_thread(self.table.bytes_held)
         if held + size > self._bound:
             raise NoRoom(f"{held:,} of {self._bound:,} bytes are used by files: delete some")
 
     def path(self, id_: str) -> Path:
-        """Return where the bytes of a file are, or belong."""
+        """Return the path for a file's bytes."""
         return self.folder / id_
 
     def fetch(self, id_: str) -> Path:
-        """Return where the bytes of a file are, once they are there: another provider may have taken them in. It blocks."""
+        """Return the path of a file's bytes, after fetching them from the database if another provider stored them. Blocks."""
         path = self.path(id_)
         if self.table.shared and not path.exists():
             sizes = {file["id"]: file["bytes"] for file in self.table.all()}
             for old in self.folder.iterdir():
-                # What others have deleted meanwhile.
+                # Files that other providers have deleted meanwhile.
                 if old.name not in sizes and old.suffix != _PART:
                     old.unlink()
             if not write_file(path, self.table.pieces(id_)) and sizes.get(id_) == 0:
@@ -129,17 +129,17 @@ class Files:
         return path
 
     def close(self) -> None:
-        """Wait for the disk."""
+        """Wait for the thread, and end it."""
         self._thread.shutdown(wait=True)
 
 
 def new_id(kind: str) -> str:
-    """Return an id that nobody can guess."""
+    """Return an unguessable id."""
     return f"{kind}{secrets.token_hex(12)}"
 
 
 def write_file(path: Path, rows: Iterable[bytes]) -> int:
-    """Write a file whole or not at all, none where there is nothing to write; return its bytes."""
+    """Write a file atomically, and none if there are no bytes; return its number of bytes."""
     part, size = path.with_name(f"{path.name}{_PART}"), 0
     with part.open("wb") as file:
         for row in rows:

@@ -1,4 +1,4 @@
-"""Forms and JSON bodies that the provider takes in, and the errors and answers that it gives: OpenAI's shapes."""
+"""Forms and JSON bodies that a provider accepts, and the errors and answers that it returns, in OpenAI's shapes."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from aiohttp import BodyPartReader, web
 from node.provide.asker import NodeAnswer
 
 MAX_JSON_BYTES = 64 * 1024 * 1024
-"""As much as a node passes on."""
+"""Bytes of the longest body that a node passes on."""
 
 _CHUNK = 256 * 1024
 
@@ -30,7 +30,7 @@ class Fault(web.HTTPException):
 
 
 async def object_of(http: web.Request) -> dict[str, Any]:
-    """Return a JSON object; raise `Fault`."""
+    """Return a request's JSON object; raise `Fault`."""
     try:
         said = orjson.loads(await http.read())
     except orjson.JSONDecodeError as error:
@@ -41,7 +41,7 @@ async def object_of(http: web.Request) -> dict[str, Any]:
 
 
 async def take(field: BodyPartReader, part: Path, *, most: int) -> int:
-    """Write a file of a form, and return its bytes; raise `Fault` where it has more than `most`."""
+    """Write a form's file to `part`, and return its number of bytes; raise `Fault` if there are more than `most`."""
     size = 0
     with part.open("wb") as file:
         while chunk := await field.read_chunk(_CHUNK):
@@ -54,13 +54,13 @@ async def take(field: BodyPartReader, part: Path, *, most: int) -> int:
 
 
 def require_purpose(said: object, purposes: Collection[str]) -> None:
-    """Raise `Fault` where a file is for what is none of these."""
+    """Raise `Fault` unless a file's purpose is one of these."""
     if said not in purposes:
         raise Fault(400, f"`purpose` must be {' or '.join(sorted(purposes))}", param="purpose")
 
 
 def passed(heard: NodeAnswer) -> web.Response:
-    """Return what a node answered as this provider's own answer; none at all is a 502."""
+    """Return a node's answer as this provider's own; a missing answer becomes a 502."""
     headers = {"retry-after": heard.after} if heard.after else {}
     kind = "application/json"
     return web.Response(
@@ -69,10 +69,10 @@ def passed(heard: NodeAnswer) -> web.Response:
 
 
 def as_json(value: object) -> web.Response:
-    """Return a value as JSON."""
+    """Return a response with a value as JSON."""
     return web.Response(body=orjson.dumps(value), content_type="application/json")
 
 
 def sync(number: int) -> None:
-    """Have what was written on the disk."""
+    """Flush a file to the disk, by its descriptor."""
     os.fsync(number)

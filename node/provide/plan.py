@@ -1,4 +1,4 @@
-"""Plan of a provider: what is provided, where, and by which name it is registered; and what any provider has to have."""
+"""Plan of a provider: its service, its place, and the name of its registration; and the interface of all providers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ OPENAI, LLAMA_STACK = "openai_http", "llama_stack_http"
 
 @dataclass(frozen=True, slots=True)
 class ProviderPlan:
-    """What is provided. `keep` is in bytes, `model` is asked where a request names none, `database` is that of a site."""
+    """Options of a provider. `keep` is in bytes, `model` is the default for requests, `database` is that of a site."""
 
     service: str
     folder: Path
@@ -32,7 +32,7 @@ class ProviderPlan:
     database: str = ""
 
     def open_database(self, name: str) -> Database:
-        """Open a file of the folder, or a schema of the site's PostgreSQL; raise `DatabaseError` or `ModuleNotFoundError`."""
+        """Open a file in the folder, or a schema of the site's PostgreSQL; raise `DatabaseError` or `ModuleNotFoundError`."""
         if not self.database:
             return SqliteDatabase(self.folder / f"{name}.db")
         from node.provide.database.postgres import PostgresDatabase  # noqa: PLC0415 (an extra)
@@ -41,19 +41,19 @@ class ProviderPlan:
 
 
 class Provider(Protocol):
-    """One service, made of inference: it is made of its plan and the URL of its node."""
+    """One service built on inference. It is constructed from its plan and the URL of its node."""
 
     types: Mapping[ModelType, str]
-    """What it is registered as, and the dialect that it speaks as that."""
+    """Types that it is registered as, each with the dialect that it speaks."""
 
     cid: str
-    """What all who share a database are registered with, so that nodes know them for one service; "" without others."""
+    """Id with which all providers of one database register, so that nodes treat them as one service; "" if not shared."""
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what may be asked."""
+        """Return its HTTP routes."""
 
     async def run(self) -> None:
         """Work until cancelled."""
 
     def close(self) -> None:
-        """Close what is kept."""
+        """Close its files and databases."""

@@ -1,4 +1,4 @@
-"""One provider, from its start to its end: folder, key, server, registrations, work."""
+"""Life of one provider: folder, key, server, registrations, work."""
 
 import asyncio
 import fcntl
@@ -21,7 +21,7 @@ from node.provide.face import application
 from node.provide.plan import Provider, ProviderPlan
 
 EXTRAS = {"apsw": "vectors", "sqlite_vec": "vectors", "psycopg": "postgres"}
-"""What brings the modules that only some providers need."""
+"""Extras that bring the modules that only some providers need."""
 
 _KEY, _LOCK = "key", "lock"
 
@@ -32,7 +32,7 @@ def run(
     node: Client,
     ready: Callable[[str], None],
 ) -> int:
-    """Provide until a signal comes; raise `CommandFailed`."""
+    """Run a provider until a signal arrives; raise `CommandFailed`."""
     try:
         plan.folder.mkdir(parents=True, exist_ok=True)
         plan.folder.chmod(0o700)
@@ -90,7 +90,7 @@ async def _serve(
 
 
 def registrations(plan: ProviderPlan, provider: Provider, api: str) -> Iterator[dict[str, object]]:
-    """Return what the node is told: the key stays in its file."""
+    """Yield the registrations for the node. They name the key's file, so the key itself stays there."""
     header = f"Bearer @{(plan.folder / _KEY).resolve()}"
     for kind, dialect in provider.types.items():
         yield {
@@ -105,7 +105,7 @@ def registrations(plan: ProviderPlan, provider: Provider, api: str) -> Iterator[
 
 
 def _key(path: Path) -> str:
-    """Return the key of this folder, made when it is first needed."""
+    """Return the key of this folder; create it if it does not exist."""
     with suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
@@ -114,7 +114,7 @@ def _key(path: Path) -> str:
 
 
 class _locked:  # noqa: N801 (used as a function)
-    """The folder is this process's alone; raise `CommandFailed` where it is another's."""
+    """Context manager that locks a folder for this process; it raises `CommandFailed` if another process holds it."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _LOCK

@@ -1,4 +1,4 @@
-"""Uploads in parts, for files that are longer than one request may be: OpenAI's `/v1/uploads`."""
+"""Uploads in parts, for files that are too long for one request: OpenAI's `/v1/uploads`."""
 
 import asyncio
 import os
@@ -14,20 +14,20 @@ from node.provide.files import Files, new_id
 from node.provide.form import Fault, as_json, object_of, require_purpose, take
 
 MAX_FILE_BYTES = 200 * 1000 * 1000
-"""The longest file: OpenAI's limit of a batch."""
+"""Bytes of the longest file: OpenAI's limit of a batch."""
 
 MAX_OPEN = 8
-"""Uploads that are open at one time; the oldest makes room."""
+"""Uploads that may be open at a time; a new one evicts the oldest."""
 
 MAX_PARTS = 1_000
 LASTS = 3_600
-"""Seconds after which an upload that is not complete is forgotten."""
+"""Seconds after which an incomplete upload may be removed."""
 
 _ABOUT = "about.json"
 
 
 class Uploads:
-    """What may be asked of uploads. Each is a folder: what it is about, and its parts."""
+    """Handlers for uploads. Each upload is a folder with its description and its parts."""
 
     def __init__(self, files: Files, purposes: Collection[str], now: Callable[[], float]) -> None:
         self._files = files
@@ -36,7 +36,7 @@ class Uploads:
         self._now = now
 
     async def create(self, http: web.Request) -> web.Response:
-        """Begin one."""
+        """Start an upload."""
         asked = await object_of(http)
         size = asked.get("bytes")
         require_purpose(asked.get("purpose"), self._purposes)
@@ -58,10 +58,10 @@ class Uploads:
         return as_json(about)
 
     async def add_part(self, http: web.Request) -> web.Response:
-        """Take in one part."""
+        """Store one part."""
         folder, about = await self._found(http)
         sizes = [path.stat().st_size for path in folder.iterdir()]
-        # Each part may come once more, where its answer was lost.
+        # Each part may be sent twice, if its answer was lost.
         if len(sizes) > MAX_PARTS or sum(sizes) > 2 * about["bytes"] + MAX_FILE_BYTES // 100:
             raise Fault(413, "the upload has too many parts, or too long ones")
         id_ = new_id("part_")
@@ -83,7 +83,7 @@ class Uploads:
         return as_json(made)
 
     async def complete(self, http: web.Request) -> web.Response:
-        """Put the parts together, in the order that is asked for, to a file."""
+        """Join the parts, in the requested order, into a file."""
         folder, about = await self._found(http)
         ids = (await object_of(http)).get("part_ids")
         parts = [folder / str(id_) for id_ in ids] if isinstance(ids, list) else []
@@ -101,7 +101,7 @@ class Uploads:
         return as_json({**about, "status": "completed", "file": file})
 
     async def cancel(self, http: web.Request) -> web.Response:
-        """Forget one."""
+        """Remove an upload."""
         folder, about = await self._found(http)
         await asyncio.to_thread(shutil.rmtree, folder)
         return as_json({**about, "status": "cancelled"})
@@ -119,7 +119,7 @@ class Uploads:
     async def _found(self, http: web.Request) -> tuple[Path, dict[str, Any]]:
         id_ = http.match_info["id"]
         folder = self._folder / id_
-        # An id of ours is one name, so this is no way out of the folder.
+        # The id is a single identifier, so it cannot lead out of the folder.
         if not id_.startswith("upload_") or not id_.isidentifier() or not folder.is_dir():
             raise Fault(404, f"no upload is called {id_[:100]!r}", param="id")
         about: dict[str, Any] = orjson.loads((folder / _ABOUT).read_bytes())

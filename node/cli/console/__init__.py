@@ -1,1 +1,1 @@
-"""What commands share: their options, the way to a node, and how things look in a terminal."""
+"""Code that commands share: their options, the look-up of a node and its client, and output for terminals."""

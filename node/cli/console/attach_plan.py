@@ -1,4 +1,4 @@
-"""Plan of an attachment: which models of a worker are registered now, and which are withdrawn. Values in, values out."""
+"""Plan of an attachment: which models of a worker to register, and which to withdraw. No I/O."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -7,18 +7,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 GONE_AFTER = 2
-"""Looks in a row at which nothing was recognised, until a worker's models are withdrawn: one may be an accident."""
+"""Consecutive checks without a result until a worker's models are withdrawn: a single one may be an accident."""
 
 FIRST_SERVICE = 9
 """The first of `registry.records.SERVICE_TYPES`, whose import would slow every --help down; a test compares them."""
 
 Found = Mapping[str, Any]
-"""What the node recognised: `dialect`, `api`, `models` and more, as `/api/v1/recognise` tells it."""
+"""Worker that the node has recognised: `dialect`, `api`, `models` and more, as returned by `/api/v1/recognise`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """Models to register, in full, and names to withdraw; whether the worker is `gone` by now, or `back`."""
+    """Models to register, in full, and names to withdraw; whether the worker is `gone`, or `back` again."""
 
     register: tuple[Mapping[str, Any], ...] = ()
     withdraw: tuple[str, ...] = ()
@@ -27,10 +27,10 @@ class PlanStep:
 
 
 class Registered:
-    """What one worker has registered, as of what was seen last."""
+    """Registrations of one worker, and its latest checks."""
 
     def __init__(self, *, only: Iterable[str] = ()) -> None:
-        """Take the names of the models that are wanted, all of them where none is named."""
+        """`only` names the models to register; empty for all."""
         self._only = tuple(only)
         self._rows: dict[_Key, Mapping[str, Any]] = {}
         self._missed = 0
@@ -42,12 +42,15 @@ class Registered:
         return tuple(dict.fromkeys(name for name, _ in self._rows))
 
     def project(self, name: str) -> str:
-        """Return whose a registered model is, empty where its list does not say."""
+        """Return the project of a registered model, empty if the worker does not name one."""
         found = (row.get("project", "") for (own, _), row in self._rows.items() if own == name)
         return str(next(found, ""))
 
     def seen(self, found: Found | None) -> PlanStep:
-        """Take in what a look found, `None` for nothing; what is not `registered` or `withdrawn` then is asked for again."""
+        """Take the result of a check, `None` for nothing found, and return the next step.
+
+        What is not confirmed by `registered` or `withdrawn` is part of the following step again.
+        """
         if found is None:
             self._missed += 1
             if self._missed < GONE_AFTER:
@@ -56,23 +59,23 @@ class Registered:
         back, self._missed = self._missed >= GONE_AFTER, 0
         rows = {_key(row): row for row in rows_of(found, self._only)}
         rows |= self._unheard(rows)
-        # All types of a name are withdrawn together, and those that are left registered anew.
+        # All types of a name are withdrawn together, and the remaining ones are registered again.
         gone = tuple(dict.fromkeys(name for name, kind in self._rows if (name, kind) not in rows))
         changed = (row for key, row in rows.items() if self._rows.get(key) != row or key[0] in gone)
         return PlanStep(tuple(changed), gone, back=back)
 
     def _unheard(self, rows: Mapping["_Key", object]) -> dict["_Key", Mapping[str, Any]]:
-        """Return the services that these lack, and that may be there all the same: each is asked for by itself, in a second."""
+        """Return the registered services that `rows` lack but that may still exist: the node has a second to ask for each."""
         lacking = [key for key in self._rows if key not in rows and _is_service(key)]
         self._unseen = Counter({key: self._unseen[key] + 1 for key in lacking})
         return {key: self._rows[key] for key in lacking if self._unseen[key] < GONE_AFTER}
 
     def registered(self, row: Mapping[str, Any]) -> None:
-        """Note that a model is registered so."""
+        """Note that a model is registered with this row."""
         self._rows[_key(row)] = row
 
     def withdrawn(self, name: str) -> None:
-        """Note that a model is not registered any more."""
+        """Note that a model is no longer registered."""
         self._rows = {key: row for key, row in self._rows.items() if key[0] != name}
 
 
@@ -84,14 +87,14 @@ def _is_service(key: _Key) -> bool:
 
 
 def _key(row: Mapping[str, Any]) -> _Key:
-    """What tells one registration of a worker from another: the model's name and type."""
+    """Return what identifies a worker's registration: the model's name and type."""
     return str(row["model"]), row["said"].get("type")
 
 
 def rows_of(found: Found, only: Iterable[str]) -> list[Mapping[str, Any]]:
-    """Return what to register: the worker's models, those of them that are wanted, or those that are named where it tells none.
+    """Return what to register: the worker's models, limited to `only`; the models in `only` if the worker lists none.
 
-    `said` is what the worker says of the model, so that a change of that is one.
+    `said` is what the worker reports of the model, so that a change of it changes the row.
     """
     wanted = tuple(only)
     told = [dict(model) for model in found.get("models") or ()]
@@ -119,14 +122,14 @@ def rows_of(found: Found, only: Iterable[str]) -> list[Mapping[str, Any]]:
 
 
 def shown_name(own: str) -> str:
-    """Return by which name a model is registered: a file goes by its name without folders and ending."""
+    """Return the name under which a model is registered: for a GGUF file, its name without folders and suffix."""
     if own.endswith(".gguf"):
         return own.replace("\\", "/").rpartition("/")[2].removesuffix(".gguf") or own
     return own
 
 
 def port_of(url: str) -> str:
-    """Return the port that a URL names, empty where it names none; it tells replicas of one model apart."""
+    """Return the port in a URL, empty if it has none; it distinguishes replicas of one model."""
     try:
         port = urlsplit(url if "://" in url else f"//{url}").port
     except ValueError:

@@ -1,4 +1,4 @@
-"""HTTP client of the commands. Plain HTTP of the standard library, every wait bounded."""
+"""HTTP client of the commands, on the standard library's `http.client`. Every wait is bounded."""
 
 import http.client
 import json
@@ -20,23 +20,23 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class NodeEndpoint:
-    """The node to talk to: `origin` says who named it, `token` is empty unless it may be sent there."""
+    """The node to talk to: `origin` says where its URL comes from; `token` is empty unless it may be sent there."""
 
     url: str
     origin: str
     token: str = ""
     certificate: str = ""
-    """File of the certificate that it must show, where that is known; else the system says whom to trust."""
+    """File of the certificate that it must present, where that is known; else the system's certificates are trusted."""
 
 
 class Client:
-    """Asks one node; every method raises `NoNode` when it does not answer and `CommandFailed` when it refuses."""
+    """Client of one node. Each method raises `NoNode` if it does not answer, and `CommandFailed` if it refuses."""
 
     def __init__(self, target: NodeEndpoint) -> None:
         self.target = target
 
     def get(self, path: str, *, holds: str, **query: str) -> dict[str, Any]:
-        """Return what a path shows, which `holds` one field at least where a node answers."""
+        """Return the JSON object at a path. A node's answer has the field `holds`; raise `CommandFailed` for another."""
         given = {name: value for name, value in query.items() if value}
         asked = urlencode(given, errors="surrogateescape")
         with self.request("GET", f"{path}?{asked}" if given else path) as answer:
@@ -52,7 +52,7 @@ class Client:
         *,
         headers: Mapping[str, str] = _NO_HEADERS,
     ) -> dict[str, Any]:
-        """Send a JSON body, or bytes whose type is in the headers, and return the answer."""
+        """Send a JSON body, or bytes whose type is in the headers, and return the answer's JSON object."""
         with self.request("POST", path, body, headers=headers) as answer:
             return self._object(answer)
 
@@ -66,7 +66,7 @@ class Client:
         headers: Mapping[str, str] = _NO_HEADERS,
         wait: float = ANSWER_TIMEOUT,
     ) -> Iterator[http.client.HTTPResponse]:
-        """Send a request and give its successful answer, unread; `wait` is seconds between two of its bytes."""
+        """Send a request and yield its successful answer, unread; `wait` is the most seconds between two of its bytes."""
         place = urlsplit(self.target.url)
         connection = self._connection(place)
         try:
@@ -103,7 +103,7 @@ class Client:
             return http.client.HTTPConnection(host, place.port, timeout=CONNECT_TIMEOUT)
         context = ssl.create_default_context(cafile=self.target.certificate or None)
         if self.target.certificate:
-            # That very certificate, by whatever name the node is asked: it was made for others' names.
+            # Trust exactly this certificate, under any name of the node: it was issued for the names that callers use.
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
             context.check_hostname = False
         return http.client.HTTPSConnection(
@@ -129,7 +129,7 @@ class Client:
         return value
 
     def _refused(self, answer: http.client.HTTPResponse, asked: str) -> CommandFailed:
-        """Take the sentence out of an error body; who has none in a node's form is no node, or stands before one."""
+        """Return the error of an error body; a body that is not in a node's form comes from a proxy or another server."""
         content = answer.read(MAX_ANSWER_BYTES)
         try:
             body = json.loads(content)
@@ -163,7 +163,7 @@ class Client:
 
 
 def _header(text: str) -> bytes:
-    """Return what a header may hold, in UTF-8, as nodes read it; raise `WrongUsage` for what is no name of anything."""
+    """Return a header's value in UTF-8, as nodes read it; raise `WrongUsage` if it has unprintable characters."""
     if not text.isprintable():
         raise WrongUsage(f"{text!r} cannot be a name: it contains unprintable characters")
     return text.encode()

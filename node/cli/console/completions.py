@@ -1,6 +1,6 @@
-"""Completion scripts for shells: what a command line may hold, from its parsers, in the words of bash, zsh and fish.
+"""Completion scripts for bash, zsh and fish, generated from the parsers of the command line.
 
-Names of models come from strangers, and what is completed runs when Enter is pressed: only harmless names are offered.
+Names of models come from strangers, and a completed line runs when Enter is pressed: only harmless names are offered.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from node.cli.console.worker_options import MODALITIES, TYPES
 
 
 class WordPlace(Enum):
-    """Where the values of an argument come from that are no list."""
+    """Source of an argument's values, where they are not a fixed list."""
 
     FILES = "files"
     MODELS = "models"
@@ -24,7 +24,7 @@ class WordPlace(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One option, or one positional argument, which has no flags; `values` is `None` for an option that takes none."""
+    """One option, or one positional argument, which has no flags; `values` is `None` for an option without a value."""
 
     name: str
     flags: Sequence[str]
@@ -34,13 +34,13 @@ class Argument:
 
     @property
     def listed(self) -> Sequence[str]:
-        """Its values, where they are a list."""
+        """Its values, if they are a fixed list."""
         return () if self.values is None or isinstance(self.values, WordPlace) else self.values
 
 
 @dataclass(frozen=True, slots=True)
 class CommandWords:
-    """One command: the words that lead to it, the commands within it, its arguments."""
+    """One command: the words that lead to it, its subcommands, its arguments."""
 
     path: Sequence[str]
     commands: Mapping[str, str]
@@ -53,7 +53,7 @@ class CommandWords:
 
     @property
     def asks_for_a_model(self) -> bool:
-        """Whether its first word that is no option is a model's name."""
+        """Whether its first positional argument is a model's name."""
         return any(a.values is WordPlace.MODELS for a in self.arguments)
 
 
@@ -64,7 +64,7 @@ _HARMLESS = "A-Za-z0-9._/:@+-"
 
 
 def commands_of(parser: CommandParser, *path: str) -> Iterator[CommandWords]:
-    """Yield a command and all within it."""
+    """Yield a command and all its subcommands."""
     options = [_argument(action, first=False) for action in parser.options]
     others = [_argument(action, first=not at) for at, action in enumerate(parser.positionals)]
     yield CommandWords(path, parser.summaries, [*options, *others])
@@ -75,7 +75,7 @@ def commands_of(parser: CommandParser, *path: str) -> Iterator[CommandWords]:
 def _argument(action: argparse.Action, *, first: bool) -> Argument:
     name = str(action.metavar or action.dest)
     about = " ".join((action.help or "").replace("%%", "%").split())
-    # argparse has no other name for it.
+    # argparse has no public name for it.
     many = isinstance(action, argparse._AppendAction)  # noqa: SLF001
     return Argument(
         name, action.option_strings, about, _values(action, name, first=first), repeatable=many
@@ -100,7 +100,7 @@ def bash(parser: CommandParser) -> str:
     """Return the script for bash."""
     found = list(commands_of(parser))
     paths = "|".join(_quoted(_path(command)) for command in found if command.path)
-    # What completes a value, with every option that it completes.
+    # Code that completes a value, with every option that it completes.
     values: dict[str, list[str]] = {}
     for command in found:
         for argument in command.options:

@@ -1,8 +1,7 @@
-"""Conversation with a model: each turn is one streamed request that carries the turns before it.
+"""Conversation with a model, also at a terminal: each turn is one streamed request that carries the turns before it.
 
-Terminal conversation: lines that are edited, commands that begin with a slash, and what Ctrl-C stops.
-
-Lines are edited where Python has `readline`, with a history in memory only: nothing is stored but by /save.
+At a terminal there are commands that begin with a slash, and Ctrl-C stops an answer. If Python has `readline`, lines can be
+edited, with a history in memory only: nothing is stored except by /save.
 """
 
 import http.client
@@ -30,8 +29,8 @@ INTERRUPTED = 130
 
 
 def converse(conversation: "Conversation") -> int:
-    """Ask what is typed, line by line, until Ctrl-D, or Ctrl-C twice; return the exit code."""
-    with suppress(ImportError):  # not every Python has it: lines are the terminal's own, then
+    """Send what is typed, line by line, until Ctrl-D, or Ctrl-C twice; return the exit code."""
+    with suppress(ImportError):  # not every Python has it; without it the terminal edits lines
         import readline  # noqa: F401, PLC0415 - `input` edits lines once this is loaded
     talk = Talk(conversation)
     note("/help lists commands; Ctrl-C clears the line or stops an answer, Ctrl-D ends.")
@@ -55,7 +54,7 @@ def converse(conversation: "Conversation") -> int:
 
 
 class Talk:
-    """What is made of each line that is typed."""
+    """Handler of typed lines."""
 
     def __init__(self, conversation: "Conversation") -> None:
         self.over = False
@@ -72,7 +71,7 @@ class Talk:
         }  # fmt: skip
 
     def hear(self, line: str) -> None:
-        """Do what a command says, or ask the model; say what fails, and go on."""
+        """Run a command, or send a prompt to the model; print errors, and go on."""
         try:
             if line.startswith("/") and not line.startswith("//"):
                 self._obey(line)
@@ -118,7 +117,7 @@ class Talk:
         note(f"  {len(self._with.attached)} attached; sent with the next prompt")
 
     def _save(self, file: str) -> None:
-        """Write for the user's eyes only, over nothing but what was saved here before."""
+        """Write a file that only the user can read; overwrite only files that this conversation has saved."""
         if not file:
             raise WrongUsage("/save needs a file name")
         over = os.O_TRUNC if file in self._saved else os.O_EXCL
@@ -144,19 +143,19 @@ class Talk:
         self.over = True
 
 
-# The node's own budgets end a slow answer; this only ends the wait for a node that is gone without a word.
+# The node's own time limits end a slow answer; this one only ends the wait for a node that has vanished.
 SILENCE = 600.0
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 MAX_IMAGE_BYTES = 20 * 1024 * 1024
 PATIENCE = 3.0
-"""Seconds of silence on standard input after which it is said that we wait for it."""
+"""Seconds without input after which a note tells that standard input is awaited."""
 
 _CHUNK = 64 * 1024
 
 
 @dataclass(slots=True)
 class Turn:
-    """One answer: grows while it comes in. Times are seconds since the question was sent."""
+    """One answer, which grows while it arrives. Times are seconds since the question was sent."""
 
     node: str = ""
     route: str = ""
@@ -168,7 +167,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Conversation:
-    """The turns so far, and whom they are with; what is `attached` goes with the next question."""
+    """The turns so far, and the model and node that they are with; `attached` images go with the next question."""
 
     client: Client
     model: str
@@ -180,9 +179,9 @@ class Conversation:
     turns: list[dict[str, object]] = field(default_factory=list)
 
     def ask(self, prompt: str, answer: Turn) -> Iterator[str]:
-        """Yield the pieces of the answer as they come and fill in `answer`; raise `CommandFailed`.
+        """Yield the pieces of the answer as they arrive, and fill in `answer`; raise `CommandFailed`.
 
-        Only a whole answer becomes part of the conversation.
+        Only a complete answer becomes part of the conversation.
         """
         text = {"type": "text", "text": prompt}
         content = [text, *self.attached] if self.attached else prompt
@@ -208,7 +207,7 @@ class Conversation:
         self.attached.clear()
 
     def body(self, *more: dict[str, object]) -> dict[str, object]:
-        """Return the request that says all of it, and some more turns."""
+        """Return the request with the whole conversation, followed by further turns."""
         told = [{"role": "system", "content": self.system}] if self.system else []
         messages = [*told, *self.turns, *more]
         return {**self.parameters, "model": self.model, "messages": messages}
@@ -219,11 +218,11 @@ class Conversation:
 
 
 def say_answer(conversation: Conversation, prompt: str, *, as_json: bool = False) -> None:
-    """Print one answer as it comes, or all of it as JSON, and on standard error who gave it."""
+    """Print one answer as it arrives, or all of it as JSON, and on standard error the node that gave it."""
     answer = Turn()
     for piece in conversation.ask(prompt, answer):
         if not as_json:
-            # What is not shown in a terminal is passed on as it came.
+            # Output that is not shown in a terminal stays unchanged.
             sys.stdout.write(prose(piece) if sys.stdout.isatty() else piece)
             sys.stdout.flush()
     if as_json:
@@ -250,7 +249,7 @@ def say_answer(conversation: Conversation, prompt: str, *, as_json: bool = False
 
 
 def image(file: str) -> dict[str, object]:
-    """Return the part of a message that an image file is; raise `WrongUsage`. It is known by how it begins."""
+    """Return an image file as a part of a message; raise `WrongUsage`. Its type is detected from its first bytes."""
     path = Path(file).expanduser()
     try:
         if not path.is_file():
@@ -269,21 +268,21 @@ def image(file: str) -> dict[str, object]:
 
 
 def standard_input() -> str:
-    """Return all that is piped or typed in; raise `WrongUsage` for what is no text."""
-    # Some who start us never close what we read from; without a word nobody would know what we wait for.
+    """Return all that is piped or typed in; raise `WrongUsage` if it is not text."""
+    # Some parent processes never close the pipe; without this note the user would not know why the command waits.
     with suppress(OSError, ValueError):
         if not select.select([sys.stdin], [], [], PATIENCE)[0]:
             note("waiting for standard input to end; add `< /dev/null` if there is none")
     try:
         text = sys.stdin.read()
-        text.encode()  # some locales hide in it what could not be read as text
+        text.encode()  # some locales decode invalid bytes as surrogates
     except UnicodeError as error:
         raise WrongUsage("standard input is not text; send images with --attach FILE") from error
     return text
 
 
 def _pieces(stream: http.client.HTTPResponse) -> Iterator[str]:
-    """Yield the text in a stream of chat chunks; raise `CommandFailed` unless it ends as it should."""
+    """Yield the text in a stream of chat chunks; raise `CommandFailed` unless it ends with `[DONE]`."""
     splitter = Splitter(max_event_bytes=MAX_EVENT_BYTES)
     done = False
     while True:
@@ -295,7 +294,7 @@ def _pieces(stream: http.client.HTTPResponse) -> Iterator[str]:
                 return
             raise CommandFailed(f"the answer broke off: {error}") from error
         for event in events:
-            # Who hangs up here, before the last chunk, is a caller who left to the node.
+            # Read on to the last chunk: to the node, a caller that disconnects here has left early.
             done = done or event.data == b"[DONE]"
             if event.data and not done:
                 yield from _text(event.data)

@@ -1,6 +1,6 @@
-"""Look-up of the node that a command talks to, and whether it may be shown the control token.
+"""Look-up of the node that a command talks to, and of whether it may be sent the control token.
 
-`modelvine up` leaves `node.json` in its data directory while it serves.
+`modelvine up` keeps `node.json` in its data directory while it serves.
 """
 
 import argparse
@@ -28,9 +28,9 @@ _UNSPECIFIED = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - compare
 
 
 def client(arguments: argparse.Namespace) -> Client:
-    """Return the way to the node that `--node`, MODELVINE_NODE, `node.json` or nobody names; raise `WrongSetting`.
+    """Return a client of the node in `--node`, MODELVINE_NODE or `node.json`, else of the default; raise `WrongSetting`.
 
-    A name must be that node's own: only there can be asked what this is for.
+    A name in `--node` must be the queried node's own, or `WrongUsage` is raised: other nodes cannot answer for it.
     """
     found, name = client_and_node(arguments)
     if name:
@@ -43,9 +43,9 @@ def client(arguments: argparse.Namespace) -> Client:
 
 
 def node_called(nodes: Iterable[Mapping[str, Any]], text: str) -> Mapping[str, Any]:
-    """Return the row of the node with this id, beginning of an id, or name; raise `CommandFailed` unless it is one.
+    """Return the row of the node with this id, prefix of an id, or name; raise `CommandFailed` unless there is exactly one.
 
-    As nodes do it: who is gone counts only where nobody else is called so.
+    As in the nodes themselves, a node that is gone counts only if no other node matches.
     """
     begins = len(text) > len(_ID_HEAD) and text.startswith(_ID_HEAD)
     found = [
@@ -66,7 +66,7 @@ def node_called(nodes: Iterable[Mapping[str, Any]], text: str) -> Mapping[str, A
 
 
 def client_and_node(arguments: argparse.Namespace) -> tuple[Client, str]:
-    """Return the way to the node that is asked, and the name in `--node` where it is no URL."""
+    """Return a client of the node to query, and the name in `--node` if that is not a URL."""
     data_dir = Path(sources.load(settings_given(arguments)).settings.node.data_dir)
     running, certificate = _running(data_dir)
     name = "" if set(arguments.node) & set(":/ ") else arguments.node
@@ -80,14 +80,14 @@ def client_and_node(arguments: argparse.Namespace) -> tuple[Client, str]:
         url, origin = sources.DEFAULT_NODE, "the default"
     url = url.rstrip("/")
     _check(url, origin)
-    # The token goes to this machine's own node only, a key where it is meant for.
+    # The control token is sent only to a node of this machine; otherwise the configured key is used.
     token = (_token(data_dir) if url == running or is_here(url) else "") or sources.key_shown()
     shown = certificate if url == running else ""
     return Client(NodeEndpoint(url, origin, token, shown)), name
 
 
 def leave_trace(data_dir: Path, *, url: str, peer: str, certificate: str = "") -> None:
-    """Write `node.json`, whole or not at all: how commands on this machine find the node."""
+    """Write `node.json` atomically, by which commands on this machine find the node."""
     for unspecified, loopback in _UNSPECIFIED.items():
         url = url.replace(f"//{unspecified}:", f"//{loopback}:")
     draft = data_dir / f".{NODE_FILE}.{os.getpid()}"
@@ -99,12 +99,12 @@ def leave_trace(data_dir: Path, *, url: str, peer: str, certificate: str = "") -
 
 
 def remove_trace(data_dir: Path) -> None:
-    """Remove `node.json`; harmless when there is none."""
+    """Remove `node.json`. Idempotent."""
     (data_dir / NODE_FILE).unlink(missing_ok=True)
 
 
 def left_trace(data_dir: Path) -> int | None:
-    """Return the process that `node.json` names, `None` where there is none that can be read."""
+    """Return the pid in `node.json`, `None` if there is no readable one."""
     pid = _trace(data_dir).get("pid")
     return pid if isinstance(pid, int) and pid > 0 else None
 
@@ -119,7 +119,7 @@ def _trace(data_dir: Path) -> Mapping[str, Any]:
 
 
 def _running(data_dir: Path) -> tuple[str, str]:
-    """Return the URL in `node.json`, and the file of its certificate; empty where there is none that can be read."""
+    """Return the URL in `node.json`, and the file of its certificate; empty if there is no readable one."""
     said = _trace(data_dir)
     url, certificate = said.get("http"), said.get("certificate")
     return (
@@ -141,12 +141,12 @@ def _check(url: str, origin: str) -> None:
 
 
 def is_here(url: str) -> bool:
-    """Say whether a URL means this machine. The token goes nowhere else: whoever gets it could change our node."""
+    """Return whether a URL means this machine. The token is sent nowhere else: its holder can change the node."""
     return HostPort(urlsplit(url).hostname or "", 0).loopback
 
 
 def _token(data_dir: Path) -> str:
-    """Return the control token where we may read it; callers on the node's own machine do without."""
+    """Return the control token if it is readable; callers of the node's own user need none."""
     with suppress(FileNotFoundError, SecretRefused):
         return read_control_token(data_dir / CONTROL_TOKEN)
     return ""

@@ -1,12 +1,11 @@
-"""Options that several commands have in common.
+"""Options that several commands have in common, and the parser of a command's words.
 
-An option that is a setting has the setting's name, `section.name`, as its destination: what was given is a layer of
-the configuration as it stands.
+An option that is a setting has the setting's name, `section.name`, as its destination, so that the parsed options are a layer of
+the configuration.
 
-Parser for a command's words: its options may stand before, between and after its positional arguments.
-
-Left to itself, argparse settles the positional arguments at the first option behind one of them:
-`chat llama --system TEXT PROMPT` had no PROMPT. Its own way out, `parse_intermixed_args`, does not know commands.
+The parser accepts options before, between and after the positional arguments. argparse alone assigns the positional arguments at
+the first option behind one of them: `chat llama --system TEXT PROMPT` had no PROMPT. Its own remedy, `parse_intermixed_args`,
+does not support subcommands.
 """
 
 import argparse
@@ -20,7 +19,7 @@ _END = "--"
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser of the command line or of one command; what it cannot parse is a `WrongUsage`, not the end of the process."""
+    """Parser of the command line or of one command; on an error it raises `WrongUsage` instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
         """Raise `WrongUsage`."""
@@ -28,35 +27,35 @@ class CommandParser(argparse.ArgumentParser):
 
     @property
     def commands(self) -> Mapping[str, "CommandParser"]:
-        """The commands within this one, by name."""
+        """The subcommands, by name."""
         return {name: inner for action in self._within for name, inner in action.choices.items()}
 
     @property
     def summaries(self) -> Mapping[str, str]:
-        """What each of these commands does, in a line."""
+        """One-line summaries of the subcommands, by name."""
         return {
             choice.dest: choice.help or ""
             for action in self._within
-            for choice in action._choices_actions  # noqa: SLF001 - what --help lists
+            for choice in action._choices_actions  # noqa: SLF001 - the list in --help
         }
 
     @property
     def _within(self) -> "list[argparse._SubParsersAction[CommandParser]]":
-        kind = argparse._SubParsersAction  # noqa: SLF001 - argparse has no other name for it
+        kind = argparse._SubParsersAction  # noqa: SLF001 - argparse has no public name for it
         return [action for action in self._actions if isinstance(action, kind)]
 
     @property
     def options(self) -> Sequence[argparse.Action]:
-        """What is named by a flag."""
+        """Arguments with a flag."""
         return [action for action in self._actions if action.option_strings]
 
     @property
     def positionals(self) -> Sequence[argparse.Action]:
-        """What is named by its place; no commands."""
+        """Positional arguments, without subcommands."""
         return [a for a in self._actions if not a.option_strings and a not in self._within]
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Return what the words say; raise `WrongUsage`, with the usage of the command that is meant."""
+        """Parse the words; raise `WrongUsage`, with the usage of the command in question."""
         parser, place = self, 0
         for number, word in enumerate(words, 1):
             if word in parser.commands:
@@ -67,7 +66,7 @@ class CommandParser(argparse.ArgumentParser):
         return found
 
     def ordered(self, words: Sequence[str]) -> list[str]:
-        """Return the words of this command, options first, each in the order in which they stood."""
+        """Return the words of this command, options before positional arguments, in their original order otherwise."""
         options, others, left = list[str](), list[str](), list(words)
         while left:
             word = left.pop(0)
@@ -88,7 +87,7 @@ class CommandParser(argparse.ArgumentParser):
         return [*options, _END, *others] if any(map(self._is_option, others)) else options + others
 
     def _is_option(self, word: str) -> bool:
-        """Whether argparse takes a word for an option: no text with blanks, no negative number."""
+        """Return whether argparse takes a word for an option: not a text with blanks, nor a negative number."""
         name, _, _ = word.partition("=")
         if not word.startswith("-") or word == "-":
             return False
@@ -100,7 +99,7 @@ class CommandParser(argparse.ArgumentParser):
         return "=" not in word and any(action.nargs != 0 for action in self._named(word))
 
     def _named(self, flag: str) -> Sequence[argparse.Action]:
-        """Return the options that a flag, or the beginning of one, may mean."""
+        """Return the options that a flag, or a prefix of one, may mean."""
         exact = [action for action in self.options if flag in action.option_strings]
         return exact or [
             action
@@ -111,7 +110,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def add_node_options(parser: argparse.ArgumentParser, *, about: str = "") -> None:
-    """Declare how to find the node that the command talks to, and `about` whom the name of another one is said."""
+    """Declare how to find the node to talk to; `about` tells what the name of another node selects, if it may be given."""
     named = (
         f"; a name, or the beginning of an id: {about}, asked of the local node" if about else ""
     )
@@ -140,7 +139,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def add_data_dir(parser: argparse.ArgumentParser) -> None:
-    """Declare where the node keeps its files."""
+    """Declare `--data-dir`, where the node keeps its files."""
     parser.add_argument(
         "--data-dir",
         dest="node.data_dir",
@@ -161,7 +160,7 @@ LIMITS: Mapping[str, str] = MappingProxyType(
 
 
 def add_allowance(parser: argparse.ArgumentParser) -> None:
-    """Declare what a key or a grant allows."""
+    """Declare the options for what a key or a grant allows."""
     add = parser.add_argument
     add(
         "--models",
@@ -177,7 +176,7 @@ def add_allowance(parser: argparse.ArgumentParser) -> None:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Declare every setting that can be given on the command line of `up`."""
+    """Declare all settings that can be given on the command line of `up`."""
     add = parser.add_argument
     add("--config", metavar="FILE", default="", help="settings file (default: ./modelvine.toml)")
     add("--profile", dest="node.profile", metavar="{local,lan,wan}", help="set of defaults")
@@ -304,7 +303,7 @@ def _add_listening(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_meeting(parser: argparse.ArgumentParser) -> None:
-    """Declare where the mesh is, and how nodes find each other."""
+    """Declare the settings of the mesh's addresses, and of how nodes find each other."""
     add = parser.add_argument
     add(
         "--listen",

@@ -1,18 +1,18 @@
-"""Progress of a batch, for people: a moving line on a terminal, a line now and then elsewhere."""
+"""Progress display of a batch: a line that is redrawn on a terminal, a line now and then elsewhere."""
 
 import sys
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
 EVERY = 10.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines without a terminal."""
 
 _BAR = 30
 _MINUTE, _HOUR = 60, 3_600
 
 
 class Progress:
-    """What is seen of one batch, written to standard error. `now` is any clock in seconds."""
+    """Progress of one batch, written to standard error. `now` is any clock in seconds."""
 
     def __init__(self, now: Callable[[], float], out: TextIO | None = None) -> None:
         self._now = now
@@ -23,7 +23,7 @@ class Progress:
         self._said = ""
 
     def seen(self, status: str, counts: Mapping[str, int]) -> None:
-        """Take in how far it is."""
+        """Show the batch's status and counts."""
         done, total = counts["completed"] + counts["failed"], counts["total"]
         now = self._now()
         if self._first is None and done:
@@ -31,11 +31,11 @@ class Progress:
         self._show(line(status, counts, self._rate(now, done), total - done), now)
 
     def waits(self, why: str) -> None:
-        """Say that nothing is heard of it now."""
+        """Show that the batch's state is unknown now, and why."""
         self._show(f"waiting: {why}", self._now())
 
     def end(self) -> None:
-        """Leave the last line where it stands."""
+        """End the redrawn line, and leave it on the terminal."""
         if self._moving and self._said:
             self._out.write("\n")
 
@@ -55,7 +55,7 @@ class Progress:
 
 
 def line(status: str, counts: Mapping[str, int], rate: float, left: int) -> str:
-    """Return one line: how far it is, how many a second, and how long it takes yet."""
+    """Return one line: the progress, the lines a second, and the time left."""
     total = counts["total"]
     done = total - left
     if not total:
@@ -70,7 +70,7 @@ def line(status: str, counts: Mapping[str, int], rate: float, left: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time for people: `3h 20m`, `4m 10s` or `7s`."""
+    """Format a duration as `3h 20m`, `4m 10s` or `7s`."""
     whole = int(seconds)
     if whole >= _HOUR:
         return f"{whole // _HOUR}h {whole % _HOUR // _MINUTE}m"

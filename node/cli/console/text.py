@@ -1,6 +1,6 @@
 """Output for terminals: tables for people, JSON for machines.
 
-Names come from other machines: what could drive a terminal is never printed as it is.
+Names come from other machines: characters that control a terminal are never printed unchanged.
 """
 
 import json
@@ -13,16 +13,16 @@ from typing import Any
 
 _GAP = "  "
 ID = "ID"
-"""What is above a column of nodes' ids."""
+"""Heading of a column of nodes' ids."""
 
 _LEAST = 6
 _SHORT_ID = 14
-"""Characters of an id that are shown at least: all ids begin with the same eight."""
+"""Least characters of an id that are shown: all ids begin with the same eight."""
 
 # Unicode general categories: control, surrogate; format, line separator, paragraph separator.
 _CONTROLS = frozenset({"Cc", "Cs"})
 _UNSEEN = _CONTROLS | {"Cf", "Zl", "Zp"}
-# Unicode's Bidi_Control, and its deprecated relatives: they show a text in another order than the one it was written in.
+# Unicode's Bidi_Control characters and their deprecated relatives, which change the order in which a text is shown.
 BIDIRECTIONAL = frozenset(
     map(chr, (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x2070)))
 )
@@ -34,7 +34,7 @@ def say_json(value: object) -> None:
 
 
 def json_text(value: object) -> str:
-    """Return a value as JSON in which every character that is not seen is escaped, whoever made it up."""
+    """Return a value as JSON in which every invisible character is escaped, as texts may come from anywhere."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     return "".join(
         json.dumps(c)[1:-1] if c != "\n" and unicodedata.category(c) in _UNSEEN else c for c in text
@@ -49,9 +49,10 @@ def say_table(
     beneath: Sequence[str] = (),
     wide: bool = True,
 ) -> None:
-    """Print aligned columns under their heads, or the sentence `none` when there are no rows.
+    """Print aligned columns under their heads, or the sentence `none` if there are no rows.
 
-    What is `beneath` a row follows it on a line of its own. Unless it may be `wide`, it fits into the terminal, if this is one.
+    A text in `beneath` follows its row on a line of its own. Without `wide`, the table is cut to the terminal's width, if
+    there is a terminal.
     """
     lines = table_lines(heads, rows, beneath=beneath, room=0 if wide else terminal_columns())
     print("\n".join(lines) if len(lines) > 1 else none)
@@ -64,7 +65,7 @@ def table_lines(
     beneath: Sequence[str] = (),
     room: int = 0,
 ) -> list[str]:
-    """Return the lines of a table, its heads first, that fit into so many columns; 0 for any number."""
+    """Return the lines of a table, its heads first, cut to `room` columns; 0 for no limit."""
     cells = [[plain(str(cell)) for cell in row] for row in rows]
     widths = [max(map(_width, column)) for column in zip(heads, *cells, strict=True)]
     if room:
@@ -80,14 +81,14 @@ def table_lines(
 
 
 def terminal_columns() -> int:
-    """Return how many columns the terminal has; 0 where standard output is none, and nothing need be cut."""
+    """Return the terminal's columns; 0 if standard output is not a terminal, and nothing needs to be cut."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
 def narrowed(widths: Sequence[int], heads: Sequence[str], room: int) -> list[int]:
-    """Take from the widest columns until all fit into `room`, then the last columns altogether, with room for an … instead.
+    """Return widths that fit into `room`: shrink the widest columns, and drop the last ones, for a …, if that is not enough.
 
-    Columns keep what it takes to read them; ids stay whole, for half of one names no node.
+    Columns keep a readable minimum. Ids stay whole, because a part of one does not identify a node.
     """
     found = list(widths)
     least = [
@@ -111,7 +112,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """Return what fits of a text into so many columns, with … where that is not all."""
+    """Return a text cut to so many columns, with … if it does not fit."""
     if _width(text) <= width:
         return text
     kept, left = "", width - 1
@@ -124,7 +125,7 @@ def cut(text: str, width: int) -> str:
 
 
 def shown_ids(ids: Iterable[str], *, wide: bool) -> Mapping[str, str]:
-    """Return how each node's id is shown: whole, or at a terminal its beginning, as long as it takes to tell them apart."""
+    """Map each node's id to its shown form: whole, or on a terminal the shortest prefix that is unique among them."""
     known = set(ids)
     length = max(map(len, known), default=0)
     if not wide and sys.stdout.isatty():
@@ -143,19 +144,19 @@ def say_fields(fields: Iterable[tuple[str, object]]) -> None:
 
 
 def note(text: str) -> None:
-    """Say something beside the output, on standard error."""
+    """Print a message on standard error, apart from the output."""
     print(text, file=sys.stderr, flush=True)
 
 
 def plain(text: str) -> str:
-    """Replace what is no visible character: line ends, control, direction and formatting characters."""
+    """Replace invisible characters: line ends, control, direction and formatting characters."""
     return "".join(
         "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in _UNSEEN else c for c in text
     )
 
 
 def prose(text: str) -> str:
-    """Replace what drives a terminal or turns a text round; a model's answer has lines, and scripts that need joiners."""
+    """Replace control and direction characters, but keep lines, tabs and joiners, which a model's answer may need."""
     return "".join(
         "\N{REPLACEMENT CHARACTER}"
         if c in BIDIRECTIONAL or (unicodedata.category(c) in _CONTROLS and c not in "\n\t")
@@ -165,7 +166,7 @@ def prose(text: str) -> str:
 
 
 def seconds(value: float) -> str:
-    """Write a duration as people read it: `0.42 ms`, `3.1 s`, `2 h 05 min`."""
+    """Format a duration for people: `0.42 ms`, `3.1 s`, `2 h 05 min`."""
     if value < 1:
         return f"{value * 1000:.3g} ms"
     if value < 120:
@@ -175,7 +176,7 @@ def seconds(value: float) -> str:
 
 
 def load_of(replicas: Sequence[Mapping[str, Any]]) -> str:
-    """Write how busy replicas are together, and how old the oldest word on it is: `3 of 8 in flight, 41/s, 1.2 s ago`."""
+    """Format the total load of replicas, with the age of the oldest report: `3 of 8 in flight, 41/s, 1.2 s ago`."""
     if not replicas:
         return "-"
     slots = [r["slots"] for r in replicas]
@@ -195,7 +196,7 @@ def load_of(replicas: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    # Columns beyond these are left out.
+    # Columns beyond `widths` are dropped.
     fitting = [cut(cell, width) for cell, width in zip(cells, widths, strict=False)]
     padded = (
         cell + " " * (width - _width(cell)) for cell, width in zip(fitting, widths, strict=True)

@@ -1,6 +1,6 @@
-"""View of `modelvine top`: what two looks at a node say of requests, nodes and models, as lines that fit a terminal.
+"""View of `modelvine top`: requests, nodes and models by two samples of a node, as lines that fit a terminal.
 
-Pure: looks, numbers of columns and lines in, lines out. Rates are what was counted between two looks.
+No I/O. Rates are computed from the counts between the two samples.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from node.cli.console.text import cut, plain, seconds, table_lines
 _Row = Mapping[str, Any]
 
 CALLER_LEFT = "499"
-"""The status by which a node counts requests whose caller hung up: nobody failed."""
+"""Status under which a node counts requests whose caller disconnected: these are not failures."""
 
 _SHORT_ID = 14
 _FEWEST_ROWS = 3
@@ -20,20 +20,20 @@ _FEWEST_ROWS = 3
 
 @dataclass(frozen=True, slots=True)
 class TopCounters:
-    """What a node has counted since its start."""
+    """Counters of a node since its start."""
 
     requests: Mapping[str, float] = field(default_factory=dict)
-    """By HTTP status."""
+    """Requests by HTTP status."""
     read: float = 0.0
     written: float = 0.0
-    """Tokens of its workers."""
+    """Tokens that its workers wrote; `read` are those that they read."""
     lag: float = 0.0
-    """Seconds by which its event loop woke too late, the worst of the last minute."""
+    """Greatest lag of its event loop in the last minute, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopLook:
-    """What a node showed at one moment; `at` is seconds on any one clock."""
+    """Sample of a node at one moment; `at` is seconds on any clock."""
 
     at: float
     status: _Row
@@ -41,12 +41,12 @@ class TopLook:
     catalog: Sequence[_Row]
     counters: TopCounters
     expected: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Seconds that a request would take at each replica of a model, by PROJECT/MODEL, the soonest first."""
+    """Expected seconds of a request at each replica of a model, by PROJECT/MODEL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What happened in a second."""
+    """Events a second."""
 
     requests: float
     failed: float
@@ -57,7 +57,7 @@ class Rates:
 
 
 def counters_in(samples: Iterable[tuple[str, Mapping[str, str], float]]) -> TopCounters:
-    """Sum up the samples of a node's metrics: names, labels, values."""
+    """Sum up the samples of a node's metrics, given as names, labels and values."""
     requests: dict[str, float] = {}
     tokens = {"prompt": 0.0, "completion": 0.0}
     lag = 0.0
@@ -72,7 +72,7 @@ def counters_in(samples: Iterable[tuple[str, Mapping[str, str], float]]) -> TopC
 
 
 def rates(before: TopLook, look: TopLook) -> Rates:
-    """Return what happened in a second between two looks; a node that began anew meanwhile has counted from nothing."""
+    """Return the rates between two samples; the counters of a node that restarted meanwhile begin at zero."""
     took = max(look.at - before.at, 1e-9)
     old, new = before.counters, look.counters
     anew = sum(new.requests.values()) < sum(old.requests.values())
@@ -94,7 +94,7 @@ def rates(before: TopLook, look: TopLook) -> Rates:
 
 
 def as_json(before: TopLook, look: TopLook) -> dict[str, Any]:
-    """Return the view for machines."""
+    """Return the view as data for JSON."""
     found = rates(before, look)
     return {
         "node": look.status["name"],
@@ -131,7 +131,7 @@ def as_json(before: TopLook, look: TopLook) -> dict[str, Any]:
 def frame(
     before: TopLook, look: TopLook, *, columns: int, lines: int = 0, clock: str = ""
 ) -> list[str]:
-    """Return the lines of one picture, that fit into so many columns and lines; 0 for any number of lines."""
+    """Return the lines of one screen, cut to so many columns and lines; 0 for any number of lines."""
     heads = [cut(plain(line), columns) for line in _heads(before, look, clock)]
     nodes = table_lines(
         ("NODE", "STATE", "MODELS", "IN FLIGHT", "QUEUED", "RATE", "ROUND TRIP", "ROUTE"),
@@ -183,7 +183,7 @@ def _busy(load: Iterable[_Row]) -> dict[str, Any]:
     return {
         "in_flight": sum(row["in_flight"] for row in rows),
         "queued": sum(row["queued"] for row in rows),
-        # Known for all or for none: a part of them says nothing.
+        # Known only if all replicas report them: a partial sum would mislead.
         "slots": sum(slots) if slots and all(slots) else None,
         "rate": round(sum(row["rate"] for row in rows), 1),
     }
@@ -212,7 +212,7 @@ def _heads(before: TopLook, look: TopLook, clock: str) -> Iterable[str]:
 
 
 def _nodes(look: TopLook) -> Sequence[_Row]:
-    """Return the nodes, the one that was asked first."""
+    """Return the nodes, sorted by name, the queried one first."""
     return sorted(look.nodes, key=lambda row: (not row["self"], row.get("name", ""), row["node"]))
 
 
@@ -256,7 +256,7 @@ def _expected(each: Sequence[float]) -> str:
 
 
 def _first(table: Sequence[str], most: int) -> list[str]:
-    """Return so many lines of a table; the last says how many rows are left out."""
+    """Return at most so many lines of a table; if it is cut, the last line tells how many rows are left out."""
     if len(table) <= most:
         return list(table)
     return [*table[: most - 1], f"… {len(table) - most + 1} more"]

@@ -1,4 +1,4 @@
-"""Commands about users' keys, by a node's HTTP interface: create, list, show, rotate, revoke."""
+"""Commands for users' keys, over a node's HTTP interface: create, list, show, rotate, revoke."""
 
 import argparse
 import csv
@@ -25,7 +25,7 @@ _NEVER = ("", "never")
 
 
 def create(arguments: argparse.Namespace) -> int:
-    """Make one key, or all that a table names, and print them."""
+    """Create one key, or those of a CSV table, and print them."""
     if bool(arguments.name) == bool(arguments.csv):
         raise WrongUsage("pass the user's name, or a table of users with --csv FILE")
     rows = _rows(Path(arguments.csv)) if arguments.csv else [{"name": arguments.name}]
@@ -52,7 +52,7 @@ def rotate(arguments: argparse.Namespace) -> int:
 
 
 def revoke(arguments: argparse.Namespace) -> int:
-    """End a key."""
+    """Revoke a key."""
     client(arguments).post(f"{PATH}/{_named(arguments)}/revoke", {})
     if arguments.json:
         say_json({"name": arguments.name, "revoked": True})
@@ -79,7 +79,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def seconds_of(text: str) -> float:
-    """Return how long `30d` is, 0 for never; raise `WrongUsage`."""
+    """Return the seconds of a time such as `30d`, 0 for never; raise `WrongUsage`."""
     if text.strip().lower() in _NEVER:
         return 0.0
     found = _TIME.fullmatch(text.strip().lower())
@@ -91,7 +91,7 @@ def seconds_of(text: str) -> float:
 
 
 def model_limit(text: str) -> dict[str, object]:
-    """Return what `llama*:rpm=60,tpm=10000` limits; raise `WrongUsage`."""
+    """Return the limits in a text such as `llama*:rpm=60,tpm=10000`; raise `WrongUsage`."""
     # A model's name may hold a colon itself.
     pattern, _, said = text.rpartition(":")
     limits = [part.partition("=") for part in said.split(",")]
@@ -112,7 +112,7 @@ def _is_number(text: str) -> bool:
 
 def _say_key(made: Mapping[str, str]) -> None:
     print(plain(made["key"]), flush=True)
-    # Not among what a script reads.
+    # On standard error, apart from the output that a script reads.
     print(
         plain(
             f"this is the key of {made['name']}: use it like an OpenAI key; it is shown only once"
@@ -191,7 +191,7 @@ def _named(arguments: argparse.Namespace) -> str:
 
 
 def _rows(path: Path) -> Sequence[Mapping[str, str]]:
-    """Read a table; raise `WrongUsage` where it is none of ours."""
+    """Read a CSV table of users; raise `WrongUsage` if it is not valid."""
     try:
         if path.stat().st_size > MAX_CSV_BYTES:
             raise WrongUsage(f"{path} has more than {MAX_CSV_BYTES:,} bytes")
@@ -217,7 +217,7 @@ def _rows(path: Path) -> Sequence[Mapping[str, str]]:
 
 
 def _wanted(row: Mapping[str, str], arguments: argparse.Namespace) -> dict[str, object]:
-    """Return what is asked for one key: what its row says, and for the rest the options."""
+    """Return the request for one key: the values of its row, and the options for the rest."""
     said: dict[str, object] = {
         "name": row["name"].strip(),
         "models": row.get("models", "").split() or arguments.models,

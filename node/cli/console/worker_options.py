@@ -1,6 +1,6 @@
-"""Command-line options that describe a worker beyond its name and address: several commands have them.
+"""Command-line options that several commands share to describe a worker beyond its name and address.
 
-Line that shows what a worker says of itself: made of a row as the node tells it.
+Also the line that shows what a worker reports of itself, made from a row of the node's answer.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def told(row: Mapping[str, Any]) -> str:
 
 
 def unnamed(row: Mapping[str, Any], name: str) -> str:
-    """Say that a worker of several models names none that is called so; nothing where it does, or runs a single one."""
+    """Return a note if a worker of several models does not list one of this name; an empty text otherwise."""
     models = [str(model) for model in row.get("models") or ()]
     if len(models) < 2 or name in models or f"{name}:latest" in models:
         return ""
@@ -51,7 +51,7 @@ TEMPLATES = ("worker", "chatml", "llama3", "plain")
 def add_type(
     parser: argparse.ArgumentParser, *, default: int | None = 0, means: str = TYPES[0]
 ) -> None:
-    """Declare what the model does."""
+    """Declare `--type`, the kind of the model."""
     parser.add_argument(
         "--type",
         metavar="T",
@@ -62,7 +62,7 @@ def add_type(
 
 
 def add_asking(parser: argparse.ArgumentParser) -> None:
-    """Declare how the worker wants to be asked."""
+    """Declare the options for requests to the worker."""
     add = parser.add_argument
     add(
         "--capacity",
@@ -105,7 +105,7 @@ def add_asking(parser: argparse.ArgumentParser) -> None:
 
 
 def add_header(parser: argparse.ArgumentParser) -> None:
-    """Declare what a worker gets with every request."""
+    """Declare `--header`, which the worker gets with every request."""
     parser.add_argument(
         "--header",
         metavar="'NAME: VALUE'",
@@ -117,7 +117,7 @@ def add_header(parser: argparse.ArgumentParser) -> None:
 
 
 def asked(arguments: argparse.Namespace) -> dict[str, object]:
-    """Return what was said, by the API's names."""
+    """Return the options that were given, by the API's names."""
     said = {
         "capacity": arguments.capacity,
         "context": arguments.context,
@@ -155,13 +155,13 @@ def _words(text: str) -> list[str]:
 def _header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon or not name.strip() or not value.strip():
-        # What was given may be a key, and this message may be logged.
+        # The text may be a key, and this message may be logged, so it is left out.
         raise argparse.ArgumentTypeError("a header looks like 'name: value'")
     return name.strip(), value.strip()
 
 
 def json_or_text(text: str) -> tuple[str, object]:
-    """Read KEY=VALUE, whose value is JSON where it can be."""
+    """Parse KEY=VALUE, whose value is JSON if it can be parsed as such, else text."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise argparse.ArgumentTypeError(f"{text!r} does not look like KEY=VALUE")
@@ -169,7 +169,7 @@ def json_or_text(text: str) -> tuple[str, object]:
 
 
 def value_of(text: str) -> object:
-    """Return what a text says as JSON, the text itself where it is none; what JSON has no word for is none (NaN)."""
+    """Parse a text as JSON; return the text itself if it is not JSON. NaN and infinities are not JSON."""
     try:
         return json.loads(text, parse_constant=_no_constant)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Provider of agents, put together. It keeps nothing: a turn brings its whole history."""
+"""Provider of agents, with its parts wired. It stores nothing: a turn carries its whole history."""
 
 import asyncio
 from collections.abc import Mapping
@@ -30,19 +30,19 @@ class AgentsProvider:
         self._at_one_time = asyncio.Semaphore(plan.concurrency)
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what may be asked."""
+        """Return the HTTP routes."""
         return [web.post("/agents/execute", self.execute)]
 
     async def run(self) -> None:
-        """Be ready to ask until cancelled."""
+        """Keep the client of the node open until cancelled."""
         async with self._asker:
             await asyncio.Event().wait()
 
     def close(self) -> None:
-        """Keep nothing."""
+        """Do nothing, as nothing is stored."""
 
     async def execute(self, http: web.Request) -> web.Response:
-        """Have a model say the next step of a turn."""
+        """Let a model generate the next step of a turn."""
         asked = await object_of(http)
         try:
             chat = turns.chat_of(asked)

@@ -1,7 +1,7 @@
-"""Turns of agents as values: what was said becomes a chat with tools, and its answer the turn's next step.
+"""Turns of agents as values: the history becomes a chat with tools, and its answer becomes the turn's next step.
 
-Llama Stack 0.0.1, `POST /agents/execute`. Where it is silent: the model is any name, a tool's parameter may have a `name`
-(else it is `arg1`, `arg2` …), and a request for tools ends the turn, since whoever asks executes them.
+Llama Stack 0.0.1, `POST /agents/execute`. Where the specification is silent: the model is any name, a tool's parameter may have a
+`name` (else it is `arg1`, `arg2` …), and a request for tools ends the turn, since the caller executes them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ _TYPES = {
 
 
 def chat_of(asked: Fields) -> bytes:
-    """Return the chat that a turn is; raise `BadRequest`, which names the field."""
+    """Return the chat request for a turn; raise `BadRequest`, which names the field."""
     agent, step = asked.get("agent"), asked.get("userStep")
     if not isinstance(agent, dict) or not isinstance(agent.get("model"), str):
         raise BadRequest("`agent` needs a `model`", param="agent")
@@ -47,7 +47,7 @@ def chat_of(asked: Fields) -> bytes:
 
 
 def turn_of(asked: Fields, ids: tuple[str, str], began: str, ended: str, answer: Fields) -> Fields:
-    """Return the turn that a chat's answer makes; `ids` are those of the turn and of its new step."""
+    """Return the turn made from a chat's answer; `ids` are those of the turn and of its new step."""
     match answer:
         case {"choices": [{"message": dict(message), **rest}, *_]}:
             reason = _REASONS.get(str(rest.get("finish_reason")), "stop")
@@ -69,7 +69,7 @@ def turn_of(asked: Fields, ids: tuple[str, str], began: str, ended: str, answer:
 
 
 def failed(asked: Fields, ids: tuple[str, str], began: str, ended: str, why: str) -> dict[str, Any]:
-    """Return the turn of a chat that brought nothing."""
+    """Return the turn of a chat that failed."""
     made = _turn(asked, ids, began, ended, status="failed", steps=[])
     return made | {"metadata": {"error": why}}
 
@@ -107,7 +107,7 @@ def _messages(steps: Sequence[object]) -> Iterator[object]:
                 pass
             case _:
                 raise BadRequest("a step has `messages`", param=f"turnHistory[{at}]")
-        # What answers a request for tools has a tool's role, whoever brings it.
+        # An answer to a request for tools has the role `tool`, whatever role the caller gives.
         usual = "tool" if rest.get("stepType") == "tool_response" else rest.get("role", "user")
         for message in messages:
             if not isinstance(message, dict) or message.get("tool_call"):

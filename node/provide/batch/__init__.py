@@ -1,1 +1,1 @@
-"""Provider of batches: files of requests that are answered in the background, in order and each once."""
+"""Provider of batches: files of requests that are answered in the background, each once, with results in their order."""

@@ -1,7 +1,7 @@
-"""Engine of batches: validates them, asks a node for their lines in the background, and writes their files of results.
+"""Engine of batches: it validates them, sends their lines to a node in the background, and writes their files of results.
 
-A line is asked until it has a result or its batch is over: what is busy or away is asked again later and costs no attempt, what
-fails is asked again a few times, and what finds fault with the line itself is its result.
+A line is sent until it has a result or its batch is over. If the node or a worker is busy or unavailable, it is sent again later,
+which counts as no attempt. A failure is retried a few times. An error in the line itself is its result.
 """
 
 import asyncio
@@ -27,24 +27,24 @@ MAX_LINES = 50_000
 """OpenAI's limit of a batch."""
 
 MOST_ATTEMPTS = 5
-"""Failures of a line after which the last of them is its result."""
+"""Failures of a line, the last of which is its result."""
 
 LONGEST_PAUSE = 60.0
-"""Seconds until a line is asked again at most."""
+"""Most seconds until a line is sent again."""
 
 CHUNK, CHUNK_BYTES = 500, 8 * 1024 * 1024
-"""Lines that are read in one transaction, and their bytes."""
+"""Lines that are stored in one transaction, and their bytes."""
 
 NOT_FOUND = 404
 
-_FRESH = 1.0  # seconds for which a number of slots is good
-_IDLE = 0.5  # seconds between two looks for what is due, where nothing wakes the engine
+_FRESH = 1.0  # seconds for which a number of slots is cached
+_IDLE = 0.5  # seconds between two checks for due work if nothing wakes the engine
 _BUSY = frozenset({408, 425, 429, 503})
 
 
 @dataclass(frozen=True, slots=True)
 class LineVerdict:
-    """What follows from one attempt: a result, or a pause in seconds before the next, which `counts` or does not."""
+    """Verdict on one attempt: a result, or a pause in seconds before the next one; `counts` marks it as a failure."""
 
     result: bytes | None = None
     ok: bool = False
@@ -53,7 +53,7 @@ class LineVerdict:
 
 
 def judge(line: OpenLine, heard: NodeAnswer) -> LineVerdict:
-    """Say what an answer means for a line."""
+    """Return the verdict on an answer to a line."""
     status = heard.status
     pause = min(2.0**line.attempts, LONGEST_PAUSE)
     if status in _BUSY or status == 0:
@@ -67,7 +67,7 @@ def judge(line: OpenLine, heard: NodeAnswer) -> LineVerdict:
     except orjson.JSONDecodeError:
         said = None
     ok = 200 <= status <= 299 and isinstance(said, dict)
-    # A node that has just been started may not know the model yet.
+    # A node that has just started may not know the model yet.
     final = 400 <= status <= 499 and status != NOT_FOUND
     if not (ok or final) and line.attempts + 1 < MOST_ATTEMPTS:
         return LineVerdict(pause=pause, counts=True)
@@ -102,16 +102,16 @@ class BatchEngine:
         self._renewed = 0.0
 
     def wake(self) -> None:
-        """Something may be due."""
+        """Wake the engine: there may be work."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Work until cancelled; then let go of what is under way: it is asked again at the next start."""
+        """Work until cancelled; then drop the lines in flight, which are sent again at the next start."""
         async with Asker(self._node, background=True) as asker, asyncio.TaskGroup() as group:
             while True:
                 self._wake.clear()
                 try:
-                    # First, for a slot may be idle.
+                    # Send lines first, as a slot may be idle.
                     await self._ask_some(asker, group)
                     await self._advance()
                     await self._renew()
@@ -127,7 +127,7 @@ class BatchEngine:
             pass  # something may be due by now
 
     async def _advance(self) -> None:
-        """Bring each batch that this provider has to its next state, where it can go there."""
+        """Advance each batch that this provider has leased to its next state, if it is ready for it."""
         now = self._now()
         for id_, status, expires in await self.files.run_in_thread(
             lambda: self.store.unfinished(now)
@@ -151,14 +151,14 @@ class BatchEngine:
             await self._end(id_, "completed")
 
     async def _renew(self) -> None:
-        """Keep the lines that are being asked from other providers."""
+        """Renew the leases of the lines in flight, so that other providers do not take them."""
         now, keys = self._now(), [*self._asking]
         if keys and now - self._renewed >= LEASE / 3:
             await self.files.run_in_thread(lambda: self.store.renew(keys, now))
             self._renewed = now
 
     async def _ask_some(self, asker: Asker, group: asyncio.TaskGroup) -> None:
-        """Ask one line after the other, as long as there is room: the next may begin like one that is under way."""
+        """Lease and send lines one at a time while there is room: the next may begin like one in flight."""
         now = self._now()
         while len(self._asking) < await self._room(asker):
             leased = await self.files.run_in_thread(lambda: self.store.lease(now, 1))
@@ -173,10 +173,10 @@ class BatchEngine:
             self._asking[key] = group.create_task(self._ask(asker, line, session))
 
     async def _room(self, asker: Asker) -> int:
-        """Return how many lines may be under way.
+        """Return how many lines may be in flight.
 
-        Where they have long beginnings in common, as many as there are slots: with more, the next line of a beginning would find
-        the slot that has read it taken by another.
+        If lines share long prefixes, that is the number of slots at most: with more, the next line of a prefix would find the
+        slot that has cached it in use by another line.
         """
         now, asked = self._now(), {*self._chained.values()}
         if not 0 <= now - self._looked < _FRESH:
@@ -193,14 +193,14 @@ class BatchEngine:
             due = self._now() + verdict.pause
             await self.files.run_in_thread(lambda: self._keep(line, verdict, due))
         except (DatabaseError, OSError) as error:
-            # It is open still, and asked again.
+            # The line is still open, and will be sent again.
             log.error("a result could not be stored: %s", error)  # noqa: TRY400
         finally:
             self._asking.pop((line.batch, line.number), None)
             self._chained.pop((line.batch, line.number), None)
             self._wake.set()
 
-    # What follows runs in the thread.
+    # The methods below run in the thread, except `_end`.
 
     def _keep(self, line: OpenLine, verdict: LineVerdict, due: float) -> None:
         if verdict.result is not None:
@@ -250,7 +250,7 @@ class BatchEngine:
             self.store.fill(id_, self._now(), [(line.number, line.custom_id, row)])
 
     async def _end(self, id_: str, status: str, code: str = "", message: str = "") -> None:
-        """End a batch; lines without a result get this error."""
+        """End a batch; its lines without a result get this error."""
         under_way = [task for (batch, _), task in self._asking.items() if batch == id_]
         for task in under_way:
             task.cancel()
@@ -276,7 +276,7 @@ class BatchEngine:
 
 
 def _rows(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Go through the lines of a file by number; of one that is too long only the beginning is read."""
+    """Yield the lines of a file with their numbers; of one that is too long, only the beginning."""
     number = 0
     while raw := file.readline(MAX_LINE_BYTES + 1):
         number += 1

@@ -20,7 +20,7 @@ _HOURS = {"h": 3600, "d": 86_400}
 
 
 class BatchFace:
-    """What may be asked of batches; `now` is Unix time in seconds."""
+    """Handlers for batches; `now` is Unix time in seconds."""
 
     def __init__(self, engine: BatchEngine, now: Callable[[], float]) -> None:
         self._engine = engine
@@ -29,7 +29,7 @@ class BatchFace:
         self._now = now
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what may be asked."""
+        """Return the HTTP routes."""
         return [
             web.get("/v1/batches", self.batches),
             web.post("/v1/batches", self.create),
@@ -51,7 +51,7 @@ class BatchFace:
         return as_json(await self._batch(http))
 
     async def create(self, http: web.Request) -> web.Response:
-        """Take in a batch."""
+        """Create a batch."""
         asked = await object_of(http)
         file, endpoint = asked.get("input_file_id"), asked.get("endpoint")
         window, metadata = asked.get("completion_window"), asked.get("metadata")
@@ -82,7 +82,7 @@ class BatchFace:
         return as_json(await self._run(lambda: self._store.batch(id_)))
 
     async def cancel(self, http: web.Request) -> web.Response:
-        """End a batch before its time; what has a result keeps it."""
+        """Cancel a batch; lines with a result keep it."""
         id_, now = (await self._batch(http))["id"], int(self._now())
         begun = await self._run(lambda: self._store.cancel(id_, now))
         self._engine.wake()

@@ -1,6 +1,6 @@
-"""Lines of a batch: what each asks, and what stands in the files of results. Values in, values out.
+"""Lines of a batch: parser of requests, and writer of rows for the files of results. No I/O.
 
-OpenAI's Batch API: a line is a JSON object with `custom_id`, `method`, `url` and `body`.
+In OpenAI's Batch API, a line is a JSON object with `custom_id`, `method`, `url` and `body`.
 """
 
 import hashlib
@@ -12,17 +12,17 @@ import orjson
 from router.openai.prefixes import MIN_BYTES
 
 MAX_LINE_BYTES = 4 * 1024 * 1024
-"""The longest line."""
+"""Bytes of the longest line."""
 
 MAX_ID_CHARACTERS = 512
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
-"""What a batch may ask."""
+"""Endpoints that a batch may use."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """One request: `number` counts the lines of the file from 1, and lines with a common beginning have one `prefix`."""
+    """One request: `number` counts the lines of the file from 1; lines with a common beginning have the same `prefix`."""
 
     number: int
     custom_id: str
@@ -31,7 +31,7 @@ class BatchLine:
 
 
 class BadLine(Exception):
-    """A line that is no request; it becomes an error row. `custom_id` is its own where it could be read."""
+    """A line is not a valid request; it becomes an error row. `custom_id` is the line's own if it could be read."""
 
     def __init__(self, code: str, message: str, custom_id: str | None = None) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class BadLine(Exception):
 
 
 def read(number: int, raw: bytes, endpoint: str) -> BatchLine:
-    """Read one line; raise `BadLine`."""
+    """Parse one line; raise `BadLine`."""
     if len(raw) > MAX_LINE_BYTES:
         raise BadLine("line_too_long", f"line {number} has more than {MAX_LINE_BYTES:,} bytes")
     try:
@@ -72,7 +72,7 @@ def read(number: int, raw: bytes, endpoint: str) -> BatchLine:
 
 
 def model_with_cache(endpoint: str, body: bytes) -> str:
-    """Return which model is asked, where its cache should keep what a line begins with: where that takes long to read."""
+    """Return the line's model if the line begins with a part long enough to be kept in a cache; otherwise ""."""
     if endpoint not in ENDPOINTS or len(body) < MIN_BYTES:
         return ""
     said = orjson.loads(body)
@@ -80,7 +80,7 @@ def model_with_cache(endpoint: str, body: bytes) -> str:
 
 
 def _prefix(body: Mapping[str, object]) -> bytes:
-    """Return what the request begins with, in a few bytes: its model, and its first message or words."""
+    """Return a short hash of the request's beginning: its model, and its first message or 256 characters."""
     first = _first(body)
     if isinstance(first, str):
         first = first[:256]
@@ -95,13 +95,13 @@ def _first(body: Mapping[str, object]) -> object:
 
 
 def answered(id_: str, custom_id: str, status: int, request_id: str, body: object) -> bytes:
-    """Return the row of a line that was answered, with whatever status."""
+    """Return the row of a line that was answered, with any status."""
     response = {"status_code": status, "request_id": request_id, "body": body}
     return _row(id_, custom_id, response=response)
 
 
 def failed(id_: str, custom_id: str | None, code: str, message: str) -> bytes:
-    """Return the row of a line that nobody answered."""
+    """Return the row of a line without an answer."""
     return _row(id_, custom_id, error={"code": code, "message": message})
 
 

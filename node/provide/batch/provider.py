@@ -1,4 +1,4 @@
-"""Provider of batches, put together: what it keeps, what may be asked of it, and what it is registered as."""
+"""Provider of batches, with its parts wired: its files and database, its routes, and its types."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -45,7 +45,7 @@ class BatchProvider:
         )
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what may be asked."""
+        """Return the HTTP routes."""
         now = self._database.now
         files = FileFace(self._files, {"batch"}, now)
         stack = StackFace(self._engine, self._asker, self._inbox, now)
@@ -57,7 +57,7 @@ class BatchProvider:
             await self._engine.run()
 
     def close(self) -> None:
-        """Close what is kept."""
+        """Close the files and the database."""
         self._files.close()
         self._store.close()
 

@@ -1,6 +1,6 @@
-"""HTTP face of the jobs of Llama Stack 0.0.1 on the engine of batches: rewards, synthetic data, and inference of files here.
+"""HTTP face for jobs of Llama Stack 0.0.1 on the engine of batches: rewards, synthetic data, and inference on files.
 
-A `Path` of type `filepath` is a file in the folder `inbox` of the provider's own; `uri` names one of its files.
+A `Path` of type `filepath` is a file in the provider's own folder `inbox`; `uri` names one of its files.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,13 +24,13 @@ from router.errors import BadRequest, WorkerUnable
 from router.services import llama_stack_words as words
 
 LASTS = 86_400
-"""Seconds after which a job is over, whatever is left of it."""
+"""Seconds after which a job expires."""
 
 CHAT = "/v1/chat/completions"
 
 
 class StackFace:
-    """What may be asked of jobs. `inbox` is the only folder that files are read from by their paths."""
+    """Handlers for jobs. `inbox` is the only folder from which files are read by path."""
 
     def __init__(
         self, engine: BatchEngine, asker: Asker, inbox: Path, now: Callable[[], float]
@@ -43,7 +43,7 @@ class StackFace:
         self._now = now
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what may be asked."""
+        """Return the HTTP routes."""
         jobs = {
             "batch_inference": (CHAT, self.infer),
             "batch_reward_scoring": (synthetic.SCORING, self.score_all),
@@ -64,7 +64,7 @@ class StackFace:
         return passed(await scored(self._asker, await object_of(http)))
 
     async def infer(self, http: web.Request) -> web.Response:
-        """Take in a job of chats."""
+        """Create a job of chats."""
         asked = await object_of(http)
         content = await self._content(_path(asked, "prompt_file_path"), "prompt_file_path")
         with _told():
@@ -72,7 +72,7 @@ class StackFace:
         return await self._begin(CHAT, [lines], asked.get("metadata"))
 
     async def score_all(self, http: web.Request) -> web.Response:
-        """Take in a job of scores."""
+        """Create a job of scores."""
         asked = await object_of(http)
         with _told():
             synthetic.check_function(asked.get("scoring_function"))
@@ -86,7 +86,7 @@ class StackFace:
         return await self._begin(synthetic.SCORING, rows, asked.get("metadata"))
 
     async def generate(self, http: web.Request) -> web.Response:
-        """Take in a job of synthetic data."""
+        """Create a job of synthetic data."""
         asked = await object_of(http)
         with _told():
             synthetic.check(asked)
@@ -112,7 +112,7 @@ class StackFace:
         return as_json(_shown(await self._job(endpoint, http.query.get("job_id"))))
 
     async def cancel(self, endpoint: str, http: web.Request) -> web.Response:
-        """End a job before its time."""
+        """Cancel a job."""
         job = await self._job(endpoint, (await object_of(http)).get("job_id"))
         await self._run(lambda: self._store.cancel(job["id"], int(self._now())))
         self._engine.wake()
@@ -125,7 +125,7 @@ class StackFace:
         return found
 
     async def _content(self, source: Mapping[str, object], name: str) -> bytes:
-        """Return the bytes that a `Path` means; raise `Fault`."""
+        """Return the bytes that a `Path` refers to; raise `Fault`."""
         if source["type"] == "filepath":
             return await self._run(lambda: self._read(str(source["value"]), name))
         with _told():
@@ -138,7 +138,7 @@ class StackFace:
         return await self._run(lambda: self._engine.files.fetch(found["id"]).read_bytes())
 
     def _read(self, place: str, name: str) -> bytes:
-        """Return a file of the inbox; one that is elsewhere is not even looked at."""
+        """Return a file of the inbox; a path that leads elsewhere is refused before it is accessed."""
         inbox = self._inbox.resolve()
         try:
             path = (inbox / place).resolve()
@@ -182,7 +182,7 @@ class StackFace:
 
 
 class _told:  # noqa: N801 (used as a function)
-    """Whatever finds fault with a request is a `Fault`."""
+    """Context manager that turns errors in a request into `Fault`."""
 
     def __enter__(self) -> None:
         return
@@ -201,7 +201,7 @@ def _path(asked: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 
 def _lines(content: bytes, url: str, field: str, shared: Mapping[str, object]) -> Iterator[bytes]:
-    """Return lines of messages as those of a batch; one that cannot be read stays, and is its own error there."""
+    """Yield lines of messages as lines of a batch; an unreadable line is kept, so that its error appears in the results."""
     for number, raw in enumerate(content.splitlines()[: MAX_LINES + 1], 1):
         try:
             said = orjson.loads(raw[:MAX_LINE_BYTES]) if raw.strip() else None
@@ -226,7 +226,7 @@ def _shown(batch: Mapping[str, Any]) -> dict[str, object]:
     if more:
         job["metadata"] = more
     if batch["endpoint"] == synthetic.ENDPOINT:
-        # Its specification has plain paths.
+        # The specification of this endpoint has plain strings as paths.
         for name, value in job.items():
             if name.endswith("_path") and isinstance(value, dict):
                 job[name] = value["value"]

@@ -1,8 +1,8 @@
 """Store of batches and their lines. A result and the end of its line are one transaction, so each line has one result.
 
-Several providers may share it: each leases lines, and one of them brings a batch on. A lease that is not renewed runs out, and
-whoever takes over from a provider that was only slow is safe from it: its late words change nothing.
-Plain calls that block; whoever has an event loop runs them in one thread.
+Several providers may share it: each leases lines, and one of them advances a batch. A lease that is not renewed expires. If the
+previous provider was only slow, the new one is safe from it: the late writes change nothing.
+Calls block; code with an event loop runs them in one thread.
 """
 
 import secrets
@@ -44,7 +44,7 @@ CREATE INDEX line_leased ON line (batch, until) WHERE result IS NULL AND until >
 """
 
 LEASE = 15.0
-"""Seconds until others may take over what a provider has leased and did not renew."""
+"""Seconds after which a lease that was not renewed may be taken over by another provider."""
 
 _OPEN = (
     "SELECT prefix, number, custom_id, body, attempts FROM line WHERE batch = ? AND result IS NULL AND due <= ? AND until <= ? "
@@ -52,16 +52,16 @@ _OPEN = (
 )
 
 OVER = ("completed", "failed", "expired", "cancelled")
-"""What a batch is at its end."""
+"""Final states of a batch."""
 
 _GOES_ON = f"status NOT IN ({', '.join(repr(status) for status in OVER)})"
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLine:
-    """A line that is to be asked: how often it was, and where its result belongs.
+    """Line to be sent: `attempts` counts its failures; `batch` and `number` say where its result belongs.
 
-    `chain` names the lines without a result that begin like it, where there are others.
+    `chain` identifies the lines without a result that begin like it; it is empty if there are no others.
     """
 
     batch: str
@@ -80,10 +80,10 @@ def _open_line(id_: str, endpoint: str, row: Row, *, others: bool) -> OpenLine:
 
 
 class BatchStore:
-    """Batches and their lines. `now` is Unix time in seconds wherever it is asked for."""
+    """Batches and their lines. Each `now` is Unix time in seconds."""
 
     def __init__(self, database: Database) -> None:
-        """Make the tables where there are none. Without others, what was leased when the last process died is free again."""
+        """Create missing tables. An unshared database frees all leases, which a process that died may have left."""
         self._database = database
         self._owner = secrets.token_hex(8)
         migrate(database, (files.SCHEMA + _TABLES, _LEASES, files.PIECES))
@@ -93,18 +93,18 @@ class BatchStore:
             database.change("UPDATE batch SET until = 0")
 
     def close(self) -> None:
-        """Let others have what is leased, and close the database."""
+        """Free this provider's leases, and close the database."""
         held = "UPDATE line SET until = 0 WHERE owner = ? AND result IS NULL AND until > 0"
-        # Where the database is away, leases run out by themselves.
+        # If the database does not answer, the leases expire by themselves.
         with suppress(DatabaseError):
             self._database.change(held, (self._owner,))
             self._database.change("UPDATE batch SET until = 0 WHERE owner = ?", (self._owner,))
         self._database.close()
 
-    # What callers see and change.
+    # For callers: what they see and change.
 
     def add_batch(self, id_: str, now: int, expires: int, said: Mapping[str, Any]) -> None:
-        """Take in a batch that is to be validated."""
+        """Add a batch that is to be validated."""
         row = (id_, now, "validating", expires, orjson.dumps(said).decode())
         asked = (
             "INSERT INTO batch (id, created_at, status, expires_at, said) VALUES (?, ?, ?, ?, ?)"
@@ -112,7 +112,7 @@ class BatchStore:
         self._database.change(asked, row)
 
     def batch(self, id_: str) -> dict[str, Any] | None:
-        """Return a batch as OpenAI shows it."""
+        """Return a batch in OpenAI's shape, `None` if there is none with this id."""
         asked = "SELECT id, created_at, status, expires_at, said FROM batch WHERE id = ?"
         rows = self._database.rows(asked, (id_,))
         return self._shown(rows[0]) if rows else None
@@ -123,14 +123,14 @@ class BatchStore:
         return [row[0] for row in rows]
 
     def cancel(self, id_: str, now: int) -> bool:
-        """Have a batch ended before its time; say whether it was under way."""
+        """Cancel a batch; return whether it was still being validated or in progress."""
         with self._database.transaction():
             return self._stand(id_, "cancelling", now, ("validating", "in_progress"))
 
-    # What the one provider that has leased a batch does with it; each raises `Superseded` where another one has it now.
+    # For the provider that has leased a batch. Methods that change it raise `Superseded` if another provider has it now.
 
     def unfinished(self, now: float) -> list[tuple[str, str, int]]:
-        """Lease what is not over, and return id, status and time to expire of all that this provider has, the oldest first."""
+        """Lease unfinished batches; return id, status and expiry time of all that this provider has, the oldest first."""
         self._database.change(
             f"UPDATE batch SET owner = ?, until = ? WHERE {_GOES_ON} AND (until <= ? OR owner = ? AND until <= ?)",  # noqa: S608
             (self._owner, now + LEASE, now, self._owner, now + LEASE * 2 / 3),
@@ -142,19 +142,19 @@ class BatchStore:
         ]
 
     def hold(self, id_: str, now: float) -> None:
-        """Renew the lease of a batch."""
+        """Renew the lease of a batch; raise `Superseded`."""
         held = "UPDATE batch SET until = ? WHERE id = ? AND owner = ?"
         if not self._database.change(held, (now + LEASE, id_, self._owner)):
             raise Superseded(id_)
 
     def stand(self, id_: str, status: str, now: int, *, was: str, **more: Any) -> bool:
-        """Give a batch another status if it `was` in this one still, note when, and what else there is to say of it."""
+        """Set a batch's status, its time and `more` fields if the status still is `was`; return whether it was."""
         with self._database.transaction():
             self.hold(id_, now)
             return self._stand(id_, status, now, (was,), **more)
 
     def reset(self, id_: str, now: float) -> None:
-        """Forget the lines that were read of a batch whose validation did not come to its end."""
+        """Delete the lines of a batch whose validation was not completed."""
         with self._database.transaction():
             self.hold(id_, now)
             self._database.change("DELETE FROM line WHERE batch = ?", (id_,))
@@ -162,7 +162,7 @@ class BatchStore:
     def fill(
         self, id_: str, now: float, rows: Iterable[BatchLine | tuple[int, str | None, bytes]]
     ) -> list[BatchLine]:
-        """Add lines, and error rows for what is none; return the lines whose `custom_id` is taken."""
+        """Add lines, and error rows for invalid ones; return the lines whose `custom_id` is taken."""
         lines: dict[int, BatchLine] = {}
         values: list[Any] = []
         for row in rows:
@@ -183,7 +183,7 @@ class BatchStore:
         return [*lines.values()]
 
     def is_answered(self, id_: str) -> bool:
-        """Say whether no line of a batch is open."""
+        """Return whether all lines of a batch have a result."""
         asked = "SELECT 1 FROM line WHERE batch = ? AND result IS NULL LIMIT 1"
         return not self._database.rows(asked, (id_,))
 
@@ -195,7 +195,7 @@ class BatchStore:
         return [(number, custom_id) for number, custom_id in self._database.rows(asked, (id_,))]
 
     def results(self, id_: str, *, ok: bool) -> Iterator[bytes]:
-        """Go through the results of a batch in the order of its lines."""
+        """Yield the results of a batch in the order of its lines."""
         last = 0
         asked = "SELECT number, result FROM line WHERE batch = ? AND ok = ? AND number > ? ORDER BY number LIMIT 500"
         while rows := self._database.rows(asked, (id_, int(ok), last)):
@@ -204,7 +204,7 @@ class BatchStore:
             last = rows[-1][0]
 
     def finish(self, id_: str, status: str, now: int, results: Mapping[str, Path]) -> None:
-        """End a batch: its files of results, each by its field, are there, so its lines need not be."""
+        """End a batch, whose files of results are given by field, and delete its lines."""
         with self._database.transaction():
             self.hold(id_, now)
             more: dict[str, Any] = {"request_counts": self._counts(id_)}
@@ -214,13 +214,13 @@ class BatchStore:
             self._stand(id_, status, now, (), **more)
             self._database.change("DELETE FROM line WHERE batch = ?", (id_,))
 
-    # Lines, which every provider asks.
+    # Lines, which every provider sends.
 
     def lease(self, now: float, most: int) -> list[OpenLine]:
-        """Return lines to ask now, which nobody else gets.
+        """Lease lines to send now, at most `most`, which no other provider gets.
 
-        Of lines with a common beginning one goes after the other, so that each finds in a cache what the one before has read;
-        several go at one time only where there is nothing else to ask, and then of each beginning as many as of any other.
+        Lines with a common prefix go one after another, so that each finds the prefix in a cache. Several go at a time only if
+        there is nothing else to send, and then evenly over the prefixes.
         """
         found: list[OpenLine] = []
         with self._database.transaction(durable=False):
@@ -235,21 +235,21 @@ class BatchStore:
         return found
 
     def renew(self, keys: Iterable[tuple[str, int]], now: float) -> None:
-        """Keep lines that are being asked, by batch and number."""
+        """Renew the leases of lines in flight, given by batch and number."""
         asked = "UPDATE line SET until = ? WHERE batch = ? AND number = ? AND owner = ? AND result IS NULL"
         with self._database.transaction(durable=False):
             for id_, number in keys:
                 self._database.change(asked, (now + LEASE, id_, number, self._owner))
 
     def commit(self, line: OpenLine, result: bytes, *, ok: bool) -> bool:
-        """Write the one result of a line; say whether it was still open."""
+        """Store the one result of a line; return whether the line was still open."""
         written = (
             "UPDATE line SET ok = ?, result = ? WHERE batch = ? AND number = ? AND result IS NULL"
         )
         return self._database.change(written, (int(ok), result, line.batch, line.number)) > 0
 
     def put_off(self, line: OpenLine, due: float, *, counts: bool) -> None:
-        """Have a line asked again, not before `due`; `counts` says that it failed."""
+        """Free a line to be sent again, not before `due`; `counts` adds a failed attempt."""
         asked = (
             "UPDATE line SET due = ?, until = 0, attempts = attempts + ? "
             "WHERE batch = ? AND number = ? AND owner = ? AND result IS NULL"
@@ -257,13 +257,13 @@ class BatchStore:
         self._database.change(asked, (due, int(counts), line.batch, line.number, self._owner))
 
     def _apart(self, id_: str, now: float, most: int) -> list[tuple[Row, bool]]:
-        """Return a line each of beginnings of which none is under way, and whether there are others like it."""
+        """Return one line for each prefix without a line in flight, and whether there are more lines with it."""
         busy = self._busy(id_, now)
         pages = islice(self._by_beginning(id_, now, 2), most + len(busy))
         return [(rows[0], len(rows) > 1) for rows in pages if rows[0][0] not in busy][:most]
 
     def _any(self, id_: str, now: float, most: int) -> list[tuple[Row, bool]]:
-        """Return any lines that are not under way, first those of whose beginnings the fewest are."""
+        """Return any lines that are not in flight, those whose prefix has the fewest in flight first."""
         if most <= 0:
             return []
         busy = self._busy(id_, now)
@@ -273,7 +273,7 @@ class BatchStore:
         return [(row, count > 0) for count, row in sorted(found, key=itemgetter(0))[:most]]
 
     def _busy(self, id_: str, now: float) -> Counter[bytes]:
-        """Count the lines that are under way, by what they begin with."""
+        """Return the number of lines in flight by prefix."""
         asked = (
             "SELECT prefix, count(*) FROM line "
             "WHERE batch = ? AND result IS NULL AND until > 0 AND until > ? GROUP BY prefix"
@@ -281,7 +281,7 @@ class BatchStore:
         return Counter(dict(self._database.rows(asked, (id_, now))))
 
     def _by_beginning(self, id_: str, now: float, most: int) -> Iterator[list[Row]]:
-        """Go from one beginning of lines to ask to the next, whatever the number of lines with each: `most` of one at most."""
+        """Yield the lines to send, prefix by prefix, at most `most` of each, without reading the rest of its lines."""
         last = b""
         asked = f"{_OPEN} {self._database.words['unlocked']}"
         while rows := self._database.rows(asked, (id_, now, now, last, most)):

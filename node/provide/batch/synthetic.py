@@ -1,6 +1,6 @@
-"""Synthetic data, Llama Stack 0.0.1: of one prompt, a model's responses, their scores, and those that a filter keeps.
+"""Synthetic data, Llama Stack 0.0.1: a model's responses to a prompt, with scores, reduced by a filter.
 
-Filters: `threshold` keeps a score of `min` or more, `top_k` the best `k` of each prompt, `best_of` the best one.
+Filters: `threshold` keeps scores of `min` or more, `top_k` the best `k` of each prompt, `best_of` the best one.
 """
 
 import math
@@ -26,7 +26,7 @@ Point = dict[str, Any]
 
 
 def check(asked: Mapping[str, Any]) -> None:
-    """Raise `Unscored` for a job that no line of could be done."""
+    """Raise `Unscored` for a job none of whose lines could succeed."""
     number, reward = asked.get("num_generations", 1), asked.get("scoring_function")
     if not isinstance(number, int) or not 1 <= number <= MAX_GENERATIONS:
         raise fault(f"`num_generations` is a number up to {MAX_GENERATIONS}", "num_generations")
@@ -40,7 +40,7 @@ def check(asked: Mapping[str, Any]) -> None:
 
 
 def check_function(said: object) -> None:
-    """Raise `Unscored` where no function has this name."""
+    """Raise `Unscored` unless there is a scoring function of this name."""
     match said:
         case {"name": str(name)} if name in FUNCTIONS or name in ELSEWHERE:
             return
@@ -49,7 +49,7 @@ def check_function(said: object) -> None:
 
 
 async def points_of(asker: Asker, asked: Mapping[str, Any], custom_id: str) -> NodeAnswer:
-    """Return the points of one prompt as lines of JSON, or the answer that stands in their way."""
+    """Return the data points of one prompt as lines of JSON, or the first answer that failed."""
     words = {"model": asked.get("model"), "messages": asked.get("messages")}
     try:
         chat = orjson.dumps(body_of({**words, "options": asked.get("options")}, streams=False))
@@ -87,7 +87,7 @@ async def points_of(asker: Asker, asked: Mapping[str, Any], custom_id: str) -> N
 
 
 async def score(asker: Asker, asked: Mapping[str, Any]) -> NodeAnswer:
-    """Score a pair, here or by a reward model that has its own way."""
+    """Score a pair, here or at a reward model with its own function."""
     match asked.get("scoring_function"):
         case {"name": str(name)} if name in ELSEWHERE:
             return await asker.post(SCORING, orjson.dumps(asked))
@@ -95,7 +95,7 @@ async def score(asker: Asker, asked: Mapping[str, Any]) -> NodeAnswer:
 
 
 def kept(points: list[Point], by: object) -> list[Point]:
-    """Return the points that a filter keeps, in their order; raise `Unscored`."""
+    """Return the points that a filter keeps, in their original order; raise `Unscored`."""
     if by is None:
         return points
     match by:

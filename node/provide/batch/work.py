@@ -1,4 +1,4 @@
-"""Work of a line: a request to the node, or one that takes several."""
+"""Work for a line: one request to the node, or several."""
 
 import orjson
 
@@ -8,7 +8,7 @@ from node.provide.batch.synthetic import ENDPOINT, SCORING, points_of, score
 
 
 async def do(asker: Asker, line: OpenLine, session: str = "") -> NodeAnswer:
-    """Return what a line is answered; lines of one session had better find one another's cache."""
+    """Send a line, and return its answer; lines of one `session` should be routed to the same cache."""
     if line.endpoint == SCORING:
         return await score(asker, orjson.loads(line.body))
     if line.endpoint == ENDPOINT:

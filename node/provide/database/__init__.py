@@ -1,6 +1,6 @@
 """Database of a provider: SQLite in its folder, or PostgreSQL that the providers of a site share.
 
-Statements are in what both understand, with `?` for each value; `words` has what they call otherwise.
+Statements use the SQL that both understand, with `?` for each value; `words` has the terms that differ.
 """
 
 import secrets
@@ -13,36 +13,37 @@ Row = tuple[Any, ...]
 
 
 class DatabaseError(Exception):
-    """The disk is full, the file is damaged, or the server is away."""
+    """The disk is full, the file is damaged, or the server does not answer."""
 
 
 class Superseded(Exception):
-    """Another provider has taken this work over, because its lease had run out."""
+    """Another provider has taken over this work, because its lease had expired."""
 
 
 class Database(Protocol):
-    """Tables of one provider. Calls block; one thread at a time makes them, and each may raise `DatabaseError`."""
+    """Tables of one provider. Calls block, must come from one thread at a time, and may raise `DatabaseError`."""
 
     words: Mapping[str, str]
-    """Types and clauses by the name that a statement has for them."""
+    """SQL types and clauses, by their placeholder in a statement."""
     shared: bool
     """Whether other providers use the same tables."""
 
     def now(self) -> float:
-        """Return Unix time in seconds, one for all who share the database."""
+        """Return Unix time in seconds, by one clock for all providers that share the database."""
 
     def rows(self, asked: str, values: Values = ()) -> list[Row]:
-        """Return what a statement finds."""
+        """Run a statement, and return its rows."""
 
     def change(self, asked: str, values: Values = ()) -> int:
-        """Return how many rows a statement changed."""
+        """Run a statement, and return how many rows it changed."""
 
     def transaction(
         self, *, alone: bool = False, durable: bool = True
     ) -> AbstractContextManager[None]:
-        """Have all that is changed within, or nothing; one within another is part of it. No two are `alone` at one time.
+        """Return a context that commits all changes within it, or none; a nested one is part of the outer one.
 
-        What is not `durable` does not wait for the disk, and may be forgotten in a power cut.
+        Transactions with `alone` exclude each other. One that is not `durable` does not wait for the disk, and may be lost in
+        a power cut.
         """
 
     def close(self) -> None:
@@ -60,11 +61,11 @@ SQLITE_WORDS = {
     "locked": "",
     "unlocked": "",
 }
-"""`rowid` is a column that SQLite has by itself; `locked` and `unlocked` end a SELECT within a transaction."""
+"""SQLite has the column `rowid` by itself; `locked` and `unlocked` end a SELECT within a transaction."""
 
 
 def cid_of(database: Database) -> str:
-    """Return what names a shared database, "" for one that is not shared."""
+    """Return the id of a shared database, created at the first call; "" for one that is not shared."""
     if not database.shared:
         return ""
     with database.transaction(alone=True):
@@ -75,7 +76,7 @@ def cid_of(database: Database) -> str:
 
 
 def migrate(database: Database, steps: Sequence[str]) -> None:
-    """Take the steps that this database has not seen; each is several statements, and steps are only ever added."""
+    """Apply the steps that this database has not had yet. A step is several statements; steps are only ever appended."""
     with database.transaction(alone=True):
         database.change(
             "CREATE TABLE IF NOT EXISTS migration (steps {int})".format_map(database.words)

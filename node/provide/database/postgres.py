@@ -1,6 +1,6 @@
-"""PostgreSQL that the providers of a site share: a schema of its own for each kind of provider, and a clock for all.
+"""PostgreSQL that the providers of a site share: a schema for each kind of provider, and one clock for all.
 
-A connection that broke is opened again at the next call. No call waits longer than `LONGEST_CALL`, whatever the server does.
+A broken connection is reopened by the next call. No call waits longer than `LONGEST_CALL`, whatever the server does.
 """
 
 import time
@@ -22,7 +22,7 @@ LONGEST_CALL = 30.0
 CONNECT_SECONDS = 5
 
 _LOCK = 0x6D6F64656C
-"""Whoever makes tables holds this, so that two that start together do not make them twice."""
+"""Advisory lock held while tables are created, so that two providers that start together do not create them twice."""
 
 _WORDS = {
     "int": "BIGINT",
@@ -41,12 +41,12 @@ _Result = TypeVar("_Result")
 
 
 class _Bounded(psycopg.Connection[Row]):
-    """Connection whose calls end: libpq has no limit for a server that has stopped."""
+    """Connection whose calls have a time limit: libpq has none for a server that has stopped."""
 
     def wait(
         self, gen: PQGen[_Result], interval: float = 0.1, timeout: float | None = None
     ) -> _Result:
-        """Wait as psycopg does, but no longer than `LONGEST_CALL`, and close the connection then."""
+        """Wait as psycopg does, but at most `LONGEST_CALL`; after that, close the connection."""
         try:
             return super().wait(gen, interval, timeout or LONGEST_CALL)
         except psycopg.Error:
@@ -56,19 +56,19 @@ class _Bounded(psycopg.Connection[Row]):
 
 
 class PostgresDatabase:
-    """One schema of a database. `url` is a URL or words of libpq; a password may be where libpq looks for it."""
+    """One schema of a database. `url` is a URL or a libpq connection string; the password may be where libpq looks for it."""
 
     words: Mapping[str, str] = _WORDS
     shared = True
 
     def __init__(self, url: str, schema: str) -> None:
-        """Connect, and make the schema; raise `DatabaseError`."""
+        """Connect, and create the schema; raise `DatabaseError`."""
         try:
             self._place = make_conninfo(
                 url, connect_timeout=CONNECT_SECONDS, application_name="modelvine"
             )
         except psycopg.Error:
-            # Its words repeat the password.
+            # The error's text would repeat the password.
             raise DatabaseError("PostgreSQL: this is no URL of a database") from None
         self._schema = sql.Identifier(schema)
         self._depth = 0
@@ -76,20 +76,20 @@ class PostgresDatabase:
         self._connection = self._connected()
 
     def now(self) -> float:
-        """Return the server's Unix time in seconds, as it was compared at the last connection."""
+        """Return the server's Unix time in seconds, by the offset measured at the last connection."""
         return time.time() + self._ahead
 
     def rows(self, asked: str, values: Values = ()) -> list[Row]:
-        """Return what a statement finds."""
+        """Run a statement, and return its rows."""
         return self._execute(asked, values).fetchall()
 
     def change(self, asked: str, values: Values = ()) -> int:
-        """Return how many rows a statement changed."""
+        """Run a statement, and return how many rows it changed."""
         return self._execute(asked, values).rowcount
 
     @contextmanager
     def transaction(self, *, alone: bool = False, durable: bool = True) -> Iterator[None]:
-        """Have all that is changed within, or nothing; one within another is part of it. No two are `alone` at one time."""
+        """Commit all changes within, or none; a nested one is part of the outer one. Those with `alone` exclude each other."""
         connection = self._alive()
         self._depth += 1
         try:
@@ -110,7 +110,7 @@ class PostgresDatabase:
 
     def _execute(self, asked: str, values: Values) -> psycopg.Cursor[Row]:
         connection = self._alive()
-        # The column is of no character set that has it, and SQLite takes it.
+        # PostgreSQL's text cannot hold NUL, which SQLite accepts.
         bound = [
             v.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(v, str) else v
             for v in values
@@ -121,7 +121,7 @@ class PostgresDatabase:
             raise DatabaseError(_said(error)) from error
 
     def _alive(self) -> _Bounded:
-        # What was begun on a connection that broke is lost, and is not gone on with on another one.
+        # A transaction on a broken connection is lost, and must not continue on another connection.
         if self._connection.closed and self._depth == 0:
             self._connection = self._connected()
         return self._connection
@@ -148,6 +148,6 @@ class PostgresDatabase:
 
 
 def _said(error: psycopg.Error) -> str:
-    """Return what is wrong in one line; psycopg names no password."""
+    """Return an error as one line; psycopg's texts contain no password."""
     words = str(error).split("\n")[0].strip() or type(error).__name__
     return f"PostgreSQL: {words}"

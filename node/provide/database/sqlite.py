@@ -1,4 +1,4 @@
-"""SQLite as providers use it: one file, durable at each commit, and one process that has it."""
+"""SQLite database of a provider: one file, durable at each commit, used by one process."""
 
 import sqlite3
 import time
@@ -10,7 +10,7 @@ from node.provide.database import SQLITE_WORDS, DatabaseError, Row, Values
 
 
 class SqliteDatabase:
-    """One file, opened or made."""
+    """One file, created if it does not exist."""
 
     words: Mapping[str, str] = SQLITE_WORDS
     shared = False
@@ -29,14 +29,14 @@ class SqliteDatabase:
         return time.time()
 
     def rows(self, asked: str, values: Values = ()) -> list[Row]:
-        """Return what a statement finds."""
+        """Run a statement, and return its rows."""
         try:
             return self._connection.execute(asked, values).fetchall()
         except sqlite3.Error as error:
             raise DatabaseError(str(error)) from error
 
     def change(self, asked: str, values: Values = ()) -> int:
-        """Return how many rows a statement changed."""
+        """Run a statement, and return how many rows it changed."""
         try:
             return self._connection.execute(asked, values).rowcount
         except sqlite3.Error as error:
@@ -44,7 +44,7 @@ class SqliteDatabase:
 
     @contextmanager
     def transaction(self, *, alone: bool = False, durable: bool = True) -> Iterator[None]:  # noqa: ARG002 (each is alone)
-        """Have all that is changed within, or nothing; one within another is part of it."""
+        """Commit all changes within, or none; a nested one is part of the outer one."""
         if self._depth:
             yield
             return
@@ -56,7 +56,7 @@ class SqliteDatabase:
             self.change("COMMIT")
         finally:
             self._depth = 0
-            # A full disk may end it by itself.
+            # A full disk may already have ended the transaction.
             if self._connection.in_transaction:
                 self.change("ROLLBACK")
             self.rows("PRAGMA synchronous = FULL")

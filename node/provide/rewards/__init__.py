@@ -1,1 +1,1 @@
-"""Reward functions: each file is one way to score a response. `scoring.FUNCTIONS` has all by their names."""
+"""Reward functions: each file is one way to score a response. `scoring.FUNCTIONS` maps their names to them."""

@@ -1,4 +1,4 @@
-"""Reward for saying exactly what is expected: 1 or 0. Spaces around it do not count, nor case with `ignore_case`."""
+"""Reward for the exact expected text: 1 or 0. Surrounding whitespace is ignored, and case with `ignore_case`."""
 
 from node.provide.asker import Asker
 from node.provide.rewards.pair import Pair, Score, text_in

@@ -1,11 +1,11 @@
-"""Reward for a length: 1 from `min` to `max`, and less in proportion beyond. `unit` is `characters` (usual) or `words`."""
+"""Reward for a length: 1 from `min` to `max`, and proportionally less outside. `unit` is `characters` (default) or `words`."""
 
 from node.provide.asker import Asker
 from node.provide.rewards.pair import Pair, Score, fault, number_in
 
 
 async def score(_: Asker, pair: Pair) -> Score:
-    """Measure a response."""
+    """Score the length of a response."""
     least, most = number_in(pair, "min"), number_in(pair, "max")
     if least is None and most is None:
         raise fault("`min` or `max` is needed", "scoring_function.params")

@@ -1,6 +1,6 @@
-"""Reward of a judge: a model that chats says a number from 0 to `scale` (10), which becomes 0 to 1.
+"""Reward by a judge: a chat model answers with a number from 0 to `scale` (10), which is mapped to 0 to 1.
 
-`criteria` says what a good response is.
+`criteria` describes a good response.
 """
 
 import re
@@ -25,7 +25,7 @@ Answer with one number from 0 (worst) to {scale:g} (best), and nothing else."""
 
 
 async def score(asker: Asker, pair: Pair) -> Score:
-    """Have a response judged."""
+    """Let a model judge a response."""
     scale = number_in(pair, "scale") or 10.0
     criteria = text_in(pair, "criteria") if "criteria" in pair.params else CRITERIA
     words = _ASKED.format(

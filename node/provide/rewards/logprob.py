@@ -1,6 +1,6 @@
-"""Reward of likelihood: the mean log probability of the response's tokens after the prompt, where a worker tells it.
+"""Reward for likelihood: the mean log probability of the response's tokens after the prompt, if the worker returns it.
 
-Workers that echo prompts with their log probabilities tell it (vLLM, llama-cpp-python); others ignore that they were asked.
+Workers that echo prompts with log probabilities return it (vLLM, llama-cpp-python); other workers ignore the parameters.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from node.provide.rewards.pair import Pair, Score, answer_of, fault
 
 
 async def score(asker: Asker, pair: Pair) -> Score:
-    """Have a model say how likely a response is."""
+    """Let a model compute how likely a response is."""
     whole = f"{pair.prompt}\n{pair.response}"
     body = {"prompt": whole, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
     said = await answer_of(asker, pair, "/v1/completions", body)

@@ -1,4 +1,4 @@
-"""Pair to be scored, what a function may use, and what it returns."""
+"""Pair of a prompt and a response to score, helpers for reward functions, and the score that they return."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from node.provide.asker import Asker, NodeAnswer
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What was asked and what was answered, as text. `model` is the reward model, and `params` are the function's own."""
+    """Prompt and response as text. `model` is the reward model, and `params` are the function's own parameters."""
 
     prompt: str
     response: str
@@ -21,14 +21,14 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How good a response is, and the log probability of it where that is known."""
+    """Score of a response, and its log probability if known."""
 
     score: float
     logprob: float | None = None
 
 
 class Unscored(Exception):
-    """There is no score. `heard` is what the caller is told: its own fault, or what a model answered."""
+    """There is no score. `heard` is the answer for the caller: an error in its request, or a model's answer."""
 
     def __init__(self, heard: NodeAnswer) -> None:
         super().__init__(f"status {heard.status}")
@@ -39,14 +39,14 @@ RewardFunction = Callable[[Asker, Pair], Awaitable[Score]]
 
 
 def fault(message: str, param: str, status: int = 400) -> Unscored:
-    """Return the failure that finds fault with a field of the request."""
+    """Return the exception for an error in a field of the request."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     error = {"message": message, "type": kind, "param": param, "code": None}
     return Unscored(NodeAnswer(status, orjson.dumps({"error": error})))
 
 
 def text_in(pair: Pair, name: str, *, longest: int = 65_536) -> str:
-    """Return a parameter that has to be text; raise `Unscored`."""
+    """Return a parameter that must be text; raise `Unscored`."""
     value = pair.params.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= longest:
         where = f"scoring_function.params.{name}"
@@ -55,7 +55,7 @@ def text_in(pair: Pair, name: str, *, longest: int = 65_536) -> str:
 
 
 def number_in(pair: Pair, name: str) -> float | None:
-    """Return a parameter that may be a number; raise `Unscored`."""
+    """Return an optional parameter that must be a number; raise `Unscored`."""
     value = pair.params.get(name)
     if value is None:
         return None
@@ -65,7 +65,7 @@ def number_in(pair: Pair, name: str) -> float | None:
 
 
 async def answer_of(asker: Asker, pair: Pair, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask the reward model; raise `Unscored` for whatever is no answer."""
+    """Query the reward model, and return its JSON answer; raise `Unscored` for anything else."""
     if not pair.model:
         raise fault("this function needs a reward model", "reward")
     heard = await asker.post(path, orjson.dumps({"model": pair.model, **body}))

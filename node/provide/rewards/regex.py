@@ -1,6 +1,6 @@
-"""Reward for words of a form: 1 where Python's regular expression `pattern` is found, else 0.
+"""Reward for a pattern: 1 if Python's regular expression `pattern` is found in the response, else 0.
 
-The search is a process of its own, which is ended when it takes too long: some patterns take for ever.
+The search runs in a process of its own, which is killed if it takes too long: some patterns never end.
 """
 
 import asyncio

@@ -22,11 +22,11 @@ FUNCTIONS: Mapping[str, RewardFunction] = {
 }
 
 ELSEWHERE = frozenset({"score", "classify"})
-"""Functions that only reward models of their own have, as vLLM serves them."""
+"""Functions that run at a reward model itself, as vLLM serves them."""
 
 
 async def scored(asker: Asker, asked: Mapping[str, Any]) -> NodeAnswer:
-    """Score a pair, and return the answer, whether that is a score or what is wrong."""
+    """Score a pair, and return the answer: a score or an error."""
     try:
         pair, function = read(asked)
         found = await function(asker, pair)
@@ -39,7 +39,7 @@ async def scored(asker: Asker, asked: Mapping[str, Any]) -> NodeAnswer:
 
 
 def read(asked: Mapping[str, Any]) -> tuple[Pair, RewardFunction]:
-    """Return what is to be scored and how; raise `Unscored`."""
+    """Return the pair to score and the function; raise `Unscored`."""
     name, params = "", dict[str, Any]()
     match asked.get("scoring_function"):
         case {"name": str(name), **rest}:

@@ -1,1 +1,1 @@
-"""Provider of vector stores: texts that are found by their meaning, with embeddings of any node."""
+"""Provider of vector stores: texts that are searched by meaning, with embeddings of any node."""

@@ -1,15 +1,15 @@
-"""Chunks of a text, each short enough for one embedding. A token is taken for four characters."""
+"""Splitter of a text into chunks, each short enough for one embedding. A token counts as four characters."""
 
 from collections.abc import Iterator
 
 CHARACTERS = 4
-"""Characters of a token, roughly."""
+"""Approximate characters of a token."""
 
 _NEAR = 200
 
 
 def cut(text: str, size: int, overlap: int) -> Iterator[str]:
-    """Go through the chunks of a text: `size` and `overlap` are in tokens. A chunk ends between words where it can."""
+    """Yield the chunks of a text: `size` and `overlap` are in tokens. A chunk ends between words if possible."""
     longest, step = size * CHARACTERS, (size - overlap) * CHARACTERS
     begin = 0
     while begin < len(text):
@@ -21,5 +21,5 @@ def cut(text: str, size: int, overlap: int) -> Iterator[str]:
             yield found
         if end >= len(text):
             return
-        # What was shortened is not lost between two chunks.
+        # If a chunk was shortened to end between words, the next one begins at its end at the latest.
         begin = min(begin + step, end)

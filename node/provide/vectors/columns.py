@@ -1,6 +1,6 @@
-"""HTTP face of a store of vectors in columns: LocalAI's `/stores/…`, where callers bring vectors and text of their own.
+"""HTTP face of a store of vectors in columns: LocalAI's `/stores/…`, where callers bring their own vectors and texts.
 
-Each key is a file of one text, so that the store of vectors serves it as it is.
+Each key is a file with one text, so that the vector store needs no change for it.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _CHUNK = (1, 0)
 
 
 class ColumnFace:
-    """What may be asked of the one store that this is; it has a database of its own."""
+    """Handlers for the single store, which has a database of its own."""
 
     def __init__(self, files: Files, store: VectorStore, now: Callable[[], float]) -> None:
         self._run = files.run_in_thread
@@ -34,7 +34,7 @@ class ColumnFace:
             store.add(_STORE, int(now()), _STORE, "", {})
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what may be asked."""
+        """Return the HTTP routes."""
         return [
             web.post("/stores/set", self.set),
             web.post("/stores/get", self.get),
@@ -43,7 +43,7 @@ class ColumnFace:
         ]
 
     async def set(self, http: web.Request) -> web.Response:
-        """Keep values, each by its key."""
+        """Store values, each under its key."""
         asked = await object_of(http)
         keys, values = _keys(asked), asked.get("values")
         if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
@@ -71,7 +71,7 @@ class ColumnFace:
         return as_json({})
 
     async def get(self, http: web.Request) -> web.Response:
-        """Return the values of keys that are there."""
+        """Return the values of those keys that exist."""
         keys = _keys(await object_of(http))
 
         def look() -> list[tuple[Sequence[float], str]]:
@@ -81,7 +81,7 @@ class ColumnFace:
         return as_json({"keys": [key for key, _ in found], "values": [text for _, text in found]})
 
     async def delete(self, http: web.Request) -> web.Response:
-        """Forget values."""
+        """Delete values by their keys."""
         keys = _keys(await object_of(http))
 
         def forget() -> None:
@@ -92,7 +92,7 @@ class ColumnFace:
         return as_json({})
 
     async def find(self, http: web.Request) -> web.Response:
-        """Return what is nearest to a key."""
+        """Return the values whose keys are nearest to a key."""
         asked = await object_of(http)
         (key,), most = _keys({"keys": [asked.get("key")]}), asked.get("topk", 1)
         if not isinstance(most, int) or not 1 <= most <= MAX_FOUND:
@@ -125,7 +125,7 @@ def _keys(asked: Mapping[str, Any]) -> list[list[float]]:
 
 
 def _id(key: Sequence[float]) -> str:
-    """Return the name of a key: its numbers as they are kept."""
+    """Return the file id of a key: a hash of its numbers as stored."""
     try:
         kept = struct.pack(f"<{len(key)}f", *key)
     except OverflowError as error:

@@ -1,6 +1,6 @@
-"""Engine of vector stores: it reads their files in the background, and finds texts by their meaning.
+"""Engine of vector stores: it indexes their files in the background, and searches texts by meaning.
 
-A file whose embeddings cannot be had now is tried again; one that is no text, or whose embeddings are refused, has failed.
+A file whose embeddings are unavailable now is tried again; one that is not text, or whose embeddings are refused, has failed.
 """
 
 import asyncio
@@ -19,19 +19,19 @@ from node.provide.vectors.store import FoundText, Member, VectorStore, WrongVect
 log = logging.getLogger("modelvine.provide")
 
 MAX_TEXT_BYTES = 20 * 1000 * 1000
-"""The longest file that is read."""
+"""Bytes of the longest file that is indexed."""
 
 AT_ONCE = 16
 """Texts of one request for embeddings."""
 
 PAUSE = 2.0
-"""Seconds until what is busy or away is asked again."""
+"""Seconds until a busy or unavailable node, or a database, is tried again."""
 
 _BUSY = frozenset({0, 404, 408, 425, 429, 500, 502, 503, 504})
 
 
 class NoEmbedding(Exception):
-    """A text has no embedding now. `heard` is what the node answered."""
+    """A text has no embedding now. `heard` is the node's answer."""
 
     def __init__(self, heard: NodeAnswer, message: str = "") -> None:
         super().__init__(message or _said(heard))
@@ -52,11 +52,11 @@ class VectorEngine:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """There is something to read."""
+        """Wake the engine: there is a file to index."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Read files until cancelled."""
+        """Index files until cancelled."""
         async with self.asker, self._readers:
             while True:
                 self._wake.clear()
@@ -76,7 +76,7 @@ class VectorEngine:
                     await asyncio.sleep(PAUSE)
 
     async def _rest(self) -> None:
-        """Wait for something to read; others who share the store have no other way to say so."""
+        """Wait for a file to index; poll if the store is shared, as other providers cannot wake this one."""
         try:
             async with asyncio.timeout(PAUSE if self.files.table.shared else None):
                 await self._wake.wait()
@@ -84,13 +84,13 @@ class VectorEngine:
             pass
 
     async def search(self, store: str, model: str, query: str) -> list[FoundText]:
-        """Return what is nearest; raise `NoEmbedding` or `WrongVector`."""
+        """Return the texts nearest to a query, the nearest first; raise `NoEmbedding` or `WrongVector`."""
         (vector,) = await embeddings(self.asker, model, [query])
         now = int(self._now())
         return await self.files.run_in_thread(lambda: self.store.search(store, vector, now))
 
     async def _read(self, member: Member) -> None:
-        """Put a file's texts into its store, all again where that was broken off."""
+        """Put a file's texts into its store; after an interruption, start over."""
         try:
             text = await self.files.run_in_thread(lambda: self._text(member))
             texts = [*cut(text, member.chunk, member.overlap)]
@@ -139,7 +139,7 @@ async def embeddings(asker: Asker, model: str, texts: Sequence[str]) -> list[lis
 
 
 def _said(heard: NodeAnswer) -> str:
-    """Return why the node has no embedding."""
+    """Return the reason why the node returned no embedding."""
     try:
         said = orjson.loads(heard.body)
     except orjson.JSONDecodeError:

@@ -19,16 +19,16 @@ MAX_RESULTS = 50
 USUAL_RESULTS = 10
 
 MAX_CHUNK = 4_096
-"""Tokens."""
+"""Tokens of the longest chunk."""
 
 AUTO = (800, 400)
-"""Tokens of a chunk and of what two share, where nobody says."""
+"""Default tokens of a chunk, and of the overlap of two chunks."""
 
 MAX_BANKS = 20
 
 
 class VectorFace:
-    """What may be asked of vector stores. `model` makes the embeddings where a store names none."""
+    """Handlers for vector stores. `model` makes the embeddings if a request for a new store names none."""
 
     def __init__(self, engine: VectorEngine, model: str, now: Callable[[], float]) -> None:
         self._engine = engine
@@ -38,7 +38,7 @@ class VectorFace:
         self._now = now
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what may be asked."""
+        """Return the HTTP routes."""
         one, files = "/v1/vector_stores/{id}", "/v1/vector_stores/{id}/files"
         batches = "/v1/vector_stores/{id}/file_batches"
         return [
@@ -67,7 +67,7 @@ class VectorFace:
         return page_of(http, found)
 
     async def create(self, http: web.Request) -> web.Response:
-        """Make a store."""
+        """Create a store."""
         asked = await object_of(http)
         model = asked.get("embedding_model") or self._model or await self._any_model()
         if not isinstance(model, str):
@@ -90,20 +90,20 @@ class VectorFace:
         return as_json(await self._found(http.match_info["id"]))
 
     async def change(self, http: web.Request) -> web.Response:
-        """Call a store otherwise."""
+        """Change a store's name or metadata."""
         found, asked = await self._found(http.match_info["id"]), await object_of(http)
         name, metadata = _about({**found, **asked})
         await self._run(lambda: self._store.change(found["id"], name, metadata))
         return as_json(await self._found(found["id"]))
 
     async def delete(self, http: web.Request) -> web.Response:
-        """Forget a store; its files stay."""
+        """Delete a store; its files stay."""
         found = await self._found(http.match_info["id"])
         await self._run(lambda: self._store.remove(found["id"]))
         return as_json({"id": found["id"], "object": "vector_store.deleted", "deleted": True})
 
     async def search(self, http: web.Request) -> web.Response:
-        """Find texts by their meaning."""
+        """Search texts by meaning."""
         store, asked = await self._found(http.match_info["id"]), await object_of(http)
         query, most = asked.get("query"), asked.get("max_num_results", USUAL_RESULTS)
         if isinstance(query, list) and all(isinstance(one, str) for one in query):
@@ -129,13 +129,13 @@ class VectorFace:
         return as_json({**said, "has_more": False, "next_page": None})
 
     async def join(self, http: web.Request) -> web.Response:
-        """Put a file in a store."""
+        """Add a file to a store."""
         store, asked = await self._found(http.match_info["id"]), await object_of(http)
         await self._join(store["id"], [asked.get("file_id")], asked, "")
         return as_json(await self._member(store["id"], str(asked["file_id"])))
 
     async def join_several(self, http: web.Request) -> web.Response:
-        """Put files in a store."""
+        """Add files to a store."""
         store, asked = await self._found(http.match_info["id"]), await object_of(http)
         files = asked.get("file_ids")
         if not isinstance(files, list) or not 1 <= len(files) <= 500:
@@ -145,12 +145,12 @@ class VectorFace:
         return await self._batch(store["id"], id_)
 
     async def batch(self, http: web.Request) -> web.Response:
-        """Show how far the files of a batch are."""
+        """Show the progress of a batch of files."""
         store = await self._found(http.match_info["id"])
         return await self._batch(store["id"], http.match_info["batch"])
 
     async def cancel(self, http: web.Request) -> web.Response:
-        """Read no further file of a batch."""
+        """Cancel the files of a batch that are not indexed yet."""
         store, id_ = await self._found(http.match_info["id"]), http.match_info["batch"]
         await self._run(lambda: self._store.cancel(id_))
         return await self._batch(store["id"], id_)
@@ -168,7 +168,7 @@ class VectorFace:
         return as_json(await self._member(store["id"], http.match_info["file"]))
 
     async def leave(self, http: web.Request) -> web.Response:
-        """Take a file out of a store; the file itself stays."""
+        """Remove a file from a store; the file itself stays."""
         store = await self._found(http.match_info["id"])
         found = await self._member(store["id"], http.match_info["file"])
         await self._run(lambda: self._store.leave(store["id"], found["id"]))
@@ -176,7 +176,7 @@ class VectorFace:
         return as_json({"id": found["id"], "object": kind, "deleted": True})
 
     async def content(self, http: web.Request) -> web.Response:
-        """Show the texts of a file as they are searched."""
+        """Show the chunks of a file as they are searched."""
         store = await self._found(http.match_info["id"])
         found = await self._member(store["id"], http.match_info["file"])
         texts = await self._run(lambda: self._store.texts(store["id"], found["id"]))
@@ -185,7 +185,7 @@ class VectorFace:
         return as_json({"object": kind, "data": rows, "has_more": False, "next_page": None})
 
     async def memories(self, http: web.Request) -> web.Response:
-        """Return texts of several banks: the nearest to `input`, or the newest where there is none."""
+        """Return texts of several banks: the nearest to `input`, or the newest ones without it."""
         said = http.query.getall("bankIds", [])
         ids = [id_ for one in said for id_ in one.split(",") if id_]
         if not 1 <= len(ids) <= MAX_BANKS:
@@ -268,7 +268,7 @@ class VectorFace:
 
 
 class _Passed(web.HTTPException):
-    """What the node answered instead of embeddings."""
+    """The node's answer in place of embeddings, passed on to the caller."""
 
     def __init__(self, said: web.Response) -> None:
         self.status_code = said.status

@@ -1,4 +1,4 @@
-"""Filters of a search, by the attributes of files: comparisons, and `and` and `or` of them, as OpenAI has them."""
+"""Filters of a search by files' attributes: OpenAI's comparisons, combined by `and` and `or`."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -19,11 +19,11 @@ _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 class BadFilter(ValueError):
-    """What is no filter."""
+    """An invalid filter."""
 
 
 def fits(attributes: Mapping[str, Any], by: object, depth: int = 0) -> bool:
-    """Say whether a file with these attributes is wanted; raise `BadFilter`."""
+    """Return whether a file with these attributes passes a filter; raise `BadFilter`."""
     match by:
         case None:
             return True

@@ -1,4 +1,4 @@
-"""Provider of vector stores, put together."""
+"""Provider of vector stores, with its parts wired."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -19,7 +19,7 @@ PURPOSES = frozenset({"assistants", "user_data"})
 
 
 class VectorsProvider:
-    """Files and vector stores of one folder, or of a database that providers share; each store is a memory bank too."""
+    """Files and vector stores of one folder, or of a database that providers share. Each store is also a memory bank."""
 
     types: Mapping[ModelType, str] = MappingProxyType(
         {ModelType.VECTORS: OPENAI, ModelType.MEMORY: LLAMA_STACK, ModelType.STORE: OPENAI}
@@ -36,7 +36,7 @@ class VectorsProvider:
         self._model = plan.model
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what may be asked."""
+        """Return the HTTP routes."""
         now = self._database.now
         files = FileFace(self._files, PURPOSES, now)
         columns = ColumnFace(self._files, self._columns, now)
@@ -44,11 +44,11 @@ class VectorsProvider:
         return files.routes() + vectors.routes() + columns.routes()
 
     async def run(self) -> None:
-        """Read files until cancelled."""
+        """Index files until cancelled."""
         await self._engine.run()
 
     def close(self) -> None:
-        """Close what is kept."""
+        """Close the files and databases."""
         self._files.close()
         self._store.close()
         self._columns.close()
@@ -56,7 +56,7 @@ class VectorsProvider:
 
 
 def _opened(plan: ProviderPlan, name: str) -> VectorDatabase:
-    """Open vectors in a file of the folder, or in the site's PostgreSQL. Each needs an extra that the other does not."""
+    """Open a database of vectors in the folder, or in the site's PostgreSQL. Each kind needs its own extra."""
     if plan.database:
         from node.provide.vectors.pgvector import PgVectors  # noqa: PLC0415
 

@@ -1,6 +1,6 @@
-"""SQLite with sqlite-vec, whose search is exact: a table of vectors for each length.
+"""SQLite with sqlite-vec, whose search is exact, with a table for each length of vectors.
 
-It is opened by apsw, because Python's own `sqlite3` often loads no extension.
+It is opened by apsw, because Python's own `sqlite3` often cannot load extensions.
 """
 
 import time
@@ -15,7 +15,7 @@ from node.provide.database import SQLITE_WORDS, DatabaseError, Row, Values
 
 
 class SqliteVectors:
-    """One file, opened or made."""
+    """One file, created if it does not exist."""
 
     words: Mapping[str, str] = SQLITE_WORDS
     shared = False
@@ -33,21 +33,21 @@ class SqliteVectors:
         return time.time()
 
     def rows(self, asked: str, values: Values = ()) -> list[Row]:
-        """Return what a statement finds."""
+        """Run a statement, and return its rows."""
         try:
             return list(self._connection.execute(asked, tuple(values)))
         except apsw.Error as error:
             raise DatabaseError(str(error)) from error
 
     def change(self, asked: str, values: Values = ()) -> int:
-        """Return how many rows a statement changed."""
+        """Run a statement, and return how many rows it changed."""
         before = self._connection.total_changes()
         self.rows(asked, values)
         return self._connection.total_changes() - before
 
     @contextmanager
     def transaction(self, *, alone: bool = False, durable: bool = True) -> Iterator[None]:  # noqa: ARG002 (each is both)
-        """Have all that is changed within, or nothing; one within another is part of it."""
+        """Commit all changes within, or none; a nested one is part of the outer one."""
         try:
             with self._connection:
                 yield
@@ -59,7 +59,7 @@ class SqliteVectors:
         self._connection.close()
 
     def keep_vector(self, text: int, store: int, size: int, vector: bytes) -> None:
-        """Keep the vector of a text; `vector` is of little-endian floats of 32 bits, `size` of them."""
+        """Store the vector of a text; `vector` is `size` little-endian 32-bit floats."""
         self.rows(
             f"CREATE VIRTUAL TABLE IF NOT EXISTS near_{size} USING "
             f"vec0 (store INTEGER PARTITION KEY, vector float[{size}] distance_metric=cosine)"
@@ -68,12 +68,12 @@ class SqliteVectors:
         self.rows(f"INSERT INTO near_{size} (rowid, store, vector) VALUES (?, ?, ?)", row)  # noqa: S608
 
     def drop_vectors(self, store: int, size: int, file: str) -> None:
-        """Forget the vectors of a file's texts."""
+        """Delete the vectors of a file's texts."""
         inside = "SELECT id FROM text WHERE store = ? AND file = ?"
         self.rows(f"DELETE FROM near_{size} WHERE rowid IN ({inside})", (store, file))  # noqa: S608
 
     def nearest(self, store: int, size: int, vector: bytes, most: int) -> list[tuple[int, float]]:
-        """Return the texts that are nearest, by number, and the distance of each: 1 less the cosine."""
+        """Return the numbers of the nearest texts, each with its distance: 1 minus the cosine."""
         asked = f"SELECT rowid, distance FROM near_{size} WHERE vector MATCH ? AND store = ? AND k = ? ORDER BY distance"  # noqa: S608
         return [
             (row[0], 1.0 if row[1] is None else row[1])

@@ -1,7 +1,7 @@
-"""Store of vectors: texts of files, found by the nearness of their vectors. A text and its vector are one transaction.
+"""Store of vectors: texts of files, searched by the distance of their vectors. A text and its vector are one transaction.
 
-Several providers may share it: each file is read by the one that has leased it.
-Plain calls that block; whoever has an event loop runs them in one thread.
+Several providers may share it: each file is indexed by the one that has leased it.
+Calls block; code with an event loop runs them in one thread.
 """
 
 import secrets
@@ -37,10 +37,10 @@ ALTER TABLE member ADD COLUMN until {real} NOT NULL DEFAULT 0;
 """
 
 LEASE = 120.0
-"""Seconds until others may read a file of which nothing more was read; some texts may wait long for their embeddings."""
+"""Seconds without progress until other providers may take over a file; some texts may wait long for their embeddings."""
 
 MAX_NEAREST = 4_096
-"""What one search returns at most; sqlite-vec has this limit."""
+"""Most texts that one search returns; sqlite-vec has this limit."""
 
 MAX_DIMENSIONS = 8_192
 
@@ -50,21 +50,21 @@ _STORE = "(SELECT number FROM store WHERE id = ?)"
 
 
 class VectorDatabase(Database, Protocol):
-    """A database that keeps vectors too. `vector` is of little-endian floats of 32 bits, `size` of them."""
+    """Database that also stores vectors. `vector` is `size` little-endian 32-bit floats."""
 
     def keep_vector(self, text: int, store: int, size: int, vector: bytes) -> None:
-        """Keep the vector of a text."""
+        """Store the vector of a text."""
 
     def drop_vectors(self, store: int, size: int, file: str) -> None:
-        """Forget the vectors of a file's texts."""
+        """Delete the vectors of a file's texts."""
 
     def nearest(self, store: int, size: int, vector: bytes, most: int) -> list[tuple[int, float]]:
-        """Return the texts that are nearest, by number, and the distance of each: 1 less the cosine."""
+        """Return the numbers of the nearest texts, each with its distance: 1 minus the cosine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A file of a store that is to be read: `chunk` and `overlap` are in tokens."""
+    """A store's file that is to be indexed; `chunk` and `overlap` are in tokens."""
 
     store: str
     file: str
@@ -75,7 +75,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class FoundText:
-    """A text that was found; `score` is the cosine of the angle to what was asked for."""
+    """Text found by a search; `score` is the cosine of its vector's angle to the query's."""
 
     file: str
     name: str
@@ -85,14 +85,14 @@ class FoundText:
 
 
 class WrongVector(Exception):
-    """A vector of another length than those that are there, or of none."""
+    """A vector has another length than those in the store, no numbers or too many, or a number that is too large."""
 
 
 class VectorStore:
     """Stores, their files, and the texts of those. `now` is Unix time in seconds."""
 
     def __init__(self, database: VectorDatabase) -> None:
-        """Make the tables where there are none."""
+        """Create missing tables. An unshared database frees all leases."""
         self._database = database
         self._owner = secrets.token_hex(8)
         migrate(database, (_TABLES, _LEASES))
@@ -100,20 +100,20 @@ class VectorStore:
             database.change("UPDATE member SET until = 0")
 
     def close(self) -> None:
-        """Let others read what is half read, and close the database."""
-        # Where the database is away, leases run out by themselves.
+        """Free this provider's leases, and close the database."""
+        # If the database does not answer, the leases expire by themselves.
         with suppress(DatabaseError):
             self._database.change("UPDATE member SET until = 0 WHERE owner = ?", (self._owner,))
         self._database.close()
 
     def add(self, id_: str, now: int, name: str, model: str, metadata: Mapping[str, Any]) -> None:
-        """Make a store."""
+        """Create a store, unless it exists."""
         row = (id_, now, now, name, model, orjson.dumps(metadata).decode())
         asked = "INSERT INTO store (id, created_at, active_at, name, model, metadata) VALUES (?, ?, ?, ?, ?, ?)"
         self._database.change(f"{asked} ON CONFLICT DO NOTHING", row)
 
     def change(self, id_: str, name: str, metadata: Mapping[str, Any]) -> None:
-        """Call a store otherwise."""
+        """Change a store's name and metadata."""
         row = (name, orjson.dumps(metadata).decode(), id_)
         self._database.change("UPDATE store SET name = ?, metadata = ? WHERE id = ?", row)
 
@@ -122,7 +122,7 @@ class VectorStore:
         return [row[0] for row in self._database.rows("SELECT id FROM store ORDER BY number DESC")]
 
     def find(self, id_: str) -> dict[str, Any] | None:
-        """Return a store as OpenAI shows it, and the model of its embeddings."""
+        """Return a store in OpenAI's shape, with the model of its embeddings, `None` if there is none."""
         asked = (
             "SELECT number, created_at, active_at, name, model, metadata FROM store WHERE id = ?"
         )
@@ -147,7 +147,7 @@ class VectorStore:
         }
 
     def remove(self, id_: str) -> None:
-        """Forget a store and its texts."""
+        """Delete a store and its texts."""
         with self._database.transaction():
             for (file,) in self._database.rows(
                 "SELECT file FROM member JOIN store ON store = number WHERE id = ?", (id_,)
@@ -164,7 +164,7 @@ class VectorStore:
         chunk: tuple[int, int],
         batch: str = "",
     ) -> None:
-        """Put files, by id and name, in a store; they are read in the background."""
+        """Add files, given by id and name, to a store; they are indexed in the background."""
         said = orjson.dumps(attributes).decode()
         with self._database.transaction():
             for file, name in files:
@@ -176,12 +176,12 @@ class VectorStore:
                 self._database.change(asked, (file, now, name, batch, said, *chunk, id_))
 
     def leave(self, id_: str, file: str) -> None:
-        """Take a file out of a store."""
+        """Remove a file from a store."""
         with self._database.transaction():
             self._leave(id_, file)
 
     def members(self, id_: str, batch: str = "") -> list[dict[str, Any]]:
-        """Return the files of a store, or of one of its batches, the newest first, as OpenAI shows them."""
+        """Return the files of a store, or of one of its batches, the newest first, in OpenAI's shape."""
         asked = (
             "SELECT file, m.created_at, status, error, attributes, chunk, overlap FROM member m JOIN store ON store = number "
             "WHERE id = ? AND (? = '' OR batch = ?) ORDER BY m.created_at DESC, m.rowid DESC"
@@ -189,23 +189,23 @@ class VectorStore:
         return [_member(id_, row) for row in self._database.rows(asked, (id_, batch, batch))]
 
     def counts_of_batch(self, batch: str) -> dict[str, int]:
-        """Return how many files of a batch are in which state."""
+        """Return the number of a batch's files by state."""
         return self._counts("batch = ?", (batch,))
 
     def cancel(self, batch: str) -> None:
-        """Read no further file of a batch."""
+        """Cancel the files of a batch that are not indexed yet."""
         self._database.change(
             "UPDATE member SET status = 'cancelled' WHERE batch = ? AND status = 'in_progress'",
             (batch,),
         )
 
     def waiting(self, now: float) -> Member | None:
-        """Lease a file that is to be read, the oldest first."""
+        """Lease the oldest file that is to be indexed; return `None` if there is none."""
         asked = (
             "SELECT id, file, model, chunk, overlap FROM member JOIN store ON store = number "
             "WHERE status = 'in_progress' AND (until <= ? OR owner = ?) ORDER BY member.rowid LIMIT 1"
         )
-        # One row is locked, and not the store of it, which others may search.
+        # Only the member's row is locked, not its store, which may be searched meanwhile.
         unlocked = "FOR UPDATE OF member SKIP LOCKED" if self._database.shared else ""
         with self._database.transaction():
             rows = self._database.rows(f"{asked} {unlocked}", (now, self._owner))
@@ -217,7 +217,7 @@ class VectorStore:
         return member
 
     def settle(self, member: Member, error: str = "") -> None:
-        """Note that a file was read, or why not."""
+        """Mark a file as indexed, or as failed with an error."""
         asked = (
             f"UPDATE member SET status = ?, error = ? WHERE file = ? AND store = {_STORE} "  # noqa: S608
             "AND status = 'in_progress' AND owner IN ('', ?)"
@@ -231,7 +231,7 @@ class VectorStore:
                 self._forget(member.store, member.file)
 
     def forget(self, member: Member, now: float) -> None:
-        """Remove the texts of a file that is read again; raise `Superseded`."""
+        """Delete the texts of a file that is to be indexed from the start; raise `Superseded`."""
         with self._database.transaction():
             self._hold(member, now)
             self._forget(member.store, member.file)
@@ -239,7 +239,7 @@ class VectorStore:
     def put(
         self, member: Member, now: float, texts: Sequence[str], vectors: Sequence[Sequence[float]]
     ) -> None:
-        """Add texts of a file; raise `WrongVector`, or `Superseded` where the file is gone or another provider's."""
+        """Add texts of a file; raise `WrongVector`, or `Superseded` if the file is gone or another provider has it."""
         with self._database.transaction():
             self._hold(member, now)
             asked = f"SELECT number, size FROM store WHERE id = ? {self._database.words['locked']}"  # noqa: S608
@@ -254,7 +254,7 @@ class VectorStore:
                 self._database.keep_vector(id_, number, size, _packed(vector))
 
     def texts(self, id_: str, file: str = "", *, newest: int = 0) -> list[str]:
-        """Return the texts of a file in their order, or the newest of a store."""
+        """Return the texts of a file in order, or the newest texts of a store."""
         order = "DESC" if newest else "ASC"
         asked = (
             "SELECT text FROM text WHERE store = (SELECT number FROM store WHERE id = ?) AND (? = '' OR file = ?) "  # noqa: S608
@@ -265,7 +265,7 @@ class VectorStore:
     def search(
         self, id_: str, vector: Sequence[float], now: int, most: int = MAX_NEAREST
     ) -> list[FoundText]:
-        """Return what is nearest, the nearest first; raise `WrongVector`."""
+        """Return the texts nearest to a vector, the nearest first; raise `WrongVector`."""
         number, size = self._database.rows("SELECT number, size FROM store WHERE id = ?", (id_,))[0]
         self._database.change("UPDATE store SET active_at = ? WHERE number = ?", (now, number))
         if not size:
@@ -283,7 +283,7 @@ class VectorStore:
         return [_found(rows[id_], distance) for id_, distance in near if id_ in rows]
 
     def _hold(self, member: Member, now: float) -> None:
-        """Renew a lease."""
+        """Renew the lease of a file; raise `Superseded`."""
         held = (
             f"UPDATE member SET until = ? WHERE file = ? AND owner IN ('', ?) AND store = {_STORE}"  # noqa: S608
         )
