@@ -1,4 +1,4 @@
-"""Who may call what: this machine and holders of the token may change the node; pages of other origins may not."""
+"""Access to a node: this machine and holders of the token may change it; pages of other origins may not."""
 
 import os
 import socket
@@ -72,18 +72,18 @@ async def test_a_node_is_addressed_by_its_addresses_and_its_own_names(node, host
 @pytest.mark.parametrize(
     "host", ["evil.example:6100", "localhost.evil.example", "127.0.0.1.evil.example", "[::1"]
 )
-async def test_a_name_that_somebody_else_points_here_is_refused(node, host):
+async def test_a_foreign_name_that_points_to_the_node_is_refused(node, host):
     assert await status(node.get("/read", headers={"Host": host})) == 403
 
 
 @pytest.mark.parametrize(
     "origin", ["https://evil.example", "null", "http://localhost:1", "http://[", "file://"]
 )
-async def test_what_a_page_of_another_origin_sends_is_refused(node, origin):
+async def test_a_request_from_a_page_of_another_origin_is_refused(node, origin):
     assert await status(node.post("/read", headers={"Origin": origin}, json={})) == 403
 
 
-async def test_a_page_of_our_own_may_send(node):
+async def test_a_page_of_the_nodes_own_origin_may_send(node):
     headers = {"Host": "localhost:6100", "Origin": "http://localhost:6100"}
     assert await status(node.post("/change", headers=headers, json={})) == 200
 
@@ -93,7 +93,7 @@ async def test_a_process_of_the_nodes_own_user_may_change_the_node(node):
 
 
 class Table:
-    """Whoever calls, it is this user's process."""
+    """Socket table in which every caller is a process of one user."""
 
     def __init__(self, uid):
         self.uid, self.asked = uid, 0
@@ -107,7 +107,7 @@ class Table:
 @pytest.mark.parametrize(
     ("uid", "expected"), [(0, 200), (os.geteuid(), 200), (os.geteuid() + 1, 403), (None, 403)]
 )
-async def test_who_comes_over_loopback_is_judged_by_whose_process_it_is(uid, expected):
+async def test_a_caller_over_loopback_is_judged_by_the_user_of_its_process(uid, expected):
     async with guarded(Access(token=TOKEN, keyless=Keyless.EVERYBODY, sockets=Table(uid))) as node:
         assert await status(node.post("/change", json={})) == expected
         assert await status(node.get("/read")) == 200
@@ -122,7 +122,7 @@ async def test_who_comes_over_loopback_is_judged_by_whose_process_it_is(uid, exp
         (os.geteuid(), 200),
         (1_000, 200),
         (60_000, 200),
-        # A proxy's, a service's, nobody's, a container's.
+        # Of a proxy, a service, the user `nobody`, a container.
         (33, 401),
         (999, 401),
         (65_534, 401),
@@ -135,11 +135,11 @@ async def test_people_of_this_machine_ask_without_a_key_and_services_do_not(uid,
         assert await status(node.get("/read")) == status_
         assert await status(node.get("/read", headers={"X-Forwarded-For": "192.0.2.1"})) == 401
         shown = {"Authorization": f"Bearer {TOKEN}"}
-        # Without keys nobody knows the token here; `KeyRing` counts it among them.
+        # `NoKeys` does not know the token; `KeyRing` counts it among its keys.
         assert await status(node.get("/read", headers=shown)) == status_
 
 
-async def test_whose_process_calls_is_asked_of_the_kernel_once_for_a_connection():
+async def test_the_kernel_is_asked_for_the_calling_user_once_for_each_connection():
     table = Table(0)
     async with guarded(Access(token=TOKEN, sockets=table)) as node:
         for _ in range(5):
@@ -148,7 +148,7 @@ async def test_whose_process_calls_is_asked_of_the_kernel_once_for_a_connection(
 
 
 class Connection:
-    """One from this machine, of which nobody asked yet whose it is."""
+    """Connection from this machine whose owner was not asked for yet."""
 
     address = "127.0.0.1"
     owner = UNASKED
@@ -173,7 +173,9 @@ class Connection:
         (1_000, "nobody", b"X: y", False),
     ],
 )
-def test_who_needs_no_key_is_looked_at_once_for_all_that_begins_so(uid, keyless, line, admitted):
+def test_a_head_is_remembered_as_admitted_only_if_no_key_is_needed_or_shown(
+    uid, keyless, line, admitted
+):
     head = read_head(b"POST /v1/a HTTP/1.1\r\nHost: a\r\n%b\r\nContent-Length: 0\r\n\r\n" % line)
     access = Access(token=TOKEN, names=["a"], sockets=Table(uid), keyless=Keyless(keyless))
     with suppress(AuthError):
@@ -181,7 +183,7 @@ def test_who_needs_no_key_is_looked_at_once_for_all_that_begins_so(uid, keyless,
     assert head.admitted == admitted
 
 
-def test_who_has_limits_by_address_is_looked_at_with_each_request():
+def test_callers_with_limits_by_address_are_checked_with_each_request():
     head = read_head(b"POST /v1/a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
     settings = WebSettings(names=("a",), rpm_per_address=1)
     access = Access(token=TOKEN, settings=settings, sockets=Table(None), keyless=Keyless.EVERYBODY)
@@ -191,7 +193,7 @@ def test_who_has_limits_by_address_is_looked_at_with_each_request():
 
 
 class OneKey:
-    """A site with one key, as long as it is there."""
+    """Site with one key, until that is removed."""
 
     key = ApiKey(name="ann", hash="ab" * 32)
 
@@ -199,7 +201,7 @@ class OneKey:
         return self.key
 
 
-def test_a_key_is_looked_up_with_each_request_that_begins_so():
+def test_a_key_is_looked_up_with_each_request_even_if_the_head_is_the_same():
     head = read_head(
         b"POST /v1/a HTTP/1.1\r\nHost: a\r\nX-Api-Key: mv_ann\r\nContent-Length: 0\r\n\r\n"
     )
@@ -221,7 +223,7 @@ async def test_the_operator_decides_who_needs_no_key(keyless, status_):
         assert await status(node.get("/read")) == status_
 
 
-async def test_who_is_refused_is_told_what_to_show():
+async def test_a_refused_caller_is_told_what_to_show():
     async with (
         guarded(Access(token=TOKEN, keyless=Keyless.EVERYBODY, sockets=Table(None))) as node,
         node.post("/change", json={}) as refused,
@@ -245,7 +247,7 @@ CURL = ["application/x-www-form-urlencoded", "application/octet-stream", ""]
 
 
 @pytest.mark.parametrize("kind", CURL)
-async def test_what_curl_calls_json_is_taken_for_it(node, kind):
+async def test_the_content_types_that_curl_sends_are_taken_for_json(node, kind):
     call = node.post("/change", data=b"{}", headers={"Content-Type": kind})
     assert await status(call) == 200
 
@@ -275,9 +277,7 @@ async def test_no_page_of_another_origin_changes_the_node_whatever_type_it_names
         ("none", 200),
     ],
 )
-async def test_where_a_browser_leaves_out_the_origin_it_says_whose_page_sends(
-    node, kind, site, given
-):
+async def test_sec_fetch_site_decides_where_a_browser_sends_no_origin(node, kind, site, given):
     headers = {"Content-Type": kind, "Sec-Fetch-Site": site}
     expected = 415 if kind == "text/plain" and given == 200 else given
     assert await status(node.post("/change", data=b"{}", headers=headers)) == expected
@@ -303,18 +303,18 @@ async def test_a_caller_behind_a_proxy_on_this_machine_is_not_on_this_machine(no
         (f"Bearer {TOKEN}x", 403),
     ],
 )
-async def test_the_token_opens_the_door_from_elsewhere(node, given, expected):
+async def test_the_control_token_allows_changes_from_another_machine(node, given, expected):
     headers = {"X-Forwarded-For": "203.0.113.9", "Authorization": given}
     assert await status(node.post("/change", json={}, headers=headers)) == expected
 
 
 @pytest.mark.parametrize("told", ["127.0.0.1", "::1", "192.0.2.7", "nonsense", ""])
-async def test_whom_a_trusted_proxy_passes_on_is_no_person_on_this_machine(told):
+async def test_a_caller_behind_a_trusted_proxy_is_not_a_person_on_this_machine(told):
     web_ = WebSettings(trusted_proxies=("127.0.0.1",))
     async with guarded(Access(token=TOKEN, settings=web_, sockets=Table(0))) as node:
         assert await status(node.get("/read", headers={"X-Forwarded-For": told})) == 401
         assert await status(node.post("/change", json={}, headers={"X-Forwarded-For": told})) == 401
-        # Who speaks for nobody is whom the kernel says.
+        # Without the header, the kernel's answer counts.
         assert await status(node.get("/read")) == 200
 
 
@@ -331,7 +331,7 @@ async def test_whom_a_trusted_proxy_passes_on_is_no_person_on_this_machine(told)
         (0, "127.0.0.1", None, ""),
     ],
 )
-async def test_who_shows_no_key_is_told_apart_by_address(uid, trusted, told, address):
+async def test_callers_without_a_key_are_told_apart_by_address(uid, trusted, told, address):
     seen = []
 
     async def read(request):
@@ -373,7 +373,7 @@ async def test_an_empty_token_opens_nothing():
         ("nonsense", "nonsense", False),
     ],
 )
-def test_a_machine_calls_itself_from_the_address_that_it_calls(caller, here, same):
+def test_a_caller_is_this_machine_if_its_address_is_loopback_or_the_called_one(caller, here, same):
     assert same_machine(caller, here) is same
 
 
@@ -387,7 +387,7 @@ def test_loopback_is_this_machine(host):
 @pytest.mark.parametrize(
     "host", ["192.0.2.1", "2001:db8::1", "0.0.0.0", "::", "224.0.0.1", "example.com", ""]
 )
-def test_what_is_no_address_of_this_machine_is_not_asked_of_dns(host):
+def test_no_other_address_or_name_is_this_machine(host):
     assert not is_own_address(host)
 
 
@@ -419,8 +419,8 @@ async def test_the_operator_says_by_which_other_names_a_node_may_be_addressed(
 
 
 @pytest.mark.parametrize("names", [("proxy.example",), ("*",)])
-async def test_whoever_uses_a_proxys_name_changes_nothing_without_the_token(names):
-    """A browser of the node's own user may be led here by such a name."""
+async def test_a_request_to_a_proxys_name_changes_nothing_without_the_token(names):
+    """Such a name may lead a browser of the node's own user here."""
     headers = {"Host": "proxy.example", "Origin": "http://proxy.example"}
     async with guarded(settings(names=names)) as node:
         assert await status(node.post("/read", json={}, headers=headers)) == 200
@@ -448,7 +448,7 @@ async def test_pages_of_origins_that_the_operator_names_may_ask_and_read(origins
                 assert answer.headers.get("Vary") == (None if allowed == "*" else "Origin")
 
 
-async def test_a_browser_that_asks_first_is_told_what_a_page_may_send():
+async def test_a_preflight_request_is_told_what_a_page_may_send():
     asked = {
         "Origin": "https://chat.example",
         "Access-Control-Request-Method": "POST",
@@ -481,7 +481,7 @@ async def test_pages_of_other_origins_are_refused_and_cannot_read(origins):
 @pytest.mark.parametrize("origins", [("https://chat.example",), ("*",)])
 @pytest.mark.parametrize("kind", ["application/json", "text/plain"])
 async def test_a_page_of_an_allowed_origin_changes_nothing_without_the_token(origins, kind):
-    """Its browser may be the one of the node's own user."""
+    """The page may run in a browser of the node's own user."""
     headers = {"Origin": "https://chat.example", "Content-Type": kind}
     async with guarded(settings(origins=origins)) as node:
         assert await status(node.post("/change", data=b"{}", headers=headers)) == 403

@@ -1,4 +1,4 @@
-"""Who changed what is kept in chains that show when somebody meddled with them."""
+"""Audit log: entries are kept in chains that show whether they were tampered with."""
 
 from dataclasses import replace
 
@@ -65,7 +65,7 @@ async def test_the_chain_goes_on_after_a_restart(log, store):
     assert faults(found) == []
 
 
-async def test_nodes_of_a_site_have_chains_of_their_own_and_show_all(log, store):
+async def test_each_node_of_a_site_has_its_own_chain_and_shows_all_chains(log, store):
     other = AuditLog(store, "n2", Clock())
     await fill(log, 2)
     await fill(other, 1)
@@ -81,7 +81,7 @@ async def test_a_change_to_any_field_is_seen(log, field):
     value = 7.0 if field == "at" else "x"
     found[2] = replace(found[2], **{field: value})
     assert faults(found)
-    # With a hash that fits, the next one does not.
+    # With a hash that fits the changed entry, the next entry does not fit.
     found[2] = replace(found[2], hash=chained(found[2]))
     assert faults(found)
 
@@ -90,11 +90,13 @@ async def test_an_entry_that_is_missing_is_seen(log):
     await fill(log)
     found = [*await log.entries()]
     assert faults([*found[:2], *found[3:]]) == ["1 before entry 4 of n1 are missing"]
-    # The oldest go by themselves.
+    # The oldest entries are deleted in regular operation: that they are missing is no fault.
     assert faults(found[2:]) == []
 
 
-async def test_what_the_store_did_not_take_is_written_with_what_comes_next(log, store, caplog):
+async def test_entries_that_the_store_did_not_take_are_written_with_the_next_one(
+    log, store, caplog
+):
     await fill(log, 1)
     store.broken = True
     await fill(log, 2)
@@ -106,7 +108,9 @@ async def test_what_the_store_did_not_take_is_written_with_what_comes_next(log, 
     assert faults(found) == []
 
 
-async def test_so_many_wait_and_what_is_lost_is_told(log, store, caplog, monkeypatch):
+async def test_the_number_of_waiting_entries_is_bounded_and_a_lost_one_is_logged(
+    log, store, caplog, monkeypatch
+):
     monkeypatch.setattr(module, "MAX_PENDING", 2)
     store.broken = True
     await fill(log, 3)
@@ -119,7 +123,7 @@ async def test_so_many_wait_and_what_is_lost_is_told(log, store, caplog, monkeyp
     assert faults(found) == []
 
 
-async def test_the_oldest_go_when_there_are_many(log, store, monkeypatch):
+async def test_beyond_the_most_entries_the_oldest_are_deleted(log, store, monkeypatch):
     monkeypatch.setattr(module, "MAX_ENTRIES", 3)
     await fill(log, 8)
     found = await log.entries()
@@ -127,14 +131,14 @@ async def test_the_oldest_go_when_there_are_many(log, store, monkeypatch):
     assert faults(found) == []
 
 
-async def test_a_long_target_is_cut_and_what_is_no_text_is_replaced(log):
+async def test_a_long_target_is_cut_and_invalid_text_is_replaced(log):
     await log.add("ann", "register", "x" * 1_000)
     await log.add("ann", "register", "\udcff")
     assert [len(e.target) for e in await log.entries()] == [200, 1]
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[]", b"\xff"])
-async def test_what_somebody_else_wrote_is_no_entry(log, store, value):
+async def test_a_value_that_the_log_did_not_write_is_no_entry(log, store, value):
     await fill(log, 1)
     await store.write(Put(Space.AUDIT, "n1:000000000002", value), Put(Space.AUDIT, "x", b"{}"))
     assert len(await log.entries()) == 1
@@ -144,7 +148,7 @@ async def test_what_somebody_else_wrote_is_no_entry(log, store, value):
     assert await log.entries() == []
 
 
-async def test_settings_that_are_others_than_at_the_last_start_are_noted(log):
+async def test_settings_that_changed_since_the_last_start_are_logged(log):
     await log.note_settings({"node.open": "machine", "node.name": "a"}, "user 5")
     assert await log.entries() == []
     await log.note_settings({"node.open": "everybody", "web.names": "x"}, "user 5")

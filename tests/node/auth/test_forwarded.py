@@ -1,4 +1,4 @@
-"""Whose address counts: what trusted proxies tell, what nobody can make them tell, and what has no effect."""
+"""Address of a forwarded caller: what trusted proxies tell counts; what a caller forges or another peer tells has no effect."""
 
 import pytest
 from hypothesis import given
@@ -32,15 +32,15 @@ WHO = "192.0.2.7"
         (["[fe80::1%25eth0]:5"], "fe80::1"),
         ([f"::ffff:{WHO}"], WHO),
         ([f"{WHO}, 2001:db8:1::9"], WHO),
-        # Garbage left of the address that counts is its caller's own.
+        # Garbage left of the address that counts was written by the caller.
         ([f"<script>, ,,unknown, {WHO}"], WHO),
         ([f"{'9' * 10_000}, {WHO}"], WHO),
-        # Callers of a network that is trusted as a whole.
+        # Callers within a network that is trusted as a whole.
         (["10.0.0.3, 10.0.0.2"], "10.0.0.3"),
         (["10.0.0.2"], "10.0.0.2"),
     ],
 )
-def test_the_right_most_address_that_is_no_proxys_counts(told, caller):
+def test_the_rightmost_address_that_is_not_a_proxys_counts(told, caller):
     assert PROXIES.caller_of(PROXY, told) == caller
 
 
@@ -57,36 +57,36 @@ def test_a_header_that_cannot_be_read_is_not_believed_at_all(hop):
     assert PROXIES.caller_of(PROXY, [f"{WHO}, {hop}, 10.0.0.2"]) == PROXY
 
 
-def test_of_a_longer_way_than_anybody_has_the_last_proxy_alone_is_believed():
+def test_beyond_the_most_hops_only_the_last_proxy_is_believed():
     on_their_way = ["10.0.0.2"] * (MAX_HOPS - 1)
     assert PROXIES.caller_of(PROXY, [WHO, *on_their_way]) == WHO
     assert PROXIES.caller_of(PROXY, [WHO, *on_their_way, "10.0.0.2"]) == PROXY
 
 
 @pytest.mark.parametrize("address", [WHO, "10.0.0.4", "2001:db8:2::1", "", "nonsense", "::1"])
-def test_what_others_tell_has_no_effect(address):
+def test_a_header_from_an_untrusted_address_has_no_effect(address):
     assert PROXIES.caller_of(address, ["198.51.100.1"]) == address
     assert address not in PROXIES
 
 
-def test_nobody_is_trusted_by_default():
+def test_no_proxy_is_trusted_by_default():
     assert not NO_PROXIES
     assert NO_PROXIES.caller_of("127.0.0.1", [WHO]) == "127.0.0.1"
 
 
 @pytest.mark.parametrize("address", ["::ffff:10.0.0.1", "127.0.0.1", "2001:db8:1:2::3%eth0"])
-def test_a_proxy_is_known_however_its_address_is_written(address):
+def test_a_proxy_is_recognized_in_every_spelling_of_its_address(address):
     assert address in PROXIES
 
 
 @pytest.mark.parametrize("network", ["proxy.example", "10.0.0.1/8", "", "10.0.0.0/33"])
-def test_what_is_no_network_is_refused(network):
+def test_text_that_is_no_network_is_refused(network):
     with pytest.raises(ValueError):  # noqa: PT011 (the standard library's words)
         TrustedProxies([network])
 
 
 @given(st.lists(st.text(max_size=80), max_size=5))
-def test_whatever_is_told_an_address_comes_of_it(told):
+def test_any_header_yields_an_address(told):
     found = PROXIES.caller_of(PROXY, told)
     assert network_of(found)
     assert PROXIES.caller_of(PROXY, [found]) == found
@@ -102,5 +102,5 @@ def test_whatever_is_told_an_address_comes_of_it(told):
         ("nonsense", "nonsense"),
     ],
 )
-def test_whoever_has_an_ipv6_network_counts_once(address, network):
+def test_all_addresses_of_an_ipv6_network_count_as_one(address, network):
     assert network_of(address) == network

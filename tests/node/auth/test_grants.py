@@ -1,4 +1,4 @@
-"""Grants: what was signed holds, whoever passes one on can only narrow it, and no other text opens anything."""
+"""Grants: what was signed holds, a holder that passes one on can only narrow it, and no other text opens anything."""
 
 import random
 from dataclasses import replace
@@ -24,7 +24,7 @@ def grant() -> Grant:
     return issue(ISSUER, TERMS)
 
 
-def test_what_was_signed_is_read_back_and_holds(grant: Grant) -> None:
+def test_a_signed_grant_is_read_back_and_holds(grant: Grant) -> None:
     found = read(written(grant))
     check(found)
     assert found == grant
@@ -32,12 +32,12 @@ def test_what_was_signed_is_read_back_and_holds(grant: Grant) -> None:
     assert found.blocks[0].terms.models == ("llama*",)
 
 
-def test_no_text_of_it_shows_the_secret_by_accident(grant: Grant) -> None:
+def test_the_repr_of_a_grant_does_not_show_its_secret(grant: Grant) -> None:
     assert grant.secret.hex() not in repr(grant)
     assert repr(grant) == f"Grant({grant.id})"
 
 
-def test_a_narrower_one_holds_under_all_terms(grant: Grant) -> None:
+def test_a_narrowed_grant_holds_under_the_terms_of_all_its_blocks(grant: Grant) -> None:
     narrower = read(written(narrow(grant, Terms(expires=ENDS - 5, models=("llama-8b",)))))
     check(narrower)
     assert [block.terms.models for block in narrower.blocks] == [("llama*",), ("llama-8b",)]
@@ -45,8 +45,8 @@ def test_a_narrower_one_holds_under_all_terms(grant: Grant) -> None:
     assert narrower.id == grant.id
 
 
-def test_it_is_passed_on_as_often_as_it_says(grant: Grant) -> None:
-    # The second would pass on more often than the first allows: it may not.
+def test_a_grant_is_passed_on_only_as_often_as_it_allows(grant: Grant) -> None:
+    # The second block asks for more passes than the first allows, and does not get them.
     twice = narrow(narrow(grant, WIDE), WIDE)
     check(twice)
     assert [block.terms.passes for block in twice.blocks] == [2, 1, 0]
@@ -54,26 +54,26 @@ def test_it_is_passed_on_as_often_as_it_says(grant: Grant) -> None:
         narrow(twice, WIDE)
 
 
-def test_who_signs_more_blocks_than_were_allowed_has_made_nothing(grant: Grant) -> None:
+def test_a_grant_with_more_blocks_than_it_allows_does_not_hold(grant: Grant) -> None:
     last = narrow(issue(ISSUER, Terms(expires=ENDS, passes=1)), WIDE)
     beyond = forced(last, WIDE)
     with pytest.raises(GrantRefused, match="does not match"):
         check(beyond)
     with pytest.raises(GrantRefused, match="does not match"):
         check(forced(issue(ISSUER, Terms(expires=ENDS)), WIDE))
-    # By the same way what is allowed holds.
+    # A block that is allowed holds when made the same way.
     check(forced(grant, WIDE))
 
 
 def forced(grant: Grant, terms: Terms) -> Grant:
-    """Pass a grant on without a look at whether that is allowed, as a dishonest holder does."""
+    """Pass a grant on without checking whether that is allowed, as a dishonest holder does."""
     loose = grant.blocks[-1]
     allowed = replace(loose, terms=loose.terms.model_copy(update={"passes": 3}))
     made = narrow(replace(grant, blocks=(*grant.blocks[:-1], allowed)), terms)
     return replace(made, blocks=(*grant.blocks, made.blocks[-1]))
 
 
-def test_the_holder_of_a_narrower_one_cannot_go_back_to_the_wider(grant: Grant) -> None:
+def test_the_holder_of_a_narrowed_grant_cannot_go_back_to_the_wider_one(grant: Grant) -> None:
     narrower = narrow(grant, Terms(expires=ENDS - 5))
     with pytest.raises(GrantRefused, match="does not match"):
         check(Grant(narrower.issuer, narrower.blocks[:1], narrower.secret))
@@ -81,7 +81,7 @@ def test_the_holder_of_a_narrower_one_cannot_go_back_to_the_wider(grant: Grant) 
         check(Grant(narrower.issuer, narrower.blocks[:1]))
 
 
-def test_a_sealed_one_is_its_nodes_alone(grant: Grant) -> None:
+def test_a_sealed_grant_holds_for_its_node_alone(grant: Grant) -> None:
     sealed = read(written(seal(grant, HOLDER.peer)))
     check(sealed, holder=HOLDER.peer)
     with pytest.raises(GrantRefused, match="another node"):
@@ -90,10 +90,10 @@ def test_a_sealed_one_is_its_nodes_alone(grant: Grant) -> None:
         check(sealed)
     with pytest.raises(GrantRefused, match="may not be passed on"):
         seal(sealed, OTHER.peer)
-    # Who saw it has no secret, so cannot show the part before the seal.
+    # A node that saw it does not have the secret, and so cannot show the part before the seal.
     with pytest.raises(GrantRefused, match="one node only"):
         check(Grant(sealed.issuer, sealed.narrowing))
-    # A bearer's grant says nothing of who shows it over a link.
+    # A grant for its bearer names no node that may show it over a link.
     with pytest.raises(GrantRefused, match="another node"):
         check(grant, holder=HOLDER.peer)
 
@@ -105,7 +105,7 @@ def test_a_grant_may_be_sealed_at_its_full_length() -> None:
     check(seal(grant, HOLDER.peer), holder=HOLDER.peer)
 
 
-def test_nobody_else_signs_for_the_issuer(grant: Grant) -> None:
+def test_only_the_issuer_can_sign_its_grants(grant: Grant) -> None:
     for forged in (
         replace(grant, issuer=OTHER.public),
         replace(issue(OTHER, TERMS), issuer=ISSUER.public),
@@ -123,7 +123,7 @@ def test_the_same_terms_of_another_issuer_are_another_grant(grant: Grant) -> Non
     assert copied.id != grant.id
 
 
-def test_a_term_that_is_not_known_is_not_passed_over() -> None:
+def test_a_grant_with_an_unknown_term_is_refused() -> None:
     body = b'{"expires":2000000000,"key":"' + ISSUER.public.hex().encode() + b'","moon":"full"}'
     raw = b"\x01" + ISSUER.public + b"\x01" + len(body).to_bytes(2) + body
     raw += ISSUER.sign(b"modelvine/1/grant\0", body) + ISSUER.seed
@@ -145,7 +145,7 @@ def opens(text: str, holder: str | None = None) -> bool:
     return True
 
 
-def test_ten_thousand_forged_and_widened_ones_open_nothing(grant: Grant) -> None:
+def test_ten_thousand_forged_and_widened_grants_open_nothing(grant: Grant) -> None:
     """Each with a byte changed, a part left out, doubled or exchanged, or signed by a key of the forger's own."""
     dice, forger = random.Random(16), Identity(bytes(range(32)))
     narrower, theirs = narrow(grant, Terms(expires=ENDS - 5)), issue(forger, WIDE)
@@ -188,7 +188,7 @@ def _raw(text: str) -> bytes:
 
 
 @given(st.text(max_size=200) | st.binary(max_size=200).map(text_of))
-def test_any_other_text_is_refused_with_a_sentence(text: str) -> None:
+def test_any_other_text_is_refused(text: str) -> None:
     with pytest.raises(GrantRefused):
         read(text)
 
@@ -201,6 +201,6 @@ def test_a_grant_has_one_spelling(grant: Grant, change) -> None:  # type: ignore
         read(change(written(grant)))
 
 
-def test_what_is_too_long_is_not_read(grant: Grant) -> None:
+def test_a_text_that_is_too_long_is_not_read(grant: Grant) -> None:
     with pytest.raises(GrantRefused, match="damaged"):
         read(written(grant) + "A" * grants.MAX_CHARACTERS)

@@ -1,4 +1,4 @@
-"""Invitations: one string that is a key, and says how to get to the mesh; one for a node is no key."""
+"""Invitations: one string that is a key and says how to reach the mesh; an invitation for a node is no key."""
 
 import pytest
 
@@ -16,19 +16,19 @@ GRANT = grants.issue(IDENTITIES[0], Terms(expires=2_000_000_000, models=("llama*
 @pytest.mark.parametrize(
     "made", [Invitation(GRANT), Invitation(GRANT, (PLACE,)), Invitation(GRANT, (PLACE,), SWARM_KEY)]
 )
-def test_what_is_written_is_read(made: Invitation) -> None:
+def test_a_written_invitation_is_read_back_and_its_repr_shows_no_secret(made: Invitation) -> None:
     assert read(f" {written(made)}\n") == made
     assert made.grant.secret.hex() not in repr(made)
     assert SWARM_KEY not in repr(made)
 
 
-def test_one_for_people_is_a_key_and_one_for_a_node_is_not() -> None:
+def test_an_invitation_for_people_is_a_key_and_one_for_a_node_is_not() -> None:
     assert grant_in(written(Invitation(GRANT, (PLACE,)))) == GRANT
     with pytest.raises(GrantRefused, match="is for a node"):
         grant_in(written(Invitation(GRANT, (PLACE,), SWARM_KEY)))
 
 
-def test_no_more_addresses_are_handed_over_than_are_read() -> None:
+def test_an_invitation_holds_no_more_addresses_than_are_read() -> None:
     assert (
         len(read(written(Invitation(GRANT, (PLACE,) * 30))).addresses) == invitation.MAX_ADDRESSES
     )
@@ -49,13 +49,13 @@ def test_no_more_addresses_are_handed_over_than_are_read() -> None:
         "mv_node_" + "A" * 20_000,
     ],
 )
-def test_what_is_none_says_so(text: str) -> None:
+def test_text_that_is_no_invitation_is_refused(text: str) -> None:
     with pytest.raises(GrantRefused, match=r"not an invitation|damaged"):
         read(text)
 
 
 @pytest.mark.parametrize("cut", [1, 20, 300])
-def test_one_that_was_not_copied_whole_says_so(cut: int) -> None:
+def test_an_invitation_that_was_not_copied_whole_is_refused(cut: int) -> None:
     for made in (Invitation(GRANT, (PLACE,)), Invitation(GRANT, (PLACE,), SWARM_KEY)):
         with pytest.raises(GrantRefused, match=r"copy it whole|not know"):
             read(written(made)[:-cut])

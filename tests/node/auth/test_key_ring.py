@@ -1,4 +1,4 @@
-"""Keys of a site: made, replaced and ended at one node, known at the others; over stores that fail."""
+"""Keys of a site: created, rotated and revoked at one node, known at the others; also with a store that fails."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ ANN = {"ann": Allowance(models=("llama*",), rpm=60)}
 
 
 class SiteStore(MemoryStore):
-    """What the nodes of a site share; it may fail."""
+    """Store that the nodes of a site share; it may fail."""
 
     shared = True
     broken = False
@@ -104,7 +104,7 @@ async def test_a_rotated_key_allows_the_same_and_the_old_one_is_unknown(ring):
     assert ring.find(new).models == ("llama*",)
 
 
-async def test_a_revoked_key_is_told_so_and_its_name_is_free(ring, clock):
+async def test_a_revoked_key_is_reported_as_revoked_and_its_name_is_free(ring, clock):
     secret = (await ring.create(ANN))["ann"]
     await ring.revoke("ann")
     assert ring.find(secret).ended(clock()) == "revoked"
@@ -127,7 +127,7 @@ async def test_keys_are_made_all_or_none(ring, store):
     assert ring.keys == []
 
 
-async def test_a_site_has_so_many_keys_and_forgets_those_that_ended_long_ago(
+async def test_the_keys_of_a_site_are_bounded_and_those_that_ended_long_ago_are_forgotten(
     ring, clock, monkeypatch
 ):
     monkeypatch.setattr("node.auth.key_ring.MAX_KEYS", 2)
@@ -139,7 +139,7 @@ async def test_a_site_has_so_many_keys_and_forgets_those_that_ended_long_ago(
     await ring.create({"c": Allowance()})
 
 
-async def test_what_one_node_changes_the_other_knows_with_its_next_look(ring, store, clock):
+async def test_a_node_learns_of_another_nodes_changes_with_its_next_look(ring, store, clock):
     other = KeyRing(store, clock)
     await other.restore()
     secret = (await ring.create(ANN))["ann"]
@@ -169,7 +169,9 @@ async def test_changes_at_two_nodes_at_once_are_all_known_at_both(store, clock):
         assert [key.name for key in ring.keys] == ["n0", "n1"]
 
 
-async def test_while_the_store_is_away_the_known_keys_hold_and_it_is_said_once(ring, store, caplog):
+async def test_while_the_store_is_away_known_keys_hold_and_one_warning_is_logged(
+    ring, store, caplog
+):
     secret = (await ring.create(ANN))["ann"]
     store.broken = True
     for _ in range(3):
@@ -185,7 +187,7 @@ async def test_while_the_store_is_away_the_known_keys_hold_and_it_is_said_once(r
 @pytest.mark.parametrize(
     "row", [b"", b"{}", b"[1]", b"\xff", b'{"name":"bob","hash":"' + b"0" * 64 + b'"}']
 )
-async def test_what_somebody_else_wrote_into_the_store_opens_nothing(store, clock, row):
+async def test_a_foreign_row_in_the_store_opens_nothing(store, clock, row):
     await store.write(Put(Space.KEYS, "ann", row))
     ring = KeyRing(store, clock)
     await ring.restore()
@@ -233,19 +235,19 @@ async def test_a_grant_is_listed_and_revoked_among_the_keys(issuing, store, cloc
     assert issuing.find(text).ended(clock.now) == "revoked"
 
 
-async def test_a_grant_of_a_node_holds_at_all_of_its_site(issuing, store, clock):
+async def test_a_grant_of_one_node_holds_at_all_nodes_of_its_site(issuing, store, clock):
     mate = KeyRing(store, clock, identity=PEER)
     grant = await issuing.grant("ann", terms(clock))
     await mate.restore()
     assert mate.find(written(grant)).name == "ann"
     await mate.revoke("ann")
-    # Who issued it tells other sites; the other has nothing to tell.
+    # The issuer tells other sites; the other node has nothing to tell.
     assert mate.revocations() == ()
     await issuing.look()
     assert issuing.revocations() == (Revocation(grant.id, int(clock.now + 7 * DAY)),)
 
 
-async def test_what_would_have_ended_by_itself_is_told_no_more(issuing, clock):
+async def test_the_revocation_of_an_expired_grant_is_told_no_more(issuing, clock):
     await issuing.grant("ann", terms(clock, days=1))
     await issuing.revoke("ann")
     assert len(issuing.revocations()) == 1
@@ -253,14 +255,14 @@ async def test_what_would_have_ended_by_itself_is_told_no_more(issuing, clock):
     assert issuing.revocations() == ()
 
 
-async def test_a_grant_is_not_rotated_and_its_name_is_its_own(issuing, clock):
+async def test_a_grant_cannot_be_rotated_and_its_name_cannot_be_taken(issuing, clock):
     await issuing.grant("ann", terms(clock))
     for wanted in (issuing.rotate("ann"), issuing.grant("ann", terms(clock)), issuing.create(ANN)):
         with pytest.raises(KeyExists):
             await wanted
 
 
-async def test_a_node_signs_no_more_grants_than_it_could_take_back(issuing, clock):
+async def test_a_node_signs_no_more_grants_than_it_could_revoke(issuing, clock):
     long, short = terms(clock), terms(clock, days=1)
     issuing._take(
         ApiKey(name=f"g{n}", hash=f"{n:064x}", issuer=ISSUER.peer, grant=f"{n:032x}", expires=(short if n % 2 else long).expires)
@@ -272,9 +274,7 @@ async def test_a_node_signs_no_more_grants_than_it_could_take_back(issuing, cloc
     await issuing.grant("ann", long)
 
 
-async def test_what_a_trusted_node_takes_back_is_refused_and_remembered_over_a_restart(
-    store, clock
-):
+async def test_a_grant_that_a_trusted_issuer_revokes_is_refused_also_after_a_restart(store, clock):
     grant, rest = issue(PEER, terms(clock)), Revocation("0f" * 16, 10**9)
     ring = KeyRing(store, clock, identity=ISSUER, trusted=[PEER.peer])
     assert ring.find(written(grant)).ended(clock.now) == ""
@@ -286,19 +286,19 @@ async def test_what_a_trusted_node_takes_back_is_refused_and_remembered_over_a_r
     assert again.find(written(grant)).ended(clock.now) == "revoked"
 
 
-async def test_what_a_stranger_takes_back_means_nothing(store, clock):
+async def test_a_revocation_by_an_untrusted_node_has_no_effect(store, clock):
     grant = issue(PEER, terms(clock))
     ring = KeyRing(store, clock, identity=ISSUER, trusted=[PEER.peer])
     ring.hear(IDENTITIES[2].peer, (Revocation(grant.id, grant.expires),))
     assert ring.find(written(grant)).ended(clock.now) == ""
 
 
-async def test_revocations_of_others_are_forgotten_with_their_grants_and_bounded(store, clock):
+async def test_revocations_by_other_nodes_are_bounded_and_forgotten_with_their_grants(store, clock):
     ring = KeyRing(store, clock, identity=ISSUER, trusted=[PEER.peer])
     many = [Revocation(f"{n:032x}", 2_000 + n) for n in range(MAX_HEARD + 10)]
     ring.hear(PEER.peer, many)
     assert len(ring.table.rules.revoked) == MAX_HEARD
-    # Those went that end first.
+    # The revocations of the grants that expire first were dropped.
     assert many[9].grant not in ring.table.rules.revoked
     await ring.save()
     clock.now = 2_000.0 + MAX_HEARD
@@ -307,7 +307,7 @@ async def test_revocations_of_others_are_forgotten_with_their_grants_and_bounded
     assert len(await store.read(Space.REVOKED)) <= 11
 
 
-async def test_a_store_that_is_away_loses_no_revocation(store, clock):
+async def test_no_revocation_is_lost_while_the_store_is_away(store, clock):
     ring = KeyRing(store, clock, identity=ISSUER, trusted=[PEER.peer])
     store.broken = True
     ring.hear(PEER.peer, [Revocation("0f" * 16, 10**9)])
@@ -317,7 +317,7 @@ async def test_a_store_that_is_away_loses_no_revocation(store, clock):
     assert "0f" * 16 in await store.read(Space.REVOKED)
 
 
-async def test_keys_that_ended_long_ago_are_forgotten_and_grants_not_before_their_time(
+async def test_keys_that_ended_long_ago_are_forgotten_but_grants_only_when_they_expire(
     issuing, store, clock
 ):
     await issuing.create(ANN)

@@ -18,7 +18,7 @@ TERMS = Terms(expires=ENDS, models=("llama*",), rpm=60, passes=2)
 
 
 def row(grant: Grant, **said: object) -> ApiKey:
-    """A grant as its own site keeps it."""
+    """Return the row of a grant as its own site keeps it."""
     fixed = {"name": "ann", "hash": hash_of(grant.id), "issuer": grant.peer, "grant": grant.id}
     return ApiKey.model_validate({**fixed, **said})
 
@@ -37,13 +37,15 @@ def test_a_trusted_issuers_grant_is_a_key_within_its_terms() -> None:
 
 
 @pytest.mark.parametrize("issuer", [OTHER, HERE])
-def test_nobody_elses_is_nor_one_of_this_node_that_its_site_does_not_keep(issuer) -> None:  # type: ignore[no-untyped-def]
+def test_a_grant_of_another_issuer_or_one_that_its_own_site_does_not_keep_is_refused(
+    issuer,
+) -> None:  # type: ignore[no-untyped-def]
     rules = GrantRules(HERE.peer, frozenset({THERE.peer, HERE.peer}))
     with pytest.raises(GrantRefused, match=f"from {issuer.peer}, which this node does not trust"):
         KeyTable(rules=rules).find(written(issue(issuer, TERMS)))
 
 
-def test_one_of_this_site_is_known_by_its_name_and_revoked_by_it() -> None:
+def test_a_grant_of_this_site_has_the_name_and_the_revocation_of_its_row() -> None:
     grant = issue(HERE, TERMS)
     rules = GrantRules(OTHER.peer)
     found = KeyTable([row(grant)], rules).find(written(grant))
@@ -54,7 +56,7 @@ def test_one_of_this_site_is_known_by_its_name_and_revoked_by_it() -> None:
     assert revoked.ended(0) == "revoked"
 
 
-def test_the_name_of_a_grant_is_not_lent_to_the_same_terms_of_another_issuer() -> None:
+def test_the_same_terms_signed_by_another_issuer_do_not_get_the_name_of_a_grant() -> None:
     grant = issue(HERE, TERMS)
     body = grant.blocks[0].body
     copied = grants.Block(grant.blocks[0].terms, body, THERE.sign(b"modelvine/1/grant\0", body))
@@ -65,7 +67,7 @@ def test_the_name_of_a_grant_is_not_lent_to_the_same_terms_of_another_issuer() -
     assert found.name != "ann"
 
 
-def test_what_was_passed_on_is_bound_by_all_that_it_was_passed_on_from() -> None:
+def test_a_grant_that_was_passed_on_is_bound_by_all_grants_it_comes_from() -> None:
     grant = issue(THERE, TERMS)
     wider = narrow(grant, Terms(expires=ENDS + 9, models=("llama-8b", "qwen"), rpm=6_000))
     found = KeyTable(rules=TRUSTING).find(written(wider))
@@ -81,14 +83,14 @@ def test_what_was_passed_on_is_bound_by_all_that_it_was_passed_on_from() -> None
     assert len({key.name for key in found.line}) == 2
 
 
-def test_what_comes_of_the_background_stays_there() -> None:
+def test_a_grant_that_comes_from_a_background_grant_stays_in_the_background() -> None:
     grant = issue(THERE, TERMS.model_copy(update={"background": True}))
     found = KeyTable(rules=TRUSTING).find(written(narrow(grant, TERMS)))
     assert found is not None
     assert found.background
 
 
-def test_a_revoked_one_ends_with_all_that_was_passed_on_of_it() -> None:
+def test_a_revoked_grant_ends_together_with_all_that_were_passed_on_from_it() -> None:
     grant = issue(THERE, TERMS)
     rules = GrantRules(HERE.peer, TRUSTING.trusted, frozenset({grant.id}))
     for text in (written(grant), written(narrow(grant, TERMS))):
@@ -97,7 +99,7 @@ def test_a_revoked_one_ends_with_all_that_was_passed_on_of_it() -> None:
         assert found.ended(0) == "revoked"
 
 
-def test_a_grant_for_other_nodes_is_refused_wherever_that_stands() -> None:
+def test_a_grant_is_refused_if_any_of_its_blocks_is_for_other_nodes() -> None:
     table = KeyTable(rules=TRUSTING)
     meant = issue(THERE, TERMS.model_copy(update={"nodes": (HERE.peer,)}))
     assert table.find(written(meant)) is not None
@@ -106,7 +108,7 @@ def test_a_grant_for_other_nodes_is_refused_wherever_that_stands() -> None:
         table.find(written(elsewhere))
 
 
-def test_a_sealed_one_is_shown_by_its_node_alone() -> None:
+def test_a_sealed_grant_is_accepted_from_its_node_alone() -> None:
     table, grant = KeyTable(rules=TRUSTING), issue(THERE, TERMS)
     sealed = written(seal(grant, OTHER.peer))
     assert table.granted(sealed, OTHER.peer).rpm == 60
@@ -124,7 +126,7 @@ def test_an_invitation_is_a_key_and_one_for_a_node_is_not() -> None:
         table.find(invited(Invitation(grant, (), "0f" * 32)))
 
 
-def test_a_forged_one_is_refused_every_time_and_a_good_one_is_checked_once() -> None:
+def test_a_forged_grant_is_refused_every_time_and_a_good_one_is_checked_once() -> None:
     table, grant = KeyTable(rules=TRUSTING), issue(THERE, TERMS)
     assert table.find(written(grant)) is table.find(written(grant))
     forged = written(Grant(THERE.public, issue(OTHER, TERMS).blocks, grant.secret))
@@ -133,9 +135,9 @@ def test_a_forged_one_is_refused_every_time_and_a_good_one_is_checked_once() -> 
             table.find(forged)
 
 
-def test_no_more_are_remembered_than_stated() -> None:
+def test_the_number_of_remembered_grants_is_bounded() -> None:
     table, grant = KeyTable(rules=TRUSTING), issue(THERE, TERMS)
     for n in range(MAX_CHECKED + 2):
-        # Of these the part that is no grant differs.
+        # These texts differ only in the part that is not the grant.
         assert table.granted(f"{written(grant)}.{n}").rpm == 60
     assert len(table._checked) <= MAX_CHECKED

@@ -40,7 +40,7 @@ def test_keys_look_alike_and_are_never_the_same():
         (("a",), "", False),
     ],
 )
-def test_models_are_meant_by_patterns_with_their_project_or_without(patterns, model, opens):
+def test_a_pattern_matches_models_with_or_without_their_project(patterns, model, opens):
     assert key(models=patterns).opens(model) is opens
 
 
@@ -54,7 +54,7 @@ def test_models_are_meant_by_patterns_with_their_project_or_without(patterns, mo
         ({"revoked": 5.0, "expires": 100.0}, 200.0, "revoked"),
     ],
 )
-def test_a_key_ends_when_its_time_is_over_or_somebody_ends_it(said, now, why):
+def test_a_key_ends_when_it_expires_or_is_revoked(said, now, why):
     assert key(**said).ended(now) == why
 
 
@@ -74,12 +74,12 @@ def test_a_key_ends_when_its_time_is_over_or_somebody_ends_it(said, now, why):
         {"role": "king"},
     ],
 )
-def test_what_is_no_key_is_not_read(said):
+def test_an_invalid_key_is_not_read(said):
     with pytest.raises(ValidationError):
         ApiKey.model_validate({"name": "ann", "hash": HASH} | said)
 
 
-def test_a_newer_version_may_say_more_of_a_key():
+def test_fields_that_a_newer_version_adds_to_a_key_are_ignored():
     assert ApiKey.model_validate({"name": "ann", "hash": HASH, "colour": "red"}).name == "ann"
 
 
@@ -94,7 +94,7 @@ def test_keys_of_older_versions_have_no_limits_of_models():
     assert (found.rpm, found.model_limits) == (5, ())
 
 
-def test_limits_of_models_are_kept_and_those_of_later_versions_read():
+def test_limits_of_models_are_kept_and_those_of_later_versions_are_read():
     made = key(model_limits=[{"model": "llama*", "rpm": 60, "concurrency": 2}])
     assert ApiKey.model_validate_json(made.model_dump_json()) == made
     later = made.model_dump_json().replace('"rpm":60', '"rpm":60,"colour":"red"')
@@ -112,6 +112,6 @@ def test_limits_of_models_are_kept_and_those_of_later_versions_read():
         [{"model": str(at), "rpm": 1} for at in range(MAX_MODEL_LIMITS + 1)],
     ],
 )
-def test_limits_of_models_are_few_and_each_pattern_stands_once(limits):
+def test_limits_of_models_are_bounded_and_each_pattern_occurs_once(limits):
     with pytest.raises(ValidationError):
         key(model_limits=limits)

@@ -1,4 +1,4 @@
-"""Prices: the first pattern that fits a model counts; what nobody priced costs nothing."""
+"""Prices: the first pattern that fits a model counts; a model without a price costs nothing."""
 
 import pytest
 
@@ -43,6 +43,6 @@ def test_without_prices_rows_are_as_they_were():
         "llama=1e9/1",
     ],
 )
-def test_what_is_no_price_is_refused(text):
+def test_text_that_is_no_price_is_refused(text):
     with pytest.raises(ValueError, match="PATTERN=READ/WRITTEN"):
         parse(text)

@@ -1,4 +1,4 @@
-"""Who shows what is let in as whom, and what for."""
+"""Principals: which principal a caller becomes by the key it shows, and what that allows."""
 
 import pytest
 
@@ -35,18 +35,20 @@ def made(**said):
     ("shown", "error"),
     [("mv_nobody", KeyUnknown), ("mv_old", KeyExpired), ("mv_out", KeyRevoked)],
 )
-def test_a_key_of_ours_that_is_no_good_is_refused_whoever_shows_it(shown, error, keyless):
+def test_an_unknown_expired_or_revoked_key_is_refused_even_where_none_is_needed(
+    shown, error, keyless
+):
     with pytest.raises(error, match="modelvine key create"):
         holder_of(shown, KEYS, NOW, keyless=lambda: keyless)
 
 
 @pytest.mark.parametrize("keyless", [False, True])
-def test_a_good_key_says_who_it_is(keyless):
+def test_a_good_key_identifies_its_holder(keyless):
     assert holder_of("mv_ann", KEYS, NOW, keyless=lambda: keyless).key.name == "ann"
     assert holder_of("mv_operator", KEYS, NOW, keyless=lambda: keyless).is_operator
 
 
-def test_without_a_key_only_those_are_let_in_who_need_none():
+def test_without_a_key_only_callers_that_need_none_are_admitted():
     assert holder_of("", NoKeys(), NOW, keyless=lambda: True) is ANYBODY
     with pytest.raises(KeyMissing):
         holder_of("", KEYS, NOW, keyless=lambda: False)
@@ -79,12 +81,12 @@ def test_every_model_of_a_request_must_be_allowed():
     assert (ann.sees("p/llama-3"), ann.sees("p/qwen")) == (True, False)
 
 
-def test_a_long_list_of_models_is_not_told_whole():
+def test_an_error_names_only_the_first_of_many_models():
     with pytest.raises(ModelNotAllowed, match=r"e, …$"):
         made(models=("a", "b", "c", "d", "e", "f")).ask("x")
 
 
-def test_whoever_needs_no_key_may_ask_and_look():
+def test_a_caller_that_needs_no_key_may_ask_and_look():
     ANYBODY.ask("any", "model")
     ANYBODY.look()
     assert ANYBODY.sees("p/m")

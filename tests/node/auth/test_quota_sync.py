@@ -1,4 +1,4 @@
-"""What processes and nodes have spent is told to each other; what could not be told is not lost, and not paid twice."""
+"""Sync of quotas between processes and nodes: spending that could not be told is not lost, and not paid twice."""
 
 import pytest
 
@@ -23,7 +23,7 @@ class Clock:
 
 
 class Shared(OwnCounters):
-    """Counters of a site, which may be away."""
+    """Counters of a site; they may be away."""
 
     broken = False
     rounds = 0
@@ -87,7 +87,7 @@ async def test_a_days_tokens_are_one_sum_over_the_nodes(clock, nodes):
     assert passes(one)
 
 
-async def test_what_a_helper_spends_counts_and_helpers_are_told(nodes):
+async def test_what_helpers_spend_counts_and_helpers_are_told_the_total(nodes):
     quotas, sync = nodes[0]
     told = []
     sync.on_standing(told.append)
@@ -99,7 +99,7 @@ async def test_what_a_helper_spends_counts_and_helpers_are_told(nodes):
     assert (standing.name, standing.requests, standing.day) == ("ann", pytest.approx(7.0), 30)
 
 
-async def test_nobody_is_asked_where_nothing_was_spent(nodes, shared):
+async def test_the_counters_are_not_asked_where_nothing_was_spent(nodes, shared):
     await nodes[0][1].round()
     assert shared.rounds == 0
 
@@ -117,7 +117,7 @@ async def test_while_the_counters_are_away_each_node_counts_for_itself(clock, no
     assert not passes(one)
 
 
-async def test_after_a_long_absence_nobody_pays_for_what_is_long_paid(clock, nodes, shared):
+async def test_after_a_long_outage_old_spending_is_not_charged_again(clock, nodes, shared):
     quotas, sync = nodes[0]
     shared.broken = True
     for step in range(600):
@@ -130,7 +130,7 @@ async def test_after_a_long_absence_nobody_pays_for_what_is_long_paid(clock, nod
     assert passes(quotas)
 
 
-async def test_many_keys_are_told_of_in_parts(clock, shared, monkeypatch):
+async def test_the_spending_of_many_keys_is_told_in_parts(clock, shared, monkeypatch):
     monkeypatch.setattr("node.auth.quota_sync.MAX_KEYS", 2)
     quotas = Quotas(clock, clock)
     for name in "abcde":
@@ -139,7 +139,7 @@ async def test_many_keys_are_told_of_in_parts(clock, shared, monkeypatch):
     assert shared.rounds == 3
 
 
-async def test_own_counters_forget_what_is_over(clock):
+async def test_own_counters_forget_counts_whose_time_is_over(clock):
     from registry.store import Count
 
     counters = OwnCounters(clock)

@@ -1,4 +1,4 @@
-"""Quotas: what a request takes, what is settled when it ends, and what who is over them is told."""
+"""Quotas: what a request takes, what is settled when it ends, and what a caller over its limits is told."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def asked(body=b'{"model":"m"}', kind=Kind.CHAT, model="m", **said):
     return Request("r", kind, model, body, "application/json", **said)
 
 
-def test_whoever_has_no_limits_has_no_ticket(quotas):
+def test_a_caller_without_limits_has_no_ticket(quotas):
     assert quotas.admit(ANYBODY, asked()) is None
     assert quotas.admit(by(), asked()) is None
 
@@ -86,7 +86,7 @@ def test_a_refused_request_costs_nothing(quotas, now):
     assert quotas.admit(ann, asked()) is not None
 
 
-def test_at_one_time_a_key_has_so_many_requests_until_they_end_once(quotas):
+def test_the_concurrent_requests_of_a_key_are_bounded_and_each_ends_once(quotas):
     ann = by(concurrency=2)
     first, _ = quotas.admit(ann, asked()), quotas.admit(ann, asked())
     with pytest.raises(TooManyAtOnce, match="2 concurrent requests"):
@@ -111,7 +111,7 @@ def test_tokens_are_reserved_by_estimate_and_settled_by_the_answer(quotas):
     assert last.headers()["x-ratelimit-remaining-tokens"] == str(1_000 - 20 - 2 * 356)
 
 
-def test_where_nobody_tells_the_estimate_counts(quotas):
+def test_the_estimate_counts_where_an_answer_does_not_tell_its_tokens(quotas):
     ann, body = by(tpm=356), asked(b"x" * 400)
     quotas.admit(ann, body).settle(None)
     with pytest.raises(RateExceeded):
@@ -127,11 +127,11 @@ def test_where_nobody_tells_the_estimate_counts(quotas):
         (b'{"max_tokens":99}', Kind.IMAGE, 0),
     ],
 )
-def test_an_estimate_is_what_is_said_and_what_may_be_answered(body, kind, tokens):
+def test_an_estimate_is_the_size_of_the_request_plus_the_longest_answer(body, kind, tokens):
     assert estimated(asked(body, kind)) == tokens
 
 
-def test_a_days_tokens_end_at_midnight(quotas, wall):
+def test_the_tokens_of_a_day_are_renewed_at_midnight(quotas, wall):
     ann = by(tokens_per_day=100)
     quotas.admit(ann, asked()).settle(100)
     with pytest.raises(DaySpent, match="100 tokens a day") as over:
@@ -141,7 +141,7 @@ def test_a_days_tokens_end_at_midnight(quotas, wall):
     assert quotas.admit(ann, asked()) is not None
 
 
-def test_what_is_spent_is_told_once_and_what_could_not_be_told_again(quotas):
+def test_spending_is_told_once_and_again_if_it_could_not_be_told(quotas):
     quotas.admit(by(rpm=60, tokens_per_day=1_000), asked()).settle(40)
     [told] = quotas.spent()
     assert told == QuotaSpending("ann", 1.0, 0.0, 40)
@@ -150,7 +150,7 @@ def test_what_is_spent_is_told_once_and_what_could_not_be_told_again(quotas):
     assert [*quotas.spent()] == [told]
 
 
-def test_what_others_spend_counts_here(quotas):
+def test_spending_at_other_nodes_counts_here(quotas):
     ann = by(rpm=60, tokens_per_day=1_000)
     quotas.admit(ann, asked()).settle(0)
     [*_] = quotas.spent()
@@ -163,7 +163,7 @@ def test_what_others_spend_counts_here(quotas):
         quotas.admit(ann, asked())
 
 
-def test_who_asks_no_more_is_forgotten(quotas, now):
+def test_a_key_that_asks_no_more_is_forgotten(quotas, now):
     quotas.admit(by(rpm=60), asked()).settle(None)
     assert len([*quotas.spent()]) == 1
     now.now = QUIET_SECONDS + 1
@@ -177,7 +177,7 @@ def test_a_model_has_limits_of_its_own_within_those_of_its_key(quotas):
     with pytest.raises(RateExceeded, match=r"for big\* this key allows 24 requests") as over:
         quotas.admit(ann, asked(model="big-2"))
     assert over.value.headers["x-ratelimit-limit-requests"] == "24"
-    # What was refused cost the key nothing: three may come at once.
+    # The refused request cost the key nothing: three may come at once.
     for _ in range(2):
         quotas.admit(ann, asked(model="small"))
     with pytest.raises(RateExceeded, match="this key allows 90 requests"):
@@ -185,21 +185,21 @@ def test_a_model_has_limits_of_its_own_within_those_of_its_key(quotas):
     assert ticket.headers()["x-ratelimit-limit-requests"] == "24"
 
 
-def test_what_was_passed_on_counts_for_what_it_was_passed_on_from_too(quotas):
+def test_a_request_with_a_passed_on_grant_counts_for_the_original_grant_too(quotas):
     given = ApiKey(name="g", hash=hash_of("g"), rpm=60)
     passed_on = [
         Principal(ApiKey(name=f"g.{n}", hash=hash_of(f"g.{n}"), rpm=600, within=given))
         for n in range(3)
     ]
     tickets = [quotas.admit(one, asked()) for one in passed_on[:2]]
-    # Each may ask ten times as much, and all together what they have it from.
+    # Each may ask ten times as much, but all together only as much as the original grant.
     with pytest.raises(RateExceeded, match="60 requests a minute"):
         quotas.admit(passed_on[2], asked())
     assert tickets[0].headers()["x-ratelimit-limit-requests"] == "60"
     assert {one.name for one in quotas.spent()} >= {"g", "g.0", "g.1"}
 
 
-def test_the_scarcest_limit_of_each_kind_is_told(quotas):
+def test_the_headers_tell_the_scarcest_limit_of_each_kind(quotas):
     limits = (ModelLimit(model="big", rpm=600, tpm=500), ModelLimit(model="b*", tpm=100_000))
     ticket = quotas.admit(by(rpm=60, tpm=10_000, model_limits=limits), asked(model="big"))
     told = ticket.headers()
@@ -209,7 +209,7 @@ def test_the_scarcest_limit_of_each_kind_is_told(quotas):
     assert told["x-ratelimit-remaining-tokens"] == str(500 - estimated(asked()))
 
 
-def test_who_is_over_several_limits_waits_for_the_longest(quotas):
+def test_a_caller_over_several_limits_waits_for_the_longest(quotas):
     ann = by(rpm=60, model_limits=(ModelLimit(model="m", rpm=1),))
     quotas.admit(ann, asked())
     quotas.admit(ann, asked(model="n"))
@@ -218,7 +218,7 @@ def test_who_is_over_several_limits_waits_for_the_longest(quotas):
     assert over.value.retry_after == pytest.approx(60.0)
 
 
-def test_a_models_tokens_and_places_are_settled_too(quotas):
+def test_tokens_and_concurrent_requests_of_a_model_are_settled_too(quotas):
     ann = by(model_limits=(ModelLimit(model="m", concurrency=1, tokens_per_day=1_000),))
     first = quotas.admit(ann, asked())
     with pytest.raises(TooManyAtOnce, match="for m"):
@@ -236,7 +236,7 @@ def test_a_models_tokens_and_places_are_settled_too(quotas):
         ("big", {"model": "lab/big"}),
         ("big*", {"model": "small", "fallbacks": ("tiny", "big-1")}),
         ("lab/big", {"model": "lab/big"}),
-        # It may be answered by lab's.
+        # The model of `lab` may answer it.
         ("lab/big", {"model": "big"}),
         ("lab/big", {"model": "big", "pin": Pin(project="lab")}),
         ("*", {"model": ""}),
@@ -260,7 +260,7 @@ def test_a_limit_of_other_models_does_not_count(quotas, pattern, said):
     assert quotas.admit(by(model_limits=(ModelLimit(model=pattern, rpm=1),)), asked(**said)) is None
 
 
-def test_what_is_spent_of_models_is_told_to_others_apart(quotas):
+def test_what_is_spent_on_a_model_is_told_to_other_nodes_separately(quotas):
     quotas.admit(by(rpm=60, model_limits=(ModelLimit(model="m*", rpm=60),)), asked())
     assert {told.name for told in quotas.spent()} == {"ann", "ann m*"}
     quotas.learn(QuotaStanding("ann m*", 50.0, 0.0, 0.0))
@@ -291,18 +291,18 @@ def test_without_a_key_an_address_has_limits(open_, now):
     assert open_.admit(one, asked()) is not None
 
 
-def test_limits_are_of_keys_instead_where_there_is_one(open_):
+def test_limits_of_addresses_apply_neither_to_keys_nor_without_an_address(open_):
     for _ in range(10):
         assert open_.admit(by(), asked()) is None
         assert open_.admit(ANYBODY, asked()) is None
 
 
-def test_addresses_are_told_to_nobody(open_):
+def test_the_spending_of_addresses_is_not_told_to_other_nodes(open_):
     open_.admit(Principal(address="192.0.2.7"), asked())
     assert [*open_.spent()] == []
 
 
-def test_of_too_many_addresses_the_one_that_asked_longest_ago_begins_anew(open_):
+def test_beyond_the_most_addresses_the_one_that_asked_longest_ago_begins_anew(open_):
     def spend(address):
         open_.admit(Principal(address=address), asked())
         open_.admit(Principal(address=address), asked())

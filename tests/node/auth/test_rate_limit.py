@@ -1,4 +1,4 @@
-"""Rates and budgets of one key; time is a number."""
+"""Rates and budgets of one key, with time as a number."""
 
 import random
 
@@ -18,7 +18,7 @@ SIXTY = requests_a_minute(60)
 
 
 def passed(gcra, rate, times, cost=1):
-    """Return when requests at these times conform."""
+    """Return the times at which a request conforms."""
     done = []
     for now in times:
         if not gcra.wait(now, rate, cost):
@@ -38,7 +38,7 @@ def test_a_few_may_come_at_once_and_the_others_evenly_spread():
     assert passed(gcra, SIXTY, [0.9, 1.0, 1.1, 2.0]) == [1.0, 2.0]
 
 
-def test_whoever_does_as_told_is_let_in_then():
+def test_a_caller_that_waits_as_told_is_admitted_then():
     gcra, now = Gcra(), 0.0
     for _ in range(200):
         now += gcra.wait(now, SIXTY, 1)
@@ -48,14 +48,14 @@ def test_whoever_does_as_told_is_let_in_then():
 
 
 @given(st.integers(1, 5_000), st.lists(st.floats(0, 600), min_size=1, max_size=400), st.integers())
-def test_in_no_minute_pass_more_than_the_limit_and_what_may_come_at_once(limit, times, seed):
+def test_no_minute_has_more_requests_than_the_limit_and_the_burst(limit, times, seed):
     rate = requests_a_minute(limit)
     random.Random(seed).shuffle(times)
     done = passed(Gcra(), rate, sorted(times))
     assert most_in_a_minute(done) <= limit + rate.burst
 
 
-def test_at_least_one_may_always_come():
+def test_a_burst_is_at_least_one_request():
     one = requests_a_minute(1)
     assert passed(Gcra(), one, [0.0, 30.0, 59.9, 60.0]) == [0.0, 60.0]
 
@@ -68,7 +68,7 @@ def test_one_request_may_take_all_tokens_of_a_minute_and_more_when_nothing_was_t
     assert gcra.wait(0.0, rate, 1) == pytest.approx(240.06)
 
 
-def test_what_was_reserved_and_not_used_comes_back():
+def test_reserved_tokens_that_are_not_used_come_back():
     rate, gcra = tokens_a_minute(600), Gcra()
     gcra.spend(0.0, rate, 600)
     assert gcra.wait(0.0, rate, 100) == pytest.approx(10)
@@ -77,14 +77,14 @@ def test_what_was_reserved_and_not_used_comes_back():
     assert gcra.wait(0.0, rate, 100) == 0
 
 
-def test_what_is_left_never_exceeds_what_may_come_at_once():
+def test_the_tokens_left_never_exceed_the_burst():
     rate, gcra = tokens_a_minute(600), Gcra()
     gcra.spend(0.0, rate, -1_000)
     assert gcra.left(100.0, rate) == 600
 
 
-def test_two_that_learn_of_each_other_pass_no_more_than_one_and_one_each():
-    """Every tenth of a second both tell what they spent, and are told how far ahead all are; callers ask all the time."""
+def test_two_nodes_in_sync_pass_no_more_than_one_node_and_one_request_each():
+    """Every 0.1 s both nodes tell what they spent, and learn how far ahead all are; callers ask all the time."""
     nodes, shared = (Gcra(), Gcra()), 0.0
     done = []
     for step in range(120 * 100):
@@ -101,7 +101,7 @@ def test_two_that_learn_of_each_other_pass_no_more_than_one_and_one_each():
     assert len(done) >= 118
 
 
-def test_what_was_spent_while_others_were_told_comes_on_top():
+def test_spending_that_is_not_told_yet_adds_to_the_learned_standing():
     gcra = Gcra()
     gcra.spend(0.0, SIXTY, 1)
     gcra.learn(0.0, 5.0)
@@ -117,7 +117,7 @@ def test_a_days_tokens_are_spent_until_midnight():
     assert budget.wait(11 * DAY, 100) == 0
 
 
-def test_a_days_tokens_come_back_and_are_learnt_of_others():
+def test_a_days_unused_tokens_come_back_and_the_spending_of_other_nodes_counts():
     budget = DayBudget()
     budget.spend(DAY, 80)
     budget.spend(DAY, -30)

@@ -27,7 +27,7 @@ def test_an_answer_is_written_down_with_the_tokens_that_were_told(usage, prompt,
     assert book.take() == ()
 
 
-def test_what_waits_is_bounded_and_what_is_lost_is_counted():
+def test_waiting_receipts_are_bounded_and_lost_ones_are_counted():
     book = ReceiptBook(lambda: 1.0)
     for _ in range(MAX_WAITING + 3):
         book.add(Side.ASKED, "peer", "r", "m", None, 1.0)

@@ -1,4 +1,4 @@
-"""Two nodes' receipts: what is wrong with a chain is named, they agree to the token, and a difference has its request."""
+"""Comparison of two nodes' receipts: faults of a chain are named, sums agree to the token, a difference names its request."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from tests.node.auth.test_receipts import HERE, THERE, clock, here, there
 __all__ = ["clock", "here", "there"]
 
 
-async def test_a_page_that_was_changed_is_missing_or_is_of_other_nodes_is_named(here, there, clock):
+async def test_a_changed_a_missing_and_a_foreign_page_are_named(here, there, clock):
     for n in range(4):
         clock.now += PAGE_SECONDS
         for site, peer in ((here, THERE), (there, HERE)):
@@ -35,7 +35,7 @@ async def test_two_nodes_agree_to_the_token(here, there):
     for n in range(5):
         here.add(Side.ASKED, THERE, f"r{n}", Usage(n, 2))
         there.add(Side.SERVED, HERE, f"r{n}", Usage(n, 2))
-    # Of this the one was not told.
+    # The serving node was not told the tokens of this answer.
     here.add(Side.SERVED, THERE, "image", None)
     there.add(Side.ASKED, HERE, "image", Usage(0, 9))
     found = compare(await here.chain(THERE), await there.chain(HERE))

@@ -112,7 +112,7 @@ async def test_a_page_that_is_full_or_old_is_followed_by_another(here, clock):
     assert await here.sound(THERE)
 
 
-async def test_what_waited_long_for_the_store_fills_pages_as_all_does(here, clock):
+async def test_receipts_that_waited_long_for_the_store_fill_pages_as_usual(here, clock):
     for n in range(PAGE_ROWS + 2):
         here.add(Side.ASKED, THERE, f"r{n}")
     clock.now += 10 * PAGE_SECONDS
@@ -121,7 +121,7 @@ async def test_what_waited_long_for_the_store_fills_pages_as_all_does(here, cloc
     assert await here.sound(THERE)
 
 
-async def test_what_nobody_told_is_no_number_of_tokens(here):
+async def test_estimated_tokens_are_not_written_into_a_receipt(here):
     here.add(Side.SERVED, THERE, "a", Usage(0, 7, estimated=True))
     [page] = await here.chain(THERE)
     assert (page.rows[0].prompt, page.rows[0].completion) == (None, None)
@@ -158,7 +158,7 @@ async def test_each_peer_has_a_chain_of_its_own(here):
     }
 
 
-async def test_what_could_not_be_written_is_written_with_what_comes_next(here):
+async def test_receipts_that_could_not_be_written_are_written_with_the_next_ones(here):
     here.add(Side.ASKED, THERE, "a")
     await here.log.write()
     here.store.broken = True
@@ -200,7 +200,7 @@ async def test_the_oldest_pages_go_and_the_rest_is_still_a_chain(here, clock):
     assert len(await here.chain(THERE)) == 1
 
 
-async def test_what_no_version_wrote_is_left_out(here):
+async def test_rows_that_no_version_wrote_are_left_out(here):
     here.add(Side.ASKED, THERE, "a")
     await here.log.write()
     await here.store.write(Put(Space.RECEIPTS, "junk", b"{"), Put(Space.RECEIPTS, "x:1", b"{}"))
@@ -210,7 +210,7 @@ async def test_what_no_version_wrote_is_left_out(here):
 
 
 @pytest.mark.parametrize("said", [None, {}, "x", [{}], [{"node": 1}], [[]]])
-def test_what_another_node_says_is_checked(said):
+def test_pages_from_another_node_are_validated(said):
     with pytest.raises(ValidationError):
         read(said)
 

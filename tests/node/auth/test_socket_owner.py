@@ -1,4 +1,4 @@
-"""Whose process holds the other end: asked of this kernel, and read from answers as it gives them."""
+"""Owner of the socket at the other end: asked of this machine's kernel, and decoded from answers as a kernel gives them."""
 
 import os
 import socket
@@ -15,7 +15,7 @@ ESTABLISHED, FIN_WAIT_2, TIME_WAIT, LISTEN = 1, 5, 6, 10
 
 
 def answer(state=ESTABLISHED, uid=1000, inode=7, here=HERE, there=THERE, kind=SOCK_DIAG):
-    """What a kernel answers."""
+    """Return what a kernel answers."""
     ends = struct.pack("!HH", here.port, there.port)
     ends += b"".join(socket.inet_aton(end.address).ljust(16, b"\0") for end in (here, there))
     body = struct.pack("=BBBB", socket.AF_INET, state, 0, 0) + ends + b"\0" * 12
@@ -23,7 +23,7 @@ def answer(state=ESTABLISHED, uid=1000, inode=7, here=HERE, there=THERE, kind=SO
     return struct.pack("=IHHII", 16 + len(body), kind, 0, 1, 0) + body
 
 
-def test_a_socket_that_a_process_holds_is_its_users():
+def test_a_socket_that_a_process_holds_belongs_to_its_user():
     assert decode_owner(answer(), HERE, THERE) == 1000
 
 
@@ -54,7 +54,7 @@ def test_a_socket_that_a_process_holds_is_its_users():
         "empty",
     ],
 )
-def test_of_any_other_answer_nothing_is_known(said):
+def test_any_other_answer_yields_no_owner(said):
     assert decode_owner(said, HERE, THERE) is None
 
 
@@ -73,7 +73,7 @@ def end(name):
         ("::", "::1"),
     ],
 )
-def test_the_kernel_tells_who_calls_as_long_as_the_caller_holds_on(listens, calls):
+def test_the_kernel_tells_the_callers_user_while_the_caller_holds_its_socket(listens, calls):
     with ExitStack() as closing:
         family = socket.AF_INET6 if ":" in listens else socket.AF_INET
         listener = closing.enter_context(

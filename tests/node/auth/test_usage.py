@@ -85,7 +85,7 @@ def test_a_request_counts_for_the_day_on_which_it_ended(clock):
     assert book.take() == ()
 
 
-def test_what_requests_took_is_summed(clock):
+def test_tokens_and_seconds_of_requests_are_summed(clock):
     book = UsageBook(clock)
     told, guessed = Usage(7, 5, cached=3), Usage(0, 2, estimated=True)
     for _ in range(2):
@@ -96,7 +96,7 @@ def test_what_requests_took_is_summed(clock):
     )
 
 
-def test_what_nobody_has_and_who_shows_no_key_have_no_name(clock):
+def test_an_unknown_model_and_a_caller_without_a_key_have_no_name(clock):
     book = UsageBook(clock)
     book.count(ended(key="", model="made up", node=NOBODY, status=404, used=Usage(0, 0)))
     [row] = book.take()
@@ -116,7 +116,7 @@ async def test_requests_are_summed_by_day_key_model_and_node(store, clock):
     assert await log.rows(YESTERDAY, YESTERDAY) == []
 
 
-async def test_nodes_of_a_site_see_what_all_have_counted(store, clock):
+async def test_each_node_of_a_site_sees_what_all_nodes_have_counted(store, clock):
     (one, first), (two, second) = made(store, clock), made(store, clock, "n2")
     one.add(row())
     two.add(row())
@@ -145,7 +145,7 @@ async def test_nothing_is_written_where_nothing_was_counted(store, clock):
     assert store.writes == 1
 
 
-async def test_what_cannot_be_written_is_written_later(store, clock):
+async def test_usage_that_cannot_be_written_is_written_later(store, clock):
     book, log = made(store, clock)
     book.add(row())
     store.broken = True
@@ -157,7 +157,7 @@ async def test_what_cannot_be_written_is_written_later(store, clock):
     assert found.requests == 2
 
 
-async def test_the_last_usage_that_is_lost_is_told(store, clock, caplog):
+async def test_usage_that_is_lost_at_the_end_is_logged(store, clock, caplog):
     book, log = made(store, clock)
     book.add(row())
     store.broken = True
@@ -165,7 +165,7 @@ async def test_the_last_usage_that_is_lost_is_told(store, clock, caplog):
     assert "the last usage was lost" in caplog.text
 
 
-async def test_what_another_process_counted_before_midnight_may_come_after_it(store, clock):
+async def test_usage_that_another_process_counted_before_midnight_may_come_after_it(store, clock):
     book, log = made(store, clock)
     book.add(row())
     await log.write()
@@ -211,14 +211,14 @@ async def test_a_long_name_is_cut_and_a_whole_part_fits_into_the_store(store, cl
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[1]", b'[{"day":"x"}]', b"\xff"])
-async def test_what_somebody_else_wrote_counts_as_nothing(store, clock, value):
+async def test_invalid_rows_of_the_store_count_as_nothing(store, clock, value):
     await store.write(Put(Space.USAGE, f"{TODAY}:n1:3", value))
     _, log = made(store, clock)
     await log.restore()
     assert await log.rows(TODAY, TODAY) == []
 
 
-def test_sums_are_by_what_is_asked():
+def test_sums_are_grouped_by_the_columns_that_are_asked_for():
     rows = [row(), row(model="x"), row(key="bob", day=YESTERDAY)]
     assert [(r.key, r.requests, r.day) for r in sums(rows, ["key"])] == [
         ("ann", 2, ""),
@@ -229,7 +229,7 @@ def test_sums_are_by_what_is_asked():
     assert total.requests == 3
 
 
-def test_nothing_of_what_was_said_can_be_in_a_row():
+def test_a_row_has_no_field_for_prompts_or_answers():
     assert set(orjson.loads(orjson.dumps(row()))) == {
         "day", "key", "model", "node", "requests", "failed", "prompt_tokens", "completion_tokens", "cached_tokens", "cost",
         "estimated", "seconds", "first_seconds",

@@ -1,4 +1,4 @@
-"""Usage of the last hour: buckets of half a minute, by model and node, of which there are never too many."""
+"""Usage of the last hour: buckets of half a minute, by model and node, bounded in number."""
 
 from node.auth.usage_history import BUCKET, BUCKETS, UsageHistory
 from node.auth.usage_row import UsageRow
@@ -18,7 +18,7 @@ def row(model="m", node="n", **counted):
     return UsageRow("2026-11-25", "ann", model, node, **{"requests": 1, **counted})
 
 
-def test_what_comes_within_a_bucket_is_added_up():
+def test_rows_within_one_bucket_are_added_up():
     history = UsageHistory(Time())
     history.add(row(completion_tokens=3, seconds=1.5, first_seconds=0.5))
     history.add(row(completion_tokens=4, failed=1, seconds=0.5))
@@ -30,7 +30,7 @@ def test_what_comes_within_a_bucket_is_added_up():
     assert not any(bucket.requests for bucket in buckets[:-1])
 
 
-def test_an_hour_later_it_is_gone():
+def test_usage_is_gone_after_an_hour():
     time = Time()
     history = UsageHistory(time)
     history.add(row())
@@ -42,7 +42,7 @@ def test_an_hour_later_it_is_gone():
     assert history.total("m", "n").requests == 0
 
 
-def test_a_ring_never_has_more_than_an_hour():
+def test_a_ring_never_holds_more_than_an_hour():
     time = Time()
     history = UsageHistory(time)
     for _ in range(3 * BUCKETS):

@@ -58,7 +58,7 @@ def modelvine(
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., StandIn]]:
-    """Start a stand-in that answers one path, and make it the node that commands talk to."""
+    """Start a stand-in with these answers by path, and make it the node that commands talk to."""
     running: list[StandIn] = []
 
     def start(**answers: Said) -> StandIn:

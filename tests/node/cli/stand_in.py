@@ -13,8 +13,10 @@ OTHER = "12D3KooWBmAwcd4PJNJvfV89HwE48nwkRmAgo8Vy3uQEyNNHBox2"
 
 @dataclass(frozen=True)
 class Said:
-    """What to answer: a JSON value, or pieces of an event stream; `cut` ends it without its end,
-    `hold` keeps it open until the event is set."""
+    """What to answer: a JSON value, or pieces of an event stream.
+
+    `cut` closes the stream before its end; `hold` keeps it open until the event is set.
+    """
 
     body: object = None
     status: int = 200

@@ -94,7 +94,7 @@ def test_all_models_are_registered_and_withdrawn_at_the_end(
 def watched(
     modelvine: Modelvine, server: StandIn, *, then: Callable[[], None], until: Callable[[], bool]
 ) -> Ended:
-    """Attach, do something to the node once both models are registered, and end when something has come of it."""
+    """Attach, call `then` once both models are registered, and press Ctrl-C once `until` returns true."""
 
     def play() -> None:
         pause = threading.Event()
@@ -113,7 +113,7 @@ def watched(
 
 
 @pytest.mark.parametrize("lines", [1, 6])
-def test_what_is_registered_is_withdrawn_when_nobody_reads_what_it_says(
+def test_models_are_withdrawn_when_the_reader_of_the_output_is_gone(
     node: Start, data_dir: Path, lines: int
 ) -> None:
     server = node(**{RECOGNISE: SEEN, REGISTER: LEARNED, UNREGISTER: OK})
@@ -131,7 +131,9 @@ def test_what_is_registered_is_withdrawn_when_nobody_reads_what_it_says(
     assert len(asked(server, "/register")) == len(asked(server, "/unregister"))
 
 
-def test_it_says_of_what_is_gone_already_that_it_is(modelvine: Modelvine, node: Start) -> None:
+def test_a_model_that_was_withdrawn_before_is_reported_as_such(
+    modelvine: Modelvine, node: Start
+) -> None:
     gone = Said({"code": 0, "message": "not existed"})
     server = node(**{RECOGNISE: SEEN, REGISTER: LEARNED, UNREGISTER: gone})
     thread = ended_by(signal.SIGINT, server, after=3)
@@ -144,7 +146,7 @@ def asked(server: StandIn, path: str) -> list[str]:
     return [heard.body["model"] for heard in server.heard if heard.path.endswith(path)]
 
 
-def test_a_worker_that_is_gone_is_withdrawn_and_one_that_is_back_registered_again(
+def test_models_are_withdrawn_when_their_worker_is_gone_and_registered_when_it_is_back(
     modelvine: Modelvine, node: Start
 ) -> None:
     server = node(**{RECOGNISE: SEEN, REGISTER: LEARNED, UNREGISTER: OK})
@@ -166,7 +168,7 @@ def test_a_worker_that_is_gone_is_withdrawn_and_one_that_is_back_registered_agai
     assert len(asked(server, "/unregister")) == 4
 
 
-def test_a_worker_that_is_busy_stays_as_it_is(modelvine: Modelvine, node: Start) -> None:
+def test_the_models_of_a_busy_worker_stay_registered(modelvine: Modelvine, node: Start) -> None:
     server = node(**{RECOGNISE: SEEN, REGISTER: LEARNED, UNREGISTER: OK})
     silent = Said({"code": 0, "tries": [{**YES, "recognised": False}], "found": None, "busy": True})
 
@@ -179,7 +181,7 @@ def test_a_worker_that_is_busy_stays_as_it_is(modelvine: Modelvine, node: Start)
     assert len(asked(server, "/register")) == len(asked(server, "/unregister")) == 2
 
 
-def test_a_node_that_refuses_for_a_while_is_complained_of_once_and_asked_again(
+def test_a_node_that_refuses_for_a_while_is_reported_once_and_asked_again(
     modelvine: Modelvine, node: Start
 ) -> None:
     server = node(**{RECOGNISE: SEEN, REGISTER: LEARNED, UNREGISTER: OK})
@@ -193,11 +195,13 @@ def test_a_node_that_refuses_for_a_while_is_complained_of_once_and_asked_again(
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "soon", "nan", "inf"])
-def test_looks_take_some_time(modelvine: Modelvine, seconds: str) -> None:
+def test_the_seconds_between_looks_must_be_positive_and_finite(
+    modelvine: Modelvine, seconds: str
+) -> None:
     assert modelvine("attach", "127.0.0.1:1", "--every", seconds).code == 2
 
 
-def test_where_nothing_is_it_says_so(modelvine: Modelvine, node: Start) -> None:
+def test_attach_fails_where_nothing_listens(modelvine: Modelvine, node: Start) -> None:
     nothing = {**NO, "came": "nothing listens there"}
     node(**{RECOGNISE: Said({"code": 0, "tries": [nothing, nothing], "found": None})})
     ended = modelvine("attach", "http://127.0.0.1:9")
@@ -207,7 +211,7 @@ def test_where_nothing_is_it_says_so(modelvine: Modelvine, node: Start) -> None:
     )
 
 
-def test_where_nothing_is_recognised_it_says_what_was_tried(
+def test_where_no_worker_is_recognised_attach_says_what_was_tried(
     modelvine: Modelvine, node: Start
 ) -> None:
     node(
@@ -219,7 +223,9 @@ def test_where_nothing_is_recognised_it_says_what_was_tried(
     assert "--dialect" in ended.err
 
 
-def test_a_worker_that_names_no_model_needs_one_named(modelvine: Modelvine, node: Start) -> None:
+def test_a_worker_that_names_no_model_needs_the_model_option(
+    modelvine: Modelvine, node: Start
+) -> None:
     mute = Said({"code": 0, "tries": [YES], "found": {**FOUND, "models": []}})
     server = node(**{RECOGNISE: mute, REGISTER: OK, UNREGISTER: OK})
     ended = modelvine("attach", "127.0.0.1:1")
@@ -234,7 +240,7 @@ def test_a_worker_that_names_no_model_needs_one_named(modelvine: Modelvine, node
     assert "it reports nothing about itself" in ended.out
 
 
-def test_what_the_node_refuses_is_told_and_nothing_is_left(
+def test_a_refused_registration_is_reported_and_leaves_nothing_behind(
     modelvine: Modelvine, node: Start
 ) -> None:
     refused = Said({"code": 1001, "message": "too many models"}, status=400)
@@ -248,7 +254,7 @@ def test_what_the_node_refuses_is_told_and_nothing_is_left(
     ]
 
 
-def test_a_node_that_keeps_the_models_is_told_of_with_the_command_that_withdraws_them(
+def test_a_failed_withdrawal_is_reported_with_the_command_that_repeats_it(
     modelvine: Modelvine, node: Start
 ) -> None:
     down = Said({"code": 5000, "message": "the store is down"}, status=500)

@@ -1,4 +1,4 @@
-"""Laws of what follows from a look at a worker."""
+"""Plan of what to register and to withdraw after a look at a worker."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ def found(*models: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def take(attached: Registered, step: PlanStep) -> tuple[list[str], list[str]]:
-    """Do what is to be done; return the names."""
+    """Carry out a step; return the names that were registered and withdrawn."""
     for row in step.register:
         attached.registered(row)
     for name in step.withdraw:
@@ -31,7 +31,7 @@ def take(attached: Registered, step: PlanStep) -> tuple[list[str], list[str]]:
     return [str(row["model"]) for row in step.register], list(step.withdraw)
 
 
-def test_what_is_seen_is_registered_once() -> None:
+def test_a_model_that_is_seen_is_registered_once() -> None:
     attached = Registered()
     assert take(attached, attached.seen(found("a", "b"))) == (["a", "b"], [])
     assert take(attached, attached.seen(found("b", "a"))) == ([], [])
@@ -44,7 +44,7 @@ def test_models_that_come_and_go_are_registered_and_withdrawn() -> None:
     assert take(attached, attached.seen(found("b", "c"))) == (["c"], ["a"])
 
 
-def test_a_model_of_which_other_things_are_said_is_registered_anew() -> None:
+def test_a_model_whose_description_changes_is_registered_again() -> None:
     attached = Registered()
     take(attached, attached.seen(found({"name": "a", "context": 4096})))
     assert take(attached, attached.seen(found({"name": "a", "context": 512}))) == (["a"], [])
@@ -58,7 +58,7 @@ def test_a_worker_that_misses_one_look_is_not_gone() -> None:
     assert attached.seen(found("a")) == PlanStep()
 
 
-def test_a_worker_that_is_gone_is_withdrawn_and_one_that_is_back_registered() -> None:
+def test_models_are_withdrawn_when_their_worker_is_gone_and_registered_when_it_is_back() -> None:
     attached = Registered()
     take(attached, attached.seen(found("a")))
     gone = [attached.seen(None) for _ in range(GONE_AFTER)][-1]
@@ -75,12 +75,12 @@ def test_a_name_has_one_registration_for_each_type() -> None:
     assert attached.names == ("a",)
     assert attached.seen(found(edit, draw)) == PlanStep()
     step = attached.seen(found(edit))
-    # All that has the name is withdrawn, and what is left registered again.
+    # All registrations of the name are withdrawn, and those that are left are made again.
     assert step.withdraw == ("a",)
     assert [row["api"] for row in step.register] == ["http://w/edit"]
 
 
-def test_a_service_that_misses_one_look_is_not_gone_and_one_that_misses_more_is() -> None:
+def test_a_service_is_gone_only_after_several_missed_looks_in_a_row() -> None:
     attached = Registered()
     both = found({"name": "services", "type": 9}, {"name": "services", "type": 13})
     one = found({"name": "services", "type": 9})
@@ -93,7 +93,7 @@ def test_a_service_that_misses_one_look_is_not_gone_and_one_that_misses_more_is(
     assert step.register[0]["said"] == {"type": 9}
 
 
-def test_a_list_may_say_where_each_model_is_and_whose() -> None:
+def test_a_list_may_give_the_url_and_the_project_of_each_model() -> None:
     told = {"name": "a", "api": "http://w/draw", "project": "team"}
     (one, two) = rows_of(found(told, "b"), [])
     assert (one["api"], one["project"], one["said"]) == ("http://w/draw", "team", {})
@@ -103,7 +103,7 @@ def test_a_list_may_say_where_each_model_is_and_whose() -> None:
     assert [attached.project(name) for name in ("a", "b", "c")] == ["team", "", ""]
 
 
-def test_what_could_not_be_done_is_asked_for_again() -> None:
+def test_a_step_that_was_not_carried_out_is_planned_again() -> None:
     attached = Registered()
     assert attached.seen(found("a")).register == attached.seen(found("a")).register != ()
     take(attached, attached.seen(found("a")))
@@ -112,17 +112,17 @@ def test_what_could_not_be_done_is_asked_for_again() -> None:
     assert attached.seen(None) == PlanStep((), ("a",))
 
 
-def test_only_what_was_asked_for_is_registered() -> None:
+def test_only_the_requested_models_are_registered() -> None:
     assert [row["model"] for row in rows_of(found("a", "b", "c"), ["b"])] == ["b"]
     assert rows_of(found("a"), ["x"]) == []
 
 
-def test_who_names_no_model_has_those_that_were_asked_for() -> None:
+def test_a_worker_that_names_no_model_has_the_requested_ones() -> None:
     assert [row["model"] for row in rows_of(found(), ["own"])] == ["own"]
     assert rows_of(found(), []) == []
 
 
-def test_a_file_goes_by_its_name_and_is_asked_for_by_its_path() -> None:
+def test_a_model_file_is_registered_by_its_name_and_requested_by_its_path() -> None:
     (row,) = rows_of(found("/models/Tiny-Q4.gguf"), [])
     assert (row["model"], row["worker_model"]) == ("Tiny-Q4", "/models/Tiny-Q4.gguf")
     assert [r["model"] for r in rows_of(found("/m/a.gguf"), ["a"])] == ["a"]
@@ -146,7 +146,7 @@ def test_replicas_are_told_apart_by_their_ports(url: str, port: str) -> None:
     assert port_of(url) == port
 
 
-def test_models_can_be_named_where_a_worker_tells_of_its_services_alone() -> None:
+def test_models_can_be_named_where_a_worker_lists_only_services() -> None:
     assert min(SERVICE_TYPES) == FIRST_SERVICE
     services = found({"name": "batch", "type": 9}, {"name": "vectors", "type": 13})
     assert [row["model"] for row in rows_of(services, ())] == ["batch", "vectors"]

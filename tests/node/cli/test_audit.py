@@ -27,13 +27,13 @@ def test_entries_are_a_table(modelvine, node):
     assert first.split()[2:] == [PEER[-8:], "ann", "drain"]
 
 
-def test_machines_get_all_of_them(modelvine, node):
+def test_json_output_has_every_field_of_each_entry(modelvine, node):
     server = node(**{AUDIT: Said({"audit": chain()})})
     assert json.loads(modelvine("audit", "--number", "7", "--json").out) == chain()
     assert server.heard[0].path.endswith("?number=7")
 
 
-def test_a_whole_chain_is_told_with_its_last_hash(modelvine, node):
+def test_an_intact_chain_is_reported_with_its_last_hash(modelvine, node):
     node(**{AUDIT: Said({"audit": chain()})})
     ended = modelvine("audit", "--verify")
     assert ended.code == 0
@@ -56,13 +56,13 @@ def test_a_broken_chain_fails_and_says_where(modelvine, node, how):
     assert json.loads(modelvine("audit", "--verify", "--json").out)["faults"]
 
 
-def test_nothing_was_changed_at_first(modelvine, node):
+def test_an_empty_audit_log_says_that_nothing_was_changed(modelvine, node):
     node(**{AUDIT: Said({"audit": []})})
     assert modelvine("audit").out == "no changes yet\n"
     assert modelvine("audit", "--verify").out == "0 entries: none was changed, none is missing\n"
 
 
-def test_what_is_no_entry_is_refused(modelvine, node):
+def test_an_invalid_entry_and_a_negative_number_are_refused(modelvine, node):
     node(**{AUDIT: Said({"audit": [{"who": "ann"}]})})
     assert modelvine("audit", "--verify").code == 1
     assert modelvine("audit", "--number", "-1").code == 2

@@ -12,7 +12,7 @@ from node.cli import main
 from node.cli.bridge import DIALECTS
 
 
-def test_every_protocol_of_a_bridge_can_be_named() -> None:
+def test_every_dialect_of_a_bridge_is_an_option() -> None:
     assert bridge.NAMES == DIALECTS
 
 
@@ -20,7 +20,7 @@ def test_every_protocol_of_a_bridge_can_be_named() -> None:
     ("listen", "said"),
     [("nonsense", "HOST:PORT"), ("0.0.0.0:0", "--open"), ("gpu7.example:3000", "--open")],
 )
-def test_a_place_that_will_not_do_is_refused(listen, said, capsys) -> None:
+def test_an_invalid_address_and_a_public_one_without_open_are_refused(listen, said, capsys) -> None:
     arguments = [
         "bridge",
         "--dialect",
@@ -34,14 +34,14 @@ def test_a_place_that_will_not_do_is_refused(listen, said, capsys) -> None:
     assert said in capsys.readouterr().err
 
 
-def test_an_upstream_that_is_not_there_is_said_in_a_sentence(capsys) -> None:
+def test_an_unreachable_upstream_is_reported_without_a_traceback(capsys) -> None:
     assert main(["bridge", "--dialect", "tgi", "--upstream", "http://127.0.0.1:1"]) == 1
     error = capsys.readouterr().err
     assert "--model" in error
     assert "Traceback" not in error
 
 
-def test_it_says_where_clients_may_come_and_ends_when_it_is_asked_to() -> None:
+def test_a_bridge_says_where_it_listens_and_ends_on_sigterm() -> None:
     command = [sys.executable, "-m", "node", "bridge", "--dialect", "tgi", "--model", "tiny"]
     upstream = ["--upstream", "http://127.0.0.1:1"]
     with subprocess.Popen([*command, *upstream], stdout=subprocess.PIPE, text=True) as process:

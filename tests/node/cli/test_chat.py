@@ -31,7 +31,7 @@ def streamed(*events: bytes, cut: bool = False) -> Said:
     return Said(events=events, headers=WHO, cut=cut)
 
 
-def test_the_answer_goes_to_standard_output_and_who_gave_it_to_standard_error(
+def test_the_answer_goes_to_standard_output_and_the_node_behind_it_to_standard_error(
     modelvine: Modelvine, node: Start
 ) -> None:
     server = node(**{CHAT: streamed(delta("Hello"), delta(", you"), DONE)})
@@ -50,14 +50,14 @@ def test_the_answer_goes_to_standard_output_and_who_gave_it_to_standard_error(
     }
 
 
-def test_an_answer_for_machines_is_one_object(modelvine: Modelvine, node: Start) -> None:
+def test_an_answer_with_json_is_one_object(modelvine: Modelvine, node: Start) -> None:
     node(**{CHAT: streamed(delta("Hello"), DONE)})
     found = json.loads(modelvine("chat", "tiny", "Hi", "--json").out)
     assert (found["answer"], found["node"], found["route"]) == ("Hello", PEER, "direct")
     assert 0 < found["first_token_seconds"] <= found["total_seconds"]
 
 
-def test_the_prompt_is_read_from_standard_input_when_there_is_none(
+def test_the_prompt_is_read_from_standard_input_when_none_is_given(
     modelvine: Modelvine, node: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = node(**{CHAT: streamed(delta("Yes"), DONE)})
@@ -66,7 +66,7 @@ def test_the_prompt_is_read_from_standard_input_when_there_is_none(
     assert server.heard[0].body["messages"][0]["content"] == "Is this a file?\n"
 
 
-def test_nothing_to_say_is_wrong_usage(
+def test_an_empty_prompt_is_wrong_usage(
     modelvine: Modelvine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
@@ -97,7 +97,9 @@ def test_an_answer_that_does_not_end_well_fails(
     assert "Traceback" not in ended.err
 
 
-def test_an_unknown_model_is_told_with_the_nearest_names(modelvine: Modelvine, node: Start) -> None:
+def test_an_unknown_model_is_reported_with_the_nearest_names(
+    modelvine: Modelvine, node: Start
+) -> None:
     said = {"code": 1017, "message": "no node serves the model 'tini'; did you mean tiny?"}
     node(**{CHAT: Said(said, status=404)})
     ended = modelvine("chat", "tini", "Hi")
@@ -125,13 +127,11 @@ def test_parameters_go_into_the_request_by_their_names(modelvine: Modelvine, nod
 
 
 @pytest.mark.parametrize("words", [("--temperature", "hot"), ("--top-p", "nan"), ("--set", "x")])
-def test_a_parameter_that_is_none_is_wrong_usage(
-    modelvine: Modelvine, words: tuple[str, str]
-) -> None:
+def test_an_invalid_parameter_is_wrong_usage(modelvine: Modelvine, words: tuple[str, str]) -> None:
     assert modelvine("chat", "tiny", "Hi", *words).code == 2
 
 
-def test_a_prompt_and_standard_input_are_asked_together(
+def test_a_prompt_and_standard_input_are_sent_together(
     modelvine: Modelvine, node: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = node(**{CHAT: streamed(delta("Yes"), DONE)})
@@ -152,7 +152,7 @@ def piped(node: str, home: Path, *words: str, **streams: Any) -> subprocess.Comp
     )
 
 
-def test_what_is_no_text_is_refused_on_standard_input(node: Start, tmp_path: Path) -> None:
+def test_binary_data_on_standard_input_is_refused(node: Start, tmp_path: Path) -> None:
     server = node()
     ended = piped(server.url, tmp_path, "What is it?", input=b"\x89PNG\r\n\x1a\n\xff")
     assert ended.returncode == 2
@@ -160,7 +160,7 @@ def test_what_is_no_text_is_refused_on_standard_input(node: Start, tmp_path: Pat
     assert not server.heard
 
 
-def test_a_prompt_is_asked_where_standard_input_is_closed(node: Start, tmp_path: Path) -> None:
+def test_a_prompt_is_sent_where_standard_input_is_closed(node: Start, tmp_path: Path) -> None:
     server = node(**{CHAT: streamed(delta("Yes"), DONE)})
     words = [
         "bash",
@@ -181,7 +181,7 @@ def test_a_prompt_is_asked_where_standard_input_is_closed(node: Start, tmp_path:
     assert (ended.returncode, ended.stdout) == (0, b"Yes\n"), ended.stderr
 
 
-def test_who_waits_for_standard_input_says_so(node: Start, tmp_path: Path) -> None:
+def test_chat_says_that_it_waits_for_standard_input(node: Start, tmp_path: Path) -> None:
     server = node(**{CHAT: streamed(delta("Yes"), DONE)})
     silent, writer = os.pipe()
     with subprocess.Popen(
@@ -201,7 +201,7 @@ def test_who_waits_for_standard_input_says_so(node: Start, tmp_path: Path) -> No
 
 
 def test_an_answer_is_read_to_its_very_end(modelvine: Modelvine, node: Start) -> None:
-    # Else the node sees a caller who left, and counts the request as given up.
+    # Otherwise the node sees that the caller left, and counts the request as given up.
     end = threading.Event()
     node(**{CHAT: Said(events=(delta("Yes"), DONE), headers=WHO, hold=end)})
     later = threading.Timer(1.0, end.set)
@@ -231,7 +231,7 @@ def test_an_image_goes_with_the_prompt(modelvine: Modelvine, node: Start, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["absent.png", ".", "pipe", "text.png", "huge.png", "nul\0.png"])
-def test_what_is_no_image_is_refused_before_anything_is_asked(
+def test_a_file_that_is_no_image_is_refused_before_anything_is_sent(
     modelvine: Modelvine, node: Start, tmp_path: Path, name: str
 ) -> None:
     server = node(**{CHAT: streamed(delta("A cat"), DONE)})
@@ -287,7 +287,7 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def interrupt(self) -> None:
-        """Press Ctrl-C, once the command waits: in the moment before, the interpreter would miss it."""
+        """Press Ctrl-C once the command waits: a moment earlier, the interpreter would miss it."""
         state = Path(f"/proc/{self.process.pid}/stat")
         end = time.monotonic() + 20.0
         while state.read_text().rpartition(")")[2].split()[0] != "S":
@@ -324,7 +324,7 @@ def test_a_conversation_at_a_terminal_remembers_its_turns(node: Start, tmp_path:
     assert said == ["one", "Aye\x1b[2J", "two"]
 
 
-def test_keys_edit_the_line_and_bring_back_earlier_ones(node: Start, tmp_path: Path) -> None:
+def test_arrow_keys_edit_the_line_and_recall_earlier_ones(node: Start, tmp_path: Path) -> None:
     server = node(**{CHAT: streamed(delta("Aye"), DONE)})
     left, up = "\x1b[D", "\x1b[A"
     with Terminal("chat", "tiny", node=server.url, home=tmp_path) as terminal:
@@ -337,11 +337,11 @@ def test_keys_edit_the_line_and_bring_back_earlier_ones(node: Start, tmp_path: P
         assert terminal.ended() == 0
     asked = [heard.body["messages"][-1]["content"] for heard in server.heard]
     assert asked == ["hello", "hello again"]
-    # What was typed is written nowhere.
+    # Typed lines are not written to any file.
     assert list(tmp_path.rglob("*")) == []
 
 
-def test_without_readline_lines_are_read_all_the_same(node: Start, tmp_path: Path) -> None:
+def test_lines_are_read_without_readline_too(node: Start, tmp_path: Path) -> None:
     server = node(**{CHAT: streamed(delta("Aye"), DONE)})
     with Terminal("chat", "tiny", node=server.url, home=tmp_path, readline=False) as terminal:
         terminal.until("> ")
@@ -353,7 +353,9 @@ def test_without_readline_lines_are_read_all_the_same(node: Start, tmp_path: Pat
     assert server.heard[0].body["messages"][-1]["content"] == "one"
 
 
-def test_ctrl_c_clears_the_line_and_twice_ends(node: Start, tmp_path: Path) -> None:
+def test_ctrl_c_clears_the_line_and_pressed_twice_ends_the_conversation(
+    node: Start, tmp_path: Path
+) -> None:
     server = node(**{CHAT: streamed(delta("Aye"), DONE)})
     with Terminal("chat", "tiny", node=server.url, home=tmp_path) as terminal:
         terminal.until("> ")
@@ -421,14 +423,16 @@ def test_commands_of_a_conversation_change_what_is_asked(node: Start, tmp_path: 
     assert stat.S_IMODE((tmp_path / "talk.json").stat().st_mode) == 0o600
 
 
-def test_what_turns_a_text_round_is_not_shown_at_a_terminal(node: Start, tmp_path: Path) -> None:
+def test_bidirectional_controls_are_not_shown_at_a_terminal(node: Start, tmp_path: Path) -> None:
     server = node(**{CHAT: streamed(delta("safe\u202etxt.exe\u2066"), DONE)})
     with Terminal("chat", "tiny", "Hi", node=server.url, home=tmp_path) as terminal:
         terminal.until("total ")
     assert "safe\ufffdtxt.exe\ufffd" in terminal.shown
 
 
-def test_ctrl_c_in_an_answer_stops_it_and_goes_on(node: Start, tmp_path: Path) -> None:
+def test_ctrl_c_during_an_answer_stops_it_and_the_conversation_goes_on(
+    node: Start, tmp_path: Path
+) -> None:
     endless = threading.Event()
     server = node(**{CHAT: Said(events=(delta("Aye"),), headers=WHO, hold=endless)})
     with Terminal("chat", "tiny", node=server.url, home=tmp_path) as terminal:

@@ -62,7 +62,9 @@ TWO_NODES = Said(
 )
 
 
-def test_register_sends_what_was_asked_and_says_so(modelvine: Modelvine, node: Start) -> None:
+def test_register_sends_its_arguments_and_confirms_the_registration(
+    modelvine: Modelvine, node: Start
+) -> None:
     server = node(**{REGISTER: OK})
     ended = modelvine("register", "demo", "tiny", "http://127.0.0.1:8080")
     assert ended.code == 0
@@ -76,7 +78,9 @@ def test_register_sends_what_was_asked_and_says_so(modelvine: Modelvine, node: S
     }
 
 
-def test_register_says_what_the_worker_says_of_itself(modelvine: Modelvine, node: Start) -> None:
+def test_register_shows_what_the_worker_reports_about_itself(
+    modelvine: Modelvine, node: Start
+) -> None:
     learned = {"software": "llama.cpp b1", "context": 4096, "input_modalities": ["text", "image"],
                "output_modalities": ["text", "audio"], "tools": True, "slots": 4}  # fmt: skip
     node(**{REGISTER: Said({"code": 0, "message": "ok", "learned": [learned]})})
@@ -97,7 +101,7 @@ def test_register_says_what_the_worker_says_of_itself(modelvine: Modelvine, node
         (["file.gguf"], "", False),
     ],
 )
-def test_a_name_that_its_worker_does_not_know_is_noted(
+def test_a_model_name_that_the_worker_does_not_list_is_noted(
     modelvine: Modelvine, node: Start, models: list[str], own: str, noted: bool
 ) -> None:
     node(**{REGISTER: Said({"code": 0, "learned": [{"software": "Ollama", "models": models}]})})
@@ -127,7 +131,7 @@ def test_register_passes_every_option_on(modelvine: Modelvine, node: Start) -> N
     assert server.heard[0].body == json.loads(ended.out) == sent
 
 
-def test_register_says_how_the_worker_wants_to_be_asked_and_repeats_no_key(
+def test_register_passes_on_headers_and_load_options_and_prints_no_key(
     modelvine: Modelvine, node: Start
 ) -> None:
     server = node(**{REGISTER: OK})
@@ -158,7 +162,7 @@ def test_register_says_how_the_worker_wants_to_be_asked_and_repeats_no_key(
         ("--takes", "smell"),
     ],
 )
-def test_what_does_not_look_like_it_should_is_refused_and_no_key_repeated(
+def test_malformed_options_are_refused_without_repeating_a_key(
     modelvine: Modelvine, words: tuple[str, str]
 ) -> None:
     ended = modelvine("register", "p", "m", "http://127.0.0.1:1", *words)
@@ -178,7 +182,9 @@ def test_a_type_is_a_name_or_a_number(
 @pytest.mark.parametrize(
     "words", [("--type", "video"), ("--type", "16"), ("--capacity", "-1"), ("--capacity", "many")]
 )
-def test_register_refuses_what_cannot_be(modelvine: Modelvine, words: tuple[str, str]) -> None:
+def test_register_refuses_impossible_types_and_capacities(
+    modelvine: Modelvine, words: tuple[str, str]
+) -> None:
     assert modelvine("register", "p", "m", "http://127.0.0.1:1", *words).code == 2
 
 
@@ -193,7 +199,7 @@ def test_a_refusal_is_told_in_the_nodes_words(modelvine: Modelvine, node: Start)
     )
 
 
-def test_when_to_try_again_is_told(modelvine: Modelvine, node: Start) -> None:
+def test_an_error_says_when_to_try_again(modelvine: Modelvine, node: Start) -> None:
     busy = Said({"code": 1017, "message": "all full"}, status=429, headers={"Retry-After": "3"})
     node(**{ROUTE: busy})
     assert "all full; try again in 3 s" in modelvine("route", "tiny").err
@@ -210,7 +216,7 @@ def test_unregister_takes_one_model_or_the_whole_project(modelvine: Modelvine, n
     ]
 
 
-def test_unregistering_what_is_not_there_is_no_error(modelvine: Modelvine, node: Start) -> None:
+def test_unregistering_an_unknown_model_is_no_error(modelvine: Modelvine, node: Start) -> None:
     node(**{UNREGISTER: Said({"code": 0, "message": "not existed"})})
     ended = modelvine("unregister", "demo", "tiny")
     assert (ended.code, "was not registered" in ended.out) == (0, True)
@@ -231,7 +237,7 @@ def test_models_counts_nodes_and_replicas(modelvine: Modelvine, node: Start) -> 
     ]
 
 
-def test_models_for_machines_names_the_nodes(modelvine: Modelvine, node: Start) -> None:
+def test_models_with_json_names_the_nodes(modelvine: Modelvine, node: Start) -> None:
     node(**{CATALOG: TWO_NODES})
     found = json.loads(modelvine("models", "--json").out)
     assert found[1] == {
@@ -251,7 +257,9 @@ def test_an_empty_network_says_what_to_do(modelvine: Modelvine, node: Start) -> 
     assert "modelvine register" in modelvine("models").out
 
 
-def test_names_from_elsewhere_cannot_drive_the_terminal(modelvine: Modelvine, node: Start) -> None:
+def test_names_from_other_nodes_cannot_control_the_terminal(
+    modelvine: Modelvine, node: Start
+) -> None:
     hostile = Said({"nodes": [{"node": PEER, "services": [service("a\x1b[2J", "b\nc\u202e")]}]})
     node(**{CATALOG: hostile})
     shown = modelvine("models").out
@@ -308,7 +316,7 @@ def a_status(**ready: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-def test_status_of_a_well_node(modelvine: Modelvine, node: Start) -> None:
+def test_status_of_a_healthy_node(modelvine: Modelvine, node: Start) -> None:
     node(**{STATUS: Said(a_status())})
     shown = modelvine("status").out
     assert shown.startswith("state        ok\n")
@@ -330,7 +338,7 @@ def test_status_names_the_health_of_each_worker(modelvine: Modelvine, node: Star
     assert "worker       p/tiny (b): never answered\n" in shown
 
 
-def test_register_passes_on_what_is_the_matter(modelvine: Modelvine, node: Start) -> None:
+def test_register_passes_on_warnings(modelvine: Modelvine, node: Start) -> None:
     warning = "nothing answers at http://127.0.0.1:8080 for demo/tiny"
     node(**{REGISTER: Said({"code": 0, "message": "ok", "warnings": [warning]})})
     ended = modelvine("register", "demo", "tiny", "http://127.0.0.1:8080")
@@ -362,7 +370,7 @@ def a_candidate(**more: object) -> dict[str, object]:
     } | more  # fmt: skip
 
 
-def test_route_explains_who_would_answer_and_who_would_not(
+def test_route_explains_the_candidates_and_the_excluded_replicas(
     modelvine: Modelvine, node: Start
 ) -> None:
     left_out = {
@@ -403,7 +411,7 @@ def test_route_explains_who_would_answer_and_who_would_not(
     assert shown[-1].split() == ["-", OTHER, "demo/tiny", "b", "it", "is", "draining"]
 
 
-def test_route_weighs_a_message_or_a_request_of_a_session(
+def test_route_takes_a_message_or_a_request_from_a_file_and_a_session(
     modelvine: Modelvine, node: Start, tmp_path: Path
 ) -> None:
     circuit = {"state": "open", "failures": 3, "retry_in": 1.25}
@@ -450,7 +458,7 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("words", [("models",), ("status",), ("chat", "tiny", "hello")])
-def test_without_a_node_the_way_to_start_one_is_told(
+def test_without_a_node_the_error_says_how_to_start_one(
     modelvine: Modelvine, words: tuple[str, ...]
 ) -> None:
     url = f"http://127.0.0.1:{free_port()}"
@@ -463,7 +471,7 @@ def test_without_a_node_the_way_to_start_one_is_told(
 @pytest.mark.parametrize(
     "url", ["127.0.0.1:6100", "ftp://127.0.0.1", "http://", "http://a:99999", "http://a b"]
 )
-def test_what_is_no_url_is_refused_before_anything_is_sent(modelvine: Modelvine, url: str) -> None:
+def test_an_invalid_url_is_refused_before_anything_is_sent(modelvine: Modelvine, url: str) -> None:
     ended = modelvine("models", "--node", url)
     assert ended.code == 2
     assert "it must look like http://127.0.0.1:6100" in ended.err
@@ -501,7 +509,7 @@ def test_a_node_is_named_by_a_name_or_the_beginning_of_its_id(
     assert row["node"] == PEER
     (model,) = json.loads(modelvine("models", "--node", called, "--json").out)
     assert (model["model"], model["nodes"]) == ("gpu-7", [PEER])
-    # What is asked for this one node is left to the node to find.
+    # `route` and `chat` leave it to the node to find the one that is named.
     modelvine("route", "tiny", "--node", called)
     assert server.heard[-1].path == f"/api/v1/route?model=tiny&node={called}"
     for words in (("chat", "tiny", "Hi"), ("route", "tiny", "--message", "Hi")):
@@ -509,7 +517,7 @@ def test_a_node_is_named_by_a_name_or_the_beginning_of_its_id(
         assert server.heard[-1].headers["x-modelvine-node"] == called
 
 
-def test_who_is_gone_counts_only_where_nobody_else_is_called_so(
+def test_a_node_that_left_is_meant_only_if_no_other_node_has_its_name(
     modelvine: Modelvine, node: Start
 ) -> None:
     node(**{NODES: Said({"nodes": NAMED})})
@@ -518,7 +526,7 @@ def test_who_is_gone_counts_only_where_nobody_else_is_called_so(
     assert modelvine("peers", "--node", "attic").out.splitlines()[1].split()[1] == "12D3KooWgone"
 
 
-def test_a_name_that_means_none_or_several_is_refused(modelvine: Modelvine, node: Start) -> None:
+def test_a_name_of_no_node_or_of_several_is_refused(modelvine: Modelvine, node: Start) -> None:
     node(**{NODES: Said({"nodes": [*NAMED, a_node(node="12D3KooWtwin", name="gpu-7")]})})
     ended = modelvine("peers", "--node", "gpu-7")
     assert (ended.code, f"'gpu-7' may be any of {PEER}, 12D3KooWtwin" in ended.err) == (1, True)
@@ -526,7 +534,7 @@ def test_a_name_that_means_none_or_several_is_refused(modelvine: Modelvine, node
     assert (ended.code, "no node is called 'cellar'" in ended.err) == (1, True)
 
 
-def test_what_only_a_node_itself_can_do_is_not_asked_of_another(
+def test_commands_that_only_the_node_itself_can_carry_out_refuse_another_node(
     modelvine: Modelvine, node: Start
 ) -> None:
     server = node(**{NODES: Said({"nodes": NAMED}), REGISTER: OK, STATUS: Said(a_status())})
@@ -537,7 +545,7 @@ def test_what_only_a_node_itself_can_do_is_not_asked_of_another(
     assert modelvine("status", "--node", "attic").code == 0
 
 
-def test_ids_begin_as_the_registrys_do() -> None:
+def test_peer_ids_begin_as_the_registrys_do() -> None:
     assert node_lookup._ID_HEAD == ID_HEAD
 
 
@@ -560,7 +568,7 @@ def at_terminal(url: str, columns: int, *words: str) -> list[str]:
     return shown.decode().splitlines()
 
 
-def test_tables_fit_the_terminal_unless_they_may_be_wide(node: Start) -> None:
+def test_tables_fit_the_terminal_unless_wide_ones_are_asked_for(node: Start) -> None:
     busy = [a_load(), a_load(model="large")]
     nodes = [
         a_node(name="g" * 64, load=busy, self=False),
@@ -588,7 +596,7 @@ def test_tables_fit_the_terminal_unless_they_may_be_wide(node: Start) -> None:
     assert PEER in "".join(at_terminal(url, 80, "peers", "--wide"))
 
 
-def test_what_is_no_terminal_gets_all_of_a_table(modelvine: Modelvine, node: Start) -> None:
+def test_without_a_terminal_a_table_is_not_cut(modelvine: Modelvine, node: Start) -> None:
     node(**{NODES: Said({"nodes": [a_node(name="g" * 64)]})})
     assert f"{'g' * 64}  {PEER}  alive" in modelvine("peers").out
 
@@ -613,7 +621,7 @@ def test_what_is_no_terminal_gets_all_of_a_table(modelvine: Modelvine, node: Sta
         (ROUTE, ("route", "tiny")),
     ],
 )
-def test_something_else_than_a_node_is_recognised(
+def test_a_server_that_is_no_node_is_recognised(
     modelvine: Modelvine, node: Start, said: Said, path: str, words: tuple[str, ...]
 ) -> None:
     server = node(**{path: said})
@@ -634,7 +642,7 @@ def test_something_else_than_a_node_is_recognised(
         (("demo", "none"), ""),
     ],
 )
-def test_unregistering_what_is_elsewhere_says_where(
+def test_unregistering_a_model_that_is_elsewhere_says_where(
     modelvine: Modelvine, node: Start, words: tuple[str, ...], hint: str
 ) -> None:
     def service(model: str, cid: str) -> dict[str, str]:
@@ -668,7 +676,7 @@ def test_the_node_that_runs_with_the_data_directory_is_found(
     assert not (data_dir / "node.json").exists()
 
 
-def test_a_flag_names_the_node_before_the_environment_does(
+def test_the_node_of_a_flag_beats_that_of_the_environment(
     modelvine: Modelvine, node: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = node(**{CATALOG: TWO_NODES})
@@ -705,7 +713,7 @@ ANYTHING = ("模型", "a\nb", "\udcff", "a b", "-", "é")
     ],
     ids=" ".join,
 )
-def test_no_word_of_a_command_line_is_a_traceback(
+def test_no_argument_of_a_command_causes_a_traceback(
     modelvine: Modelvine, node: Start, words: tuple[str, ...], word: str
 ) -> None:
     node()

@@ -1,4 +1,4 @@
-"""Completion scripts: shells that complete with them say what the parsers say."""
+"""Completion scripts: with them, shells offer what the parsers accept."""
 
 import os
 import pty
@@ -79,7 +79,7 @@ def test_the_command_prints_the_script_of_each_shell(modelvine: Modelvine, shell
 
 
 @pytest.mark.parametrize("shell", [shell for shell in SHELLS if have(shell)])
-def test_a_shell_that_is_here_understands_its_script(
+def test_each_installed_shell_understands_its_script(
     script: Callable[[str], Path], shell: str
 ) -> None:
     subprocess.run([shell, "-n", str(script(shell))], check=True, timeout=30)
@@ -116,7 +116,7 @@ def test_bash_completes_values(
     assert in_bash(*words) == offered
 
 
-def test_bash_completes_names_of_models_that_mean_nothing_to_a_shell(
+def test_bash_completes_model_names_except_those_with_shell_syntax(
     in_bash: Ask, node: Callable[..., StandIn], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     names = ["tiny", "other", "ti$(touch${IFS}evil)", "ti`x`", "ti;x", "ti'x", "hf.co/ti:7b"]
@@ -164,7 +164,7 @@ def test_the_tab_key_completes_in_a_real_shell(
             assert select.select([master], [], [], max(0.0, end - time.monotonic()))[0], shown
             shown += os.read(master, 4096).decode()
 
-    # What is typed is shown as well; only what is run has these words joined.
+    # The terminal also shows what is typed; only the output of the command has these words joined.
     os.write(master, f"{prepare}; source {script(shell)}; echo so''urced\n".encode())
     until("sourced")
     os.write(master, f"modelvine completi\t{shell[0]}\t > out; echo do''ne\n".encode())

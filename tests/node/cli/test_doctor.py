@@ -32,7 +32,7 @@ def closed_port():
 
 @pytest.fixture
 def look(modelvine):
-    """Run it where no node answers, on ports of its own; return the findings that are not well, by their check."""
+    """Run `doctor` where no node answers, on free ports; return the findings that are not ok, by their check."""
 
     def look(*words, code=1):
         free = ("--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0")
@@ -62,10 +62,10 @@ async def at(running, modelvine, *words):
     return await asyncio.to_thread(modelvine, "doctor", "--json", "--node", url, *words)
 
 
-# Broken on purpose: nobody runs.
+# Broken on purpose: no node runs.
 
 
-def test_nobody_runs(look):
+def test_no_node_runs(look):
     found = look()
     assert found.keys() == {"node"}
     assert "Connection refused" in found["node"]["what"]
@@ -89,7 +89,7 @@ def test_a_port_that_another_program_has(look):
     assert (row["state"], f"process {os.getpid()} (" in row["what"]) == ("fail", True)
 
 
-def test_a_wrong_setting_is_told_with_where_it_stands(look, monkeypatch):
+def test_a_wrong_setting_is_reported_with_its_origin(look, monkeypatch):
     monkeypatch.setenv("MODELVINE_DRAIN_TIMEOUT", "soon")
     row = look()["settings"]
     assert "node.drain_timeout is 'soon' (from MODELVINE_DRAIN_TIMEOUT)" in row["what"]
@@ -114,7 +114,7 @@ def test_an_identity_that_others_can_read(look, data_dir):
     assert ("can be read by other users" in row["what"], "chmod 600" in row["do"]) == (True, True)
 
 
-def test_a_swarm_key_that_is_none(look, tmp_path):
+def test_a_file_that_is_no_swarm_key(look, tmp_path):
     key = tmp_path / "swarm.key"
     key.write_text("nonsense")
     key.chmod(0o600)
@@ -142,7 +142,7 @@ def test_a_database_that_is_damaged(look, data_dir):
     assert (row["what"].endswith("is damaged"), "restore a backup" in row["do"]) == (True, True)
 
 
-def test_an_address_to_join_at_which_nobody_is(look):
+def test_an_address_to_join_where_nothing_listens(look):
     row = look("--bootstrap", f"/ip4/127.0.0.1/tcp/{closed_port()}/p2p/{PEER}")["join"]
     assert "connection refused" in row["what"]
 
@@ -174,11 +174,11 @@ def test_a_mesh_that_anybody_may_use_is_a_warning(look):
 
 
 def bad_there(ended):
-    # What joins nodes in one process has addresses that look public.
+    # The in-memory mesh of these tests has addresses that look public.
     return {check: row for check, row in bad(ended).items() if check != "access"}
 
 
-async def test_a_node_that_is_well(alone, modelvine):
+async def test_a_healthy_node_has_no_bad_findings(alone, modelvine):
     ended = await at(alone, modelvine)
     assert (ended.code, bad_there(ended)) == (0, {})
 
@@ -219,7 +219,9 @@ async def test_a_store_that_cannot_be_written(alone, modelvine):
     assert (row["state"], "No space left" in row["what"]) == ("fail", True)
 
 
-async def test_who_is_no_operator_is_told_what_was_not_looked_at(modelvine, monkeypatch):
+async def test_a_user_without_the_operators_role_is_told_what_was_not_checked(
+    modelvine, monkeypatch
+):
     async with node(World(MemoryNet()), settings_of()) as one:
         made = await one.context.keys.create({"v": Allowance(role="viewer")})
         monkeypatch.setenv("MODELVINE_KEY", made["v"])
@@ -240,7 +242,7 @@ def test_people_read_the_cause_and_what_to_do(modelvine):
     assert lines[-1].startswith("1 fail, ")
 
 
-def test_a_node_elsewhere_is_looked_at_without_this_machine(modelvine):
+def test_for_a_node_on_another_machine_this_machine_is_not_checked(modelvine):
     ended = modelvine("doctor", "--json", "--node", "http://nobody.invalid:6100")
     assert [row["check"] for row in json.loads(ended.out)["findings"]] == ["node"]
 
@@ -279,7 +281,7 @@ async def test_a_support_file_holds_no_secret(alone, modelvine, data_dir, tmp_pa
         "examination.json", "metrics.txt", "logs.json",
     }  # fmt: skip
     whole = "\n".join(texts.values())
-    # The search would find them, and what belongs there is there.
+    # What belongs there is there, so the search below would find a secret.
     assert "p/tiny" in whole or '"tiny"' in whole
     assert str(tmp_path) not in whole
     for secret in (
@@ -301,7 +303,9 @@ def forms(secret):
     yield base64.b64encode(b"Bearer " + raw).decode().rstrip("=")[12:-1]
 
 
-def test_a_support_file_is_written_where_no_node_runs_and_replaces_none(look, modelvine, tmp_path):
+def test_a_support_file_is_written_where_no_node_runs_and_replaces_no_file(
+    look, modelvine, tmp_path
+):
     file = tmp_path / "support.tar.gz"
     assert look("--bundle", str(file)).keys() == {"node"}
     ended = modelvine("doctor", "--bundle", str(file), "--node", f"http://127.0.0.1:{closed_port()}")  # fmt: skip

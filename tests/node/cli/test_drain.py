@@ -26,7 +26,7 @@ def test_drain_says_what_is_in_flight_and_does_not_wait(modelvine, node):
     assert server.heard[0].method == "POST"
 
 
-def test_with_wait_it_ends_when_nothing_is_in_flight(modelvine, node):
+def test_drain_with_wait_ends_when_nothing_is_in_flight(modelvine, node):
     node(**{DRAIN: OK, STATUS: Said(status())})
     ended = modelvine("drain", "--wait")
     assert (ended.code, ended.out) == (
@@ -35,7 +35,7 @@ def test_with_wait_it_ends_when_nothing_is_in_flight(modelvine, node):
     )
 
 
-def test_it_fails_when_the_time_is_over_first(modelvine, node):
+def test_drain_fails_when_its_timeout_is_over_first(modelvine, node):
     node(**{DRAIN: OK, STATUS: Said(status(1, tiny=1))})
     ended = modelvine("drain", "--wait", "--timeout", "0.001", "--json")
     assert ended.code == 1
@@ -44,17 +44,17 @@ def test_it_fails_when_the_time_is_over_first(modelvine, node):
 
 
 @pytest.mark.parametrize("words", [("--timeout", "-1"), ("--timeout", "5")])
-def test_what_cannot_be_meant_is_refused(modelvine, node, words):
+def test_a_negative_timeout_and_one_without_wait_are_refused(modelvine, node, words):
     node()
     assert modelvine("drain", *words).code == 2
 
 
-def test_a_node_that_refuses_ends_it_with_one(modelvine, node):
+def test_drain_exits_with_1_when_the_node_refuses(modelvine, node):
     node(**{DRAIN: Said({"code": 1, "message": "no"}, status=403)})
     assert modelvine("drain").code == 1
 
 
-def test_many_models_are_cut():
+def test_a_long_list_of_models_is_cut():
     many = status(9, **{f"m{number}": 1 for number in range(9)})
     assert drain.in_flight(many).endswith("p/m4 1, …)")
 

@@ -30,7 +30,7 @@ def key(tmp_path):
     return f"@{file}"
 
 
-def test_an_invitation_is_printed_alone_where_scripts_read(modelvine, node):
+def test_only_the_invitation_goes_to_standard_output(modelvine, node):
     server = node(**{INVITE: Said({"name": "ann", "invitation": "mv_grant_x", "expires": SOON})})
     ended = modelvine("invite", "ann", "--models", "llama*", "--rpm", "60", "--days", "7", "--for-node")  # fmt: skip
     assert (ended.code, ended.out) == (0, "mv_grant_x\n")
@@ -45,7 +45,7 @@ def test_an_invitation_is_printed_alone_where_scripts_read(modelvine, node):
     }
 
 
-def test_a_narrower_one_is_made_without_a_node(modelvine, key):
+def test_a_narrower_invitation_is_made_without_a_node(modelvine, key):
     ended = modelvine("invite", "--from", key, "--models", "llama-8b", "--days", "0.5", "--json")
     made = invitation.read(json.loads(ended.out)["invitation"])
     grants.check(made.grant)
@@ -78,6 +78,6 @@ def test_what_a_grant_allows_is_shown_in_words_and_as_json(modelvine, key):
         (("--from", given(passes=1), "--at", "nobody"), 2, "nodes"),
     ],
 )
-def test_what_cannot_be_meant_says_so(modelvine, words, code, said):
+def test_invalid_options_are_refused_with_the_reason(modelvine, words, code, said):
     ended = modelvine("invite", *words)
     assert (ended.code, said in ended.err) == (code, True), ended.err

@@ -26,7 +26,7 @@ def test_config_show_lists_every_setting_with_its_origin(
     assert found["node.store"] == {"value": "redis://:***@db/0", "origin": "MODELVINE_STORE"}
 
 
-def test_config_policies_lists_what_each_does_and_marks_the_one_that_holds(
+def test_config_policies_says_what_each_policy_does_and_marks_the_one_in_use(
     modelvine: Modelvine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MODELVINE_ROUTER_POLICY", "session")
@@ -74,7 +74,7 @@ def test_up_names_a_wrong_setting_before_anything_starts(
     assert not data_dir.exists()
 
 
-def test_up_takes_no_option_that_does_nothing(modelvine: Modelvine) -> None:
+def test_up_refuses_an_unknown_option(modelvine: Modelvine) -> None:
     assert modelvine("up", "--threads=2").code == 2
 
 

@@ -25,13 +25,13 @@ def test_lines_are_shown_as_a_node_writes_them(modelvine, node):
     assert server.heard[0].path.endswith("?level=info&number=7")
 
 
-def test_machines_get_an_object_a_line(modelvine, node):
+def test_json_output_has_one_object_per_line(modelvine, node):
     node(**{LOGS: Said({"logs": [line(1), line(2)]})})
     out = modelvine("logs", "--json").out.splitlines()
     assert [json.loads(text) for text in out] == [line(1), line(2)]
 
 
-def test_a_line_is_new_once_and_one_that_comes_to_light_late_is_shown():
+def test_a_line_is_shown_once_also_if_it_arrives_late():
     new = NewLines()
     assert new.of([line(1, 10.0), line(2, 11.0)]) == [line(1, 10.0), line(2, 11.0)]
     assert new.since == 11.0 - OVERLAP
@@ -41,13 +41,13 @@ def test_a_line_is_new_once_and_one_that_comes_to_light_late_is_shown():
     assert new.since == 20.0 - OVERLAP
 
 
-def test_what_is_older_than_the_first_line_that_was_wanted_is_not_shown_later():
+def test_lines_older_than_the_first_one_shown_are_not_shown_later():
     new = NewLines()
     new.of([line(9, 10.0)])
     assert new.of([line(8, 9.5), line(9, 10.0)]) == []
 
 
 @pytest.mark.parametrize("words", [("--level", "loud"), ("--number", "-1")])
-def test_what_cannot_be_meant_is_refused(modelvine, node, words):
+def test_an_unknown_level_and_a_negative_number_are_refused(modelvine, node, words):
     node()
     assert modelvine("logs", *words).code == 2

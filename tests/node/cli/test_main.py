@@ -70,7 +70,7 @@ def test_the_version_is_shown(modelvine: Modelvine) -> None:
 @pytest.mark.parametrize(
     "words", [("nonsense",), ("up", "--no-such-flag"), ("key",), ("config",), ("register",)]
 )
-def test_wrong_usage_ends_with_two_and_says_how_it_goes(
+def test_wrong_usage_exits_with_2_and_shows_the_usage(
     modelvine: Modelvine, words: tuple[str, ...]
 ) -> None:
     ended = modelvine(*words)
@@ -79,7 +79,7 @@ def test_wrong_usage_ends_with_two_and_says_how_it_goes(
     assert ended.out == ""
 
 
-def test_an_error_for_machines_is_one_object_on_standard_error(
+def test_an_error_with_json_is_one_object_on_standard_error(
     modelvine: Modelvine, node: Callable[..., StandIn]
 ) -> None:
     refused = {"code": 1001, "message": "no such path"}
@@ -97,14 +97,14 @@ def test_an_error_for_machines_is_one_object_on_standard_error(
         assert error == {"exit": code, **more}
 
 
-def test_a_prompt_that_looks_like_a_flag_asks_for_no_json(
+def test_a_prompt_that_looks_like_the_json_flag_does_not_count_as_one(
     modelvine: Modelvine, node: Callable[..., StandIn]
 ) -> None:
     node()
     assert modelvine("chat", "tiny", "--", "--json").err.startswith("modelvine: ")
 
 
-def test_without_a_word_it_helps(modelvine: Modelvine) -> None:
+def test_without_arguments_the_help_is_shown(modelvine: Modelvine) -> None:
     shown = modelvine()
     assert shown == modelvine("--help")
     assert (shown.code, shown.err) == (0, "")
@@ -137,7 +137,7 @@ def test_python_m_node_is_the_same_command() -> None:
     assert done.stdout.startswith(f"modelvine {__version__} ")
 
 
-def test_a_reader_that_leaves_early_is_no_error_of_ours() -> None:
+def test_a_reader_that_closes_the_pipe_early_causes_no_error() -> None:
     shell = f"{sys.executable} -m node config show | head -n 1"
     done = subprocess.run(
         ["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
@@ -154,5 +154,5 @@ def test_the_names_of_templates_are_the_routers() -> None:
     assert ("", *TEMPLATES) == workers.TEMPLATES
 
 
-def test_the_words_for_what_a_model_takes_are_the_routers() -> None:
+def test_the_names_of_modalities_are_the_routers() -> None:
     assert worker_description.MODALITIES == MODALITIES

@@ -1,4 +1,4 @@
-"""Laws of the words of every command, made from its parser: a new command is held to them by existing."""
+"""Rules for the arguments of every command, derived from its parser, so that they apply to each new command too."""
 
 import argparse
 import re
@@ -15,7 +15,7 @@ from tests.node.cli.conftest import Modelvine
 
 
 def leaves(parser: CommandParser, *path: str) -> Iterator[tuple[str, ...]]:
-    """Every command that has no commands within it, by its words."""
+    """Yield every command without subcommands, as its words."""
     if not parser.commands:
         yield path
     for name, inner in parser.commands.items():
@@ -38,7 +38,7 @@ def parsed(words: Sequence[str]) -> dict[str, Any]:
 
 
 def value_for(action: argparse.Action) -> str:
-    """A word that the argument takes."""
+    """Return a word that the argument takes."""
     if action.choices:
         return str(next(iter(action.choices)))
     for word in ("Be brief", "1", "text", "a: b", "a=b"):
@@ -52,7 +52,7 @@ def value_for(action: argparse.Action) -> str:
 
 
 def said(action: argparse.Action, flag: str) -> Iterator[list[str]]:
-    """The ways to say an option by one of its flags."""
+    """Yield the ways to write an option with one of its flags."""
     if action.nargs == 0:
         yield [flag]
         return
@@ -70,7 +70,7 @@ def cases() -> Iterator[Any]:
 
 
 def positionals(parser: CommandParser) -> Iterator[list[str]]:
-    """The positional words that a command may be given: those it needs, then with each one that it may do without."""
+    """Yield the positional words that a command may be given: the required ones, then with each optional one added."""
     words = [value_for(a) for a in parser.positionals if a.nargs is None]
     yield words
     for action in parser.positionals:
@@ -89,7 +89,7 @@ def required(parser: CommandParser, but: argparse.Action) -> list[str]:
 
 
 @pytest.mark.parametrize(("path", "dest", "flag"), list(cases()))
-def test_an_option_may_stand_before_between_and_after(
+def test_an_option_may_stand_before_between_and_after_positional_words(
     path: tuple[str, ...], dest: str, flag: str
 ) -> None:
     parser = parser_of(path)
@@ -107,7 +107,7 @@ def test_an_option_may_stand_before_between_and_after(
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_what_follows_two_dashes_is_no_option(path: tuple[str, ...]) -> None:
+def test_a_word_after_two_dashes_is_no_option(path: tuple[str, ...]) -> None:
     parser = parser_of(path)
     for words in positionals(parser):
         last = parser.positionals[len(words) - 1] if words else None
@@ -132,13 +132,13 @@ def test_words_that_no_argument_takes_are_wrong_usage(
         assert f"usage: modelvine {' '.join(path)} " in ended.err
 
 
-def test_every_setting_that_the_page_gives_a_flag_has_it() -> None:
+def test_every_setting_that_has_a_flag_is_an_option_of_up() -> None:
     flags = {flag for option in parser_of(["up"]).options for flag in option.option_strings}
     assert {key for key in sources.FLAG_KEYS if sources.flag(key) not in flags} == set()
 
 
 def examples() -> Iterator[str]:
-    """Every example of every command's help, and of the whole command line's."""
+    """Yield every example of the help of each command, and of the program's own."""
     for path in ((), *sorted({path[:1] for path in COMMANDS})):
         _, _, text = (parser_of(path).epilog or "").partition("Examples:\n")
         for line in re.sub(r"\\\n *", "", text).splitlines():
@@ -150,7 +150,7 @@ EXAMPLES = tuple(examples())
 
 
 def words_of(line: str) -> list[str]:
-    """Split an example as a shell would: all of what is pasted, an explanation behind it included."""
+    """Split an example as a shell would, with an explanation behind it: all of it is pasted."""
     command, *files = re.split(r" [<>] ", line)
     assert not any(" " in file for file in files)
     words = shlex.split(command)
@@ -163,7 +163,7 @@ def test_a_pasted_example_of_the_help_is_understood(line: str) -> None:
     assert parsed(words_of(line))["run"]
 
 
-# Users' keys are their node's; an invitation is no setting.
+# Users' keys need a running node; an invitation is no setting.
 AT_A_NODE = {"create", "list", "rotate", "revoke", "ann", "usage", "--join"}
 
 

@@ -1,4 +1,4 @@
-"""Laws of the progress of a batch: how far, how fast, how long yet; and no flood of lines where there is no terminal."""
+"""Progress of a batch: how far, how fast, how long yet; and no flood of lines where there is no terminal."""
 
 import io
 
@@ -20,11 +20,11 @@ class Terminal(io.StringIO):
     ("seconds", "said"),
     [(0.4, "0s"), (59.9, "59s"), (60, "1m 0s"), (3_599, "59m 59s"), (7_300, "2h 1m")],
 )
-def test_a_time_is_said_for_people(seconds, said):
+def test_a_duration_is_written_for_people(seconds, said):
     assert duration(seconds) == said
 
 
-def test_a_line_says_how_far_it_is():
+def test_a_line_says_how_far_the_batch_is():
     assert line("validating", counts(0, 0), 0, 0) == "validating"
     said = line("in_progress", counts(4_000, 1_000, 10), 30.0, 2_990)
     assert said.startswith("in_progress [#######.")
@@ -32,7 +32,7 @@ def test_a_line_says_how_far_it_is():
     assert line("completed", counts(4, 4), 2.0, 0) == f"completed [{'#' * 30}] 4 of 4"
 
 
-def test_on_a_terminal_one_line_moves():
+def test_on_a_terminal_one_line_is_redrawn():
     now, out = [0.0], Terminal()
     progress = Progress(lambda: now[0], out)
     for second in range(3):
@@ -45,7 +45,7 @@ def test_on_a_terminal_one_line_moves():
     assert out.getvalue().endswith("waiting: nobody is there\n")
 
 
-def test_elsewhere_a_line_comes_now_and_then():
+def test_without_a_terminal_a_line_is_printed_now_and_then():
     now, out = [0.0], io.StringIO()
     progress = Progress(lambda: now[0], out)
     for second in range(int(3 * EVERY)):

@@ -38,7 +38,7 @@ def test_sums_are_shown_by_node(modelvine, node):
 
 
 @pytest.mark.parametrize("said", ["gpu-2", "12D3KooWQxB"])
-def test_two_nodes_that_agree_are_said_to(modelvine, node, said):
+def test_the_agreement_of_two_nodes_is_reported(modelvine, node, said):
     node(**{NODES: nodes(), COMPARED: Said({"code": 0, **AGREED})})
     ended = modelvine("receipts", said)
     assert (ended.code, ended.out) == (0, "both agree on 1,200 answers, 34,567 tokens\n")
@@ -62,7 +62,7 @@ def test_a_difference_fails_and_is_named(modelvine, node):
 
 
 @pytest.mark.parametrize(("said", "words"), [("gpu-9", "no node"), ("12D3KooWQx", "2 nodes")])
-def test_a_peer_that_is_not_one_is_told(modelvine, node, said, words):
+def test_an_unknown_and_an_ambiguous_peer_are_refused(modelvine, node, said, words):
     node(**{NODES: nodes()})
     ended = modelvine("receipts", said)
     assert (ended.code, words in ended.err) == (1, True)

@@ -28,7 +28,7 @@ def test_prose_keeps_its_lines_and_loses_its_controls(text: str) -> None:
 
 
 @pytest.mark.parametrize("show", [plain, prose])
-def test_what_turns_a_text_round_is_not_shown(show: Callable[[str], str]) -> None:
+def test_bidirectional_controls_are_not_shown(show: Callable[[str], str]) -> None:
     turning = [chr(c) for c in range(0x110000) if unicodedata.bidirectional(chr(c)) in TURNING]
     assert len(turning) == 9
     for c in [*turning, *"\u061c\u200e\u200f"]:
@@ -36,7 +36,7 @@ def test_what_turns_a_text_round_is_not_shown(show: Callable[[str], str]) -> Non
 
 
 @given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
-def test_json_says_the_same_and_shows_nothing_unseen(value: object) -> None:
+def test_json_text_keeps_its_value_and_has_no_unprintable_characters(value: object) -> None:
     text = json_text(value)
     assert json.loads(text) == value
     assert plain(text.replace("\n", "")) == text.replace("\n", "")
@@ -67,7 +67,7 @@ def test_durations_read_as_people_say_them(value: float, shown: str) -> None:
     ),
     st.integers(1, 200),
 )
-def test_columns_are_narrowed_as_little_as_it_takes_and_the_last_left_out(
+def test_columns_are_narrowed_as_little_as_needed_and_the_last_are_left_out(
     columns: list[tuple[int, str]], room: int
 ) -> None:
     heads = [head for _, head in columns]
@@ -87,7 +87,7 @@ def test_columns_are_narrowed_as_little_as_it_takes_and_the_last_left_out(
 
 
 @given(st.text(), st.integers(1, 50))
-def test_what_is_cut_fits_and_says_that_it_was(text: str, width: int) -> None:
+def test_a_text_that_is_cut_ends_with_an_ellipsis(text: str, width: int) -> None:
     shown = cut(text, width)
     assert shown == text or (shown.endswith("…") and text.startswith(shown[:-1]))
 

@@ -1,4 +1,4 @@
-"""`modelvine top`: rates between two looks, a picture that fits the terminal, and the terminal left as it was."""
+"""`modelvine top`: rates between two looks, a picture that fits the terminal, and a terminal that is restored at the end."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def test_rates_are_what_was_counted_between_two_looks():
     )
 
 
-def test_a_node_that_began_anew_has_counted_from_nothing():
+def test_a_node_that_restarted_counts_from_zero():
     anew = replace(LATER, counters=TopCounters({"200": 4.0}, 20.0, 2.0))
     found = rates(LATER, replace(anew, at=104.0))
     assert (found.requests, found.read) == (2.0, 10.0)
@@ -83,7 +83,7 @@ def test_metrics_are_summed_over_their_labels():
     assert counters_in(samples) == TopCounters({"200": 7.0}, 5.0, 6.0, 0.5)
 
 
-def test_replicas_of_a_model_are_one_row_the_busiest_first():
+def test_the_replicas_of_a_model_are_one_row_and_the_busiest_model_comes_first():
     busy = replace(
         LOOK,
         nodes=[node_row(load=[load(), load("idle", in_flight=0, queued=0, rate=0.0)])],
@@ -92,7 +92,7 @@ def test_replicas_of_a_model_are_one_row_the_busiest_first():
     first, second = models(busy)
     assert (first["model"], first["in_flight"], first["slots"]) == ("p/tiny", 3, 4)
     assert (second["model"], second["replicas"], second["expected"]) == ("p/idle", 1, [])
-    # Slots of a part of the replicas say nothing.
+    # The slots of only some replicas say nothing about the model.
     (both,) = models(LOOK)
     assert (both["replicas"], both["in_flight"], both["slots"]) == (2, 4, None)
 
@@ -109,7 +109,7 @@ def test_a_picture_fits_eighty_columns_and_says_what_matters():
 
 @pytest.mark.parametrize("columns", [20, 40, 80, 200])
 @pytest.mark.parametrize("height", [6, 10, 24, 0])
-def test_hostile_and_wide_names_neither_drive_nor_break_the_picture(columns, height):
+def test_hostile_and_wide_names_neither_control_the_terminal_nor_break_the_picture(columns, height):
     many = [node_row(f"{OTHER[:-3]}{n:03}", "漢字\x1b[2J\n" * 9, self=False) for n in range(40)]
     services = [SERVICE | {"model": f"\x1b]0;x\x07{'漢' * 40}{n}"} for n in range(40)]
     hostile = replace(
@@ -134,7 +134,7 @@ ANSWERS = {
 }
 
 
-def test_without_a_terminal_it_is_shown_once(modelvine, node):
+def test_without_a_terminal_the_picture_is_printed_once(modelvine, node):
     node(**ANSWERS)
     ended = modelvine("top", "--every", "0.01")
     assert ended.code == 0
@@ -142,7 +142,7 @@ def test_without_a_terminal_it_is_shown_once(modelvine, node):
     assert "p/tiny" in ended.out and "0.50 s" in ended.out  # noqa: PT018
 
 
-def test_machines_get_rows(modelvine, node):
+def test_json_output_has_rows_of_nodes_and_models(modelvine, node):
     node(**ANSWERS)
     said = json.loads(modelvine("top", "--every", "0.01", "--json").out)
     assert said["requests"]["in_flight"] == 3
@@ -158,12 +158,12 @@ def test_a_model_that_is_gone_meanwhile_has_no_expected_seconds(modelvine, node)
     )
 
 
-def test_wrong_times_are_refused(modelvine, node):
+def test_an_interval_of_zero_seconds_is_refused(modelvine, node):
     node()
     assert modelvine("top", "--every", "0").code == 2
 
 
-# Whoever runs the tests in the background has Ctrl-C ignored, and all that they start.
+# A shell that runs the tests in the background makes them, and all that they start, ignore Ctrl-C.
 UNDER_A_SHELL = """
 import runpy, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -172,7 +172,7 @@ runpy.run_module("node", run_name="__main__")
 
 
 def read_from(terminal, *, until=0, within=30.0):
-    """What is shown until so many pictures have been, or until nobody holds the other end."""
+    """Return what is shown until so many pictures have come, or until the other end is closed."""
     seen, ends = b"", time.monotonic() + within
     while not until or seen.count(b"\x1b[H") < until:
         if not select.select([terminal], [], [], ends - time.monotonic())[0]:
@@ -185,7 +185,7 @@ def read_from(terminal, *, until=0, within=30.0):
 
 
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_terminal_is_left_as_it_was(node, how, code):
+def test_a_terminal_is_restored_at_the_end(node, how, code):
     server = node(**ANSWERS)
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", UNDER_A_SHELL, "top", "--every", "0.05", "--node", server.url]

@@ -1,4 +1,4 @@
-"""What a node that cannot start says, and the first words of one that can: real processes."""
+"""`modelvine up` in real processes: the error of a node that cannot start, and the first line of one that can."""
 
 import os
 import re
@@ -25,7 +25,7 @@ def command(home: Path, **options: str) -> list[str]:
 
 
 def refused(home: Path, **options: str) -> str:
-    """Return the last line of a node that cannot start."""
+    """Return the one line that a node writes when it cannot start."""
     done = subprocess.run(
         command(home, **options),
         cwd=home,
@@ -50,7 +50,7 @@ def taken() -> Iterator[int]:
 @pytest.mark.parametrize(
     ("flag", "place"), [("http", "127.0.0.1:{}"), ("link", "127.0.0.1:{}"), ("listen", "/ip4/127.0.0.1/tcp/{}")]
 )  # fmt: skip
-def test_a_port_that_is_taken_is_named_with_the_flag_that_names_another(
+def test_a_taken_port_is_named_with_the_flag_that_sets_another(
     tmp_path: Path, flag: str, place: str
 ) -> None:
     with taken() as port:
@@ -60,7 +60,7 @@ def test_a_port_that_is_taken_is_named_with_the_flag_that_names_another(
     assert "Address already in use; another program does" in line
 
 
-def test_a_port_of_grpc_that_is_taken_is_named_with_its_setting(
+def test_a_taken_port_of_grpc_is_named_with_its_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with taken() as port:
@@ -70,7 +70,7 @@ def test_a_port_of_grpc_that_is_taken_is_named_with_its_setting(
     assert "(faces.remotellm)" in line
 
 
-def test_an_address_of_another_machine_is_said_to_be_one(tmp_path: Path) -> None:
+def test_an_address_of_another_machine_is_reported_as_one(tmp_path: Path) -> None:
     line = refused(tmp_path, listen="/ip4/192.0.2.1/tcp/0")
     assert (
         "this machine does not have this address: use one of its own with mesh.listen (--listen)"
@@ -91,7 +91,9 @@ def test_a_shared_store_that_is_down_is_named_with_the_setting(
 
 
 @pytest.mark.parametrize("content", ["nope", "\xff\x00junk", ""])
-def test_a_file_that_is_no_key_is_told_what_it_should_hold(tmp_path: Path, content: str) -> None:
+def test_the_error_about_an_invalid_key_file_says_what_it_must_contain(
+    tmp_path: Path, content: str
+) -> None:
     swarm, own = tmp_path / "swarm.key", tmp_path / "data" / "identity.key"
     write_new(swarm, content)
     line = refused(tmp_path, swarm_key=str(swarm))
@@ -104,14 +106,14 @@ def test_a_file_that_is_no_key_is_told_what_it_should_hold(tmp_path: Path, conte
     )
 
 
-def test_a_file_where_the_data_directory_should_be_is_told_of(tmp_path: Path) -> None:
+def test_a_file_where_the_data_directory_should_be_is_reported(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     line = refused(tmp_path)
     assert f"the directory {tmp_path / 'data'} cannot be created: a file has this name" in line
     assert "--data-dir DIR" in line
 
 
-def test_a_node_says_first_that_it_is_ready_and_nothing_of_open_files(tmp_path: Path) -> None:
+def test_a_node_first_says_that_it_is_ready_and_nothing_about_open_files(tmp_path: Path) -> None:
     with subprocess.Popen(
         ["bash", "-c", 'ulimit -n 20000; exec "$@"', "up", *command(tmp_path)],
         cwd=tmp_path,

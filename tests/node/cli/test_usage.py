@@ -40,13 +40,13 @@ def test_json_is_what_the_node_says(modelvine, node):
     assert json.loads(modelvine("usage", "--json").out) == [ROW]
 
 
-def test_csv_is_asked_of_the_node(modelvine, node):
+def test_csv_is_requested_from_the_node(modelvine, node):
     server = node(**{USAGE: Said({"usage": []})})
     assert modelvine("usage", "--csv").code == 0
     assert "format=csv" in server.heard[0].path
 
 
 @pytest.mark.parametrize("words", [("--days", "-1"), ("--days", "3", "--since", "2026-11-01")])
-def test_days_that_cannot_be_meant_are_refused(modelvine, node, words):
+def test_negative_and_contradictory_days_are_refused(modelvine, node, words):
     node()
     assert modelvine("usage", *words).code == 2

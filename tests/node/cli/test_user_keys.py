@@ -21,7 +21,7 @@ def made(*names):
     return Said({"code": 0, "keys": [{"name": name, "key": f"mv_of_{name}"} for name in names]})
 
 
-def test_a_key_is_printed_alone_where_scripts_read(modelvine, node):
+def test_only_the_key_goes_to_standard_output(modelvine, node):
     server = node(**{CREATE: made("ann")})
     ended = modelvine("key", "create", "ann", "--models", "llama*", "--models", "lab/*", "--expires", "30d")  # fmt: skip
     assert (ended.code, ended.out) == (0, "mv_of_ann\n")
@@ -35,7 +35,7 @@ def test_a_key_is_printed_alone_where_scripts_read(modelvine, node):
     }
 
 
-def test_a_table_makes_many_keys_and_a_table(modelvine, node, tmp_path):
+def test_a_csv_file_makes_many_keys_and_they_are_printed_as_csv(modelvine, node, tmp_path):
     server = node(**{CREATE: made("ann", "bob")})
     table = tmp_path / "class.csv"
     table.write_text("\ufeffname,models,expires,rpm\nann,,1y,\n bob ,llama* qwen,,60\n")
@@ -63,7 +63,7 @@ def test_a_table_makes_many_keys_and_a_table(modelvine, node, tmp_path):
         ("name,model_limit\nann,llama\n", "--model-limit is 'llama'"),
     ],
 )
-def test_a_table_that_cannot_be_meant_makes_no_key(modelvine, node, tmp_path, text, words):
+def test_an_invalid_csv_file_makes_no_key(modelvine, node, tmp_path, text, words):
     server = node(**{CREATE: made()})
     table = tmp_path / "class.csv"
     table.write_text(text)
@@ -74,13 +74,13 @@ def test_a_table_that_cannot_be_meant_makes_no_key(modelvine, node, tmp_path, te
 
 
 @pytest.mark.parametrize("words", [(), ("ann", "--csv", "class.csv")])
-def test_a_name_or_a_table_is_needed(modelvine, node, words):
+def test_either_a_name_or_a_csv_file_is_needed(modelvine, node, words):
     node()
     ended = modelvine("key", "create", *words)
     assert (ended.code, "--csv FILE" in ended.err) == (2, True)
 
 
-def test_a_table_that_is_not_there_is_named(modelvine, node):
+def test_a_csv_file_that_is_not_there_is_named(modelvine, node):
     node()
     ended = modelvine("key", "create", "--csv", "nowhere.csv")
     assert (ended.code, "nowhere.csv cannot be read" in ended.err) == (2, True)
@@ -101,7 +101,7 @@ def test_keys_are_listed_for_people_and_for_machines(modelvine, node):
     assert json.loads(modelvine("key", "show", "ann", "--json").out) == KEY
 
 
-def test_limits_of_models_are_said_and_shown(modelvine, node, tmp_path):
+def test_limits_of_models_are_sent_and_shown(modelvine, node, tmp_path):
     server = node(**{CREATE: made("ann"), LIST: Said({"keys": [LIMITED]})})
     modelvine(
         "key", "create", "ann", "--model-limit", "llama*:rpm=60,tpm=10000", "--model-limit", "x:8b:tokens-per-day=7"
@@ -126,21 +126,21 @@ def test_limits_of_models_are_said_and_shown(modelvine, node, tmp_path):
 @pytest.mark.parametrize(
     "text", ["llama*", "llama*:", ":rpm=1", "a:rpm", "a:rpm=x", "a:colour=1", "a:rpm=1,rpm=2", "a:rpm=-1", "", "a:rpm=1,"]
 )  # fmt: skip
-def test_what_limits_no_model_is_refused(modelvine, node, text):
+def test_an_invalid_limit_of_a_model_is_refused(modelvine, node, text):
     server = node(**{CREATE: made("ann")})
     ended = modelvine("key", "create", "ann", f"--model-limit={text}")
     assert (ended.code, server.heard) == (2, [])
     assert "'llama*:rpm=60,tpm=10000'" in ended.err
 
 
-def test_nobody_has_a_key_at_first(modelvine, node):
+def test_without_keys_the_list_says_how_to_create_one(modelvine, node):
     node(**{LIST: Said({"keys": []})})
     assert "modelvine key create" in modelvine("key", "list").out
     shown = modelvine("key", "show", "ann")
     assert (shown.code, "no key 'ann'" in shown.err) == (1, True)
 
 
-def test_keys_are_replaced_and_ended(modelvine, node):
+def test_keys_are_rotated_and_revoked(modelvine, node):
     paths = {"POST_/api/v1/keys/ann/rotate": made("ann"), "POST_/api/v1/keys/ann/revoke": Said({})}
     node(**paths)
     assert modelvine("key", "rotate", "ann").out == "mv_of_ann\n"
@@ -149,7 +149,7 @@ def test_keys_are_replaced_and_ended(modelvine, node):
     assert modelvine("key", "revoke", "a/b").code == 2
 
 
-def test_a_key_of_the_environment_is_shown_to_the_node(modelvine, node, monkeypatch):
+def test_a_key_from_the_environment_is_sent_to_the_node(modelvine, node, monkeypatch):
     server = node(**{LIST: Said({"keys": []})})
     monkeypatch.setenv("MODELVINE_KEY", "mv_mine")
     modelvine("key", "list")
@@ -159,11 +159,11 @@ def test_a_key_of_the_environment_is_shown_to_the_node(modelvine, node, monkeypa
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90m", 5_400), ("12h", 43_200), ("2w", 1_209_600), ("NEVER", 0), ("", 0)]
 )
-def test_a_time_is_a_number_and_a_letter(text, seconds):
+def test_a_duration_is_a_number_and_a_letter_or_never(text, seconds):
     assert seconds_of(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["30", "d", "0d", "-1d", "1.5h", "1d1h", "1s"])
-def test_what_is_no_time_is_refused(text):
+def test_an_invalid_duration_is_refused(text):
     with pytest.raises(WrongUsage, match="--expires"):
         seconds_of(text)

@@ -15,6 +15,6 @@ def test_a_relative_xdg_directory_is_ignored() -> None:
     assert user_data_dir(relative, platform="linux") == Path("/home/ada/.local/share/modelvine")
 
 
-def test_on_macos_it_is_among_the_other_applications() -> None:
+def test_on_macos_the_data_directory_is_in_application_support() -> None:
     found = user_data_dir({"HOME": "/Users/ada"}, platform="darwin")
     assert found == Path("/Users/ada/Library/Application Support/modelvine")

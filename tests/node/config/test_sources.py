@@ -26,7 +26,7 @@ def refused(
     return str(caught.value)
 
 
-def test_without_a_word_from_anybody_every_value_is_a_default(tmp_path: Path) -> None:
+def test_without_any_source_every_value_is_a_default(tmp_path: Path) -> None:
     found = configured(tmp_path)
     assert set(found.origins.values()) == {"default"}
     assert set(found.origins) == set(KEYS)
@@ -95,7 +95,7 @@ def test_a_named_file_is_read_instead_of_the_one_in_the_directory(tmp_path: Path
     assert by_flag.settings.mesh.degree == by_variable.settings.mesh.degree == 5
 
 
-def test_variables_that_an_orchestrator_makes_are_not_ours(tmp_path: Path) -> None:
+def test_variables_that_an_orchestrator_makes_are_ignored(tmp_path: Path) -> None:
     configured(
         tmp_path,
         MODELVINE_SERVICE_HOST="10.0.0.1",
@@ -220,13 +220,13 @@ def test_every_wrong_setting_is_named_at_once(tmp_path: Path) -> None:
     assert len(complaint.splitlines()) == 2
 
 
-def test_an_open_face_is_allowed_when_it_is_meant(tmp_path: Path) -> None:
+def test_an_open_face_is_allowed_when_node_open_is_set(tmp_path: Path) -> None:
     found = configured(tmp_path, flags={"node.http": "0.0.0.0:0", "node.open": True})
     assert found.settings.node.http == "0.0.0.0:0"
 
 
 @pytest.mark.parametrize("http", ["127.0.0.1:0", "[::1]:6100", "localhost:6100", "127.8.0.1:1"])
-def test_loopback_needs_no_leave(tmp_path: Path, http: str) -> None:
+def test_a_face_on_loopback_needs_no_permission(tmp_path: Path, http: str) -> None:
     assert configured(tmp_path, flags={"node.http": http}).settings.node.http == http
 
 
@@ -290,7 +290,7 @@ def test_a_file_is_not_coloured(tmp_path: Path) -> None:
         assert not wants_colour(file, {})
 
 
-def test_a_network_of_workers_that_is_none_is_refused_with_an_example(tmp_path: Path) -> None:
+def test_an_invalid_network_of_workers_is_refused_with_an_example(tmp_path: Path) -> None:
     said = refused(tmp_path, '[router]\nworker_networks = ["box.lan"]')
     assert "router.worker_networks" in said
     assert "192.0.2.7/32" in said

@@ -1,11 +1,11 @@
-"""Accounts of requests that nobody made."""
+"""Accounts of made-up requests."""
 
 from node.faces.access_log import Account
 from router.requests import Kind
 
 
 def account_with(**fields) -> Account:
-    """An account with these fields."""
+    """Return an account with these fields."""
     made = Account("r-1", Kind.CHAT)
     for name, value in fields.items():
         setattr(made, name, value)

@@ -46,7 +46,7 @@ def report(served: int, in_flight: int, lag: float = 0.0, busy: float = 0.0) -> 
     return LoadReport(1, in_flight, ((ONE, Load(in_flight)),), counts, lag, busy)
 
 
-async def test_a_node_of_one_process_is_what_that_one_does() -> None:
+async def test_the_sums_of_a_node_with_one_process_are_those_of_that_process() -> None:
     async with links() as ours:
         whole = Whole(World(ours).router, Metrics(), Lateness(), RecentLines())
         assert (whole.processes, await whole.at_work(), whole.busy()) == (1, 0, {})
@@ -76,7 +76,9 @@ async def test_several_processes_are_added_up_and_one_that_ended_still_counts() 
         assert whole.routed()["held"] == 5
 
 
-async def test_lines_of_all_processes_are_in_order_and_who_does_not_answer_is_left_out() -> None:
+async def test_lines_of_all_processes_are_in_order_without_those_of_a_process_that_is_silent() -> (
+    None
+):
     own = RecentLines()
     own.add(
         2.0,

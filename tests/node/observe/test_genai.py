@@ -1,4 +1,4 @@
-"""Our names are the conventions' own: each that begins as theirs do stands in OpenTelemetry's package."""
+"""Names of the semantic conventions: each one without our own prefix is in OpenTelemetry's package."""
 
 import pkgutil
 from importlib import import_module
@@ -24,13 +24,13 @@ def known():
             yield from (v for v in vars(import_module(module.name)).values() if isinstance(v, str))
 
 
-def test_names_are_the_conventions_or_begin_as_ours():
+def test_names_are_from_the_conventions_or_have_our_prefix():
     theirs = {name for name in NAMES if not name.startswith("modelvine.")}
     assert theirs - {genai.VERSION, genai.SCHEMA} <= set(known())
     assert genai.FIRST_CHUNK in theirs
 
 
-def test_the_version_is_one_that_there_is():
+def test_the_version_of_the_conventions_exists():
     assert genai.SCHEMA in {schema.value for schema in Schemas}
 
 

@@ -1,4 +1,4 @@
-"""What this machine is: read from a tree of files as kernels show it, and once from the real one."""
+"""Description of this machine: read from a tree of files as kernels show it, and once from the real one."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def test_memory_is_in_bytes(root):
     assert look(root)["memory"]["total_physical_bytes"] == 16 * 1024 * 1024
 
 
-def test_disks_are_listed_and_what_only_looks_like_one_is_not(root):
+def test_disks_are_listed_but_loop_devices_and_optical_drives_are_not(root):
     fast, slow = look(root)["disk"]
     assert fast == {
         "drive_type": "SSD",
@@ -64,7 +64,7 @@ def test_serial_numbers_can_be_left_out(root):
     assert [disk["serial_number"] for disk in without_serials(look(root))["disk"]] == ["", ""]
 
 
-def test_the_system_names_itself(root):
+def test_the_operating_system_is_named(root):
     seen = look(root)["os"]
     assert seen["platform"] == "debian"
     assert seen["platform_version"] == "13"
@@ -83,7 +83,7 @@ def test_a_machine_that_shows_nothing_has_nothing(tmp_path):
     assert (seen["cpu"], seen["disk"], seen["memory"]["total_physical_bytes"]) == ([], [], 0)
 
 
-def test_nvidia_cards_are_read_as_the_tool_prints_them():
+def test_nvidia_cards_are_read_from_the_output_of_nvidia_smi():
     table = (
         "NVIDIA H200, 143771, 512, 3, 570.86\nNVIDIA A2, [N/A], [N/A], [N/A], 570.86\nnonsense\n"
     )
@@ -99,7 +99,7 @@ def test_nvidia_cards_are_read_as_the_tool_prints_them():
     assert second["vram_total_bytes"] == 0
 
 
-async def test_a_machine_is_looked_at_again_only_after_some_seconds(root):
+async def test_the_machine_is_looked_at_again_only_after_some_seconds(root):
     clock = [0.0]
     host = Host(root=root, now=lambda: clock[0])
     await host.look()
@@ -115,5 +115,5 @@ async def test_the_real_machine_has_processors_and_memory():
     assert seen["memory"]["total_physical_bytes"] > 0
 
 
-def test_the_name_of_the_host_is_one_that_nodes_may_bear_or_none() -> None:
+def test_the_name_of_the_host_is_valid_for_a_node_or_empty() -> None:
     assert is_node_name(host_name() or "nameless")

@@ -1,4 +1,4 @@
-"""How log lines get out: together, in order, all of them where somebody takes them; and nobody waits where nobody does."""
+"""Writer of log lines: together, in order, all of them where the stream takes them; no caller waits where it does not."""
 
 import errno
 import json
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Taker:
-    """Takes lines, or does not."""
+    """Stream that takes lines, waits or fails."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []
@@ -50,7 +50,7 @@ def test_every_line_is_written_in_order_and_many_at_once() -> None:
     assert taker.calls < 1_000
 
 
-def test_a_line_alone_is_written_soon_and_what_is_due_by_the_clock_too() -> None:
+def test_a_single_line_is_written_soon_and_so_are_lines_that_are_due() -> None:
     taker = Taker()
     out = lines(taker, due=["due"])
     out.add("alone", hurry=True)
@@ -60,7 +60,7 @@ def test_a_line_alone_is_written_soon_and_what_is_due_by_the_clock_too() -> None
     assert sorted(taker.taken) == ["alone", "due"]
 
 
-def test_who_takes_nothing_holds_nobody_up_and_what_waits_is_bounded() -> None:
+def test_a_stream_that_takes_nothing_delays_no_caller_and_waiting_lines_are_bounded() -> None:
     taker = Taker()
     taker.open.clear()
     out = lines(taker)
@@ -75,7 +75,7 @@ def test_who_takes_nothing_holds_nobody_up_and_what_waits_is_bounded() -> None:
     out.flush()
     kept = taker.taken.count(line)
     assert kept <= MAX_WAITING // 1_000
-    # Those that are lost while the first count waits to be written are told by the next.
+    # Lines that are lost while the first count waits to be written are in the next count.
     lost = [int(said.removesuffix(" lost")) for said in taker.taken if said.endswith(" lost")]
     assert sum(lost) == many - kept > 0
 
@@ -97,7 +97,7 @@ def test_a_full_disk_loses_lines_and_says_how_many_once_there_is_room(number: in
     assert taker.taken == ["100 lost", "room"]
 
 
-def test_what_is_written_at_once_is_not_torn_apart_by_others_at_a_pipe() -> None:
+def test_lines_written_at_once_fit_the_size_that_a_pipe_keeps_together() -> None:
     said = ["x" * 1_000] * 10 + ["y" * 9_000] + ["é" * 2_000] * 3
     groups = batches(said)
     assert [line for group in groups for line in group] == said
@@ -105,7 +105,7 @@ def test_what_is_written_at_once_is_not_torn_apart_by_others_at_a_pipe() -> None
         assert len(group) == 1 or sum(len(line.encode()) + 1 for line in group) <= 4096
 
 
-def test_a_file_takes_a_line_whole_whatever_stands_in_it(tmp_path: Path) -> None:
+def test_a_file_takes_a_line_whole_whatever_characters_it_has(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as file:
         writing_to(file)("a\udcffb é\n" * 10_000)
     assert (tmp_path / "log").read_text() == "a?b é\n" * 10_000
@@ -128,7 +128,7 @@ for n in range(2000):
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_nothing_is_lost_when_the_process_ends(end: str) -> None:
+def test_no_line_is_lost_when_the_process_ends(end: str) -> None:
     program = PROGRAM.format(end=ENDS[end])
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False

@@ -27,7 +27,7 @@ from registry.errors import PeerUnreachable
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    """Give the process its own logging back."""
+    """Restore the logging of the process."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -44,7 +44,7 @@ def record(
 
 
 class Written(io.StringIO):
-    """What was written, all of it."""
+    """Stream that shows all that was written, once it is flushed."""
 
     def getvalue(self) -> str:
         logging.getLogger().handlers[0].flush()
@@ -52,7 +52,7 @@ class Written(io.StringIO):
 
 
 class Heard(logging.Handler):
-    """Somebody else's handler."""
+    """Handler of another library."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ def test_a_json_line_is_one_object_with_the_extra_fields() -> None:
         "a\u061cb",
     ],
 )
-def test_nobody_can_forge_a_line_or_drive_the_terminal(
+def test_no_text_can_forge_a_line_or_control_the_terminal(
     formatter: logging.Formatter, name: str
 ) -> None:
     line = formatter.format(record("model %s", name, seen=name))
@@ -133,7 +133,7 @@ def test_nobody_can_forge_a_line_or_drive_the_terminal(
         ("a\u202eb", '"a\\u202eb"'),
     ],
 )
-def test_a_field_ends_where_it_ends_whatever_it_holds(value: object, shown: str) -> None:
+def test_the_end_of_a_field_is_unambiguous_whatever_it_holds(value: object, shown: str) -> None:
     line = ConsoleLine(colour=False).format(record(seen=value, last=1))
     assert line.endswith(f"  hello you  seen={shown}  last=1")
 
@@ -143,7 +143,7 @@ def test_an_endless_message_is_cut() -> None:
     assert len(line) < MAX_LINE + 200
 
 
-def test_an_expected_error_is_told_in_a_word() -> None:
+def test_an_expected_error_is_shown_without_a_traceback() -> None:
     error = raised(PeerUnreachable("gone"))
     line = ConsoleLine(colour=False).format(
         record(exc_info=(type(error), error, error.__traceback__))
@@ -151,7 +151,7 @@ def test_an_expected_error_is_told_in_a_word() -> None:
     assert line.endswith("[PeerUnreachable: gone]")
 
 
-def test_an_unexpected_error_shows_its_way_on_the_same_line() -> None:
+def test_an_unexpected_error_shows_its_traceback_on_the_same_line() -> None:
     error = raised(KeyError("oops"))
     line = ConsoleLine(colour=False).format(
         record(exc_info=(type(error), error, error.__traceback__))
@@ -185,7 +185,7 @@ def test_configuring_twice_does_not_write_twice() -> None:
     assert stream.getvalue().count("once") == 1
 
 
-def test_a_library_that_took_itself_out_is_brought_back() -> None:
+def test_a_library_that_does_not_propagate_its_lines_can_be_adopted() -> None:
     library = logging.getLogger("some_library")
     library.propagate = False
     library.addHandler(logging.NullHandler())
@@ -217,7 +217,7 @@ def test_different_warnings_do_not_hide_each_other() -> None:
     assert repeats.filter(record("two %s", level=logging.WARNING))
 
 
-def test_a_flood_of_errors_is_counted_too_and_what_is_told_of_requests_is_not() -> None:
+def test_a_flood_of_errors_is_counted_too_but_lines_of_level_info_are_not() -> None:
     repeats = Repeats(lambda: 0.0)
     passed = [repeats.filter(record("bad %s", level=logging.ERROR)) for _ in range(100)]
     assert sum(passed) == REPEATS
@@ -246,14 +246,14 @@ def test_the_count_of_a_flood_is_told_at_the_end_of_the_process() -> None:
     assert f"suppressed {50 - REPEATS} more like this: dropped %s" in stream.getvalue()
 
 
-def test_the_count_of_warnings_is_bounded() -> None:
+def test_the_number_of_counted_warnings_is_bounded() -> None:
     repeats = Repeats(lambda: 0.0)
     for number in range(MAX_TEMPLATES * 2):
         repeats.filter(record(f"template {number} %s", level=logging.WARNING))
     assert len(repeats._seen) == MAX_TEMPLATES
 
 
-def test_records_are_made_with_what_logging_makes_of_their_arguments() -> None:
+def test_records_treat_their_arguments_as_logging_does() -> None:
     stream = written("console")
     log = logging.getLogger("modelvine.test")
     made = logging.getLogRecordFactory()("n", logging.INFO, "p.py", 7, "m", (), None)
@@ -266,7 +266,7 @@ def test_records_are_made_with_what_logging_makes_of_their_arguments() -> None:
 
 
 @pytest.mark.parametrize("form", ["console", "json"])
-def test_the_line_of_a_request_is_the_one_that_its_record_would_be(
+def test_the_line_of_a_request_is_the_same_as_that_of_a_log_record(
     form: Literal["console", "json"],
 ) -> None:
     stream = written(form)
@@ -280,7 +280,7 @@ def test_the_line_of_a_request_is_the_one_that_its_record_would_be(
     assert "share=100%s" in one
 
 
-def test_whoever_else_listens_gets_the_record_of_a_request() -> None:
+def test_another_handler_gets_the_record_of_a_request() -> None:
     stream, heard = written("console"), Heard()
     log, logger = RequestLog("modelvine.test"), logging.getLogger("modelvine.test")
     logger.addHandler(heard)
@@ -294,7 +294,7 @@ def test_whoever_else_listens_gets_the_record_of_a_request() -> None:
     assert stream.getvalue().count("hello you") == 1
 
 
-def test_what_becomes_of_the_loggers_meanwhile_holds_for_the_next_request() -> None:
+def test_a_change_to_the_loggers_holds_for_the_next_request() -> None:
     stream, heard = written("console"), Heard()
     log, logger = RequestLog("modelvine.test"), logging.getLogger("modelvine.test")
     log.info("one")

@@ -1,4 +1,4 @@
-"""How late the loop wakes: the worst counts, for a minute."""
+"""Lateness of the event loop: the worst value counts, for a minute."""
 
 import pytest
 from hypothesis import given
@@ -28,7 +28,7 @@ def test_the_worst_of_the_last_minute_is_told(steps):
     assert maximum.worst(now + WINDOW) == 0.0
 
 
-def test_what_is_remembered_is_bounded_however_the_loop_wakes():
+def test_the_number_of_remembered_values_is_bounded():
     maximum = WindowMaximum()
     for n in range(10_000):
         maximum.note(1.0 / (n + 1), n * PERIOD)
@@ -36,10 +36,10 @@ def test_what_is_remembered_is_bounded_however_the_loop_wakes():
 
 
 class Ended(Exception):
-    """The clock has no more to say."""
+    """The clock has no more values."""
 
 
-async def test_a_loop_that_stood_still_is_seen():
+async def test_a_loop_that_was_blocked_is_noticed():
     said = iter((0.0, 5.0))
 
     def clock() -> float:

@@ -1,4 +1,4 @@
-"""What is measured of a request under OpenTelemetry's names, and how much of it is held apart."""
+"""Measurements of requests under OpenTelemetry's names, and how many series of them are kept."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_a_failure_has_its_error_and_no_time_to_the_first_byte():
     }
 
 
-def test_what_nobody_serves_has_no_name_and_what_nobody_told_is_no_usage():
+def test_an_unknown_model_has_no_name_and_estimated_tokens_are_not_measured():
     measurements = Measurements()
     measurements.ended(account(404, model="", error="UnknownModel"))
     measurements.ended(account(served="tiny", usage=Usage(0, 11, estimated=True)))
@@ -102,7 +102,7 @@ def test_a_models_name_is_cut_and_shows_no_control_characters():
     assert row.attributes[-1] == (genai.REQUEST_MODEL, "a?b" + "x" * 253)
 
 
-def test_what_helpers_told_is_added_once():
+def test_measurements_of_helpers_are_added_once():
     first, helper = Measurements(), Measurements()
     for _ in range(2):
         helper.ended(account())
@@ -113,7 +113,7 @@ def test_what_helpers_told_is_added_once():
 
 
 @pytest.mark.parametrize("url", ["", "http://127.0.0.1:4318/spans"])
-def test_without_a_place_for_metrics_nothing_is_measured(url):
+def test_without_an_address_for_metrics_nothing_is_measured(url):
     settings = NodeSettings(traces=url)
     assert measurements_of(settings) is None
     assert measurements_exporter_of(settings, PeerId("node"), None, lambda: 0.0) is None

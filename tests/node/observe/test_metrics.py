@@ -1,4 +1,4 @@
-"""What the node measures, as Prometheus reads it."""
+"""Metrics of the node, as Prometheus reads them."""
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -39,7 +39,7 @@ def account(**fields):
 
 
 def samples(metrics):
-    """Every sample as (name, labels) → value, the way a scraper reads the text."""
+    """Return every sample as (name, labels) → value, the way a scraper reads the text."""
     text = metrics.text(SIZES).decode()
     return {
         (sample.name, *sorted(sample.labels.values())): sample.value
@@ -72,7 +72,7 @@ def test_the_first_byte_is_timed_apart_from_the_last():
     assert samples(metrics)["modelvine_first_byte_seconds_sum", "chat/completions"] == 0.03
 
 
-def test_times_have_opentelemetrys_names_beside_our_own():
+def test_times_are_also_shown_under_opentelemetrys_names():
     metrics = Metrics()
     streamed = account(first=0.03, seconds=0.13, streams_text=True, used=Usage(5, 6))
     metrics.first_bytes[Kind.CHAT].append(0.03)
@@ -83,7 +83,7 @@ def test_times_have_opentelemetrys_names_beside_our_own():
     assert seen["gen_ai_server_time_to_first_token_seconds_sum", "chat", "modelvine"] == 0.03
 
 
-def test_what_became_of_spans_is_counted():
+def test_spans_are_counted_by_outcome():
     metrics = Metrics()
     metrics.spans["dropped"] += 4
     assert samples(metrics)["modelvine_spans_total", "dropped"] == 4
@@ -110,7 +110,7 @@ def test_a_stream_that_two_workers_wrote_counts_for_both():
     assert seen["modelvine_tokens_total", "completion", "n", "no"] == 8
 
 
-def test_each_request_is_counted_once_whenever_somebody_looks():
+def test_each_request_is_counted_once_however_often_the_metrics_are_read():
     metrics = Metrics()
     for number in range(3 * MANY):
         one = account(taken=10)
@@ -132,7 +132,7 @@ def test_models_beyond_the_bound_share_one_row():
     assert sum(1 for name, *_ in seen if name == "modelvine_tokens_total") == MAX_MODELS + 1
 
 
-def test_an_attempt_is_counted_by_dialect_and_by_what_went_wrong():
+def test_an_attempt_is_counted_by_dialect_and_error():
     metrics = Metrics()
     metrics.attempt(Outcome(CANDIDATE, None, 0.1))
     metrics.attempt(Outcome(CANDIDATE, WorkerFailed("no"), 0.1))
@@ -141,7 +141,7 @@ def test_an_attempt_is_counted_by_dialect_and_by_what_went_wrong():
     assert seen["modelvine_attempts_total", "WorkerFailed", "peer"] == 1
 
 
-def test_what_is_counted_elsewhere_is_shown_as_it_stands():
+def test_values_that_are_counted_elsewhere_are_shown_unchanged():
     seen = samples(Metrics())
     assert seen["modelvine_nodes", "alive"] == 3
     assert seen["modelvine_services",] == 7

@@ -1,4 +1,4 @@
-"""What leaves for a collector, and what becomes of it where that is away: spans are dropped and counted, measurements wait."""
+"""Export to a collector by OTLP: where it is away, spans are dropped and counted, and measurements wait."""
 
 import asyncio
 import logging
@@ -43,7 +43,7 @@ async def test_a_span_arrives_as_it_was_made():
     assert counts == {SENT: 2}
 
 
-async def test_nothing_of_the_environment_is_sent_or_heeded(monkeypatch):
+async def test_environment_variables_of_opentelemetry_are_neither_sent_nor_obeyed(monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=canary")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:9/")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "user=canary")
@@ -59,7 +59,7 @@ async def test_nothing_of_the_environment_is_sent_or_heeded(monkeypatch):
     assert "authorization" not in collector.headers[0]
 
 
-async def test_a_collector_that_is_away_costs_its_spans_and_one_warning(caplog):
+async def test_each_outage_of_a_collector_costs_its_spans_and_one_warning(caplog):
     counts = Counter()
     with caplog.at_level(logging.INFO):
         async with receiving() as collector:
@@ -93,7 +93,7 @@ async def test_measurements_arrive_as_sums_since_the_start():
     assert (got.resource[genai.INSTANCE], got.schema) == ("here", genai.SCHEMA)
 
 
-async def test_measurements_that_are_not_taken_come_with_the_next(caplog):
+async def test_measurements_that_are_not_accepted_are_sent_with_the_next_ones(caplog):
     measurements = Measurements()
     with caplog.at_level(logging.INFO):
         async with receiving() as collector:
@@ -116,7 +116,7 @@ async def test_measurements_that_are_not_taken_come_with_the_next(caplog):
     assert "URLError" in said[2]
 
 
-async def test_more_than_may_wait_are_dropped_at_once_and_the_end_waits_for_nobody(caplog):
+async def test_spans_beyond_those_that_may_wait_are_dropped_at_once_and_closing_is_bounded(caplog):
     counts = Counter()
     with socket.create_server(("127.0.0.1", 0)) as deaf, caplog.at_level(logging.WARNING):
         exporter = OtlpExporter(

@@ -1,4 +1,4 @@
-"""Queues and refusals of the last hour: what is looked at, and what is not believed."""
+"""Samples of queues and refusals of the last hour: which reports count, and which do not."""
 
 from node.auth.usage_history import BUCKET, UsageHistory
 from node.observe.queue_samples import FRESH, QueueSamples
@@ -50,7 +50,7 @@ def test_the_longest_queue_of_each_bucket_is_kept():
     assert scene.history.total("tiny", OWN).requests == 0
 
 
-def test_of_other_nodes_only_what_was_asked_here_is_kept_and_no_old_word():
+def test_a_report_of_another_node_counts_while_fresh_and_only_for_models_asked_here():
     scene = Scene()
     scene.history.add(row("tiny", OTHER))
     scene.hear(TINY, 4)
@@ -64,7 +64,7 @@ def test_of_other_nodes_only_what_was_asked_here_is_kept_and_no_old_word():
     assert scene.history.total("tiny", OTHER).queued == 4
 
 
-def test_what_was_refused_is_counted_once():
+def test_refusals_are_counted_once():
     scene = Scene()
     scene.recent.refused["tiny", OTHER] += 2
     scene.samples.look()
@@ -73,7 +73,7 @@ def test_what_was_refused_is_counted_once():
     assert scene.history.buckets("tiny", OTHER)[-1].refused == 2
 
 
-def test_a_name_that_a_caller_made_up_takes_no_room():
+def test_a_model_name_that_a_caller_made_up_is_not_kept():
     scene = Scene()
     scene.workers.loads = {TINY: Load(1, 0)}
     scene.recent.refused["tiny", OWN] += 1

@@ -15,7 +15,7 @@ def ended(recent, *names):
         recent.count += 1
 
 
-def test_the_last_are_remembered_and_counted_on():
+def test_the_last_requests_are_remembered_and_their_numbers_go_on():
     recent = Recent(lambda: 5.0, most=3)
     ended(recent, *"abcde")
     assert [one.id for one in recent.ended] == ["c", "d", "e"]
@@ -40,7 +40,7 @@ def test_a_failed_attempt_is_kept_with_its_request_and_cut():
     assert (found.error, found.seconds, len(found.why)) == ("WorkerFailed", 0.5, MAX_WORDS)
 
 
-def test_what_found_no_room_is_counted_by_model_and_node():
+def test_refusals_for_lack_of_room_are_counted_by_model_and_node():
     recent = Recent(lambda: 5.0)
     candidate = Candidate("node", Service("p", "m", "c"))
     for error in (WorkerBusy("full"), WorkerBusy("full"), WorkerFailed("broken")):

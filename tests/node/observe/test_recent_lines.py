@@ -1,4 +1,4 @@
-"""The last lines of a log: bounded, numbered, and as they were written, whoever wrote them."""
+"""The last lines of a log: bounded, numbered, and as they were written, from any logger."""
 
 import io
 import logging
@@ -19,7 +19,7 @@ def _as_before() -> Iterator[None]:
     root.setLevel(level)
 
 
-def test_the_oldest_line_goes_and_a_long_one_is_cut() -> None:
+def test_the_oldest_line_is_dropped_and_a_long_one_is_cut() -> None:
     lines = RecentLines()
     for number in range(MAX_LINES + 5):
         lines.add(float(number), "INFO", "x", "a" * (MAX_CHARACTERS + 1))
@@ -29,7 +29,7 @@ def test_the_oldest_line_goes_and_a_long_one_is_cut() -> None:
     assert [line.number for line in lines.since(MAX_LINES + 3.0)] == [MAX_LINES + 4, MAX_LINES + 5]
 
 
-def test_what_is_written_is_kept_with_its_fields_and_what_is_not_written_is_not() -> None:
+def test_only_lines_that_are_written_are_kept_and_with_their_fields() -> None:
     logs.configure(form="console", level="info", stream=io.StringIO())
     log = logging.getLogger("modelvine.test")
     log.debug("hidden")

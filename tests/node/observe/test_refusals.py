@@ -1,4 +1,4 @@
-"""What is refused too often for a line each: one line a minute, and nothing is left out of the count."""
+"""Refusals too frequent for a line each: one line a minute for each event, and none is left out of the count."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def test_nothing_is_said_while_nothing_is_refused():
 
 
 @pytest.mark.parametrize("event", LINES)
-def test_the_first_refusal_is_told_and_the_rest_a_minute_later_together(event):
+def test_the_first_refusal_is_logged_at_once_and_the_rest_together_a_minute_later(event):
     told = Refusals()
     assert [*told.due({event: 1}, 10.0)] == [(LINES[event], 1)]
     assert not [*told.due({event: 500}, 11.0)]
@@ -31,10 +31,10 @@ def test_a_line_takes_one_number(line):
 
 
 class Ended(Exception):
-    """The clock has no more to say."""
+    """The clock has no more values."""
 
 
-async def test_what_is_due_is_written_as_a_warning(caplog, monkeypatch):
+async def test_a_due_line_is_written_as_a_warning(caplog, monkeypatch):
     monkeypatch.setattr(refusals, "PERIOD", 0)
     moments = iter((0.0, 1.0, QUIET))
     counts = iter({"frames_bad": n} for n in (3, 8, 10, 10))

@@ -7,7 +7,7 @@ from router.requests import Kind
 from tests.node.observe.accounts import account_with
 
 
-def test_a_histogram_takes_in_another_of_its_bounds():
+def test_a_histogram_takes_in_another_with_the_same_bounds():
     one, two = Histogram((1, 4)), Histogram((1, 4))
     for histogram, value in ((one, 1), (two, 2), (two, 5)):
         histogram.observe(value)
@@ -15,7 +15,7 @@ def test_a_histogram_takes_in_another_of_its_bounds():
     assert (one.counts, one.total) == ([1, 1, 1], 8)
 
 
-def test_requests_are_counted_by_kind_and_status_and_their_tokens_by_model_and_who_told_them():
+def test_requests_are_counted_by_kind_and_status_and_tokens_by_model_and_source():
     told, guessed = Usage(3, 2), Usage(0, 5, estimated=True)
     ended = [
         account_with(kind=Kind.CHAT, status=200, served="m", usage=told, seconds=0.004),

@@ -1,4 +1,4 @@
-"""Which requests are traced, and the spans of one: numbers, names and classes of errors."""
+"""Tracing: which requests are traced, and the spans of one, which hold numbers, names and classes of errors."""
 
 import subprocess
 import sys
@@ -67,7 +67,7 @@ def spans(account, trace):
     return {span.name: span for span in spans_of(account, trace, Place(), 1_000.0)}
 
 
-def test_a_callers_decision_counts_whatever_our_share_is():
+def test_the_decision_of_a_caller_overrides_the_nodes_share():
     request, account = begun(tracer(share=0.0), traceparent=f"00-{TRACE}-{PARENT}-01")
     assert request.trace is account.trace
     assert (account.trace.id, account.trace.parent) == (TRACE, PARENT)
@@ -77,13 +77,13 @@ def test_a_callers_decision_counts_whatever_our_share_is():
     assert request.passed == {"traceparent": unwanted}
 
 
-def test_other_flags_of_a_caller_travel_on():
+def test_other_trace_flags_of_a_caller_are_passed_on():
     _, account = begun(tracer(), traceparent=f"00-{TRACE}-{PARENT}-03")
     assert account.trace.flags == "03"
     assert begun(tracer(), traceparent=f"00-{TRACE}-{PARENT}-02")[1].trace is None
 
 
-def test_without_a_callers_decision_chance_decides_and_says_so_to_the_next():
+def test_without_a_callers_decision_chance_decides_and_the_next_hop_is_told():
     request, account = begun(tracer(share=0.5, chance=0.4), accept="a/b")
     assert account.trace.parent == ""
     assert len(account.trace.id) == 32
@@ -127,7 +127,7 @@ def test_the_spans_of_a_failed_and_an_answered_attempt():
     assert "prompt" not in repr((face, choice, tried, call, hop))
 
 
-def test_of_a_workers_address_only_host_and_port_are_told():
+def test_a_span_shows_only_host_and_port_of_a_workers_address():
     trace = traced()
     attempt = trace.attempted(chat(), OURS, (), 1)
     attempt.began, attempt.ended = 2.0, 3.0
@@ -136,7 +136,7 @@ def test_of_a_workers_address_only_host_and_port_are_told():
     assert "secret" not in repr(call)
 
 
-def test_nobody_was_asked_where_the_choice_failed():
+def test_a_choice_that_failed_has_no_candidates_and_no_attempts():
     account = concluded(status=503, error="NobodyServes")
     face, choice = spans_of(account, traced(""), Place(), 0.0)
     assert (face.parent, face.failed, face.attributes[genai.ERROR]) == ("", True, "NobodyServes")
@@ -162,7 +162,7 @@ def test_a_models_name_is_cut_and_shows_no_control_characters():
     assert face.attributes[genai.REQUEST_MODEL] == "a??b" + "x" * 252
 
 
-def test_what_is_over_is_exported_by_the_clock_on_the_wall():
+def test_an_ended_request_is_exported_with_wall_clock_times():
     made = tracer()
     account = concluded(status=200)
     made.ended(account, traced())
@@ -178,7 +178,7 @@ def test_without_an_address_nothing_is_traced():
     )
 
 
-def test_without_the_library_the_node_says_in_a_sentence_what_to_install():
+def test_without_the_library_the_error_says_what_to_install():
     program = """
 import sys
 sys.modules["opentelemetry"] = None

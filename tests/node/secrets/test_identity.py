@@ -22,7 +22,7 @@ def test_a_node_keeps_its_identity_over_restarts(tmp_path: Path) -> None:
     assert identity.load_or_create(tmp_path / "data").peer == first.peer
 
 
-def test_the_key_is_the_owners_alone_and_so_is_its_directory(tmp_path: Path) -> None:
+def test_the_key_and_its_directory_are_accessible_to_their_owner_alone(tmp_path: Path) -> None:
     data_dir = tmp_path / "deep" / "data"
     identity.load_or_create(data_dir)
     identity.control_token(data_dir)
@@ -80,7 +80,7 @@ def test_the_control_token_is_made_once_and_random(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "short", "two words " * 10])
-def test_half_a_control_token_is_refused(tmp_path: Path, content: str) -> None:
+def test_an_invalid_control_token_is_refused(tmp_path: Path, content: str) -> None:
     token = tmp_path / "control.token"
     token.touch(mode=0o600)
     token.write_text(content)
@@ -88,7 +88,7 @@ def test_half_a_control_token_is_refused(tmp_path: Path, content: str) -> None:
         identity.control_token(tmp_path)
 
 
-def test_a_directory_in_a_secrets_place_is_refused(tmp_path: Path) -> None:
+def test_a_directory_in_the_place_of_a_key_is_refused(tmp_path: Path) -> None:
     (tmp_path / "identity.key").mkdir()
     with pytest.raises(SecretRefused):
         identity.load(tmp_path)
@@ -121,7 +121,7 @@ def test_the_three_line_form_of_a_swarm_key_is_understood(tmp_path: Path) -> Non
         "one\n" + "ab" * 32,
     ],
 )
-def test_what_is_no_swarm_key_is_refused(tmp_path: Path, content: str) -> None:
+def test_text_that_is_no_swarm_key_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "swarm.key"
     secret_files.write_new(path, content)
     with pytest.raises(SecretRefused, match="64 hexadecimal"):
@@ -150,10 +150,10 @@ for path in sys.argv[1:]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="ONLY ROOT CAN HAND A SECRET TO ANOTHER USER")
-def test_a_secret_of_roots_may_be_read_through_its_group_as_services_get_theirs() -> None:
+def test_a_secret_of_root_may_be_read_through_its_group_as_services_do() -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        # By root for its group; the same for everybody; for the group to write; by the reader for its group.
+        # Of root: readable by its group; readable by all users; writable by its group. Of the reader: readable by its group.
         made = [(0, 0o440), (0, 0o444), (0, 0o660), (65534, 0o440)]
         for number, (owner, rights) in enumerate(made):
             path = Path(folder, str(number))

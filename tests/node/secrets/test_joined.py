@@ -27,7 +27,7 @@ def given(key: str = "", *, seconds: float = 86_400, places: tuple[str, ...] = (
     return invitation.written(Invitation(grant, places, key))
 
 
-def test_it_is_kept_for_its_owners_eyes_and_replaced_by_the_next(tmp_path: Path) -> None:
+def test_an_invitation_is_kept_for_its_owner_alone_and_replaced_by_the_next(tmp_path: Path) -> None:
     assert joined(tmp_path) is None
     join(tmp_path, given(SWARM_KEY))
     held = joined(tmp_path)
@@ -50,7 +50,7 @@ def test_it_is_kept_for_its_owners_eyes_and_replaced_by_the_next(tmp_path: Path)
         (given().replace("mv_grant_A", "mv_grant_B", 1), "damaged"),
     ],
 )
-def test_a_wrong_or_expired_one_says_so_and_changes_nothing(
+def test_a_wrong_or_expired_invitation_is_refused_and_changes_nothing(
     tmp_path: Path, text: str, words: str
 ) -> None:
     join(tmp_path, given(SWARM_KEY))
@@ -60,7 +60,9 @@ def test_a_wrong_or_expired_one_says_so_and_changes_nothing(
     assert joined(tmp_path) == before
 
 
-def test_who_names_it_at_each_start_may_go_on_when_it_is_over(tmp_path: Path) -> None:
+def test_an_invitation_that_is_already_kept_may_be_named_again_after_it_expires(
+    tmp_path: Path,
+) -> None:
     over = given(SWARM_KEY, seconds=-60)
     (tmp_path / "invitation").touch(mode=0o600)
     (tmp_path / "invitation").write_text(over + "\n")
@@ -69,7 +71,7 @@ def test_who_names_it_at_each_start_may_go_on_when_it_is_over(tmp_path: Path) ->
         join(tmp_path, given(SWARM_KEY, seconds=-60))
 
 
-def test_its_addresses_come_besides_those_that_are_set_and_its_key_where_none_is(
+def test_an_invitation_adds_its_addresses_and_its_swarm_key_where_none_is_set(
     tmp_path: Path,
 ) -> None:
     held = invitation.read(given(SWARM_KEY))
@@ -82,13 +84,13 @@ def test_its_addresses_come_besides_those_that_are_set_and_its_key_where_none_is
     assert with_way(Settings(), invitation.read(given()), tmp_path).node.swarm_key == ""
 
 
-def test_its_grant_is_shown_by_this_node_alone_and_not_when_it_is_over() -> None:
+def test_the_grant_of_an_invitation_is_sealed_for_this_node_unless_it_has_expired() -> None:
     text = sealed(invitation.read(given()), SELF)
     grants.check(grants.read(text), holder=SELF)
     assert sealed(invitation.read(given(seconds=-1)), SELF) == ""
 
 
-def test_it_is_given_as_itself_in_a_file_or_on_standard_input(
+def test_an_invitation_is_given_as_text_in_a_file_or_on_standard_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "invitation"

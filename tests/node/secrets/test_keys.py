@@ -1,4 +1,4 @@
-"""Which keys open a face over gRPC."""
+"""Keys that open a face over gRPC."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from node.errors import SecretRefused
 from node.secrets import keys
 
 
-def test_without_a_file_nobody_is_asked_for_a_key() -> None:
+def test_without_a_file_no_key_is_needed() -> None:
     assert keys.read("faces.x_keys", "").open_to("")
 
 
@@ -28,7 +28,7 @@ def test_each_line_is_a_key(tmp_path) -> None:
     ("text", "mode"),
     [("", 0o600), ("\n \n", 0o600), ("a@b\n", 0o600), ("a\n", 0o644), ("a\xff\x00b", 0o600)],
 )
-def test_a_file_that_is_none_is_refused(tmp_path, text, mode) -> None:
+def test_a_file_without_valid_keys_or_readable_by_others_is_refused(tmp_path, text, mode) -> None:
     file = tmp_path / "keys"
     file.write_text(text)
     file.chmod(mode)
