@@ -35,7 +35,7 @@ def modelvine(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Iterator[Modelvine]:
-    """Run one command in this process, in an empty directory with an empty environment of ours."""
+    """Run one command in this process, in an empty directory and with a data directory of its own."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     monkeypatch.chdir(tmp_path)
