@@ -1,4 +1,4 @@
-"""Metrics that workers report: a few figures under common names, queried when somebody reads the node's metrics.
+"""Metrics that workers report: a few figures under common names, queried when the node's own metrics are read.
 
 They show what no node knows: a worker's requests from elsewhere, and how fast it is by its own clock.
 """

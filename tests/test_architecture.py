@@ -180,6 +180,12 @@ def test_a_file_begins_with_a_docstring() -> None:
     assert breaking(lambda path: ast.get_docstring(tree(path)) or not path.read_text()) == []
 
 
+def test_no_word_for_people_stands_for_a_program() -> None:
+    """These words never name what they are about: a caller, a peer, a reader, a task."""
+    vague = re.compile(r"\b(?:whoever|somebody)\b", re.IGNORECASE)
+    assert breaking(lambda path: not vague.search(path.read_text())) == []
+
+
 def test_a_file_is_short() -> None:
     assert breaking(lambda path: len(path.read_text().splitlines()) <= MAX_FILE_LINES) == []
 
