@@ -1,4 +1,4 @@
-"""Connections that begin with something else than a request: a proxy's preamble, over real sockets, before TLS as well."""
+"""Connections that begin with a proxy's preamble instead of a request, over real sockets, before TLS as well."""
 
 import asyncio
 import socket
@@ -19,7 +19,7 @@ from tests.node.faces.assembly import until
 ASKED = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 TOLD = b"PROXY TCP4 192.0.2.7 10.0.0.1 5 80\r\n"
 PROXY = "127.0.0.2"
-"""Where the proxy of these tests calls from; the others call from 127.0.0.1."""
+"""Address from which the proxy of these tests connects; other callers connect from 127.0.0.1."""
 
 
 async def tell(request):
@@ -46,7 +46,7 @@ async def opened(port, caller=PROXY):
 
 
 async def answer(port, *sent, caller=PROXY):
-    """Return what comes until the connection ends or nothing more does."""
+    """Return the status line and body of one response, or `[CUT]` and the bytes that came before the connection ended."""
     reader, writer = await opened(port, caller)
     try:
         for piece in sent:
@@ -63,14 +63,14 @@ async def answer(port, *sent, caller=PROXY):
 
 
 @pytest.mark.parametrize("cut", [0, 1, 20, len(TOLD)])
-async def test_a_trusted_proxy_says_whose_a_connection_is(cut):
+async def test_a_trusted_proxy_states_the_callers_address(cut):
     sent = TOLD + ASKED
     async with served() as (port, _, _):
         status, said = await answer(port, *filter(None, (sent[:cut], sent[cut:])))
     assert (status, said) == (b"HTTP/1.1 200 OK", b'["192.0.2.7", null]')
 
 
-async def test_a_proxy_that_speaks_for_itself_is_nobody_on_this_machine():
+async def test_a_connection_of_the_proxy_itself_has_no_local_owner():
     async with served() as (port, _, _):
         _, said = await answer(port, b"PROXY UNKNOWN\r\n" + ASKED)
     assert said == b'["127.0.0.2", null]'
@@ -83,7 +83,7 @@ async def test_a_connection_of_a_trusted_proxy_without_a_preamble_is_closed(sent
         assert crowd.open == 0
 
 
-async def test_who_is_no_trusted_proxy_asks_as_ever_and_tells_nothing():
+async def test_an_untrusted_address_is_served_as_usual_and_its_preamble_is_refused():
     async with served() as (port, _, _):
         status, said = await answer(port, ASKED, caller="127.0.0.1")
         assert (status, said[:13]) == (b"HTTP/1.1 200 OK", b'["127.0.0.1",')
@@ -91,13 +91,13 @@ async def test_who_is_no_trusted_proxy_asks_as_ever_and_tells_nothing():
         assert status == b"HTTP/1.1 400 Bad Request"
 
 
-async def test_where_no_preamble_is_wanted_none_is_read():
+async def test_a_preamble_is_refused_where_none_is_configured():
     async with served(proxy_protocol=False) as (port, _, _):
         assert (await answer(port, TOLD + ASKED))[0] == b"HTTP/1.1 400 Bad Request"
         assert (await answer(port, ASKED))[1][:13] == b'["127.0.0.2",'
 
 
-async def test_the_preamble_comes_before_the_handshake(tmp_path):
+async def test_the_preamble_comes_before_the_tls_handshake(tmp_path):
     async with served(tmp_path) as (port, _, files):
         trusting = ssl.create_default_context(cafile=files[0])
         reader, writer = await opened(port)
@@ -113,7 +113,7 @@ async def test_the_preamble_comes_before_the_handshake(tmp_path):
             )
 
 
-async def test_a_proxy_has_places_for_all_and_each_of_its_callers_for_one():
+async def test_a_proxy_is_exempt_from_the_limit_per_address_and_its_callers_are_not():
     async with served(connections_per_address=2) as (port, crowd, _):
         silent = [await opened(port) for _ in range(4)]
         await until(lambda: crowd.open == 4)
@@ -122,14 +122,14 @@ async def test_a_proxy_has_places_for_all_and_each_of_its_callers_for_one():
         for reader, writer in asked:
             writer.write(TOLD + ASKED)
             assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
-        # All three are one caller's.
+        # All three belong to one caller.
         assert crowd.events == {"evicted_by_own": 1}
         for _, writer in [*silent, *asked]:
             writer.transport.abort()
         await until(lambda: crowd.open == 0)
 
 
-async def test_connections_that_never_begin_end_with_their_listener():
+async def test_connections_with_an_unfinished_preamble_end_with_their_listener():
     async with served(head_timeout=60) as (port, crowd, _):
         reader, writer = await opened(port)
         writer.write(TOLD[:10])

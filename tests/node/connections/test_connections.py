@@ -1,4 +1,4 @@
-"""Requests off a connection and answers onto it: over real sockets, with an application of a few paths."""
+"""Requests read from a connection and answers written to it: over real sockets, with an application of a few paths."""
 
 import asyncio
 import re
@@ -21,13 +21,13 @@ HOST = b"Host: localhost\r\n"
 LIMITS = WebSettings()
 BIG = 4 * 1024 * 1024
 MORE_THAN_SOCKETS_HOLD = 64 * 1024 * 1024
-"""Bytes: the kernel may give both sockets more than 4 MiB each after others had much to send."""
+"""Bytes: the kernel may give both sockets more than 4 MiB each after other sockets had much to send."""
 
 MANY = 48
 
 
 class App:
-    """Echoes bodies; other paths do what their name says."""
+    """Application that echoes bodies; other paths do what their names say."""
 
     def __init__(self):
         self.asked = []
@@ -149,7 +149,7 @@ async def until(holds):
 
 
 async def code_of(caller):
-    """The status and our name of what is wrong."""
+    """Return the status and the code of our error."""
     status, body = await caller.hear()
     return status, orjson.loads(body)["error"]["code"]
 
@@ -160,7 +160,7 @@ async def connection_of(served):
     return connection
 
 
-async def test_one_request_after_another_over_one_connection(caller):
+async def test_requests_follow_each_other_on_one_connection(caller):
     for body in (b"a", b"", b"ccc"):
         caller.writer.write(post(body))
         assert await caller.hear() == (200, body)
@@ -173,12 +173,12 @@ async def test_a_request_may_come_byte_by_byte(caller):
     assert await caller.hear() == (200, b"slowly")
 
 
-async def test_requests_that_come_together_are_answered_in_their_order(caller):
+async def test_pipelined_requests_are_answered_in_their_order(caller):
     caller.writer.write(b"".join(post(b"%d" % n) for n in range(MANY)))
     assert [(await caller.hear())[1] for _ in range(MANY)] == [b"%d" % n for n in range(MANY)]
 
 
-async def test_what_comes_behind_a_request_under_way_waits_in_the_socket(served, caller):
+async def test_bytes_behind_a_request_in_flight_wait_in_the_socket(served, caller):
     caller.say(b"GET /wait")
     await served.begun.wait()
     connection = await connection_of(served)
@@ -192,7 +192,7 @@ async def test_what_comes_behind_a_request_under_way_waits_in_the_socket(served,
     assert await caller.hear() == (200, b"last")
 
 
-async def test_a_body_in_chunks_is_the_same_body(caller):
+async def test_a_chunked_body_is_read_as_one_body(caller):
     caller.say(
         b"POST /",
         b"Transfer-Encoding: chunked",
@@ -201,14 +201,14 @@ async def test_a_body_in_chunks_is_the_same_body(caller):
     assert await caller.hear() == (200, b"abc")
 
 
-async def test_whoever_waits_to_be_told_to_send_is_told_once_somebody_reads(caller):
+async def test_a_100_continue_is_sent_when_the_handler_reads_the_body(caller):
     caller.say(b"POST /", b"Content-Length: 2", b"Expect: 100-continue")
     assert (await caller.hear())[0] == 100
     caller.writer.write(b"ok")
     assert await caller.hear() == (200, b"ok")
 
 
-async def test_whoever_waits_is_not_told_when_nobody_reads(caller):
+async def test_no_100_continue_is_sent_when_the_handler_does_not_read_the_body(caller):
     caller.say(b"POST /unread", b"Content-Length: 2", b"Expect: 100-continue")
     assert await caller.hear() == (200, b"no thanks")
     assert await caller.ended()
@@ -228,7 +228,9 @@ async def test_a_long_body_arrives_whole(caller):
     assert await caller.hear() == (200, body)
 
 
-async def test_whoever_sends_on_what_nobody_reads_gets_to_read_why(served, caller):
+async def test_a_caller_still_sending_an_unread_body_gets_the_answer_before_the_close(
+    served, caller
+):
     caller.say(b"POST /unread", b"Content-Length: %d" % (64 * BIG))
     caller.writer.write(b"x" * BIG)
     assert await caller.hear() == (200, b"no thanks")
@@ -238,7 +240,7 @@ async def test_whoever_sends_on_what_nobody_reads_gets_to_read_why(served, calle
 
 
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
-async def test_another_protocol_is_declined_and_the_body_read(served, protocol):
+async def test_an_upgrade_to_another_protocol_is_declined_and_the_body_read(served, protocol):
     async with calling(served) as caller:
         offer = b"Connection: Upgrade", b"Upgrade: " + protocol
         caller.say(b"POST /", *offer, b"Content-Length: 2", body=b"ok")
@@ -271,7 +273,7 @@ async def test_a_stream_to_http_1_0_has_no_chunks_and_ends_with_its_connection(c
     assert body == b"onetwo"
 
 
-async def test_a_connection_ends_after_the_request_that_says_so(served, caller):
+async def test_a_connection_ends_after_a_request_with_connection_close(served, caller):
     caller.say(b"GET /a", b"Connection: close")
     assert await caller.hear() == (200, b"")
     caller.say(b"GET /b")
@@ -294,25 +296,27 @@ async def test_a_stream_comes_in_chunks_and_the_next_answer_after_it(caller):
         assert await caller.hear() == (200, b"next")
 
 
-async def test_the_head_of_a_stream_leaves_with_its_first_bytes_and_no_proxy_keeps_it(caller):
+async def test_the_head_of_a_stream_is_sent_with_its_first_bytes_and_forbids_proxy_buffering(
+    caller,
+):
     caller.say(b"GET /stream")
     said = await caller.reader.read(1024)
     assert b"\r\n\r\n3\r\none\r\n" in said
     assert b"\r\nx-accel-buffering: no\r\n" in said
 
 
-async def test_half_a_stream_never_looks_like_a_whole_one(caller):
+async def test_a_truncated_stream_never_looks_complete(caller):
     caller.say(b"GET /half")
     with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
         await caller.hear()
 
 
-async def test_a_status_nobody_knows_is_written_all_the_same(caller):
+async def test_a_status_without_a_standard_reason_is_written_too(caller):
     caller.say(b"GET /status")
     assert (await caller.hear())[0] == 299
 
 
-async def test_a_handler_that_lost_its_caller_ends_the_connection(caller):
+async def test_a_connection_reset_in_a_handler_ends_the_connection(caller):
     caller.say(b"GET /gone")
     assert await caller.ended()
 
@@ -320,7 +324,7 @@ async def test_a_handler_that_lost_its_caller_ends_the_connection(caller):
 @pytest.mark.parametrize(
     ("way", "when"), [("close", "at once"), ("close", "later"), ("abort", "later")]
 )
-async def test_whoever_leaves_cancels_what_is_done_for_it(served, caller, way, when):
+async def test_a_caller_that_disconnects_cancels_its_handler(served, caller, way, when):
     caller.say(b"GET /wait")
     if when == "later":
         await served.begun.wait()
@@ -331,7 +335,7 @@ async def test_whoever_leaves_cancels_what_is_done_for_it(served, caller, way, w
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 @pytest.mark.parametrize("when", ["at once", "later"])
-async def test_whoever_closes_its_side_behind_a_whole_request_gets_its_answer(
+async def test_a_caller_that_half_closes_after_a_whole_request_gets_its_answer(
     served, caller, version, when
 ):
     caller.writer.write(b"GET /wait HTTP/" + version + b"\r\n" + HOST + b"\r\n")
@@ -350,7 +354,7 @@ async def test_whoever_closes_its_side_behind_a_whole_request_gets_its_answer(
     assert not served.cancelled.is_set()
 
 
-async def test_all_requests_are_answered_before_a_side_that_was_closed(served, caller):
+async def test_all_pipelined_requests_are_answered_after_a_half_close(served, caller):
     caller.writer.write(b"".join(post(b"%d;" % n) for n in range(MANY)))
     caller.writer.write_eof()
     async with asyncio.timeout(5):
@@ -358,7 +362,7 @@ async def test_all_requests_are_answered_before_a_side_that_was_closed(served, c
     assert said.count(b" 200 OK") == MANY
 
 
-async def test_whoever_closes_its_side_within_an_answer_has_left(served, caller):
+async def test_a_half_close_during_a_stream_cancels_the_handler(served, caller):
     caller.say(b"GET /begun")
     await caller.reader.readuntil(b"one")
     caller.writer.write_eof()
@@ -366,14 +370,14 @@ async def test_whoever_closes_its_side_within_an_answer_has_left(served, caller)
         await served.cancelled.wait()
 
 
-async def test_whoever_closes_its_side_within_a_request_has_left(served, caller):
+async def test_a_half_close_within_a_request_ends_the_connection(served, caller):
     caller.say(b"POST /", b"Content-Length: 3", body=b"x")
     await served.begun.wait()
     caller.writer.write_eof()
     assert await caller.ended()
 
 
-async def test_what_is_no_request_is_refused_behind_the_answers_before_it_and_nothing_after_it_is_read(
+async def test_an_invalid_request_is_refused_after_earlier_answers_and_nothing_behind_it_is_read(
     served, caller
 ):
     caller.say(b"GET /wait")
@@ -386,7 +390,9 @@ async def test_what_is_no_request_is_refused_behind_the_answers_before_it_and_no
     assert len(served.asked) == 1
 
 
-async def test_what_comes_in_one_piece_with_a_request_keeps_it_from_nothing(served, caller):
+async def test_garbage_in_the_same_segment_as_a_request_does_not_keep_it_from_its_answer(
+    served, caller
+):
     caller.writer.write(post(b"first") + b"BAD\r\n\r\n")
     assert await caller.hear() == (200, b"first")
     assert await code_of(caller) == (400, "invalid_head")
@@ -394,7 +400,7 @@ async def test_what_comes_in_one_piece_with_a_request_keeps_it_from_nothing(serv
 
 
 @pytest.mark.parametrize("when", ["at once", "later"])
-async def test_a_body_that_is_not_framed_as_it_says_is_refused(served, caller, when, caplog):
+async def test_a_body_with_broken_chunk_framing_is_refused(served, caller, when, caplog):
     caller.say(b"POST /", b"Transfer-Encoding: chunked", body=b"1\r\nx\r\n")
     if when == "later":
         await served.begun.wait()
@@ -423,7 +429,7 @@ async def test_trailers_without_end_are_refused(caller):
     assert await caller.ended()
 
 
-async def test_a_caller_who_reads_nothing_is_not_answered_again_and_cut_off(served, caller):
+async def test_a_caller_that_reads_nothing_gets_no_second_answer_and_is_cut_off(served, caller):
     caller.reader._transport.pause_reading()
     caller.say(b"GET /big")
     caller.say(b"GET /big")
@@ -457,7 +463,7 @@ async def test_every_wait_for_a_caller_has_an_end(served):
         assert await idle.ended()
 
 
-async def test_a_head_that_has_come_is_not_too_slow_where_the_loop_is(served, caller):
+async def test_a_head_that_has_arrived_is_not_late_because_the_event_loop_is_slow(served, caller):
     connection = await connection_of(served)
     connection.data_received(b"GET / HTTP/1\r\n\r\n")
     connection.look(served.server.now + LIMITS.head_timeout + 0.1)
@@ -472,8 +478,8 @@ async def test_a_handler_may_take_as_long_as_it_likes(served, caller):
     assert await caller.hear() == (200, b"at last")
 
 
-async def test_a_head_is_not_late_while_nobody_reads(served, caller):
-    """What comes behind a request stays in the socket: it is the server that is slow."""
+async def test_a_head_behind_a_request_in_flight_is_not_late(served, caller):
+    """Bytes behind a request stay in the socket: the server is slow, not the caller."""
     caller.say(b"GET /wait")
     await served.begun.wait()
     connection = await connection_of(served)
@@ -487,7 +493,7 @@ async def test_a_head_is_not_late_while_nobody_reads(served, caller):
         assert await caller.hear() == (200, b"")
 
 
-async def test_whoever_reads_again_may_wait_long_for_the_next_answer(served, caller):
+async def test_a_caller_that_reads_again_may_wait_long_for_the_next_answer(served, caller):
     caller.reader._transport.pause_reading()
     caller.say(b"GET /big")
     caller.say(b"GET /wait")

@@ -1,4 +1,4 @@
-"""Floods of one connection, or of a few: what they may pile up, and how long everybody else waits meanwhile.
+"""Floods of one connection, or of a few: what they may pile up, and how long other callers wait meanwhile.
 
 Callers send as fast as the socket takes it; some read their answers, some do not.
 """
@@ -25,7 +25,7 @@ SECONDS = 0.25
 """How long a flood lasts."""
 
 MOST = 2 * MIB
-"""What one connection may have piled up, with what measures it."""
+"""Bytes that one connection may pile up, those of the measurement included."""
 
 HOST = b"Host: a\r\n"
 GET = b"GET / HTTP/1.1\r\n" + HOST + b"\r\n"
@@ -86,7 +86,7 @@ async def place():
 
 @asynccontextmanager
 async def flooded(place, first, then, *, reads, count=1):
-    """Send from so many connections until the block is left, at the latest for `SECONDS`."""
+    """Send from `count` connections until the block is left."""
     loop = asyncio.get_running_loop()
     again = memoryview(then * (MIB // len(then) + 1))
 
@@ -119,7 +119,7 @@ async def flooded(place, first, then, *, reads, count=1):
 
 @READS
 @FLOODS
-async def test_what_one_connection_piles_up_is_bounded(place, first, then, reads):
+async def test_the_memory_that_one_connection_takes_is_bounded(place, first, then, reads):
     async with flooded(place, first, then, reads=reads):
         tracemalloc.start()
         try:
@@ -132,12 +132,14 @@ async def test_what_one_connection_piles_up_is_bounded(place, first, then, reads
 
 @READS
 @FLOODS
-async def test_an_honest_caller_waits_little_while_others_flood(place, first, then, reads):
+async def test_an_honest_caller_waits_little_while_other_connections_flood(
+    place, first, then, reads
+):
     waits = []
     async with flooded(place, first, then, reads=reads, count=20):
         until = time.monotonic() + SECONDS
         while time.monotonic() < until:
-            # Of this process: others on the machine are none of the flood.
+            # CPU time of this process: other processes of the machine are no part of the flood.
             began = time.process_time()
             reader, writer = await asyncio.open_connection(*place)
             writer.write(GET)
@@ -149,7 +151,7 @@ async def test_an_honest_caller_waits_little_while_others_flood(place, first, th
 
 
 @READS
-async def test_over_tls_what_one_connection_piles_up_is_bounded_as_well(reads):
+async def test_the_memory_that_one_connection_takes_over_tls_is_bounded(reads):
     ours, theirs = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)
     tls = server_context(ours)
     trust(tls, certificate_of(theirs))

@@ -1,4 +1,4 @@
-"""The end of a listener, and its bounds."""
+"""Shutdown of a listener, and its bounds."""
 
 import asyncio
 import socket
@@ -21,7 +21,7 @@ ASKED = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class App:
-    """Answers when it is told to."""
+    """Application that answers when the test lets it."""
 
     def __init__(self):
         self.go, self.begun = asyncio.Event(), asyncio.Event()
@@ -46,7 +46,7 @@ async def serving(app, tls=None, settings=None):
 
 
 async def rest(reader):
-    """Whatever still comes, however it ends."""
+    """Return all bytes that still come, however the connection ends."""
     try:
         async with asyncio.timeout(5):
             return await reader.read()
@@ -54,7 +54,7 @@ async def rest(reader):
         return b""
 
 
-async def test_closing_ends_idle_connections_at_once_and_busy_ones_with_their_answer(app):
+async def test_closing_ends_idle_connections_at_once_and_busy_ones_after_their_answer(app):
     server, port = await serving(app)
     idle, nobody = await asyncio.open_connection("127.0.0.1", port)
     busy, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -85,7 +85,7 @@ async def test_closing_does_not_wait_for_ever(app):
     writer.close()
 
 
-async def test_who_is_idle_makes_room(app):
+async def test_an_idle_connection_makes_room_for_a_new_one(app):
     server, port = await serving(app, settings=ONE_PLACE)
     idle, one = await asyncio.open_connection("127.0.0.1", port)
     _, two = await asyncio.open_connection("127.0.0.1", port)
@@ -95,7 +95,7 @@ async def test_who_is_idle_makes_room(app):
     await server.close(within=0)
 
 
-async def test_who_comes_when_all_are_busy_is_told_so(app):
+async def test_a_new_connection_is_refused_with_503_when_all_are_busy(app):
     server, port = await serving(app, settings=ONE_PLACE)
     _, one = await asyncio.open_connection("127.0.0.1", port)
     one.write(ASKED)
@@ -109,7 +109,7 @@ async def test_who_comes_when_all_are_busy_is_told_so(app):
     await server.close(within=0)
 
 
-async def test_answers_are_dated_and_named(app):
+async def test_answers_have_date_and_server_headers(app):
     app.go.set()
     server, port = await serving(app)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -121,7 +121,7 @@ async def test_answers_are_dated_and_named(app):
     await server.close(within=0)
 
 
-async def test_over_tls_the_same_is_served_and_what_speaks_none_is_told_nothing(app):
+async def test_requests_are_served_over_mutual_tls_and_strangers_get_no_answer(app):
     app.go.set()
     ours, theirs = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)
     tls = server_context(ours)
@@ -142,7 +142,7 @@ async def test_over_tls_the_same_is_served_and_what_speaks_none_is_told_nothing(
     assert not server._connections
 
 
-async def test_a_connection_that_ended_is_gone_before_the_garbage_collector_comes(app):
+async def test_a_connection_that_ended_is_freed_without_the_garbage_collector(app):
     app.go.set()
     server, port = await serving(app)
     with uncollected():
@@ -159,7 +159,7 @@ async def test_a_connection_that_ended_is_gone_before_the_garbage_collector_come
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="the system knows no bound")
-def test_the_kernel_takes_little_of_what_its_caller_does_not_read():
+def test_the_kernel_buffers_little_that_a_caller_does_not_read():
     listener, caller = bind(HostPort("127.0.0.1", 0), "node.http")[0], socket.socket()
     with listener, caller:
         caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)

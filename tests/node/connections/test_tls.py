@@ -1,4 +1,4 @@
-"""TLS of the public face: real handshakes, certificates that change under a running node, and callers who never finish."""
+"""TLS of the public face: real handshakes, certificates that change under a running node, unfinished handshakes."""
 
 import asyncio
 import socket
@@ -20,7 +20,7 @@ from tests.node.faces.assembly import until
 
 @asynccontextmanager
 async def served(folder, **limits):
-    """A server behind a certificate, and a client's context that trusts it."""
+    """Yield a server with a certificate, and a client's context that trusts it."""
     files = certificates.write(folder)
 
     async def echo(request):
@@ -43,7 +43,7 @@ async def served(folder, **limits):
 
 
 async def shown(place, name="127.0.0.1"):
-    """Return the serial number of the certificate that is shown."""
+    """Return the serial number of the certificate that the server presents."""
     from cryptography import x509
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -54,7 +54,7 @@ async def shown(place, name="127.0.0.1"):
     return x509.load_der_x509_certificate(der).serial_number
 
 
-async def test_clients_that_trust_it_ask_as_over_plain_http(tmp_path):
+async def test_clients_that_trust_the_certificate_are_served_as_over_plain_http(tmp_path):
     async with served(tmp_path) as (_, _, (host, port), trusting, crowd):
         connector = aiohttp.TCPConnector(ssl=trusting)
         async with aiohttp.ClientSession(f"https://{host}:{port}", connector=connector) as http:
@@ -70,7 +70,7 @@ async def test_clients_that_trust_it_ask_as_over_plain_http(tmp_path):
         await until(lambda: crowd.open == 0)
 
 
-async def test_what_comes_with_the_last_word_of_the_handshake_is_read(tmp_path):
+async def test_bytes_that_come_with_the_end_of_the_handshake_are_read(tmp_path):
     async with served(tmp_path) as (_, _, place, trusting, _):
         for _ in range(20):
             reader, writer = await asyncio.open_connection(*place, ssl=trusting)
@@ -79,7 +79,7 @@ async def test_what_comes_with_the_last_word_of_the_handshake_is_read(tmp_path):
             writer.transport.abort()
 
 
-async def test_who_speaks_plain_http_or_nonsense_is_cut_off(tmp_path):
+async def test_plain_http_and_nonsense_are_cut_off(tmp_path):
     async with served(tmp_path) as (_, _, place, _, crowd):
         for words in (
             b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -94,7 +94,7 @@ async def test_who_speaks_plain_http_or_nonsense_is_cut_off(tmp_path):
         await until(lambda: crowd.open == 0)
 
 
-async def test_who_never_finishes_a_handshake_has_a_place_and_loses_it(tmp_path, monkeypatch):
+async def test_an_unfinished_handshake_takes_a_place_until_it_times_out(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "HANDSHAKE_SECONDS", 0.5)
     async with served(tmp_path) as (_, _, place, _, crowd):
         silent = [await asyncio.open_connection(*place) for _ in range(5)]
@@ -107,7 +107,7 @@ async def test_who_never_finishes_a_handshake_has_a_place_and_loses_it(tmp_path,
             writer.transport.abort()
 
 
-async def test_many_who_say_nothing_make_room_for_who_comes(tmp_path):
+async def test_many_silent_connections_make_room_for_a_new_one(tmp_path):
     async with served(tmp_path, connections=20, connections_per_address=10) as served_:
         _, _, place, trusting, crowd = served_
         silent = [await asyncio.open_connection(*place) for _ in range(50)]
@@ -119,7 +119,7 @@ async def test_many_who_say_nothing_make_room_for_who_comes(tmp_path):
             one.transport.abort()
 
 
-async def test_a_new_certificate_is_shown_to_who_comes_next(tmp_path, caplog):
+async def test_a_new_certificate_is_presented_to_the_next_connection(tmp_path, caplog):
     caplog.set_level("INFO")
     async with served(tmp_path) as (_, certificate, place, _, _):
         before = await shown(place)
@@ -140,7 +140,7 @@ async def test_a_new_certificate_is_shown_to_who_comes_next(tmp_path, caplog):
         assert await shown(place) not in (before, after)
 
 
-def test_files_that_will_not_do_are_told_in_a_sentence(tmp_path):
+def test_unusable_certificate_files_are_refused_with_a_sentence(tmp_path):
     chain, key = certificates.write(tmp_path)
     with pytest.raises(OSError, match="cannot be read: No such file"):
         Certificate(chain, tmp_path / "nothing.pem")

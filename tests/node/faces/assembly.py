@@ -1,4 +1,4 @@
-"""A node of real parts in a small world: memory mesh and store, everything else as it runs in production."""
+"""Node of real parts in a small world: memory mesh and store, everything else as it runs in production."""
 
 import asyncio
 import random
@@ -64,7 +64,7 @@ TOKEN = "the-control-token-of-this-test-node"
 
 @dataclass
 class World:
-    """What the nodes of one test share."""
+    """State that the nodes of one test share."""
 
     net: MemoryNet
     first: PeerId | None = None
@@ -72,7 +72,7 @@ class World:
 
 @dataclass
 class Running:
-    """A node that serves. `http` is a session whose base is the public address, `link` the other listener's port."""
+    """A node that serves. `http` is a client session at its public address, `link` the port of its listener for nodes."""
 
     context: Context
     identity: Identity
@@ -89,7 +89,7 @@ class Running:
 def settings_of(
     *, web: WebSettings | None = None, keyless: Keyless = Keyless.EVERYBODY, **router
 ) -> Settings:
-    """Settings whose times suit tests on one machine."""
+    """Return settings whose times suit tests on one machine."""
     return Settings(
         node=NodeSettings(open=keyless),
         web=web or WebSettings(),
@@ -104,7 +104,7 @@ def settings_of(
 async def node(
     world: World, settings: Settings | None = None, *, dialled: bool = False
 ) -> AsyncIterator[Running]:
-    """Run a node in a world until the test is over. Others reach it over pipes, or `dialled` at its address."""
+    """Run a node in a world until the block is left. Other nodes reach it over pipes, or at its address if `dialled`."""
     settings = settings or settings_of()
     identity = Identity(random.randbytes(32))
     store = MemoryStore()
@@ -120,7 +120,7 @@ async def node(
         await registry.introduce(
             services=(),
             reach=Reach(
-                # Whoever names loopback only is dialled by those on the same machine.
+                # A node that announces loopback addresses only is dialled by nodes on the same machine.
                 mesh=() if dialled else registry.mesh.addresses(),
                 links=(context.listening.link,),
                 certificate=certificate_of(identity),
@@ -139,7 +139,7 @@ async def node(
 
 def _listener() -> socket.socket:
     listener = socket.create_server(("127.0.0.1", 0))
-    # As uvloop does, in which nodes run: else each small write may wait 40 ms for an ACK.
+    # As uvloop, on which nodes run, does: else each small write may wait 40 ms for an ACK.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
@@ -247,7 +247,7 @@ async def _open_link(context, identity, listener, closing) -> None:
 
 
 async def until(holds, *, seconds=45.0):
-    """Wait until a condition holds; fail when it does not in time."""
+    """Wait until a condition holds; raise `TimeoutError` if it does not in time."""
     async with asyncio.timeout(seconds):
         while not holds():  # noqa: ASYNC110 (whatever is waited for signals nobody)
             await asyncio.sleep(0.01)
@@ -261,18 +261,18 @@ class Pair:
     two: Running
 
     async def knows(self, running: Running, name: str):
-        """Wait until a node can offer a model."""
+        """Wait until a node knows a replica of a model."""
         await until(lambda: name in running.context.registry.catalog.offers)
 
     async def offers(self, place: str, worker, **registered) -> Running:
-        """Register a worker at the first; return the node that is `serving`, or the one that is `asked` a hop away."""
+        """Register a worker at the first node; return that node if `serving`, or the second, a hop away, if `asked`."""
         await self.one.register(worker, **registered)
         await self.knows(self.two, "tiny")
         return self.one if place == "serving" else self.two
 
 
 def openai_at(running: Running, prefix: str = "/v1", *, timeout: float = 60) -> openai.AsyncOpenAI:
-    """Return OpenAI's own client at a node."""
+    """Return a client of OpenAI's own library for a node."""
     return openai_client(f"http://{running.context.listening.http}{prefix}", timeout=timeout)
 
 

@@ -1,10 +1,10 @@
-"""The connection of a caller who may be slow, for tests of what is sent to it."""
+"""Stub of a connection to a caller that may be slow, for tests of what is sent to it."""
 
 import asyncio
 
 
 class CallerLine:
-    """What was `sent` on it; `unread` bytes wait, and `read` says when they are taken. Heads are as it is told."""
+    """Connection that keeps what was `sent`; `unread` bytes wait until `read` is set. Its heads are always `head`."""
 
     address = "127.0.0.1"
 

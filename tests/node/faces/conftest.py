@@ -31,12 +31,12 @@ async def mesh():
 
 @pytest.fixture
 def stranger():
-    """A peer id that no node of the test has."""
+    """Return a peer id that no node of the test has."""
     return Identity(bytes(range(32))).peer
 
 
 @pytest.fixture
 async def served(alone, worker):
-    """A node with a worker for the model `tiny`."""
+    """Return a node with a worker for the model `tiny`."""
     await alone.register(worker)
     return alone

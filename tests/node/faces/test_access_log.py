@@ -1,4 +1,4 @@
-"""What is written of a request: one line and its metrics, however it ends."""
+"""Records of a request: one log line and its metrics, however it ends."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ def status_of(line: str) -> int:
         (ZeroDivisionError(), 500),
     ],
 )
-async def test_a_request_that_fails_is_booked_with_its_status(served, lines, error, status):
+async def test_a_request_that_fails_is_logged_with_its_status(served, lines, error, status):
     def fail():
         with accounting(served.context, "r", Kind.CHAT) as account:
             account.model = "tiny"
@@ -73,7 +73,9 @@ async def test_requests_in_flight_are_counted(served):
         ("x" * 10_000, f'model="{"x" * 256}\\u2026 (10000 characters)" kind='),
     ],
 )
-async def test_a_name_that_callers_make_up_is_one_field_of_the_line(served, lines, model, shown):
+async def test_a_model_name_made_up_by_a_caller_stays_one_field_of_the_line(
+    served, lines, model, shown
+):
     with accounting(served.context, "r", Kind.CHAT) as account:
         account.model = model
         account.status = 404
@@ -83,7 +85,7 @@ async def test_a_name_that_callers_make_up_is_one_field_of_the_line(served, line
     assert line.isprintable()
 
 
-async def test_long_names_are_not_kept_for_the_next_line(served, lines):
+async def test_long_model_names_are_not_kept_in_memory(served, lines):
     tracemalloc.start()
     try:
         for number in range(50):
@@ -99,7 +101,7 @@ async def test_long_names_are_not_kept_for_the_next_line(served, lines):
 
 
 def test_an_account_stays_small_when_it_ends():
-    """Many are under way at one time: none may turn its fields into a dictionary of its own."""
+    """Many are in flight at one time: none may turn its fields into a dictionary of its own."""
     tracemalloc.start()
     try:
         accounts = [Account("r", Kind.CHAT) for _ in range(1_000)]
@@ -123,7 +125,7 @@ def test_an_account_stays_small_when_it_ends():
         (None, 200, True, []),
     ],
 )
-async def test_tokens_after_the_first_are_timed_where_a_stream_told_them(
+async def test_time_per_token_is_measured_for_streams_that_report_their_usage(
     served, used, status, streams, times
 ):
     metrics = Metrics(Measurements())

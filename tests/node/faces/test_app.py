@@ -1,4 +1,4 @@
-"""The applications as wholes: whatever happens in a handler leaves as an answer of ours."""
+"""The applications as wholes: whatever happens in a handler, the caller gets an answer of ours."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from tests.node.faces.assembly import raw, told
 
 @asynccontextmanager
 async def having(node, handler):
-    """A session to an application for the callers of a node, with one path, `/more`."""
+    """Yield a session to an application of a node with one path, `/more`."""
     app = application([web.post("/more", handler)], node.context.access.admit)
     listener = socket.create_server(("127.0.0.1", 0))
     async with AsyncExitStack() as closing:
@@ -27,7 +27,7 @@ async def having(node, handler):
         yield await closing.enter_async_context(session)
 
 
-async def test_an_unforeseen_error_is_500_and_its_text_is_neither_told_nor_logged(alone, caplog):
+async def test_an_unforeseen_error_is_500_and_its_text_is_neither_sent_nor_logged(alone, caplog):
     async def fail(request):
         raise KeyError(await request.read())
 
@@ -48,7 +48,7 @@ async def test_an_unforeseen_error_is_500_and_its_text_is_neither_told_nor_logge
     assert "secret" not in str(body) + caplog.text
 
 
-async def test_a_caller_who_hangs_up_cancels_the_handler(alone):
+async def test_a_caller_that_hangs_up_cancels_the_handler(alone):
     cancelled = asyncio.Event()
 
     async def wait(_):
@@ -65,7 +65,7 @@ async def test_a_caller_who_hangs_up_cancels_the_handler(alone):
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/v1/models", "/api/v0/id", "/api/v1/catalog"])
-async def test_what_is_asked_under_another_name_than_ours_is_refused_even_for_reading(alone, path):
+async def test_a_foreign_host_header_is_refused_even_for_reading(alone, path):
     async with alone.http.get(path, headers={"Host": "evil.example"}) as response:
         assert response.status == 403
         assert (await response.json())["code"] == 1010
@@ -94,7 +94,7 @@ CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "a secret prom
     ],
     ids=["TLS", "version", "length", "line", "header"],
 )
-async def test_bytes_that_are_no_request_are_answered_in_our_shape_without_a_traceback(
+async def test_bytes_that_are_no_request_get_an_error_in_our_shape_without_a_traceback(
     alone, status, code, sent, caplog
 ):
     head, _, body = (await raw(alone, sent)).partition(b"\r\n\r\n")
@@ -109,13 +109,13 @@ async def test_an_expectation_that_cannot_be_met_is_417(alone):
     assert (await told(call))[0] == 417
 
 
-async def test_what_is_refused_is_answered_with_the_id_that_could_be_read_or_a_new_one(alone):
+async def test_a_refusal_carries_the_request_id_if_it_could_be_read_or_a_new_one(alone):
     named = b"GET /#a HTTP/1.1\r\nX-Request-Id: id-8\r\nHost: localhost\r\n\r\n"
     assert b"x-request-id: id-8\r\n" in await raw(alone, named)
     assert re.search(rb"x-request-id: [0-9a-f]{32}\r\n", await raw(alone, b"BAD\r\n\r\n"))
 
 
-async def test_while_a_node_leaves_each_answer_ends_its_connection(served):
+async def test_while_a_node_drains_each_answer_ends_its_connection(served):
     asked = {"model": "tiny", "messages": []}
     for path, close in (("undrain", False), ("drain", True), ("undrain", False)):
         async with served.http.post(f"/api/v1/{path}"):
@@ -123,6 +123,6 @@ async def test_while_a_node_leaves_each_answer_ends_its_connection(served):
         for stream in (False, True):
             body = asked | {"stream": stream}
             async with served.http.post("/v1/chat/completions", json=body) as response:
-                assert response.status == (503 if close else 200)  # nobody else serves it
+                assert response.status == (503 if close else 200)  # no other node serves it
                 assert (response.headers.get("Connection") == "close") is close
                 await response.read()

@@ -1,4 +1,4 @@
-"""Streams that are cut through pass as all others do: their callers, and all that watches them, see the same."""
+"""Streams that are cut through pass as all others do: callers, and all code that watches the stream, see the same."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -40,13 +40,13 @@ CANDIDATE = Candidate(PeerId("here"), Service("p", "m"))
 
 
 async def nobody(routed, broken) -> AsyncIterator[bytes]:
-    """Go on with nothing where a worker broke off."""
+    """Raise the error of a worker that broke off: no other worker goes on."""
     raise broken
     yield b""
 
 
 class Stream:
-    """One stream of a worker to its caller."""
+    """One stream from a worker to its caller."""
 
     def __init__(self, *, cuts: bool, continues: bool, hides: bool = False) -> None:
         self.caller, self.tally, self.recording = CallerLine(), Tally(), Recording()
@@ -84,11 +84,11 @@ class Stream:
         )
         await settled()
         if not self.cuts:
-            # It is in all that comes.
+            # This sign is in all bytes, so nothing is cut through.
             self.reply.cut_through.signs.append(b"")
 
     async def seen(self) -> dict[str, object]:
-        """Return what its caller got, and what was seen of it."""
+        """Return what the caller got, and what the node saw of the stream."""
         broke = False
         try:
             await asyncio.wait_for(self.pump, 5)
@@ -151,10 +151,12 @@ CHUNKS = st.tuples(
     st.booleans(),
     st.booleans(),
 )
-def test_a_stream_passes_the_same_with_and_without(chunks, cuts, ends, continues, hides) -> None:
+def test_a_stream_passes_the_same_with_and_without_cut_through(
+    chunks, cuts, ends, continues, hides
+) -> None:
     reads = [chunk(b"".join(events), form) for events, form in chunks]
     reads += [b"0\r\n\r\n"] * ends
-    # Some reads end in the middle of a chunk, and the rest comes with the next.
+    # Some reads end in the middle of a chunk, whose rest comes with the next read.
     for cut in cuts:
         if reads and len(reads[at := cut % len(reads)]) > 1:
             split = 1 + cut % (len(reads[at]) - 1)
@@ -169,11 +171,11 @@ def test_a_stream_passes_the_same_with_and_without(chunks, cuts, ends, continues
 
 
 @pytest.mark.parametrize("continues", [True, False])
-async def test_plain_events_pass_as_they_came_and_are_counted(continues) -> None:
+async def test_plain_events_are_cut_through_as_they_came_and_are_counted(continues) -> None:
     stream = Stream(cuts=True, continues=continues)
     await stream.begin()
     count = stream.tally.events
-    # Written anew its size would have small letters.
+    # If it were written anew, its size would have lower-case letters.
     said = chunk(PLAIN, "%X")
     assert said != chunk(PLAIN)
     stream.bring(*[said] * SHOWN_TOGETHER)
@@ -201,7 +203,7 @@ BESIDE = [
 
 
 @pytest.mark.parametrize("data", BESIDE)
-async def test_whatever_else_comes_takes_the_ordinary_path(data) -> None:
+async def test_anything_but_one_plain_chunk_takes_the_ordinary_path(data) -> None:
     stream = Stream(cuts=True, continues=True)
     await stream.begin()
     cut_through = stream.reply.cut_through
@@ -228,12 +230,12 @@ READS = {
 
 @pytest.mark.parametrize("reads", READS.values(), ids=READS)
 @pytest.mark.parametrize("continues", [True, False])
-async def test_where_reads_end_elsewhere_a_stream_passes_the_same(reads, continues) -> None:
+async def test_a_stream_passes_the_same_wherever_its_reads_end(reads, continues) -> None:
     seen = [await passed(reads, cuts=cuts, continues=continues) for cuts in (True, False)]
     assert seen[0] == seen[1]
 
 
-async def test_who_is_slow_is_waited_for_and_who_is_gone_gets_nothing() -> None:
+async def test_nothing_is_cut_through_to_a_slow_or_closed_caller() -> None:
     stream = Stream(cuts=True, continues=False)
     await stream.begin()
     cut_through, caller = stream.reply.cut_through, stream.caller

@@ -1,4 +1,4 @@
-"""However deep a body is nested, a face answers it or refuses it: what it says in other words may be deeper than what it read."""
+"""However deep a body is nested, a face answers or refuses it, also where its translation is deeper than the body."""
 
 import orjson
 import pytest
@@ -51,7 +51,7 @@ def generation(schema):
         ("/tgi/p/tiny/generate", generation),
     ],
 )  # fmt: skip
-async def test_no_depth_is_a_failure_of_ours(served, path, body):
+async def test_no_depth_of_nesting_is_a_server_error(served, path, body):
     statuses = set()
     for levels in range(235, 256):
         asked = body(nested(levels))

@@ -1,4 +1,4 @@
-"""Calls that are answered without a task, and all that makes one necessary: nobody can tell from outside which it was."""
+"""Calls that are answered without a task, and all that makes one necessary; callers see no difference."""
 
 import asyncio
 import gc
@@ -21,7 +21,7 @@ URL = "/v1/chat/completions"
 
 @pytest.fixture
 def tasks(monkeypatch):
-    """What was handed over to a task, by the name of its model."""
+    """Return the list of calls that were handed over to a task, by the names of their models."""
     found = []
     hand_over = LaneConnection.hand_over
 
@@ -34,13 +34,13 @@ def tasks(monkeypatch):
 
 
 async def settled(running) -> None:
-    """Nothing is booked any more."""
+    """Wait until no request is in flight."""
     await until(lambda: not running.context.router.in_flight)
 
 
 @pytest.fixture
 async def warm(served, tasks):
-    """A node with a worker to which a connection lies idle."""
+    """Return a node with an idle connection to its worker."""
     assert (await told(served.http.post(URL, json=CHAT)))[0] == 200
     tasks.clear()
     return served
@@ -70,13 +70,13 @@ async def test_a_warm_call_needs_no_task(warm, worker, tasks, caplog):
     await settled(warm)
 
 
-async def test_a_completion_has_a_task_for_it_may_become_a_chat(warm, tasks):
+async def test_a_completion_takes_a_task_because_it_may_become_a_chat(warm, tasks):
     asked = {"model": "tiny", "prompt": "a"}
     assert (await told(warm.http.post("/v1/completions", json=asked)))[0] == 200
     assert tasks == ["tiny"]
 
 
-async def test_an_embedding_needs_none(warm, worker, tasks):
+async def test_an_embedding_needs_no_task(warm, worker, tasks):
     worker.fail(answer=b'{"object":"list","data":[{"index":0,"embedding":[1]}],"model":"tiny"}')
     asked = {"model": "tiny", "input": "a"}
     status, said = await told(warm.http.post("/v1/embeddings", json=asked))
@@ -96,7 +96,7 @@ async def test_an_embedding_needs_none(warm, worker, tasks):
         ({"packed": True}, 502),
     ],
 )
-async def test_what_goes_wrong_is_told_as_ever(warm, worker, tasks, faults, status):
+async def test_failures_are_reported_as_without_direct_calls(warm, worker, tasks, faults, status):
     worker.fail(**faults)
     got, said = await told(warm.http.post(URL, json=CHAT))
     assert got == status, said
@@ -121,7 +121,7 @@ async def test_another_worker_answers_where_the_first_fails(warm, worker, tasks)
     await settled(warm)
 
 
-async def test_an_answer_that_takes_its_time_is_waited_for_by_a_task(warm, worker, tasks):
+async def test_a_slow_answer_is_awaited_by_a_task(warm, worker, tasks):
     worker.fail(delay_headers=2 * direct.PATIENCE_SECONDS)
     assert (await told(warm.http.post(URL, json=CHAT)))[0] == 200
     assert tasks == ["tiny"]
@@ -135,7 +135,7 @@ async def test_a_long_answer_is_passed_on_by_a_task(warm, worker, tasks):
     assert len(orjson.dumps(said)) > 100_000
 
 
-async def test_the_name_of_the_model_is_ours(warm, worker, tasks):
+async def test_an_answer_carries_our_name_of_the_model(warm, worker, tasks):
     worker.fail(name="a/b.gguf")
     assert (await told(warm.http.post(URL, json=CHAT)))[1]["model"] == "tiny"
     assert tasks == []
@@ -154,7 +154,7 @@ async def test_a_worker_sees_its_caller_leave(warm, worker, caplog, seconds):
     assert " status=499 " in line
 
 
-async def test_a_key_that_ends_while_its_call_is_under_way_ends_the_next_call(warm, worker, tasks):
+async def test_a_key_revoked_during_a_call_ends_the_next_call_and_not_this_one(warm, worker, tasks):
     key = (await warm.context.keys.create({"ann": Allowance()}))["ann"]
     asked = partial(warm.http.post, URL, json=CHAT, headers={"Authorization": f"Bearer {key}"})
     before = len(worker.received)
@@ -168,7 +168,7 @@ async def test_a_key_that_ends_while_its_call_is_under_way_ends_the_next_call(wa
     assert (await told(asked()))[0] == 401
 
 
-async def test_a_node_that_closes_answers_what_is_under_way(worker, tasks):
+async def test_a_node_that_closes_answers_requests_in_flight(worker, tasks):
     async with node(World(MemoryNet()), settings_of()) as one:
         await one.register(worker)
         assert (await told(one.http.post(URL, json=CHAT)))[0] == 200
@@ -179,7 +179,7 @@ async def test_a_node_that_closes_answers_what_is_under_way(worker, tasks):
     assert asked.result()[0] == 200
 
 
-async def test_a_client_of_openais_does_not_see_a_difference(warm, tasks):
+async def test_openais_client_sees_no_difference(warm, tasks):
     async with openai_at(warm) as client:
         answer = await client.chat.completions.create(
             model="tiny", messages=[{"role": "user", "content": "x"}]
@@ -190,7 +190,7 @@ async def test_a_client_of_openais_does_not_see_a_difference(warm, tasks):
 
 @pytest.fixture
 async def hop(worker, tasks):
-    """A node without a worker, and a proven way to one that has a worker with an idle connection."""
+    """Yield a node without a worker, with a proven link to a node that has an idle connection to its worker."""
     world = World(MemoryNet())
     async with node(world, dialled=True) as one, node(world, dialled=True) as two:
         await until(lambda: two.context.peer in one.context.registry.catalog.held)
@@ -221,7 +221,9 @@ async def test_over_a_hop_neither_node_needs_a_task(hop, worker, tasks, caplog, 
     ("faults", "status"),
     [({"status": 400}, 400), ({"status": 500}, 502), ({"die_before_headers": True}, 502)],
 )
-async def test_what_goes_wrong_over_a_hop_is_told_as_ever(hop, worker, tasks, faults, status):
+async def test_failures_over_a_hop_are_reported_as_without_direct_calls(
+    hop, worker, tasks, faults, status
+):
     worker.fail(**faults)
     got, said = await told(hop.http.post(URL, json=CHAT))
     assert got == status, said
@@ -239,14 +241,14 @@ async def test_a_worker_beyond_a_hop_sees_its_caller_leave(hop, worker, seconds)
     await settled(hop)
 
 
-async def test_many_at_once_over_a_hop_share_a_connection(hop, tasks):
+async def test_many_calls_at_once_over_a_hop_are_answered_and_leave_none_in_flight(hop, tasks):
     async with asyncio.TaskGroup() as group:
-        for _ in range(50):
-            group.create_task(told(hop.http.post(URL, json=CHAT)))
+        calls = [group.create_task(told(hop.http.post(URL, json=CHAT))) for _ in range(50)]
+    assert {call.result()[0] for call in calls} == {200}
     await settled(hop)
 
 
-async def test_many_at_once_are_told_apart(warm, tasks):
+async def test_many_calls_at_once_each_get_their_own_answer(warm, tasks):
     async def one(number: int) -> None:
         name = f"r-{number}"
         async with warm.http.post(URL, json=CHAT, headers={"x-request-id": name}) as response:
@@ -259,7 +261,7 @@ async def test_many_at_once_are_told_apart(warm, tasks):
     await settled(warm)
 
 
-async def test_what_was_asked_does_not_wait_for_the_garbage_collector(warm, worker, tasks):
+async def test_a_direct_call_is_freed_without_the_garbage_collector(warm, worker, tasks):
     worker.fail(answer=ANSWER)
     gc.collect()
     gc.disable()

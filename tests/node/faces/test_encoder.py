@@ -1,4 +1,4 @@
-"""A face with words of its own: its answers, streams and failures go the common road, and come out in its voice."""
+"""A face with a protocol of its own: its answers, streams and failures take the common path, in its own encoding."""
 
 import asyncio
 import socket
@@ -28,12 +28,12 @@ from tests.workers import tgi_worker
 from tests.workers.openai_worker import WORDS
 
 SAID = "".join(WORDS)
-STREAMED = "".join(WORDS[1:])  # what the stub leaves to its role chunk
+STREAMED = "".join(WORDS[1:])  # without the word that the stub replaces by its role chunk
 ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "a"}]}
 
 
 class Shouting(TextVoice):
-    """Says texts in capitals, and everything else as plainly as can be."""
+    """Encoder that writes texts in capitals, and everything else as plainly as can be."""
 
     def opening(self):
         return b"HARK "
@@ -95,19 +95,19 @@ async def tgi():
         yield worker
 
 
-async def test_an_answer_in_one_piece(shouting):
+async def test_an_answer_in_one_piece_is_encoded_by_the_face(shouting):
     async with shouting.post("/shout", json=ASKED) as response:
         assert await response.json() == {"shout": SAID.upper(), "why": "stop"}
         assert response.headers["x-modelvine-attempts"] == "1"
 
 
-async def test_a_stream(shouting):
+async def test_a_stream_is_encoded_by_the_face(shouting):
     async with shouting.post("/shout", json=ASKED | {"stream": True}) as response:
         assert response.content_type == "text/event-stream"
         assert await response.text() == f"HARK {STREAMED.upper()} END"
 
 
-async def test_a_stream_that_breaks_off_says_so_and_has_no_end(shouting, worker):
+async def test_a_stream_that_breaks_off_ends_in_a_failure_without_a_closing(shouting, worker):
     worker.fail(die_after=3)
     async with shouting.post("/shout", json=ASKED | {"stream": True}) as response:
         text = await response.text()
@@ -115,37 +115,37 @@ async def test_a_stream_that_breaks_off_says_so_and_has_no_end(shouting, worker)
     assert text.endswith(" ALAS answer_broken")
 
 
-async def test_a_stream_that_ends_without_a_word_why_broke_off(shouting, worker):
+async def test_a_stream_without_finish_reason_and_done_ends_in_a_failure(shouting, worker):
     worker.fail(no_done=True)
     async with shouting.post("/shout", json=ASKED | {"stream": True}) as response:
         assert (await response.text()).endswith(" ALAS answer_broken")
 
 
 @pytest.mark.parametrize("fault", [{"finish": "stop"}, {"finish": "stop", "no_done": True}])
-async def test_why_or_that_it_ends_is_enough(shouting, worker, fault):
+async def test_a_finish_reason_or_an_end_marker_completes_a_stream(shouting, worker, fault):
     worker.fail(**fault)
     async with shouting.post("/shout", json=ASKED | {"stream": True}) as response:
         assert (await response.text()).endswith(" END")
 
 
-async def test_errors_before_the_first_byte_are_said_in_its_words(shouting):
+async def test_errors_before_the_first_byte_are_in_the_shape_of_the_face(shouting):
     async with shouting.post("/shout", json=ASKED | {"model": "none"}) as response:
         assert (response.status, await response.json()) == (418, {"alas": "model_not_found"})
 
 
-async def test_what_is_no_answer_of_openais_is_a_failed_worker(shouting, worker):
+async def test_an_answer_that_is_not_openais_is_a_failed_worker(shouting, worker):
     worker.fail(garbage=True)
     async with shouting.post("/shout", json=ASKED) as response:
         assert (response.status, await response.json()) == (418, {"alas": "worker_failed"})
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_the_face_has_no_word_for_is_named(shouting, stream):
+async def test_a_parameter_that_the_face_drops_is_named(shouting, stream):
     async with shouting.post("/shout", json=ASKED | {"pitch": 1, "stream": stream}) as response:
         assert response.headers["x-modelvine-dropped-params"] == "pitch"
 
 
-async def test_what_face_and_worker_have_no_word_for_is_named_together(mesh, tgi):
+async def test_parameters_that_face_and_worker_drop_are_named_together(mesh, tgi):
     await mesh.one.register(tgi, api=tgi.url.replace("http:", "tgi+http:"))
     asked = ASKED | {"pitch": 1, "top_k": 2}
     async with (
@@ -162,7 +162,7 @@ async def test_a_body_that_is_no_json_is_refused(shouting, content_type):
         assert (response.status, await response.json()) == (418, {"alas": "unsupported_media_type"})
 
 
-async def test_a_caller_that_leaves_is_left_by_the_worker(shouting, worker):
+async def test_a_caller_that_leaves_cancels_the_request_at_the_worker(shouting, worker):
     worker.fail(delay_between=60)
     async with shouting.post("/shout", json=ASKED | {"stream": True}) as response:
         await response.content.readexactly(5)
@@ -178,7 +178,7 @@ class TestAsking:
         return Request("r1", Kind.CHAT, name, body, "application/json", stream=stream)
 
     @pytest.mark.parametrize("stream", [False, True])
-    async def test_events_are_heard_as_they_come(self, served, stream):
+    async def test_events_are_parsed_as_they_come(self, served, stream):
         options = {"stream_options": {"include_usage": True}} if stream else {}
         request = self.request(stream=stream, **options)
         async with asking(served.context, ANYBODY, request) as told:
@@ -187,25 +187,25 @@ class TestAsking:
         assert text_parser.reason_of(heard) == "stop"
         assert text_parser.usage_of(heard) == (Usage(5, 6) if stream else None)
 
-    async def test_a_stream_that_ends_without_a_word_why_broke_off(self, served, worker):
+    async def test_a_stream_without_finish_reason_and_done_raises(self, served, worker):
         worker.fail(no_done=True)
         async with asking(served.context, ANYBODY, self.request(stream=True)) as told:
             with pytest.raises(AnswerBroken, match="broke off"):
                 _ = [events async for events in told.events()]
 
-    async def test_errors_are_the_routers(self, served):
+    async def test_errors_of_the_router_are_raised(self, served):
         with pytest.raises(UnknownModel):
             async with asking(served.context, ANYBODY, self.request(model="none")):
                 pass
 
-    async def test_it_is_counted(self, served):
+    async def test_a_request_is_counted(self, served):
         async with asking(served.context, ANYBODY, self.request()) as told:
             assert orjson.loads(await told.body())["choices"]
         async with served.http.get("/metrics") as response:
             text = await response.text()
         assert 'modelvine_requests_total{kind="chat/completions",status="200"} 1.0' in text
 
-    async def test_leaving_early_leaves_the_worker(self, served, worker):
+    async def test_cancelling_early_cancels_the_request_at_the_worker(self, served, worker):
         worker.fail(delay_between=60)
 
         async def ask() -> None:

@@ -1,4 +1,4 @@
-"""What callers see of errors: one row per class, both shapes in every body."""
+"""Errors as callers see them: one row per class, both shapes in every body."""
 
 import inspect
 
@@ -34,7 +34,7 @@ def test_the_table_names_no_class_that_is_gone():
 
 
 @pytest.mark.parametrize("row", TABLE.values(), ids=lambda row: row.reason)
-def test_no_failure_is_told_with_a_status_of_success(row):
+def test_no_failure_has_a_status_of_success(row):
     assert 400 <= row.status < 600
     assert row.code != 0
 
@@ -86,7 +86,7 @@ def test_retry_after_is_whole_seconds_and_never_zero(error, seconds):
     assert refusal(error).headers["retry-after"] == seconds
 
 
-def test_an_error_that_is_not_ours_shows_nothing_of_itself():
+def test_an_unforeseen_error_reveals_nothing_of_its_text():
     refused = refusal(KeyError("the secret prompt"))
     assert refused.status == 500
     assert refused.body["code"] == 5000
@@ -104,7 +104,7 @@ def test_a_wrong_method_names_the_right_ones():
 
 
 class TestAWorkersRefusal:
-    """Its own words reach the caller, in our shape."""
+    """The worker's own words reach the caller, in our shape."""
 
     def test_keeps_its_status_and_its_error_object(self):
         said = {"error": {"message": "too long", "type": "bad", "param": "messages", "code": "ctx"}}
@@ -173,7 +173,7 @@ class TestAWorkersRefusal:
             param,
         )
 
-    def test_is_never_told_with_a_status_of_success(self):
+    def test_never_has_a_status_of_success(self):
         assert refusal(router_errors.WorkerRejected(200, b"{}")).status == 400
 
 
@@ -184,11 +184,11 @@ def test_an_error_in_a_stream_is_one_event_that_clients_parse():
     assert orjson.loads(event[6:])["error"]["code"] == "answer_broken"
 
 
-def test_text_that_is_no_unicode_does_not_keep_an_error_from_being_told():
+def test_an_error_with_invalid_unicode_is_still_sent():
     assert b"?" in refusal(WrongParameter("\udcff")).response().body
 
 
-def test_when_to_come_again_is_told_in_an_event_too():
+def test_retry_after_is_in_an_event_too():
     event = refusal(router_errors.NoCapacity("full", retry_after=2.2)).event()
     assert orjson.loads(event.removeprefix(b"data: "))["error"]["retry_after"] == 3
     event = refusal(router_errors.AnswerBroken("cut")).event()

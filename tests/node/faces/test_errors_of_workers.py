@@ -1,4 +1,4 @@
-"""What a client sees of each way in which a worker fails, whatever the worker speaks: the same row of docs/errors.md.
+"""Failures of workers as a client sees them: whatever protocol a worker speaks, the same row of docs/errors.md.
 
 Each stub is written from its protocol's specification; a client asks at the node with the worker, and one hop away.
 """
@@ -36,7 +36,7 @@ BEFORE: dict[str, tuple[dict[str, object], type[Exception] | tuple[type[Exceptio
     "dies": ({"die_before_headers": True}, errors.WorkerDied),
     "is silent": ({"hang": True}, errors.WorkerTimeout),
 }
-"""What goes wrong before the first byte, and the error that it is."""
+"""Faults before the first byte, and the errors that they give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ async def scene(request: pytest.FixtureRequest, protocol: str) -> AsyncIterator[
     settings = settings_of(first_byte_timeout=0.5, queue_timeout=0.3, attempts=1)
     stub, world = import_module(f"tests.workers.{protocol}_worker"), World(MemoryNet())
     async with AsyncExitStack() as closing:
-        # It outlives the nodes, so that nobody looks for it when all is over.
+        # The worker outlives the nodes, so that no node looks for it at the end of the test.
         worker = await closing.enter_async_context(stub.running())
         one = await closing.enter_async_context(node(world, settings))
         two = await closing.enter_async_context(node(world, settings))
@@ -78,14 +78,16 @@ def rows(expected: Any) -> set[tuple[int, str]]:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("way", BEFORE)
-async def test_before_the_first_byte_it_is_a_status(scene: Scene, way: str, stream: bool) -> None:
+async def test_a_failure_before_the_first_byte_is_a_status(
+    scene: Scene, way: str, stream: bool
+) -> None:
     faults, expected = BEFORE[way]
     scene.worker.fail(**faults)
     with pytest.raises(openai.APIStatusError) as failed:
         await scene.chat(stream=stream)
     error = failed.value.response.json()["error"]
     if expected is errors.WorkerRejected:
-        # Its words may name a code of their own.
+        # The worker's error may name a code of its own.
         assert 400 <= failed.value.status_code <= 499
         assert error["type"]
     else:
@@ -94,7 +96,7 @@ async def test_before_the_first_byte_it_is_a_status(scene: Scene, way: str, stre
         assert failed.value.response.headers["retry-after"] == "7"
 
 
-async def test_nobody_there_is_a_status(scene: Scene) -> None:
+async def test_a_worker_that_refuses_connections_is_a_status(scene: Scene) -> None:
     body = {"project": "p", "model": "gone", "api": f"{STUBS[scene.protocol]}://127.0.0.1:1"}
     base = str(scene.ai.base_url).removesuffix("/v1/")
     await scene.ai.with_options(base_url=f"{base}/api").post(
@@ -107,7 +109,7 @@ async def test_nobody_there_is_a_status(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("protocol", [name for name in STUBS if name != "openai"], indirect=True)
-async def test_what_its_protocol_cannot_say_is_named(scene: Scene) -> None:
+async def test_a_parameter_that_the_protocol_lacks_is_refused_by_name(scene: Scene) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         await scene.chat(extra_body={"guided_choice": ["a", "b"]})
     assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "guided_choice")
@@ -125,9 +127,9 @@ async def test_a_list_of_faults_reaches_the_caller(scene: Scene, stream: bool) -
     assert refused.value.status_code in (400, 422)
 
 
-# The fifth has no streams.
+# RemoteLLM has no streams.
 @pytest.mark.parametrize("protocol", [name for name in STUBS if name != "remotellm"], indirect=True)
-async def test_after_it_the_stream_ends_in_an_error(scene: Scene) -> None:
+async def test_a_failure_after_the_first_byte_ends_the_stream_in_an_error(scene: Scene) -> None:
     scene.worker.fail(die_after=3, delay_between=0.01)
     said: list[str] = []
 

@@ -1,4 +1,4 @@
-"""A failure arrives as the node told it whose worker failed: status, codes, message, parameter, Retry-After."""
+"""Failures over a hop: they arrive as the worker's node reports them, with status, codes, message, parameter, Retry-After."""
 
 from contextlib import AsyncExitStack
 
@@ -18,7 +18,7 @@ STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: clo
 
 @pytest.fixture
 async def pair():
-    """Two nodes; the first waits half a second for its workers, the second longer."""
+    """Yield two nodes; the first waits half a second for its workers, the second longer."""
     world = World(MemoryNet())
     hasty = settings_of(first_byte_timeout=0.5, queue_timeout=0.3, attempts=1)
     async with AsyncExitStack() as closing:
@@ -50,11 +50,11 @@ FAILURES = {
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("way", FAILURES)
-async def test_it_arrives_as_it_was_told(pair, way, stream):
+async def test_a_failure_is_the_same_over_a_hop(pair, way, stream):
     faults, status, code = FAILURES[way]
     told = []
     async with openai_worker.running() as first, openai_worker.running() as second:
-        # One each, for a worker that has failed is not asked again at once.
+        # One worker for each node, since a worker that has failed is not asked again at once.
         for worker, name, asked in ((first, "a", pair.one), (second, "b", pair.two)):
             await pair.one.register(worker, model=name)
             await pair.knows(pair.two, name)
@@ -65,7 +65,7 @@ async def test_it_arrives_as_it_was_told(pair, way, stream):
     assert there == here
 
 
-async def test_a_worker_that_nobody_reaches_is_told_alike(pair, worker):
+async def test_an_unreachable_worker_is_reported_the_same_over_a_hop(pair, worker):
     await pair.one.register(worker, api="http://127.0.0.1:1")
     await pair.knows(pair.two, "tiny")
     here, there = [await refused(running, CHAT) for running in (pair.one, pair.two)]
@@ -73,7 +73,7 @@ async def test_a_worker_that_nobody_reaches_is_told_alike(pair, worker):
     assert there == here
 
 
-async def test_a_parameter_without_a_word_is_named_alike(pair):
+async def test_an_unsupported_parameter_is_named_the_same_over_a_hop(pair):
     async with tgi_worker.running() as worker:
         await pair.one.register(worker, dialect="tgi")
         await pair.knows(pair.two, "tiny")
@@ -83,7 +83,7 @@ async def test_a_parameter_without_a_word_is_named_alike(pair):
     assert there == here
 
 
-async def test_in_a_clients_own_protocol_it_is_told_alike_too(pair, worker):
+async def test_a_failure_in_anthropics_protocol_is_the_same_over_a_hop(pair, worker):
     await pair.one.register(worker)
     await pair.knows(pair.two, "tiny")
     worker.fail(hang=True)
@@ -126,7 +126,7 @@ NESTED = b'{"code":1007,"message":"m","error":{"message":"m","x":%b1%b}}' % (b"[
     ],
     ids=["good", "HTML", "a text", "long", "deep", "nested refusal", "nested", "denied", "odd", "stream", "stream, denied"],
 )  # fmt: skip
-async def test_a_peer_tells_failures_of_workers_and_nothing_else(
+async def test_only_failures_of_workers_are_taken_over_from_a_peer(
     mesh, worker, said, status, message
 ):
     async with hostile(mesh, worker, saying(said)) as one:
@@ -136,7 +136,7 @@ async def test_a_peer_tells_failures_of_workers_and_nothing_else(
 
 
 @pytest.mark.parametrize("after", [b"99999999999", b"nan", b"-1", b"inf", b"soon", b"1.2"])
-async def test_a_peer_asks_for_an_hour_at_most(mesh, worker, after):
+async def test_the_retry_after_of_a_peer_is_at_most_an_hour(mesh, worker, after):
     said = answer(429, failure(code="no_capacity"), b"Retry-After: %b\r\n" % after)
     async with hostile(mesh, worker, saying(said)) as one:
         got, seconds, _ = await refused(one, CHAT)
@@ -153,7 +153,7 @@ async def test_a_peer_asks_for_an_hour_at_most(mesh, worker, after):
     ],
 )
 @pytest.mark.parametrize("path", [PATH, "/v1/messages", "/v1/responses", "/tgi/p/tiny/generate"])
-async def test_odd_words_of_a_peer_harm_no_face(mesh, worker, error, path):
+async def test_odd_error_objects_of_a_peer_harm_no_face(mesh, worker, error, path):
     asked = CHAT | {"max_tokens": 3, "input": "hi", "inputs": "hi"}
     if path.endswith("responses"):
         del asked["messages"], asked["max_tokens"]

@@ -1,4 +1,4 @@
-"""Whatever framing a worker's stream has, it arrives as it was sent: byte for byte, at its own node and over another."""
+"""Framings of workers' streams: each arrives as it was sent, byte for byte, at the worker's node and over a hop."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -52,7 +52,7 @@ FRAMINGS = {
 
 @dataclass
 class Places:
-    """The node that has the worker, and another one. `pieces` is what the worker writes next, piece by piece."""
+    """The node that has the worker, and another one. The worker writes `pieces` next, one by one."""
 
     local: object = None
     hop: object = None
@@ -61,7 +61,7 @@ class Places:
 
 @asynccontextmanager
 async def places_of(**worker):
-    """Two nodes that have met, one of them with a worker that writes what the test says."""
+    """Yield two nodes that have met, one of them with a worker that writes what the test says."""
     places = Places()
 
     async def serve(reader, writer):
@@ -104,7 +104,7 @@ async def test_every_framing_arrives_byte_for_byte_at_once_and_in_small_pieces(n
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-async def test_a_stream_may_be_cut_at_every_byte_of_its_characters_and_ends(end):
+async def test_a_stream_sent_byte_by_byte_arrives_unchanged(end):
     sent = stream(said(GRAPES), b"[DONE]", end=end)
     async with places_of() as places:
         for running in (places.local, places.hop):
@@ -116,7 +116,7 @@ async def test_a_stream_may_be_cut_at_every_byte_of_its_characters_and_ends(end)
 async def test_a_stream_under_another_name_keeps_its_framing(name):
     ours = FRAMINGS[name]
     if name == "data over several lines":
-        # Under another name these become one line: what they say is the same.
+        # With the model renamed, these lines become one line of the same meaning.
         ours = b'data: {"model":"tiny", "choices":[]}\n\n' + DONE
     async with places_of() as places:
         places.pieces = [FRAMINGS[name].replace(b'"tiny"', b'"/models/own.gguf"')]
@@ -124,7 +124,7 @@ async def test_a_stream_under_another_name_keeps_its_framing(name):
             assert await arrived(running) == ours
 
 
-# With CR alone the first event waits for the next byte: a LF would belong to it. No worker is known to write so.
+# With CR alone the first event waits for the next byte: an LF would belong to it. No worker is known to write so.
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 async def test_whole_events_are_never_held_back(end):
     begun = asyncio.Event()

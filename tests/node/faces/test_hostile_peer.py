@@ -1,4 +1,4 @@
-"""A peer whose key and record are good and whose answers are not: its callers get an error of ours, and nobody else notices."""
+"""A peer with a valid key and record and bad answers: its callers get an error of ours, and no other request is affected."""
 
 import asyncio
 import tracemalloc
@@ -21,11 +21,11 @@ STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 
 @asynccontextmanager
 async def hostile(mesh, worker, serve):
-    """Have the second node of a mesh answer by `serve` whatever the first one asks of it."""
+    """Have `serve` answer, in place of the second node of a mesh, all requests of the first one."""
     await mesh.two.register(worker)
     await mesh.knows(mesh.one, "tiny")
     one = mesh.one
-    # Whoever is reached over loopback alone may be sent to another's loopback.
+    # A node that is reached over loopback alone may be sent to another node's loopback.
     alone = Reach(links=(one.context.listening.link,), certificate=certificate_of(one.identity))
     await one.context.registry.readdress(alone)
     context = server_context(mesh.two.identity)
@@ -40,7 +40,7 @@ async def hostile(mesh, worker, serve):
 
 
 def saying(begin, again=b"", *, at_most=1 << 40):
-    """Answer with a beginning, and with the same bytes over and over as long as they are taken."""
+    """Return a server that answers with `begin`, then with `again` over and over, up to `at_most` bytes."""
 
     async def serve(reader, writer):
         with suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -51,7 +51,9 @@ def saying(begin, again=b"", *, at_most=1 << 40):
                 writer.write(again)
                 left -= len(again)
                 await writer.drain()
-                await asyncio.sleep(0)  # drain alone never lets others run, nor hear of the end
+                await asyncio.sleep(
+                    0
+                )  # drain alone never lets other tasks run, nor notices the end
         writer.close()
 
     return serve
@@ -71,7 +73,7 @@ def saying(begin, again=b"", *, at_most=1 << 40):
     ],
     ids=["control character", "packed", "10 GB", "headers", "redirect", "status", "nothing", "garbage"],
 )  # fmt: skip
-async def test_what_is_no_answer_is_a_clear_502(mesh, worker, said):
+async def test_an_invalid_answer_is_a_clear_502(mesh, worker, said):
     async with (
         hostile(mesh, worker, said) as node,
         node.http.post(PATH, json=CHAT) as response,
@@ -83,7 +85,7 @@ async def test_what_is_no_answer_is_a_clear_502(mesh, worker, said):
 @pytest.mark.parametrize(
     "name", [b"a\xc3\xa9b", b"a\xffb", b"x" * 7_000], ids=["not ASCII", "no UTF-8", "long"]
 )
-async def test_an_odd_content_type_is_handed_on_or_refused_but_never_a_500(mesh, worker, name):
+async def test_an_odd_content_type_is_passed_on_or_refused_but_never_a_500(mesh, worker, name):
     head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: 2\r\n\r\nok" % name
     async with (
         hostile(mesh, worker, saying(head)) as node,
@@ -97,13 +99,15 @@ async def test_an_odd_content_type_is_handed_on_or_refused_but_never_a_500(mesh,
     [b"x" * 60_000, b": \n\n" * 10_000, b"data: xy\n\n" * 8_000, b"\n" * 60_000],
     ids=["an event without end", "comments without end", "events without end", "line ends without end"],
 )  # fmt: skip
-async def test_a_stream_of_ever_so_much_takes_little_memory(mesh, worker, again):
+async def test_an_endless_stream_takes_little_memory(mesh, worker, again):
     serve = saying(STREAM + b"data: x", again)
     async with hostile(mesh, worker, serve) as node:
         tracemalloc.start()
         async with node.http.post(PATH, json=CHAT | {"stream": True}) as response:
             assert response.status == 200
-            await asyncio.sleep(0.3)  # nobody reads, and everything on the way is full
+            await asyncio.sleep(
+                0.3
+            )  # the caller does not read, and all buffers on the way are full
             taken = 0
             async for piece in response.content.iter_any():
                 taken += len(piece)
@@ -118,7 +122,7 @@ async def test_a_stream_of_ever_so_much_takes_little_memory(mesh, worker, again)
 
 
 @pytest.mark.parametrize("again", [b": \n\n" * 10_000, b"\n" * 60_000, b"data:\n" * 10_000])
-async def test_a_stream_that_says_nothing_is_a_clear_502(mesh, worker, again):
+async def test_a_stream_without_an_event_is_a_clear_502(mesh, worker, again):
     async with (
         hostile(mesh, worker, saying(STREAM, again)) as node,
         node.http.post(PATH, json=CHAT | {"stream": True}) as response,
@@ -126,7 +130,7 @@ async def test_a_stream_that_says_nothing_is_a_clear_502(mesh, worker, again):
         assert response.status == 502
 
 
-async def test_a_long_answer_that_breaks_off_breaks_off_for_the_caller_too(mesh, worker):
+async def test_a_long_answer_that_breaks_off_breaks_off_for_the_caller(mesh, worker):
     begin = b"HTTP/1.1 200 OK\r\nContent-Type: audio/wav\r\nContent-Length: 4000000\r\n\r\n"
     serve = saying(begin, b"x" * 60_000, at_most=3 * MIB)
     async with hostile(mesh, worker, serve) as node, node.http.post(PATH, json=CHAT) as response:

@@ -1,4 +1,4 @@
-"""Whatever bytes come in over HTTP are answered in our words and with what to do, or not at all; no worker sees them.
+"""Hostile bytes over HTTP: they get an error of ours that says what to do, or no answer; no worker sees them.
 
 Over raw sockets, at the listener for clients and at the one for other nodes.
 """
@@ -19,7 +19,7 @@ AT_ONCE = 8
 
 @pytest.fixture(params=["clients", "nodes"])
 async def listener(request, mesh, worker):
-    """A listener of a node with the model `tiny`, the other node's key being the caller's where it must show one."""
+    """Return a listener of a node with the model `tiny`; where a key is needed, the caller shows the other node's."""
     await mesh.one.register(worker)
     if request.param == "clients":
         host, port = mesh.one.context.listening.http.split(":")
@@ -63,7 +63,7 @@ def _in_our_words(heard: Heard) -> bool:
     )
 
 
-async def test_what_is_wrong_is_refused_with_its_status_and_reaches_no_worker(
+async def test_invalid_requests_are_refused_with_their_status_and_reach_no_worker(
     listener, worker, caplog
 ):
     heard = await _hear_all(listener, {name: sent for name, (sent, _) in EVERYWHERE.items()})
@@ -72,7 +72,7 @@ async def test_what_is_wrong_is_refused_with_its_status_and_reaches_no_worker(
     assert not [r for r in caplog.records if r.exc_info or r.levelno >= logging.WARNING]
 
 
-async def test_foreign_names_and_unknown_paths_are_refused(mesh, caplog):
+async def test_foreign_host_names_and_unknown_paths_are_refused(mesh, caplog):
     host, port = mesh.one.context.listening.http.split(":")
     listener = Listener(host, int(port))
     heard = await _hear_all(listener, {name: sent for name, (sent, _) in PUBLIC.items()})
@@ -80,13 +80,13 @@ async def test_foreign_names_and_unknown_paths_are_refused(mesh, caplog):
     assert not [r for r in caplog.records if r.exc_info or r.levelno >= logging.WARNING]
 
 
-async def test_what_is_only_odd_is_answered(listener, worker):
+async def test_odd_but_valid_requests_are_answered(listener, worker):
     heard = await _hear_all(listener, ACCEPTED)
     assert {name: h for name, h in heard.items() if h.statuses != [200]} == {}
     assert len(worker.received) == len(ACCEPTED)
 
 
-async def test_a_head_that_could_be_read_in_two_ways_ends_its_connection(listener, worker):
+async def test_an_ambiguous_head_ends_its_connection(listener, worker):
     two_ways = ("coding: gzip first", "garbage: chunks in HTTP/1.0", "header: a length and chunks")
     behind = ACCEPTED["plain"]
     for name in two_ways:
@@ -95,7 +95,7 @@ async def test_a_head_that_could_be_read_in_two_ways_ends_its_connection(listene
     assert worker.received == []
 
 
-async def test_a_peer_that_speaks_no_tls_is_told_nothing(mesh):
+async def test_a_peer_that_does_not_speak_tls_gets_no_answer(mesh):
     listener = Listener("127.0.0.1", mesh.one.link)
     for sent in (ACCEPTED["plain"], b"\0" * 1_000, b"\x16\x03\x01\x00\x05hello"):
         heard = await listener.say(sent)

@@ -1,4 +1,4 @@
-"""Large bodies, more than there is room for: who comes too late is told at once, small ones pass, and room comes back."""
+"""Large bodies, more than there is room for: one too many is refused at once, small ones pass, and room is freed again."""
 
 import asyncio
 import gzip
@@ -17,7 +17,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 def chat(size: int) -> bytes:
-    """A chat of about so many bytes."""
+    """Return a chat of about `size` bytes."""
     messages = [{"role": "user", "content": "x" * size}]
     return orjson.dumps({"model": "tiny", "messages": messages})
 
@@ -27,7 +27,7 @@ LARGE, SMALL = chat(200_000), chat(60_000)
 
 @pytest.fixture
 async def small(worker):
-    """A node that holds one large body, whose worker does not answer."""
+    """Yield a node with room for one large body."""
     limits = WebSettings(max_bodies_bytes=300_000)
     async with node(World(MemoryNet()), settings_of(web=limits)) as running:
         await running.register(worker)
@@ -40,7 +40,7 @@ def ask(running, body=LARGE, **headers):
 
 @pytest.fixture
 async def full(small, worker):
-    """The same while it answers one."""
+    """Yield the same node while a large body takes that room."""
     worker.fail(hang=True)
     async with asyncio.TaskGroup() as group:
         held = group.create_task(told(ask(small)))
@@ -50,7 +50,7 @@ async def full(small, worker):
         held.cancel()
 
 
-async def test_one_more_is_refused_before_it_is_sent(full, worker):
+async def test_one_body_too_many_is_refused_before_it_is_sent(full, worker):
     head = post(b"", length=b"200000")
     answer = await raw(full, head)
     assert b" 503 " in answer
@@ -59,7 +59,7 @@ async def test_one_more_is_refused_before_it_is_sent(full, worker):
     assert len(worker.received) == 1
 
 
-async def test_one_more_that_does_not_say_how_long_it_is_is_refused_on_its_way(full, worker):
+async def test_one_body_too_many_of_unknown_length_is_refused_while_it_is_sent(full, worker):
     async def pieces():
         for at in range(0, len(LARGE), 10_000):
             yield LARGE[at : at + 10_000]
@@ -69,24 +69,24 @@ async def test_one_more_that_does_not_say_how_long_it_is_is_refused_on_its_way(f
     assert len(worker.received) == 1
 
 
-async def test_what_is_large_only_when_it_is_unpacked_counts_too(full, worker):
+async def test_a_body_that_is_large_only_when_decompressed_counts_too(full, worker):
     packed = {"Content-Encoding": "gzip"}
     status, said = await told(ask(full, gzip.compress(LARGE), **packed))
     assert (status, said["error"]["code"]) == (503, "no_room_for_body")
     assert len(worker.received) == 1
 
 
-async def test_small_ones_always_pass(full):
+async def test_small_bodies_always_pass(full):
     answers = await asyncio.gather(*(told(ask(full, SMALL)) for _ in range(20)))
     assert {status for status, _ in answers} == {200}
 
 
-async def test_who_is_answered_makes_room(small):
+async def test_an_answered_request_frees_its_room(small):
     for _ in range(5):
         assert (await told(ask(small)))[0] == 200
 
 
-async def test_who_is_refused_and_who_leaves_make_room(small, worker):
+async def test_refused_requests_and_callers_that_leave_free_their_room(small, worker):
     for _ in range(3):
         assert (await told(ask(small, LARGE[:-1])))[0] == 400
     worker.fail(hang=True)
@@ -100,7 +100,7 @@ async def test_who_is_refused_and_who_leaves_make_room(small, worker):
     assert (await told(ask(small)))[0] == 200
 
 
-async def test_who_announces_a_large_body_and_sends_none_keeps_nobody_out(small):
+async def test_announcing_large_bodies_without_sending_them_takes_no_room(small):
     host, port = small.context.listening.http.split(":")
     listener = Listener(host, int(port))
     announced = [await listener.connect() for _ in range(5)]

@@ -1,4 +1,4 @@
-"""How busy replicas are, as it is shown: measured where they are, heard everywhere, with its age."""
+"""Load of replicas as it is shown: measured at their node, reported to every node, with its age."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ CHAT = {"model": "tiny", "messages": []}
 
 @asynccontextmanager
 async def asking(node, **fields):
-    """Have a request in flight whose answer does not end."""
+    """Keep a request in flight whose answer does not end."""
     async with node.http.post(PATH, json=CHAT | {"stream": True} | fields) as response:
         await response.content.readuntil(b"\n\n")
         yield response
@@ -62,9 +62,7 @@ async def test_another_node_shows_how_busy_a_replica_is_and_since_when(mesh, wor
     assert 'modelvine_registry_events_total{event="loads_in"}' in text
 
 
-async def test_an_answer_of_a_peer_brings_its_load_along_and_the_caller_does_not_see_it(
-    mesh, worker
-):
+async def test_a_peers_answer_carries_its_load_which_the_caller_does_not_see(mesh, worker):
     await mesh.one.register(worker)
     await mesh.knows(mesh.two, "tiny")
     async with mesh.two.http.post(PATH, json=CHAT) as response:
@@ -76,15 +74,15 @@ async def test_an_answer_of_a_peer_brings_its_load_along_and_the_caller_does_not
     assert said.load.first is not None
 
 
-async def test_how_long_answers_take_is_told_to_nodes_and_shown_to_people(mesh, worker):
+async def test_service_times_are_sent_to_nodes_and_shown_in_the_api(mesh, worker):
     worker.fail(delay_first=0.05)
     await mesh.one.register(worker, capacity=4)
     await mesh.knows(mesh.two, "tiny")
     for node in (mesh.one, mesh.two):
         assert (await candidate(node, mesh.one))["figures"] == {}
-    # Answers are learnt from, and the next one tells it.
+    # A node learns from each answer, and the next answer carries what it has learnt.
     for seconds in (0.05, 0.15, 0.05):
-        # No two alike: else one may be as long as was expected, to the last digit that is told.
+        # No two alike: else one may take exactly as long as expected, to the last digit that is sent.
         worker.fail(delay_first=seconds)
         async with mesh.two.http.post(PATH, json=CHAT) as response:
             assert response.status == 200
@@ -96,7 +94,7 @@ async def test_how_long_answers_take_is_told_to_nodes_and_shown_to_people(mesh, 
         assert figures["error"] > 0
 
 
-async def test_how_soon_an_answer_is_wanted_is_counted(served, worker):
+async def test_wanted_times_to_first_token_met_and_missed_are_counted(served, worker):
     worker.fail(delay_first=0.05)
     for milliseconds in ("9000", "1"):
         headers = {"x-modelvine-ttft-ms": milliseconds}
@@ -113,7 +111,7 @@ async def test_how_soon_an_answer_is_wanted_is_counted(served, worker):
             assert (await response.json())["error"]["param"] == "x-modelvine-ttft-ms"
 
 
-async def test_only_a_node_may_say_how_patient_a_request_is(served, worker):
+async def test_only_a_node_may_set_the_patience_of_a_request(served, worker):
     worker.fail(delay_first=0.01, delay_between=60)
     await served.register(worker, capacity=1)
     patient = {"x-modelvine-patience": "0.001"}
@@ -130,13 +128,13 @@ async def test_only_a_node_may_say_how_patient_a_request_is(served, worker):
             assert response.status == 429
 
 
-async def test_a_caller_who_calls_itself_a_node_is_told_nothing(served):
+async def test_a_caller_that_poses_as_a_node_is_not_told_the_load(served):
     async with served.http.post(PATH, json=CHAT, headers={"x-modelvine-hop": "x"}) as response:
         assert response.status == 200
         assert "x-modelvine-load" not in response.headers
 
 
-async def test_tokens_per_second_are_events_of_the_stream(served, worker):
+async def test_tokens_per_second_are_measured_from_the_events_of_a_stream(served, worker):
     worker.fail(delay_between=0.05)
     async with served.http.post(PATH, json=CHAT | {"stream": True}) as response:
         async with asyncio.timeout(5):
@@ -147,7 +145,7 @@ async def test_tokens_per_second_are_events_of_the_stream(served, worker):
     assert 5 < max(rates) < 40
 
 
-async def test_what_a_node_said_is_forgotten_when_it_leaves(mesh, worker):
+async def test_reports_of_a_node_are_forgotten_when_it_leaves(mesh, worker):
     await mesh.one.register(worker)
     await mesh.knows(mesh.two, "tiny")
     async with mesh.two.http.post(PATH, json=CHAT) as response:
@@ -158,7 +156,7 @@ async def test_what_a_node_said_is_forgotten_when_it_leaves(mesh, worker):
     await until(lambda: not [*router.reports.of_node(one.peer, time.monotonic())])
 
 
-async def test_a_bound_that_was_learnt_is_shown_as_such_and_told_to_others(mesh, worker):
+async def test_a_learned_slot_count_is_shown_as_learned_and_sent_to_other_nodes(mesh, worker):
     worker.fail(slots=2, delay_headers=0.05)
     await mesh.one.register(worker)
     await mesh.knows(mesh.two, "tiny")

@@ -1,4 +1,4 @@
-"""`/v1/models`: what a client may ask for, in OpenAI's and in seed 002's shape."""
+"""`/v1/models`: the models that a client may ask for, in OpenAI's and in seed 002's shape."""
 
 import time
 from dataclasses import replace
@@ -19,7 +19,7 @@ async def listed(node):
         return await response.json()
 
 
-async def test_a_list_without_models_is_a_list(alone):
+async def test_an_empty_list_of_models_is_valid(alone):
     told = await listed(alone)
     assert (told["object"], told["code"], told["data"]) == ("list", 0, [])
 
@@ -50,9 +50,7 @@ async def test_a_model_is_shown_in_both_shapes(alone, worker):
     [(0, "chat/completions"), (1, "images/generations"), (2, "images/edits"), (3, "embeddings"),
      (4, "audio/transcriptions"), (5, "audio/speech"), (6, "rerank"), (7, "sound-generation"), (8, "stores/set")],
 )  # fmt: skip
-async def test_a_models_url_is_where_its_caller_asks_this_node_for_its_kind(
-    alone, worker, number, path
-):
+async def test_a_models_url_is_this_nodes_path_for_its_kind_of_model(alone, worker, number, path):
     await alone.register(worker, type=number)
     headers = {"Host": "localhost:80", "X-Forwarded-Proto": "https"}
     for where in ("/v1/models", "/v1/models/p/tiny"):
@@ -65,13 +63,13 @@ async def test_a_models_url_is_where_its_caller_asks_this_node_for_its_kind(
         assert response.status == 200
 
 
-async def test_created_is_when_a_model_was_registered_first_and_the_same_at_each_node(mesh, worker):
+async def test_created_is_the_first_registration_of_a_model_at_every_node(mesh, worker):
     before = int(time.time())
     await mesh.one.register(worker)
     async with mesh.one.http.get("/v1/models") as response:
         created = (await response.json())["data"][0]["created"]
     assert before <= created <= time.time()
-    # Older than any clock of this test would make it.
+    # Older than any time that the clock of this test gives.
     agent = mesh.one.context.agent
     agent.registered = Workers.of(
         replace(w, service=replace(w.service, created=1_700_000_000)) for w in agent.registered
@@ -102,7 +100,9 @@ async def test_replicas_and_projects_of_one_name_are_one_entry(mesh, worker):
     assert (entry["project"], entry["projects"]) == ("p", ["p", "q"])
 
 
-async def test_a_model_registered_at_one_node_is_listed_at_the_other_and_goes_again(mesh, worker):
+async def test_a_model_registered_at_one_node_is_listed_at_the_other_until_unregistered(
+    mesh, worker
+):
     await mesh.one.register(worker)
     await mesh.knows(mesh.two, "tiny")
     assert [entry["id"] for entry in (await listed(mesh.two))["data"]] == ["tiny"]
@@ -152,7 +152,7 @@ async def test_the_longest_context_is_shown_where_one_is_known(mesh, worker):
     assert entry["context_length"] == 8192
 
 
-async def test_what_some_replica_takes_is_shown_where_a_worker_said_so(mesh, worker):
+async def test_modalities_and_context_that_a_worker_reports_are_shown(mesh, worker):
     seeing = b'{"total_slots":2,"default_generation_settings":{"n_ctx":512},"modalities":{"vision":true}}'
     worker.fail(properties=seeing)
     await mesh.one.register(worker)

@@ -1,4 +1,4 @@
-"""OpenAI's interface at a node: bytes pass through, streams flow, failures are told, hanging up reaches the worker."""
+"""OpenAI's interface at a node: bytes pass through, streams flow, failures are reported, hanging up reaches the worker."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ STRANGER = Identity(bytes(range(32))).peer
 
 
 class TestAnAnswer:
-    async def test_is_the_workers_own_and_says_who_gave_it(self, served):
+    async def test_is_the_workers_own_and_names_the_node_that_gave_it(self, served):
         async with served.http.post(PATH, json=CHAT) as response:
             body = await response.json()
             assert response.status == 200
@@ -52,7 +52,7 @@ class TestAnAnswer:
         assert worker.received[-1].path == endpoint("", kind).path
 
     @pytest.mark.parametrize("place", ["serving", "asked"])
-    async def test_in_a_stream_ends_as_openais_where_the_worker_forgets(self, mesh, worker, place):
+    async def test_in_a_stream_ends_with_done_where_the_worker_omits_it(self, mesh, worker, place):
         node = await mesh.offers(place, worker)
         ends = []
         for faults in ({"finish": "stop"}, {"finish": "stop", "no_done": True}, {"no_done": True}):
@@ -61,7 +61,7 @@ class TestAnAnswer:
                 text = await response.text()
             assert text.count("[DONE]") <= 1
             ends.append(text.endswith("\n\ndata: [DONE]\n\n"))
-        # Who says neither why it ends nor that it does may have broken off.
+        # A stream without a finish reason and without an end marker may have broken off.
         assert ends == [True, True, False]
         worker.fail(finish="stop", no_done=True, die_after=7, delay_between=0.01)
         async with node.http.post(PATH, json=CHAT | {"stream": True}) as response:
@@ -79,7 +79,7 @@ class TestAnAnswer:
                 end = b"data: [DONE]\r\n\r\n" if crlf else b"data: [DONE]\n\n"
                 assert await response.read() == usual.removesuffix(end) != usual
 
-    async def test_in_a_stream_that_breaks_is_cut_off_there(self, mesh, worker):
+    async def test_in_a_stream_that_breaks_is_cut_off_for_llama_stacks_client(self, mesh, worker):
         await mesh.one.register(worker)
         await mesh.knows(mesh.two, "tiny")
         worker.fail(die_after=2, delay_between=0.05)
@@ -94,13 +94,15 @@ class TestAnAnswer:
                 await response.read()
 
     @pytest.mark.parametrize("kind", sorted(STORES))
-    async def test_of_a_store_comes_beside_v1_too_as_localai_has_it(self, served, worker, kind):
+    async def test_of_a_store_comes_without_the_v1_prefix_too_as_in_localai(
+        self, served, worker, kind
+    ):
         said = {"store": "tiny", "keys": [[0.5]], "values": ["a"], "key": [0.5]}
         async with served.http.post(f"/{kind.value}", json=said) as response:
             assert response.status == 200
         assert orjson.loads(worker.received[-1].body) == said | {"model": "tiny"}
 
-    async def test_of_a_sound_may_name_its_model_as_elevenlabs_does(self, served, worker):
+    async def test_of_a_sound_may_be_asked_for_with_elevenlabs_model_id(self, served, worker):
         said = {"model_id": "tiny", "text": "rain"}
         async with served.http.post("/v1/sound-generation", json=said) as response:
             assert response.status == 200
@@ -122,7 +124,7 @@ class TestAnAnswer:
         async with served.http.post(PATH, json=CHAT) as response:
             assert len((await response.json())["pad"]) == 9_000_000
 
-    async def test_that_is_long_and_breaks_off_is_seen_to_break_off(self, served, worker):
+    async def test_that_is_long_and_breaks_off_is_a_truncated_answer(self, served, worker):
         worker.fail(pad_bytes=9_000_000, announce_bytes=12_000_000, die_after=0)
         async with served.http.post(PATH, json=CHAT) as response:
             assert response.status == 200
@@ -153,7 +155,7 @@ class TestARequest:
         async with served.http.post(PATH, data=orjson.dumps(CHAT), **skip) as response:
             assert response.status == 200
 
-    async def test_may_be_a_form_which_passes_as_it_came(self, served, worker):
+    async def test_may_be_a_form_whose_files_pass_unchanged(self, served, worker):
         form = aiohttp.FormData()
         form.add_field("model", "tiny")
         form.add_field("prompt", "a hat")
@@ -186,7 +188,7 @@ class TestARequest:
         ],
         ids=["project", "models", "both"],
     )
-    async def test_reaches_the_worker_without_what_only_nodes_understand(
+    async def test_reaches_the_worker_without_fields_that_only_nodes_understand(
         self, mesh, worker, place, said, left
     ):
         asked = await mesh.offers(place, worker)
@@ -217,14 +219,14 @@ class TestARequest:
             {"x-modelvine-node": STRANGER},
         ],
     )
-    async def test_that_insists_on_what_nobody_has_is_not_answered_by_another(
+    async def test_that_pins_an_absent_project_cid_or_node_is_not_answered_by_another(
         self, served, worker, headers
     ):
         status, body = await told(served.http.post(PATH, json=CHAT, headers=headers))
         assert (status, body["code"]) == (404, 1017)
         assert worker.received == []
 
-    async def test_that_another_node_sent_on_stays_here(self, mesh, worker):
+    async def test_that_another_node_forwarded_is_not_forwarded_again(self, mesh, worker):
         await mesh.one.register(worker)
         await mesh.knows(mesh.two, "tiny")
         headers = {"x-modelvine-hop": mesh.one.context.peer}
@@ -235,7 +237,7 @@ class TestARequest:
 
 @pytest.fixture
 async def called(worker):
-    """Nodes called `gpu-1` and `gpu-2` that serve the same model, and one more of each name that serves nothing or has left."""
+    """Yield nodes named `gpu-1` and `gpu-2` that serve one model; a second `gpu-2` serves nothing, a second `gpu-1` has left."""
     world = World(MemoryNet())
     async with AsyncExitStack() as nodes:
         ones = [
@@ -265,10 +267,10 @@ class TestANodeThatIsMeant:
             for _ in range(3):
                 async with called[0].http.post(PATH, json=CHAT, headers=pinned) as response:
                     assert response.status == 200, await response.text()
-                    # The name is the other's word; the id is proven.
+                    # A name is claimed by its node; the id is proven.
                     assert response.headers["x-modelvine-node"] == first
 
-    async def test_by_a_name_that_two_have_is_refused_with_both(self, called):
+    async def test_by_a_name_that_two_nodes_have_is_refused_with_both_ids(self, called):
         pinned = {"x-modelvine-node": "gpu-2"}
         status, body = await told(called[0].http.post(PATH, json=CHAT, headers=pinned))
         assert (status, body["error"]["code"]) == (400, "invalid_parameter")
@@ -279,12 +281,12 @@ class TestANodeThatIsMeant:
     @pytest.mark.parametrize(
         ("name", "status"), [("gpu-3", 404), ("12D3KooW", 404), ("12D3", 404), ("two words", 400)]
     )
-    async def test_by_a_name_that_nobody_has_is_refused(self, called, name, status):
+    async def test_by_a_name_that_no_node_has_is_refused(self, called, name, status):
         pinned = {"x-modelvine-node": name}
         found, body = await told(called[0].http.post(PATH, json=CHAT, headers=pinned))
         assert (found, body["code"]) == (status, 1001)
 
-    async def test_is_found_by_every_path_that_names_one(self, called):
+    async def test_is_found_by_its_name_on_every_path_that_takes_a_node(self, called):
         one, peer = called[1], called[0].context.peer
         route = {"model": "tiny", "node": "gpu-1"}
         _, body = await told(one.http.get("/api/v1/route", params=route))
@@ -297,7 +299,7 @@ class TestANodeThatIsMeant:
         async with one.http.post("/api/v0/chat/completion", json=chat) as response:
             assert response.headers["x-modelvine-node"] == peer
 
-    async def test_says_its_name_in_every_view(self, called):
+    async def test_has_its_name_in_every_view(self, called):
         for path in ("/api/v1/nodes", "/api/v1/catalog"):
             rows = (await told(called[0].http.get(path)))[1]["nodes"]
             assert {row["node"]: row["name"] for row in rows}[called[1].context.peer] == "gpu-2"
@@ -324,7 +326,7 @@ class TestAListOfModels:
             yield mesh, worker, other
 
     @pytest.mark.parametrize("hops", [0, 1])
-    async def test_is_answered_by_the_first_that_somebody_serves(self, two_models, hops, caplog):
+    async def test_is_answered_by_the_first_model_that_is_served(self, two_models, hops, caplog):
         mesh, worker, other = two_models
         at = mesh.two if hops else mesh.one
         caplog.set_level(logging.INFO, "modelvine.requests")
@@ -332,7 +334,7 @@ class TestAListOfModels:
         assert (response.status, body["model"]) == (200, "second")
         assert orjson.loads(other.received[-1].body) == {"model": "second", "messages": self.HELLO}
         assert worker.received == []
-        # The log says by which name it was answered.
+        # The log names the model that answered.
         await until(lambda: " model=second " in caplog.text)
         assert "unheard-of" not in caplog.text
 
@@ -380,7 +382,7 @@ class TestAListOfModels:
                 other.fail()
             assert asking.result()[1]["model"] == "second"
 
-    async def test_of_nobody_is_404_and_of_no_names_400(self, alone):
+    async def test_of_unknown_models_is_404_and_an_empty_one_400(self, alone):
         response, body = await self.ask(alone, "x", "y")
         assert (response.status, body["error"]["code"]) == (404, "model_not_found")
         response, body = await self.ask(alone)
@@ -388,7 +390,7 @@ class TestAListOfModels:
 
 
 class TestAModelThatLoads:
-    """The requests wait at the node whose worker loads it, whichever node they came to."""
+    """Requests wait at the node whose worker loads the model, whichever node they came to."""
 
     LLAMA_CPP = b'{"error":{"message":"Loading model","type":"unavailable_error","code":503}}'
 
@@ -402,14 +404,14 @@ class TestAModelThatLoads:
             worker.fail(status=503, refusal=self.LLAMA_CPP)
             yield Pair(one, two)
 
-    async def test_is_answered_here_and_elsewhere_once_it_is_there(self, patient, worker):
+    async def test_is_answered_at_every_node_once_it_is_loaded(self, patient, worker):
         async with asyncio.TaskGroup() as group:
             asking = [
                 group.create_task(told(asked.http.post(PATH, json=CHAT)))
                 for asked in (patient.one, patient.two, patient.two)
             ]
             await until(lambda: patient.one.context.router.held == 3)
-            # Control paths go on as ever.
+            # Control paths answer meanwhile.
             status, _ = await told(patient.one.http.get("/v1/models"))
             assert status == 200
             assert not any(one.done() for one in asking)
@@ -417,7 +419,7 @@ class TestAModelThatLoads:
         assert [one.result()[0] for one in asking] == [200] * 3
         assert patient.two.context.router.events["held"] == 0
 
-    async def test_is_told_as_loading_when_time_is_up(self, mesh, worker):
+    async def test_is_reported_as_loading_when_the_time_to_wait_is_over(self, mesh, worker):
         await mesh.one.register(worker)
         await mesh.knows(mesh.two, "tiny")
         said = (
@@ -432,7 +434,9 @@ class TestAModelThatLoads:
                     assert body["loading"] == {"state": "loading", "eta_seconds": eta}
                     assert response.headers["Retry-After"] == seconds
 
-    async def test_is_left_when_the_caller_leaves_the_node_it_came_to(self, patient, worker):
+    async def test_is_no_longer_waited_for_when_the_caller_leaves_another_node(
+        self, patient, worker
+    ):
         async with asyncio.TaskGroup() as group:
             leaving = group.create_task(told(patient.two.http.post(PATH, json=CHAT)))
             await until(lambda: patient.one.context.router.held == 1)
@@ -442,12 +446,12 @@ class TestAModelThatLoads:
 
 
 class TestAFailure:
-    async def test_of_a_model_that_nobody_knows_is_404_and_names_what_is_near(self, served):
+    async def test_of_an_unknown_model_is_404_and_names_similar_models(self, served):
         status, body = await told(served.http.post(PATH, json=CHAT | {"model": "tinny"}))
         assert (status, body["code"], body["error"]["code"]) == (404, 1017, "model_not_found")
         assert "tiny" in body["message"]
 
-    async def test_of_a_worker_that_is_gone_is_503_with_a_time_to_come_back(self, served):
+    async def test_of_an_unreachable_worker_is_503_with_retry_after(self, served):
         await served.register(OpenAIWorker(url="http://127.0.0.1:9"))
         async with served.http.post(PATH, json=CHAT) as response:
             assert response.status == 503
@@ -455,9 +459,7 @@ class TestAFailure:
             assert response.headers["x-modelvine-attempts"] == "1"
             assert response.headers["x-request-id"]
 
-    async def test_of_a_worker_that_names_a_time_is_that_time_here_and_at_other_nodes(
-        self, mesh, worker
-    ):
+    async def test_of_a_worker_with_retry_after_has_that_time_at_every_node(self, mesh, worker):
         await mesh.one.register(worker)
         await mesh.knows(mesh.two, "tiny")
         worker.fail(status=429, retry_after="30")
@@ -473,13 +475,13 @@ class TestAFailure:
         assert "requested a pause: " in left["reason"]
         assert 25 < left["retry_in"] <= 30
 
-    async def test_of_the_worker_itself_is_502_and_not_its_words(self, served, worker):
+    async def test_of_the_worker_itself_is_502_without_the_workers_text(self, served, worker):
         worker.fail(status=500, refusal=b"Traceback: secret")
         status, body = await told(served.http.post(PATH, json=CHAT))
         assert (status, body["code"]) == (502, 1007)
         assert "secret" not in str(body)
 
-    async def test_that_the_worker_finds_in_the_request_is_told_in_its_words(self, served, worker):
+    async def test_that_the_worker_blames_on_the_request_has_the_workers_text(self, served, worker):
         said = b'{"error": {"message": "context too long", "code": "ctx"}}'
         worker.fail(status=400, refusal=said)
         status, body = await told(served.http.post(PATH, json=CHAT))

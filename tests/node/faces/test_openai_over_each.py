@@ -1,4 +1,4 @@
-"""OpenAI's own client at a node whose worker speaks another protocol, at that node and one hop away: what is the same for all."""
+"""OpenAI's own client with a worker that speaks another protocol, at its node and one hop away: the same for all protocols."""
 
 import pytest
 
@@ -24,13 +24,13 @@ async def ai(request, mesh: Pair, worker):
         yield ai
 
 
-async def test_chat(ai):
+async def test_a_chat(ai):
     answer = await ai.chat.completions.create(model="tiny", messages=HELLO, temperature=0)
     assert (answer.model, answer.choices[0].message.content) == ("tiny", SAID)
     assert answer.usage.total_tokens == 5 + len(WORDS)
 
 
-async def test_chat_in_a_stream(ai):
+async def test_a_chat_in_a_stream(ai):
     options = {"include_usage": True}
     stream = await ai.chat.completions.create(
         model="tiny", messages=HELLO, stream=True, stream_options=options
@@ -40,6 +40,6 @@ async def test_chat_in_a_stream(ai):
     assert last.usage.completion_tokens == len(WORDS)
 
 
-async def test_a_completion_with_a_stop_string(ai):
+async def test_a_completion_ends_at_its_stop_string(ai):
     answer = await ai.completions.create(model="tiny", prompt="Once", stop="you")
     assert answer.choices[0].text == SAID[: SAID.index("you")]

@@ -1,4 +1,4 @@
-"""What llama.cpp serves beside texts, asked of the node beside it and of one that is a hop away."""
+"""llama.cpp's endpoints besides text, asked of the worker's node and of one a hop away."""
 
 import asyncio
 import sys
@@ -34,7 +34,7 @@ async def asked(request, mesh):
         await process.wait()
 
 
-async def test_tokens_embeddings_and_what_it_lacks(asked):
+async def test_tokens_and_embeddings_are_served_and_a_ranking_is_refused(asked):
     found = {}
     for name in ("content", "prompt", "input"):
         said = {"model": "tiny", name: TEXT}
@@ -42,7 +42,7 @@ async def test_tokens_embeddings_and_what_it_lacks(asked):
         assert status == 200, found[name]
     assert found["content"] == found["prompt"] == found["input"]
     tokens = found["content"]["tokens"]
-    # A model of random weights knows bytes alone, of which its blank has three.
+    # The model of random weights has only tokens of one byte, and its blank has three bytes.
     assert 1 < len(tokens) <= 3 * len(TEXT)
     assert all(isinstance(token, int) for token in tokens)
 
@@ -56,7 +56,7 @@ async def test_tokens_embeddings_and_what_it_lacks(asked):
     status, body = await told(asked.http.post("/v1/rerank", json=rank))
     assert (status, body["error"]["code"]) == (400, "unsupported_parameter")
     assert body["error"]["param"] == "model"
-    # That it ranks nothing is held against nobody: it goes on with the rest.
+    # That it cannot rank does not count as a failure of the worker: other requests go on.
     said = {"model": "tiny", "content": TEXT}
     status, again = await told(asked.http.post("/v1/tokenize", json=said))
     assert (status, again) == (200, found["content"])

@@ -25,7 +25,7 @@ async def ai(request, mesh: Pair, stack):
         yield ai
 
 
-async def test_chat(ai, stack):
+async def test_a_chat(ai, stack):
     answer = await ai.chat.completions.create(model="tiny", messages=HELLO, temperature=0)
     assert (answer.model, answer.choices[0].message.content) == ("tiny", SAID)
     assert answer.usage.total_tokens == 5 + len(WORDS)
@@ -33,7 +33,7 @@ async def test_chat(ai, stack):
 
 
 @pytest.mark.parametrize("faults", [{}, {"plain": True}, {"seed_only": True}], ids=str)
-async def test_chat_in_a_stream(ai, stack, faults):
+async def test_a_chat_in_a_stream(ai, stack, faults):
     stack.fail(**faults)
     options = {"include_usage": True}
     stream = await ai.chat.completions.create(
@@ -44,12 +44,12 @@ async def test_chat_in_a_stream(ai, stack, faults):
     assert last.usage.completion_tokens == len(WORDS)
 
 
-async def test_what_has_no_effect_is_named_in_a_header(ai):
+async def test_parameters_without_effect_are_named_in_a_header(ai):
     raw = await ai.chat.completions.with_raw_response.create(model="tiny", messages=HELLO, seed=1)
     assert raw.headers["x-modelvine-dropped-params"] == "seed"
 
 
-async def test_what_cannot_be_said_is_refused(ai, stack):
+async def test_requests_that_the_protocol_cannot_express_are_refused(ai, stack):
     for asked in (
         ai.completions.create(model="tiny", prompt="a"),
         ai.chat.completions.create(
@@ -62,7 +62,7 @@ async def test_what_cannot_be_said_is_refused(ai, stack):
     assert stack.received == []
 
 
-async def test_its_own_refusal_is_a_bad_request_in_its_words(ai, stack):
+async def test_the_workers_refusal_is_a_bad_request_with_its_text(ai, stack):
     stack.fail(status=422, refusal=b'{"message":"the chat is too long"}')
     with pytest.raises(openai.BadRequestError, match="the chat is too long"):
         await ai.chat.completions.create(model="tiny", messages=HELLO)

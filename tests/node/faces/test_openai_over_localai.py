@@ -24,13 +24,13 @@ async def ai(request, mesh: Pair, localai):
         yield ai
 
 
-async def test_its_own_refusal_is_a_bad_request_in_its_words(ai, localai):
+async def test_the_workers_refusal_is_a_bad_request_with_its_text(ai, localai):
     localai.fail(status=400, refusal=b"the prompt is too long")
     with pytest.raises(openai.BadRequestError, match="the prompt is too long"):
         await ai.completions.create(model="tiny", prompt="a")
 
 
-async def test_the_cause_of_its_failure_is_told(ai, localai):
+async def test_the_cause_of_the_workers_failure_is_reported(ai, localai):
     localai.fail(code="UNKNOWN", refusal=b"Unexpected <class 'KeyError'>: '/srv/models'")
     with pytest.raises(openai.InternalServerError, match="UNKNOWN: Unexpected <class"):
         await ai.completions.create(model="tiny", prompt="a")
@@ -50,7 +50,7 @@ async def test_a_stream_that_fails_in_the_middle_raises(ai, localai):
         [chunk async for chunk in stream]
 
 
-async def test_a_caller_who_leaves_is_missed_by_the_worker(ai, localai, mesh):
+async def test_a_caller_that_leaves_cancels_the_request_at_the_worker(ai, localai, mesh):
     localai.fail(delay_between=0.2)
     stream = await ai.completions.create(model="tiny", prompt="a", stream=True)
     async for _ in stream:
@@ -60,7 +60,7 @@ async def test_a_caller_who_leaves_is_missed_by_the_worker(ai, localai, mesh):
     await until(lambda: mesh.one.context.router.in_flight.total() == 0)
 
 
-async def test_a_slot_stays_taken_while_the_worker_works_on_what_was_left(ai, localai, mesh):
+async def test_a_slot_stays_taken_while_the_worker_works_on_a_cancelled_request(ai, localai, mesh):
     localai.fail(delay_between=0.1, serial=True, stubborn=True)
     stream = await ai.completions.create(model="tiny", prompt="a", stream=True)
     async for _ in stream:
@@ -69,7 +69,7 @@ async def test_a_slot_stays_taken_while_the_worker_works_on_what_was_left(ai, lo
     await until(lambda: localai.hung_up == 1)
     in_flight = mesh.one.context.router.in_flight
     assert (in_flight.total(), localai.finished) == (1, 0)
-    # A node that ends does not wait for it.
+    # A node that shuts down does not wait for it.
     assert mesh.one.context.router.under_way == 0
     await until(lambda: in_flight.total() == 0)
     assert localai.finished == 1

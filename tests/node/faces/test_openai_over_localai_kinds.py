@@ -1,4 +1,4 @@
-"""Every kind of request that is no text, at a node whose worker is a LocalAI backend, and one hop away."""
+"""Every kind of request besides text, at a node whose worker is a LocalAI backend, and one hop away."""
 
 import tempfile
 from base64 import b64decode
@@ -33,12 +33,12 @@ async def ai(node):
 
 
 def calls(localai, name):
-    """Return what a backend was asked by calls of a name: nodes ask it what it is besides."""
+    """Return what calls of one name asked of a backend: nodes also make other calls to find out what it is."""
     return [one.asked for one in localai.received if one.path.endswith(f"/{name}")]
 
 
-async def test_embeddings(ai):
-    # The client asks for base64 by itself, and for numbers where its caller says so.
+async def test_embeddings_are_the_same_in_base64_and_as_numbers(ai):
+    # The client asks for base64 by default, and for numbers where it is told to.
     packed = await ai.embeddings.create(model="tiny", input=["hi", "there"])
     plain = await ai.embeddings.create(model="tiny", input=["hi", "there"], encoding_format="float")
     assert [one.embedding for one in packed.data] == [one.embedding for one in plain.data]
@@ -55,7 +55,7 @@ async def test_images(ai):
     assert named.data[0].b64_json is None
 
 
-async def test_an_image_made_of_another(ai, localai):
+async def test_an_image_is_edited_and_a_mask_is_refused(ai, localai):
     one = await ai.images.edit(model="tiny", image=("a.png", PNG), prompt="a hat")
     assert b64decode(one.data[0].b64_json) == PNG
     [asked] = calls(localai, "GenerateImage")
@@ -69,7 +69,7 @@ async def test_an_image_made_of_another(ai, localai):
     assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "mask")
 
 
-async def test_transcripts(ai, localai):
+async def test_transcripts_come_as_text_json_and_subtitles(ai, localai):
     heard = f"{len(WAV)} bytes {len(WAV)} bytes"
     plain = await ai.audio.transcriptions.create(model="tiny", file=("a.wav", WAV))
     assert plain.text == heard
@@ -84,7 +84,7 @@ async def test_transcripts(ai, localai):
     assert [asked.translate for asked in calls(localai, "AudioTranscription")] == [False] * 3
 
 
-async def test_a_translation(node, localai):
+async def test_a_recording_is_translated(node, localai):
     form = aiohttp.FormData({"model": "tiny"})
     form.add_field("file", WAV, filename="a.wav")
     status, said = await told(node.http.post("/v1/audio/translations", data=form))
@@ -92,7 +92,7 @@ async def test_a_translation(node, localai):
     assert [asked.translate for asked in calls(localai, "AudioTranscription")] == [True]
 
 
-async def test_speech(ai):
+async def test_speech_is_wav_and_other_formats_are_refused(ai):
     spoken = await ai.audio.speech.create(model="tiny", voice="ann", input="hi")
     assert (spoken.content, spoken.response.headers["content-type"]) == (WAV, "audio/wav")
     with pytest.raises(openai.BadRequestError) as refused:
@@ -100,14 +100,14 @@ async def test_speech(ai):
     assert refused.value.param == "response_format"
 
 
-async def test_a_sound(node):
+async def test_a_sound_is_generated(node):
     said = {"model_id": "tiny", "text": "rain", "duration_seconds": 1}
     async with node.http.post("/v1/sound-generation", json=said) as response:
         assert (response.status, await response.read()) == (200, WAV)
         assert response.headers["content-type"] == "audio/wav"
 
 
-async def test_a_ranking_and_tokens(node):
+async def test_documents_are_ranked_and_texts_are_tokenized(node):
     said = {"model": "tiny", "query": "q", "documents": ["a", "bbb"], "top_n": 1}
     status, ranked = await told(node.http.post("/v1/rerank", json=said))
     assert (status, ranked["model"]) == (200, "tiny")
@@ -118,7 +118,7 @@ async def test_a_ranking_and_tokens(node):
 
 
 @pytest.mark.parametrize("prefix", ["", "/v1"])
-async def test_a_store(node, prefix):
+async def test_a_store_keeps_finds_and_deletes_columns(node, prefix):
     keys, values = [[0.5, 1], [3, 4]], ["a", "b"]
 
     async def store(operation, **fields):
@@ -135,7 +135,7 @@ async def test_a_store(node, prefix):
     assert (status, body["error"]["param"]) == (400, "values")
 
 
-async def test_what_a_backend_does_not_serve(ai, localai):
+async def test_a_call_that_the_backend_lacks_is_an_unsupported_parameter(ai, localai):
     localai.fail(lacks=frozenset({"Embedding"}))
     with pytest.raises(openai.BadRequestError) as refused:
         await ai.embeddings.create(model="tiny", input="hi")

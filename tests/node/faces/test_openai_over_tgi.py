@@ -34,21 +34,21 @@ async def test_usage_that_was_not_asked_for_is_not_shown(ai):
     assert not [chunk for chunk in chunks if chunk.usage]
 
 
-async def test_what_has_no_effect_is_named_in_a_header(ai):
+async def test_parameters_without_effect_are_named_in_a_header(ai):
     raw = await ai.completions.with_raw_response.create(
         model="tiny", prompt="a", presence_penalty=1
     )
     assert raw.headers["x-modelvine-dropped-params"] == "presence_penalty"
 
 
-async def test_what_cannot_be_said_is_refused(ai, tgi):
+async def test_requests_that_the_protocol_cannot_express_are_refused(ai, tgi):
     with pytest.raises(openai.BadRequestError) as refused:
         await ai.completions.create(model="tiny", prompt="a", extra_body=CHOICE)
     assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "guided_choice")
     assert tgi.received == []
 
 
-async def test_its_own_refusal_is_a_bad_request_in_its_words(ai, tgi):
+async def test_the_workers_refusal_is_a_bad_request_with_its_text(ai, tgi):
     tgi.fail(status=422, refusal=b'{"error":"inputs are too long","error_type":"validation"}')
     with pytest.raises(openai.BadRequestError, match="inputs are too long"):
         await ai.completions.create(model="tiny", prompt="a")
@@ -69,7 +69,7 @@ async def test_a_stream_that_fails_in_the_middle_raises(ai, tgi):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_its_tokens_are_counted_once_where_the_worker_stands(ai, mesh, stream):
+async def test_tokens_are_counted_once_at_the_workers_node(ai, mesh, stream):
     answer = await ai.completions.create(model="tiny", prompt="a", stream=stream)
     if stream:
         assert [chunk async for chunk in answer]
@@ -80,7 +80,7 @@ async def test_its_tokens_are_counted_once_where_the_worker_stands(ai, mesh, str
     assert re.search(rf"modelvine_tokens_total{{.*completion.*}} {tokens}\.0", text), text
 
 
-async def test_another_worker_whose_protocol_has_the_word_is_asked_instead(ai, mesh, tgi, worker):
+async def test_a_worker_whose_protocol_has_the_parameter_is_asked_instead(ai, mesh, tgi, worker):
     await mesh.two.register(worker)
     for one, other in ((mesh.one, mesh.two), (mesh.two, mesh.one)):
         await until(lambda one=one, other=other: offered(one, other))
@@ -92,13 +92,13 @@ async def test_another_worker_whose_protocol_has_the_word_is_asked_instead(ai, m
 
 
 def offered(one, other):
-    """Whether a node knows of another that it serves the model."""
+    """Return whether a node knows that another one serves the model."""
     held = one.context.registry.catalog.held.get(other.context.peer)
     return held is not None and any(s.model == "tiny" for s in held.record.services)
 
 
 @pytest.mark.parametrize("place", ["serving", "asked"])
-async def test_the_workers_fingerprint_stays(mesh, place):
+async def test_the_workers_fingerprint_reaches_the_caller(mesh, place):
     async with tgi_worker.running() as tgi:
         node = await mesh.offers(place, tgi, api=tgi.url.replace("http:", "tgi+http:"))
         chat = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}

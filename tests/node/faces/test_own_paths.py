@@ -1,4 +1,4 @@
-"""A worker that was registered by a path of its own gets the requests of its type alone, here and a hop away."""
+"""Workers registered with a path of their own: they get requests of their type alone, here and a hop away."""
 
 import aiohttp
 import orjson
@@ -19,7 +19,7 @@ def asked(mesh, place):
 
 
 async def registered(mesh, models, names):
-    """Register a project's list at the first node, and wait until the second can offer it."""
+    """Register a project's models at the first node, and wait until the second knows them."""
     row = {"project": "p", "models": models}
     assert (await told(mesh.one.http.post(f"{PROJECT}/register", json=row)))[0] == 200
     await until(
@@ -44,14 +44,14 @@ async def test_a_type_0_endpoint_gets_chats_and_nothing_else(mesh, worker, asked
             assert said["message"].endswith("use /v1/chat/completions or /v1/completions")
     assert not worker.received
     assert (await ask(asked, Kind.CHAT, "own"))[0] == 200
-    # A prompt is a message there.
+    # The prompt is sent as a message.
     status, said = await ask(asked, Kind.COMPLETION, "own")
     assert (status, said["object"]) == (200, "text_completion")
     assert [one.path for one in worker.received] == ["/custom/chat"] * 2
     assert all("messages" in orjson.loads(one.body) for one in worker.received)
 
 
-async def test_chats_in_other_protocols_reach_it_as_chats(mesh, worker, asked):
+async def test_chats_in_other_protocols_reach_a_type_0_endpoint_as_chats(mesh, worker, asked):
     await registered(mesh, [{"model": "own", "api": f"{worker.url}/custom/chat"}], {"own": 1})
     for path, body in (
         ("/v1/messages", {"model": "own", "max_tokens": 3, "messages": SAYS["messages"]}),
@@ -64,7 +64,9 @@ async def test_chats_in_other_protocols_reach_it_as_chats(mesh, worker, asked):
     assert {one.path for one in worker.received} == {"/custom/chat"}
 
 
-async def test_one_name_of_two_types_is_served_by_the_replica_of_the_kind(mesh, worker, asked):
+async def test_a_name_of_two_types_is_served_by_the_replica_of_the_requests_kind(
+    mesh, worker, asked
+):
     models = [
         {"model": "SuperImage", "api": f"{worker.url}/draw", "type": 1},
         {"model": "SuperImage", "api": f"{worker.url}/edit", "type": 2},
@@ -86,8 +88,8 @@ async def test_one_name_of_two_types_is_served_by_the_replica_of_the_kind(mesh, 
     assert (await ask(asked, Kind.CHAT, "SuperImage"))[0] == 400
 
 
-async def test_where_types_stand_at_openais_paths_the_kind_chooses_too(mesh, worker, asked):
-    """Each on a server of its own, as the seed has them."""
+async def test_a_name_of_two_types_at_openais_paths_is_served_by_the_kind_too(mesh, worker, asked):
+    """Each type has a server of its own, as in the seed."""
     models = [
         {"model": "SuperImage", "api": f"{worker.url}/v1/images/generations", "type": 1},
         {"model": "SuperImage", "api": f"{worker.url}/other/v1/images/edits", "type": 2},
@@ -103,14 +105,16 @@ async def test_where_types_stand_at_openais_paths_the_kind_chooses_too(mesh, wor
 
 
 @pytest.mark.parametrize("path", ["", "/v1", "/v1/chat/completions", "/some/v2", "/x/completions"])
-async def test_a_base_and_openais_own_paths_keep_what_stands_beside_them(mesh, worker, asked, path):
+async def test_a_base_url_or_one_of_openais_paths_serves_the_other_kinds_too(
+    mesh, worker, asked, path
+):
     await registered(mesh, [{"model": "base", "api": worker.url + path}], {"base": 1})
     for kind in (Kind.CHAT, Kind.COMPLETION, Kind.EMBEDDING, Kind.RERANK, *STORES):
         assert (await ask(asked, kind, "base"))[0] == 200
         assert worker.received[-1].path.endswith(kind.value)
 
 
-async def test_route_says_which_replica_serves_what(mesh, worker, asked):
+async def test_route_shows_which_replica_serves_which_kind(mesh, worker, asked):
     models = [
         {"model": "SuperImage", "api": f"{worker.url}/draw", "type": 1},
         {"model": "SuperImage", "api": f"{worker.url}/edit", "type": 2},

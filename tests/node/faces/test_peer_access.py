@@ -18,7 +18,7 @@ PATH = "/v1/chat/completions"
 
 @asynccontextmanager
 async def speaking_as(asker, answerer):
-    """A session over TLS from one node, with its key, to the link listener of another."""
+    """Yield a session over TLS from one node, with its key, to the link listener of another."""
     context = client_context(asker, certificate_of(answerer.identity))
     async with aiohttp.ClientSession(
         f"https://127.0.0.1:{answerer.link}", connector=aiohttp.TCPConnector(ssl=context)
@@ -26,7 +26,7 @@ async def speaking_as(asker, answerer):
         yield session
 
 
-async def test_a_known_node_is_answered_by_our_own_workers(mesh, worker):
+async def test_a_known_node_is_served_by_our_own_workers(mesh, worker):
     await mesh.one.register(worker)
     headers = {"x-modelvine-hop": mesh.two.context.peer}
     async with (
@@ -37,7 +37,7 @@ async def test_a_known_node_is_answered_by_our_own_workers(mesh, worker):
         assert response.headers["x-modelvine-route"] == "local"
 
 
-async def test_there_is_no_second_hop(mesh, worker):
+async def test_a_request_of_a_node_is_not_forwarded_to_a_second_hop(mesh, worker):
     await mesh.one.register(worker)
     await mesh.knows(mesh.two, "tiny")
     headers = {"x-modelvine-hop": mesh.one.context.peer}
@@ -48,7 +48,7 @@ async def test_there_is_no_second_hop(mesh, worker):
 
 
 @pytest.mark.parametrize("hop", [None, "", "somebody", "the answerer"])
-async def test_a_node_must_name_itself_as_its_certificate_does(mesh, worker, hop):
+async def test_the_hop_header_must_name_the_node_of_the_certificate(mesh, worker, hop):
     await mesh.one.register(worker)
     named = mesh.one.context.peer if hop == "the answerer" else hop
     headers = {} if named is None else {"x-modelvine-hop": named}
@@ -58,7 +58,7 @@ async def test_a_node_must_name_itself_as_its_certificate_does(mesh, worker, hop
     assert worker.received == []
 
 
-async def test_a_node_that_is_kept_out_is_refused_though_its_record_is_held(mesh, worker):
+async def test_a_denied_node_is_refused_though_its_record_is_held(mesh, worker):
     await mesh.one.register(worker)
     one, two = mesh.one.context, mesh.two.context
     one.registry.replica._guests = guests(one.peer, allow=(), deny=(two.peer,))
@@ -69,7 +69,7 @@ async def test_a_node_that_is_kept_out_is_refused_though_its_record_is_held(mesh
     assert worker.received == []
 
 
-async def test_a_node_that_has_left_is_refused_on_a_connection_that_stands(mesh, worker):
+async def test_a_node_that_has_left_is_refused_on_an_open_connection(mesh, worker):
     await mesh.one.register(worker)
     headers = {"x-modelvine-hop": mesh.two.context.peer}
     async with speaking_as(mesh.two.identity, mesh.one) as session:
@@ -81,7 +81,7 @@ async def test_a_node_that_has_left_is_refused_on_a_connection_that_stands(mesh,
     assert (status, body["code"]) == (403, 1010)
 
 
-async def test_a_node_that_is_kept_out_is_refused_on_a_connection_that_stands(mesh, worker):
+async def test_a_denied_node_is_refused_on_an_open_connection(mesh, worker):
     await mesh.one.register(worker)
     one, two = mesh.one.context, mesh.two.context
     headers = {"x-modelvine-hop": two.peer}
@@ -94,7 +94,7 @@ async def test_a_node_that_is_kept_out_is_refused_on_a_connection_that_stands(me
 
 
 @pytest.mark.parametrize("said", ["tgi_http generate", "tgi_http generate 999", "x"])
-async def test_own_words_that_are_not_where_they_should_be_are_refused(mesh, worker, said):
+async def test_an_invalid_verbatim_header_of_a_node_is_refused(mesh, worker, said):
     await mesh.one.register(worker)
     headers = {"x-modelvine-hop": mesh.two.context.peer, "x-modelvine-verbatim": said}
     async with speaking_as(mesh.two.identity, mesh.one) as session:
@@ -103,14 +103,14 @@ async def test_own_words_that_are_not_where_they_should_be_are_refused(mesh, wor
     assert worker.received == []
 
 
-async def test_callers_have_no_own_words_in_a_header(mesh, worker):
+async def test_the_verbatim_header_of_a_caller_is_ignored(mesh, worker):
     await mesh.one.register(worker)
     headers = {"x-modelvine-verbatim": "tgi_http generate 3"}
     status, _ = await told(mesh.one.http.post(PATH, json=CHAT, headers=headers))
     assert (status, worker.received[0].body) == (200, b'{"model": "tiny", "messages": []}')
 
 
-async def test_a_stranger_does_not_get_past_the_handshake(mesh, worker):
+async def test_an_unknown_node_does_not_get_past_the_handshake(mesh, worker):
     await mesh.one.register(worker)
     async with speaking_as(Identity(bytes(range(32))), mesh.one) as session:
         with pytest.raises((aiohttp.ClientConnectionError, ssl.SSLError)):
@@ -128,7 +128,7 @@ async def test_a_stranger_does_not_get_past_the_handshake(mesh, worker):
         ("GET", "/api/v1/nodes"),
     ],
 )
-async def test_nodes_may_ask_for_answers_and_for_nothing_else(mesh, method, path):
+async def test_nodes_may_send_requests_to_models_and_nothing_else(mesh, method, path):
     headers = {"x-modelvine-hop": mesh.two.context.peer}
     async with speaking_as(mesh.two.identity, mesh.one) as session:
         status, body = await told(session.request(method, path, headers=headers))

@@ -1,4 +1,4 @@
-"""Requests of other nodes where they need a grant: bound to its terms, and to the node that shows it."""
+"""Requests of other nodes where they need a grant: each is bound to the grant's terms and to the node that it is for."""
 
 import time
 
@@ -19,7 +19,7 @@ PATH = "/v1/chat/completions"
 
 @pytest.fixture
 async def mesh(worker):
-    """Two nodes, of which the first wants grants of whoever asks it, and has a worker."""
+    """Yield two nodes, of which the first has a worker and requires grants of other nodes."""
     world, wanting = World(MemoryNet()), NodeSettings(open="everybody", peers_need_grant=True)
     async with (
         node(world, settings_of().model_copy(update={"node": wanting}), dialled=True) as one,
@@ -32,7 +32,7 @@ async def mesh(worker):
 
 
 async def shows(mesh, holder=None, **said):
-    """Have the second node show a grant of the first, and return that grant."""
+    """Have the second node present a grant of the first, and return that grant."""
     terms = Terms(expires=int(time.time() + 60), **said)
     grant = await mesh.one.context.keys.grant("site-two", terms)
     links = mesh.two.context.links
@@ -45,7 +45,7 @@ async def ask(mesh, model="tiny"):
     return await told(mesh.two.http.post(PATH, json={**CHAT, "model": model}))
 
 
-async def test_without_a_grant_it_is_not_answered_and_no_worker_is_asked(mesh, worker):
+async def test_a_request_without_a_grant_is_refused_and_reaches_no_worker(mesh, worker):
     status, _ = await ask(mesh)
     assert status == 503
     assert worker.received == []
@@ -55,17 +55,17 @@ async def test_without_a_grant_it_is_not_answered_and_no_worker_is_asked(mesh, w
     assert (status, "modelvine invite" in body["message"]) == (403, True)
 
 
-async def test_with_one_it_is_answered_by_the_lane_and_by_aiohttp(mesh, worker):
+async def test_a_request_with_a_grant_is_answered_by_the_lane_and_by_aiohttp(mesh, worker):
     await shows(mesh)
     assert (await ask(mesh))[0] == 200
     async with mesh.two.http.post(PATH, json={**CHAT, "stream": True}) as response:
         assert (response.status, b"[DONE]" in await response.read()) == (200, True)
     assert len(worker.received) == 2
-    # What workers hear of it: nothing.
+    # Workers see nothing of the grant.
     assert "mv_grant" not in repr(worker.received)
 
 
-async def test_it_is_for_its_models_and_its_rates_only(mesh, worker):
+async def test_a_grant_admits_only_its_models_and_its_rates(mesh, worker):
     await mesh.one.register(worker, model="other")
     await mesh.knows(mesh.two, "other")
     await shows(mesh, models=("tiny",), rpm=1)
@@ -75,20 +75,20 @@ async def test_it_is_for_its_models_and_its_rates_only(mesh, worker):
     assert len(worker.received) == 1
 
 
-async def test_the_grant_of_another_node_is_of_no_use(mesh, worker):
+async def test_a_grant_made_for_another_node_is_refused(mesh, worker):
     await shows(mesh, holder=mesh.one.identity.peer)
     assert (await ask(mesh))[0] == 503
     assert worker.received == []
 
 
-async def test_a_revoked_one_ends_at_once(mesh):
+async def test_a_revoked_grant_ends_at_once(mesh):
     await shows(mesh)
     assert (await ask(mesh))[0] == 200
     await mesh.one.context.keys.revoke("site-two")
     assert (await ask(mesh))[0] == 503
 
 
-async def test_what_one_node_takes_back_is_known_to_the_others_that_trust_it(mesh):
+async def test_a_revocation_reaches_the_nodes_that_trust_its_issuer(mesh):
     one, two = mesh.one.context, mesh.two.context
     two.keys._rules = two.keys._rules.__class__(two.peer, frozenset({one.peer}))
     await one.registry.take_back((Revocation("0f" * 16, 4_000_000_000),))

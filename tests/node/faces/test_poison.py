@@ -1,4 +1,4 @@
-"""Laws of requests whose workers die of them, over hops: whoever is asked, wherever the workers stand, two at most."""
+"""Requests that kill their workers, over hops: at most two workers die, wherever they are."""
 
 from contextlib import AsyncExitStack
 
@@ -13,8 +13,8 @@ CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("homes", [(1, 1, 1), (3,), (2, 1)], ids=str)
-async def test_two_workers_die_of_a_request_wherever_they_are(homes, stream) -> None:
-    """`homes` are the workers of each node; the one that is asked has none."""
+async def test_exactly_two_workers_die_of_a_request_wherever_they_are(homes, stream) -> None:
+    """`homes` are the numbers of workers of each node; the node that is asked has none."""
     settings, world = settings_of(attempts=6), World(MemoryNet())
     async with AsyncExitStack() as closing:
         workers = []

@@ -1,4 +1,4 @@
-"""Requests that nobody waits for, at the node of their worker and one hop away."""
+"""Background requests, at the node of their worker and one hop away."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ BACKGROUND = {"x-modelvine-priority": "background"}
 
 
 @pytest.mark.parametrize("place", ["serving", "asked"])
-async def test_a_background_request_comes_after_one_that_somebody_waits_for(mesh, worker, place):
+async def test_a_background_request_is_served_after_an_interactive_one(mesh, worker, place):
     node = await mesh.offers(place, worker, capacity=1)
     worker.fail(delay_first=0.2)
     order = []
@@ -32,7 +32,7 @@ async def test_a_background_request_comes_after_one_that_somebody_waits_for(mesh
     assert {status for _, status in order} == {200}
 
 
-async def test_another_word_for_a_priority_is_none(served, worker):
+async def test_an_unknown_priority_is_ignored(served, worker):
     headers = {"x-modelvine-priority": "urgent"}
     status, _ = await told(served.http.post("/v1/chat/completions", json=CHAT, headers=headers))
     assert status == 200
@@ -41,7 +41,9 @@ async def test_another_word_for_a_priority_is_none(served, worker):
 
 @pytest.mark.parametrize("place", ["serving", "asked"])
 @pytest.mark.parametrize("how", ["service_tier", "key"])
-async def test_a_tier_or_a_key_says_so_as_well_over_a_hop_too(mesh, worker, place, how):
+async def test_a_service_tier_or_a_key_makes_requests_background_over_a_hop_too(
+    mesh, worker, place, how
+):
     node = await mesh.offers(place, worker, capacity=1)
     worker.fail(delay_first=0.2)
     made = await node.context.keys.create({"batch": Allowance(background=True)})

@@ -1,4 +1,4 @@
-"""Streams that are passed on without waking their task: nobody can tell from outside."""
+"""Streams that are passed on without waking their task: callers see no difference."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\
 
 
 class Script(Flow):
-    """A flow of what a test says."""
+    """Flow whose pieces the test provides."""
 
     def __init__(self) -> None:
         self.listener = None
@@ -49,7 +49,7 @@ class Script(Flow):
 
 
 class Tap:
-    """What a test does with what passes."""
+    """Tap that runs a function of the test on each piece."""
 
     def __init__(self, take=bytes) -> None:
         self.take = take
@@ -70,7 +70,7 @@ async def begun(line: CallerLine) -> Outgoing:
     return out
 
 
-async def test_what_comes_in_one_turn_goes_on_in_one_piece() -> None:
+async def test_pieces_of_one_turn_of_the_event_loop_are_sent_as_one() -> None:
     flow, line = Script(), CallerLine(b"HEAD")
     out = await begun(line)
     task = asyncio.ensure_future(Pump(flow, Tap(bytes.upper), out, PumpQueue()).run())
@@ -87,7 +87,7 @@ async def test_what_comes_in_one_turn_goes_on_in_one_piece() -> None:
     assert (out.sent, flow.listener) == (4, None)
 
 
-async def test_what_comes_promptly_goes_on_before_its_teller_goes_on() -> None:
+async def test_pieces_of_a_prompt_flow_are_sent_at_once() -> None:
     flow, line = Script(), CallerLine(b"HEAD")
     flow.prompt = True
     out = await begun(line)
@@ -101,7 +101,7 @@ async def test_what_comes_promptly_goes_on_before_its_teller_goes_on() -> None:
     assert flow.listener is None
 
 
-async def test_a_slow_caller_stops_it_until_all_is_read() -> None:
+async def test_a_slow_caller_pauses_the_pump_until_all_is_read() -> None:
     flow, line = Script(), CallerLine(b"HEAD")
     out = await begun(line)
     task = asyncio.ensure_future(Pump(flow, Tap(), out, PumpQueue()).run())
@@ -111,7 +111,7 @@ async def test_a_slow_caller_stops_it_until_all_is_read() -> None:
     line.unread = 1
     flow.say(b"b")
     await until(lambda: len(line.sent) == 2)
-    # It takes nothing more, nor is it told of any.
+    # The pump takes no more pieces, and does not listen for any.
     assert flow.listener is None
     flow.pieces.append(b"c")
     await asyncio.sleep(0)
@@ -124,7 +124,7 @@ async def test_a_slow_caller_stops_it_until_all_is_read() -> None:
     assert line.sent == [b"HEAD" + chunk(b"a"), chunk(b"b"), chunk(b"c")]
 
 
-async def test_what_fails_within_is_raised_by_the_task() -> None:
+async def test_an_error_of_the_tap_is_raised_by_the_task() -> None:
     def broken(_: bytes) -> bytes:
         raise AnswerBroken("no")
 
@@ -138,7 +138,7 @@ async def test_what_fails_within_is_raised_by_the_task() -> None:
     assert flow.listener is None
 
 
-async def test_a_task_that_is_cancelled_takes_nothing_more() -> None:
+async def test_a_cancelled_task_takes_no_more_pieces() -> None:
     flow, line = Script(), CallerLine(b"HEAD")
     task = asyncio.ensure_future(Pump(flow, Tap(), await begun(line), PumpQueue()).run())
     await asyncio.sleep(0)
@@ -151,7 +151,9 @@ async def test_a_task_that_is_cancelled_takes_nothing_more() -> None:
 
 @pytest.mark.parametrize("faults", [{}, {"die_after": 2}, {"fails_after": 2}, {"no_done": True}])
 @pytest.mark.parametrize("goes_on", ["0", "1"])
-async def test_streams_of_the_lane_are_as_those_of_aiohttp(served, worker, faults, goes_on) -> None:
+async def test_streams_are_the_same_through_the_lane_and_through_aiohttp(
+    served, worker, faults, goes_on
+) -> None:
     said = []
     for beside in ({}, {"Connection": "close"}):
         worker.fail(delay_between=0.02, **faults)

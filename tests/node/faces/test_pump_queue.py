@@ -1,4 +1,4 @@
-"""Streams take turns, and whoever is new comes between."""
+"""Queue of streams that are ready to be passed on: they take turns, and other tasks run between."""
 
 import asyncio
 
@@ -8,12 +8,12 @@ from node.faces.pump_queue import PER_TURN, PumpQueue
 
 
 async def turns(count: int) -> None:
-    """Let the event loop turn so many times."""
+    """Let the event loop run `count` turns."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-async def test_one_turn_of_the_event_loop_serves_only_some_in_their_order() -> None:
+async def test_one_turn_of_the_event_loop_serves_a_bounded_number_in_order() -> None:
     queue = PumpQueue()
     served: list[int] = []
     for number in range(2 * PER_TURN + 1):
@@ -24,7 +24,7 @@ async def test_one_turn_of_the_event_loop_serves_only_some_in_their_order() -> N
         assert served == [*range(expected)]
 
 
-async def test_whoever_comes_meanwhile_stands_behind() -> None:
+async def test_a_stream_added_during_a_turn_goes_to_the_end() -> None:
     queue = PumpQueue()
     served: list[str] = []
     queue.add(lambda: queue.add(lambda: served.append("second")))
@@ -36,7 +36,7 @@ async def test_whoever_comes_meanwhile_stands_behind() -> None:
     assert served[2:] == ["third"]
 
 
-async def test_one_that_fails_stops_no_other() -> None:
+async def test_a_stream_that_fails_does_not_stop_the_others() -> None:
     def failing() -> None:
         raise ValueError("a defect")
 
@@ -54,7 +54,7 @@ async def test_one_that_fails_stops_no_other() -> None:
         raise said[0]
 
 
-async def test_a_few_pass_on_at_once_while_nobody_waits_and_then_one_has_its_turn() -> None:
+async def test_a_bounded_number_pass_at_once_while_the_queue_is_empty() -> None:
     queue = PumpQueue()
     assert [queue.at_once() for _ in range(PER_TURN + 1)] == [True] * PER_TURN + [False]
     queue.add(lambda: None)

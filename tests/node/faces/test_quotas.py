@@ -1,4 +1,4 @@
-"""Limits of keys over real HTTP: what passes, what who is over them is told by every face, and what is settled, over hops too."""
+"""Limits of keys over real HTTP: what passes, how every face refuses the rest, and which tokens are settled, over hops too."""
 
 import asyncio
 
@@ -33,7 +33,7 @@ def books(running):
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_every_face_tells_who_asks_too_often_when_to_come_again(served, path):
+async def test_every_face_answers_429_with_retry_after_above_the_rate_limit(served, path):
     headers = await key_for(served, rpm=1)
     for status in (200, 429, 429):
         async with served.http.post(path, json=BODIES[path], headers=headers) as response:
@@ -52,7 +52,7 @@ async def test_every_face_tells_who_asks_too_often_when_to_come_again(served, pa
 
 
 def tell(worker):
-    """Have a worker say what it took, in a whole answer too."""
+    """Have a worker report its usage, in a whole answer too."""
     usage = {"prompt_tokens": 30, "completion_tokens": 12, "total_tokens": 42}
     message = {"role": "assistant", "content": "Hello"}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
@@ -69,7 +69,7 @@ async def test_lists_and_views_are_not_counted(served):
             assert response.status == 200
 
 
-async def test_so_many_at_one_time_and_whoever_leaves_makes_room(served, worker):
+async def test_concurrent_requests_are_limited_and_a_caller_that_leaves_makes_room(served, worker):
     headers = await key_for(served, concurrency=1)
     worker.fail(hang=True)
     first = asyncio.ensure_future(served.http.post(CHAT, json=ASKED, headers=headers))
@@ -100,7 +100,7 @@ async def test_a_request_that_fails_before_its_first_byte_costs_no_tokens(served
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("path", [CHAT, "/v1/messages"])
 @pytest.mark.parametrize("away", [False, True], ids=["here", "a hop away"])
-async def test_tokens_are_settled_by_what_the_answer_tells(mesh, worker, path, stream, away):
+async def test_tokens_are_settled_by_the_usage_of_the_answer(mesh, worker, path, stream, away):
     tell(worker)
     await mesh.one.register(worker)
     await mesh.knows(mesh.two, "tiny")
@@ -113,11 +113,11 @@ async def test_tokens_are_settled_by_what_the_answer_tells(mesh, worker, path, s
     await until(lambda: books(asked).under_way == 0)
     assert books(asked).day.used == 42
     if path == CHAT:
-        # Nobody asked for it.
+        # The stream's caller did not ask for usage.
         assert ("prompt_tokens" in text) is not stream
 
 
-async def test_a_caller_who_asks_what_a_stream_took_is_told_over_a_hop_as_well(mesh, worker):
+async def test_a_caller_that_asks_for_a_streams_usage_gets_it_over_a_hop_too(mesh, worker):
     tell(worker)
     await mesh.one.register(worker)
     await mesh.knows(mesh.two, "tiny")
@@ -129,7 +129,7 @@ async def test_a_caller_who_asks_what_a_stream_took_is_told_over_a_hop_as_well(m
     assert books(mesh.two).day.used == 42
 
 
-async def test_a_days_tokens_are_told_as_spent(served, worker):
+async def test_a_days_spent_tokens_are_an_insufficient_quota(served, worker):
     tell(worker)
     headers = await key_for(served, tokens_per_day=42)
     async with served.http.post(CHAT, json=ASKED, headers=headers) as response:
@@ -139,7 +139,7 @@ async def test_a_days_tokens_are_told_as_spent(served, worker):
         assert (await response.json())["error"]["code"] == "insufficient_quota"
 
 
-async def test_a_stream_that_does_not_tell_its_tokens_costs_what_was_reserved(served, worker):
+async def test_a_stream_without_usage_costs_the_reserved_tokens(served, worker):
     worker.fail(refuses_usage=True)
     headers = await key_for(served, tokens_per_day=1_000)
     body = {**ASKED, "stream": True, "max_tokens": 100}
@@ -147,12 +147,12 @@ async def test_a_stream_that_does_not_tell_its_tokens_costs_what_was_reserved(se
         assert response.status == 200
         await response.read()
     await until(lambda: books(served).under_way == 0)
-    # Its events alone would leave out all that was read.
+    # Counting its events alone would leave out the prompt.
     assert books(served).day.used > 100
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_models_limit_is_told_by_every_face(served, path):
+async def test_every_face_reports_the_limit_of_a_model(served, path):
     headers = await key_for(served, rpm=600, model_limits=[ModelLimit(model="t*", rpm=1)])
     for status in (200, 429):
         async with served.http.post(path, json=BODIES[path], headers=headers) as response:
@@ -165,7 +165,7 @@ async def test_a_models_limit_is_told_by_every_face(served, path):
 
 @pytest.fixture
 async def proxied(worker):
-    """A node behind a proxy on this machine, which serves strangers too."""
+    """Yield a node behind a proxy on this machine, which serves callers without keys too."""
     web = WebSettings(trusted_proxies=("127.0.0.1",), rpm_per_address=1)
     async with node(World(MemoryNet()), settings_of(web=web)) as one:
         await one.register(worker)
@@ -183,10 +183,10 @@ async def ask(running, path, headers):
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_callers_behind_one_proxy_are_limited_apart(proxied, path):
+async def test_callers_behind_one_proxy_are_limited_separately(proxied, path):
     for caller in ("192.0.2.7", "192.0.2.8", "2001:db8::1"):
         assert (await ask(proxied, path, told(caller))).status == 200
-        # What stands left of it the caller may have written, a new one each time.
+        # Addresses left of the caller's may be made up by the caller, a new one each time.
         refused = await ask(proxied, path, told("198.51.100.1", caller))
         assert refused.status == 429
         assert 50 < int(refused.headers["retry-after"]) <= 60
@@ -196,31 +196,31 @@ async def test_callers_behind_one_proxy_are_limited_apart(proxied, path):
 @pytest.mark.parametrize(
     "more", [{}, {"Connection": "close"}, {"TE": "trailers"}], ids=["lane", "anew", "aiohttp"]
 )
-async def test_both_servers_know_whose_a_request_is(proxied, more):
+async def test_both_http_servers_attribute_a_request_to_its_caller(proxied, more):
     for caller in ("192.0.2.7", "192.0.2.8"):
         assert (await ask(proxied, CHAT, {**told(caller), **more})).status == 200
         assert (await ask(proxied, CHAT, {**told(caller), **more})).status == 429
 
 
-async def test_who_shows_a_key_has_its_limits_and_no_others(proxied):
+async def test_a_caller_with_a_key_has_the_limits_of_the_key_alone(proxied):
     headers = await key_for(proxied)
     for _ in range(3):
         assert (await ask(proxied, CHAT, {**told("192.0.2.7"), **headers})).status == 200
-    # What is no key of ours counts as none.
+    # A key that the node does not know counts as none.
     unused = {"Authorization": "Bearer sk-unused", **told("192.0.2.7")}
     assert [(await ask(proxied, CHAT, unused)).status for _ in "ab"] == [200, 429]
 
 
-async def test_people_on_the_machine_are_not_limited_by_address(proxied):
+async def test_callers_on_the_same_machine_are_not_limited_by_address(proxied):
     for _ in range(3):
         assert (await ask(proxied, CHAT, {})).status == 200
 
 
-async def test_who_is_no_trusted_proxy_is_one_address_whatever_it_tells(worker):
+async def test_an_untrusted_proxy_is_one_address_whatever_it_forwards(worker):
     web = WebSettings(trusted_proxies=("10.0.0.1",), rpm_per_address=1)
     async with node(World(MemoryNet()), settings_of(web=web)) as one:
         await one.register(worker)
-        # It says that it speaks for others, so it is nobody on this machine.
+        # It claims to forward for other addresses, so it does not count as a caller on this machine.
         statuses = [(await ask(one, CHAT, told(f"192.0.2.{at}"))).status for at in range(3)]
     assert statuses == [200, 429, 429]
 

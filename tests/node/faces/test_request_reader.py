@@ -1,4 +1,4 @@
-"""How bodies are taken in: packed or plain, never longer than the limit, and never waited for without end."""
+"""Reader of request bodies: compressed or plain, never longer than the limit, and never awaited without end."""
 
 import gzip
 import zlib
@@ -22,7 +22,7 @@ PATH = "/v1/chat/completions"
         ("identity", bytes),
     ],
 )
-async def test_a_body_may_come_packed(served, worker, encoding, pack):
+async def test_a_body_may_be_compressed(served, worker, encoding, pack):
     headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
     data = pack(orjson.dumps(CHAT))
     async with served.http.post(PATH, data=data, headers=headers) as response:
@@ -30,7 +30,7 @@ async def test_a_body_may_come_packed(served, worker, encoding, pack):
     assert orjson.loads(worker.received[-1].body) == CHAT
 
 
-async def test_a_packing_that_nobody_reads_is_415(served):
+async def test_an_unsupported_content_encoding_is_415(served):
     headers = {"Content-Type": "application/json", "Content-Encoding": "br"}
     assert (await told(served.http.post(PATH, data=b"{}", headers=headers)))[0] == 415
 
@@ -39,7 +39,9 @@ async def test_a_packing_that_nobody_reads_is_415(served):
 @pytest.mark.parametrize(
     "body", [b"not packed", gzip.compress(b"{}", mtime=0)[:-9], b"\x78\x9c\xff"]
 )
-async def test_bytes_that_are_not_packed_as_they_say_are_400(served, encoding, body, caplog):
+async def test_bytes_that_do_not_match_their_content_encoding_are_400(
+    served, encoding, body, caplog
+):
     headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
     assert (await told(served.http.post(PATH, data=body, headers=headers)))[0] == 400
     assert not [record for record in caplog.records if record.exc_info]
@@ -62,7 +64,7 @@ class TestALargeBody:
         async with node(World(MemoryNet()), settings) as running:
             yield running
 
-    async def test_is_413_whether_it_says_how_long_it_is_or_not(self, small):
+    async def test_is_413_with_and_without_a_content_length(self, small):
         async def pieces():
             for _ in range(20):
                 yield b"x" * 1_000
@@ -73,13 +75,13 @@ class TestALargeBody:
             assert (status, said["error"]["code"]) == (413, "body_too_large")
 
     @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-    async def test_is_413_when_only_unpacking_shows_it(self, small, encoding):
+    async def test_is_413_when_it_is_large_only_once_decompressed(self, small, encoding):
         pack = gzip.compress if encoding == "gzip" else zlib.compress
         headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
         call = small.http.post(PATH, data=pack(b" " * 5_000_000), headers=headers)
         assert (await told(call))[0] == 413
 
-    async def test_that_does_not_come_is_408(self, small):
+    async def test_that_does_not_arrive_is_408(self, small):
         sent = (
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
             b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"

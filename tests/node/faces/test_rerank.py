@@ -1,4 +1,4 @@
-"""Rankings at a node look alike, whatever its worker's protocol, and where Cohere's clients ask for them."""
+"""Rankings: the same shape whatever the worker's protocol, also on the paths of Cohere's clients."""
 
 import orjson
 import pytest
@@ -21,7 +21,9 @@ def shape(said):
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/v1/openai/v1/rerank"])
 @pytest.mark.parametrize("place", ["serving", "asked"])
-async def test_a_ranking(mesh, worker, place, path):
+async def test_a_ranking_has_one_shape_on_every_path_and_for_every_protocol(
+    mesh, worker, place, path
+):
     worker.fail(answer=orjson.dumps(OWN))
     node = await mesh.offers(place, worker)
     status, said = await told(node.http.post(path, json=ASKED))

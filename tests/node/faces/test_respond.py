@@ -1,4 +1,4 @@
-"""How answers reach callers: streams flow, break off visibly, stop when nobody listens, and are counted once."""
+"""How answers reach callers: streams flow, break off visibly, stop when the caller leaves, and are counted once."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ class TestAStream:
         assert orjson.loads(events[-1][6:])["error"]["code"] == "answer_broken"
         assert b"data: [DONE]" not in events
 
-    async def test_whose_caller_hangs_up_is_given_up_at_the_worker(self, served, worker):
+    async def test_whose_caller_hangs_up_is_cancelled_at_the_worker(self, served, worker):
         worker.fail(delay_between=60)
         async with served.http.post(PATH, json=self.ASKED) as response:
             await response.content.readuntil(b"\n\n")
@@ -48,7 +48,7 @@ class TestAStream:
         await until(lambda: worker.hung_up == 1)
         await until(lambda: served.context.router.in_flight.total() == 0)
 
-    async def test_whose_caller_hangs_up_is_given_up_over_two_hops(self, mesh, worker):
+    async def test_whose_caller_hangs_up_is_cancelled_over_two_nodes(self, mesh, worker):
         worker.fail(delay_between=60)
         await mesh.one.register(worker)
         await mesh.knows(mesh.two, "tiny")
@@ -59,7 +59,7 @@ class TestAStream:
         await until(lambda: mesh.one.context.router.in_flight.total() == 0)
 
 
-async def test_one_line_is_logged_for_a_request_and_no_word_of_what_was_said(served, caplog):
+async def test_one_line_is_logged_for_a_request_and_no_text_of_it(served, caplog):
     with caplog.at_level(logging.DEBUG):
         async with served.http.post(PATH, json=CHAT, headers={"x-request-id": "id-1"}) as response:
             await response.read()
@@ -94,7 +94,7 @@ class TestTokens:
             if line.startswith("modelvine_tokens_total{")
         }
 
-    async def test_of_a_stream_are_counted_and_whoever_did_not_ask_does_not_see_them(
+    async def test_of_a_stream_are_counted_and_hidden_from_a_caller_that_did_not_ask(
         self, served, worker, caplog
     ):
         with caplog.at_level(logging.INFO):
@@ -106,7 +106,7 @@ class TestTokens:
             'estimated="no",model="tiny",part="prompt"': 5,
         }
 
-    async def test_are_shown_to_whoever_asked(self, served, worker):
+    async def test_are_shown_to_a_caller_that_asked(self, served, worker):
         asked = self.ASKED | {"stream_options": {"include_usage": True}}
         async with served.http.post(PATH, json=asked) as response:
             assert await response.read() == b"".join(worker.events("tiny", usage=True))
@@ -122,7 +122,7 @@ class TestTokens:
         assert (await self.counted(mesh.one))['estimated="no",model="tiny",part="prompt"'] == 5
         assert await self.counted(mesh.two) == {}
 
-    async def test_of_a_stream_that_nobody_read_to_its_end_are_estimated(self, served, worker):
+    async def test_of_a_stream_that_its_caller_left_early_are_estimated(self, served, worker):
         worker.fail(delay_between=0.02, stall_after=5)
         async with served.http.post(PATH, json=self.ASKED) as response:
             for _ in range(6):
@@ -130,7 +130,7 @@ class TestTokens:
             response.close()
         await until(lambda: worker.hung_up == 1)
         await until(lambda: served.context.router.in_flight.total() == 0)
-        # The first event says who speaks; four words followed.
+        # The first event names the role; four words followed.
         assert await self.counted(served) == {'estimated="yes",model="tiny",part="completion"': 4}
 
     async def test_of_whole_answers_are_counted_too(self, served):
@@ -139,7 +139,7 @@ class TestTokens:
         assert (await self.counted(served))['estimated="no",model="tiny",part="prompt"'] == 1
 
 
-async def test_a_caller_who_stops_reading_does_not_hold_the_worker(worker):
+async def test_a_caller_that_stops_reading_does_not_hold_the_worker(worker):
     worker.fail(pad_bytes=40_000_000)
     settings = settings_of(stall_timeout=0.3)
     async with node(World(MemoryNet()), settings) as running:

@@ -1,4 +1,4 @@
-"""What a caller hears while it waits, over every way to the worker, and what becomes of one who does not read."""
+"""Keep-alive comments for a caller that waits, over every way to the worker, and callers that do not read."""
 
 import asyncio
 import socket
@@ -25,7 +25,7 @@ STREAM = CHAT | {"stream": True}
 
 @dataclass
 class At:
-    """A worker that stands somewhere."""
+    """A worker at an address."""
 
     url: str
 
@@ -41,7 +41,7 @@ async def alone():
 
 @pytest.fixture(params=["local", "hop"])
 async def asked(request, worker):
-    """A node to ask, whose worker is its own or another node's."""
+    """Yield a node to ask, whose worker is its own or another node's."""
     world = World(MemoryNet())
     async with node(world, PATIENT) as one, node(world, PATIENT) as two:
         await until(lambda: two.context.peer in one.context.registry.catalog.held)
@@ -51,7 +51,7 @@ async def asked(request, worker):
         yield one if request.param == "local" else two
 
 
-async def test_who_waits_for_a_long_prefill_hears_comments_and_then_every_byte(asked, worker):
+async def test_a_long_prefill_is_bridged_by_comments_and_then_every_byte_arrives(asked, worker):
     worker.fail(delay_first=0.45)
     async with asked.http.post(PATH, json=STREAM) as response:
         assert (response.status, response.content_type) == (200, "text/event-stream")
@@ -62,7 +62,7 @@ async def test_who_waits_for_a_long_prefill_hears_comments_and_then_every_byte(a
     assert said == COMMENT * comments + b"".join(worker.events("tiny"))
 
 
-async def test_who_leaves_after_a_comment_takes_its_request_along(asked, worker):
+async def test_a_caller_that_leaves_after_a_comment_cancels_its_request(asked, worker):
     worker.fail(delay_first=60)
     async with asked.http.post(PATH, json=STREAM) as response:
         assert await response.content.readuntil(b"\n\n") == COMMENT
@@ -71,7 +71,7 @@ async def test_who_leaves_after_a_comment_takes_its_request_along(asked, worker)
     await until(lambda: asked.context.router.in_flight.total() == 0)
 
 
-async def test_who_waits_in_the_queue_hears_comments(alone, worker):
+async def test_a_wait_in_the_queue_is_bridged_by_comments(alone, worker):
     await alone.register(worker, capacity=1)
     worker.fail(delay_first=0.3)
     async with alone.http.post(PATH, json=STREAM), alone.http.post(PATH, json=STREAM) as second:
@@ -88,7 +88,7 @@ async def test_a_pause_within_a_stream_is_filled_between_whole_events(asked, wor
     assert said.replace(COMMENT, b"") == b"".join(worker.events("tiny"))
 
 
-async def test_a_comment_never_stands_in_the_middle_of_an_event(alone):
+async def test_a_comment_is_never_sent_in_the_middle_of_an_event(alone):
     half = b'data: {"model":"tiny","x":"' + b"x" * 1_100_000
 
     async def serve(reader, writer):
@@ -120,7 +120,7 @@ async def test_a_failure_after_the_first_comment_is_an_event_without_done(alone)
     assert orjson.loads(event.removeprefix(b"data: "))["error"]["code"] == "worker_died"
 
 
-async def test_who_waited_in_vain_for_a_slot_is_told_in_the_stream_when_to_come_again(worker):
+async def test_a_wait_in_vain_for_a_slot_ends_in_an_event_with_retry_after(worker):
     settings = settings_of(keep_alive=0.1, queue_timeout=0.3)
     worker.fail(delay_first=2)
     async with node(World(MemoryNet()), settings) as one:
@@ -158,7 +158,7 @@ async def test_a_long_wait_for_a_whole_answer_is_silent_and_keeps_its_status(alo
             assert COMMENT not in await response.read()
 
 
-async def test_what_another_worker_answers_after_comments_is_one_answer(alone, worker):
+async def test_an_answer_of_a_second_worker_after_comments_is_one_answer(alone, worker):
     async def serve(reader, writer):
         await take(reader)
         await asyncio.sleep(0.25)
@@ -172,7 +172,7 @@ async def test_what_another_worker_answers_after_comments_is_one_answer(alone, w
             assert said.replace(COMMENT, b"") == b"".join(worker.events("tiny"))
 
 
-async def test_zero_is_silence(worker):
+async def test_a_keep_alive_of_zero_sends_no_comments(worker):
     worker.fail(delay_first=0.3)
     async with node(World(MemoryNet()), settings_of(keep_alive=0)) as one:
         await one.register(worker)
@@ -182,7 +182,7 @@ async def test_zero_is_silence(worker):
 
 @pytest.mark.parametrize("way", ["local", "hop", "pipe"])
 @pytest.mark.parametrize("kind", [b"text/event-stream", b"audio/wav"])
-async def test_a_caller_who_does_not_read_presses_back_on_the_worker_and_is_cut_off(kind, way):
+async def test_a_caller_that_does_not_read_slows_the_worker_down_and_is_cut_off(kind, way):
     event = b'data: {"model":"tiny"}\n\n' * 3_000
     taken, freed = [0], asyncio.Event()
 
@@ -202,7 +202,7 @@ async def test_a_caller_who_does_not_read_presses_back_on_the_worker_and_is_cut_
         await until(lambda: two.context.peer in one.context.registry.catalog.held)
         await until(lambda: one.context.peer in two.context.registry.catalog.held)
         if way == "pipe":
-            # Nothing answers at the address that it names.
+            # Nothing answers at the address that the node announces.
             reach = Reach(links=("127.0.0.1:1",), certificate=certificate_of(one.identity))
             await one.context.registry.readdress(reach)
         await one.register(At(url))
@@ -222,19 +222,19 @@ async def test_a_caller_who_does_not_read_presses_back_on_the_worker_and_is_cut_
         await until(lambda: one.context.router.in_flight.total() == 0)
         rows = asked.context.metrics.counts().requests
         assert [row.ended for row in rows] == ["499"]
-    # What it could write is what fits the buffers of sockets, and some hundred KiB of ours.
+    # The worker could write what fits the buffers of the sockets, and some hundred KiB of ours.
     assert taken[0] < 50_000_000
 
 
 async def long(request):
-    """Answer with more at once than sockets hold."""
+    """Answer with more bytes at once than sockets hold."""
     out = Outgoing(request, patience=0.3)
     await out.begin(200, {"content-type": "text/plain"}, length=12_000_000)
     await out.end(b"x" * 12_000_000)
     return out.response
 
 
-async def test_who_reads_a_long_answer_slowly_is_not_cut_off():
+async def test_a_caller_that_reads_a_long_answer_slowly_is_not_cut_off():
     listener = socket.create_server(("127.0.0.1", 0))
     server = Listener(application([web.get("/", long)], lambda request: None))
     await server.on(listener)

@@ -1,4 +1,4 @@
-"""Lists of several services: every entry once, page after page, and who is away has none."""
+"""Lists over several services: every entry once, page after page, without those of unavailable services."""
 
 import openai
 import pytest
@@ -19,7 +19,7 @@ async def servers():
 
 @pytest.fixture
 async def client(mesh, servers):
-    """A client at the second node; a server is at each, the second with two types."""
+    """Yield a client at the second node; each node has a server, the second one of two types."""
     one, two = servers
     await mesh.one.register(one, model="one", type=BATCH)
     await mesh.two.register(two, model="two", type=BATCH)
@@ -41,7 +41,7 @@ def keep(servers, *counts):
 
 @pytest.mark.parametrize("counts", [(5, 4), (0, 5), (5, 0), (4, 4), (2, 2), (0, 0)])
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 100])
-async def test_pages_go_through_all_of_them_once(client, servers, counts, limit):
+async def test_pages_go_through_the_entries_of_all_services_once(client, servers, counts, limit):
     keep(servers, *counts)
     batches = [batch.id async for batch in await client.batches.list(limit=limit)]
     assert len(batches) == len({*batches}) == sum(counts)
@@ -51,14 +51,14 @@ async def test_pages_go_through_all_of_them_once(client, servers, counts, limit)
         assert (await client.batches.retrieve(id_)).id == id_
 
 
-async def test_one_of_them_may_be_named(client, servers, mesh):
+async def test_a_list_may_be_limited_to_one_node(client, servers, mesh):
     keep(servers, 3, 2)
     headers = {"x-modelvine-node": mesh.one.context.peer}
     found = await client.batches.list(extra_headers=headers)
     assert len(found.data) == 3
 
 
-async def test_who_is_away_has_nothing_in_the_list(client, servers, mesh):
+async def test_an_unavailable_service_is_left_out_of_the_list(client, servers, mesh):
     keep(servers, 3, 2)
     row = {"project": "p", "model": "gone", "api": "http://127.0.0.1:9", "type": BATCH}
     async with mesh.one.http.post("/api/v0/ai/model/register", json=row) as response:
@@ -68,7 +68,7 @@ async def test_who_is_away_has_nothing_in_the_list(client, servers, mesh):
     assert len(found) == 5
 
 
-async def test_where_none_answers_the_failure_is_told(mesh):
+async def test_a_list_fails_when_no_service_answers(mesh):
     for name in ("a", "b"):
         row = {"project": "p", "model": name, "api": "http://127.0.0.1:9", "type": BATCH}
         async with mesh.one.http.post("/api/v0/ai/model/register", json=row) as response:
@@ -78,12 +78,12 @@ async def test_where_none_answers_the_failure_is_told(mesh):
 
 
 @pytest.mark.parametrize("limit", ["0", "x", "-1", "99999"])
-async def test_a_limit_that_is_none_is_refused(client, limit):
+async def test_an_invalid_limit_is_refused(client, limit):
     with pytest.raises(openai.BadRequestError, match="limit"):
         await client.batches.list(extra_query={"limit": limit})
 
 
-async def test_a_cursor_of_a_home_that_nobody_knows_is_away(client, servers, stranger):
+async def test_a_cursor_of_an_unknown_home_is_unavailable(client, servers, stranger):
     keep(servers, 2, 1)
     with pytest.raises(openai.InternalServerError, match="unavailable"):
         await client.batches.list(after=f"batches-1@{stranger}.0123abcd")
@@ -91,7 +91,7 @@ async def test_a_cursor_of_a_home_that_nobody_knows_is_away(client, servers, str
 
 @pytest.fixture
 async def shared(mesh, servers):
-    """A client at the second node; one server is at both, registered with one cid."""
+    """Yield a client at the second node; one server is registered at both nodes with the same cid."""
     (one, _), offered = servers, {"model": "batch", "type": BATCH, "cid": "site"}
     await mesh.one.register(one, **offered)
     await mesh.knows(mesh.two, "batch")
@@ -100,7 +100,9 @@ async def shared(mesh, servers):
         yield made
 
 
-async def test_services_of_one_cid_are_one_and_any_node_answers_for_it(shared, servers, mesh):
+async def test_services_of_one_cid_are_one_service_and_any_node_answers_for_it(
+    shared, servers, mesh
+):
     keep(servers, 3, 0)
     assert len([batch.id async for batch in await shared.batches.list(limit=2)]) == 3
     here = {"x-modelvine-node": mesh.one.context.peer}
@@ -116,7 +118,7 @@ async def test_services_of_one_cid_are_one_and_any_node_answers_for_it(shared, s
     assert (await shared.batches.retrieve(batch.id)).status
 
 
-async def test_parts_of_an_upload_are_at_one_of_them_alone(shared, mesh):
+async def test_an_upload_is_bound_to_the_node_where_it_began(shared, mesh):
     home = home_of(mesh.one.context.peer, Service("p", "batch", cid="site"))
     upload = f"upload_1@{home.node}.{home.tag}"
     gone = {"project": "p", "model": "batch", "cid": "site"}

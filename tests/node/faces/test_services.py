@@ -1,4 +1,4 @@
-"""Services that are no models: every path of Llama Stack, and of OpenAI's, at the node that has the service and one hop away."""
+"""Services that are not models: every path of Llama Stack, and of OpenAI's, at the service's node and one hop away."""
 
 import asyncio
 
@@ -71,7 +71,7 @@ async def submitted(http, call):
 
 
 @pytest.mark.parametrize("call", [c for c in STACK if "/jobs/" not in c.path], ids=lambda c: c.path)
-async def test_what_is_no_job_is_answered_as_specified(http, stack, call):
+async def test_calls_that_are_not_jobs_are_answered_as_specified(http, stack, call):
     for method in call.methods:
         body = BODIES.get(call.path, {}) if method == "POST" else None
         query = {"bankIds": ["a", "b"]} if call.path == "/agents/execute" and not body else {}
@@ -83,7 +83,7 @@ async def test_what_is_no_job_is_answered_as_specified(http, stack, call):
 
 
 @pytest.mark.parametrize("call", SUBMITS, ids=lambda c: c.path)
-async def test_a_job_is_asked_about_and_cancelled_by_the_id_of_its_answer(http, mesh, stack, call):
+async def test_a_job_is_queried_and_cancelled_at_any_node_by_its_id(http, mesh, stack, call):
     field, id_ = await submitted(http, call)
     own, _, home = id_.rpartition("@")
     assert (own, home.partition(".")[0]) == ("job 1", mesh.one.context.peer)
@@ -112,7 +112,7 @@ async def test_the_tail_of_a_log_comes_line_by_line(http, stack):
         as_specified("/fine_tuning/jobs/tail", "GET", line)
 
 
-async def test_a_file_that_a_service_names_is_had_at_any_node(http, mesh):
+async def test_a_file_that_a_service_names_is_served_by_any_node(http, mesh):
     call = next(c for c in SUBMITS if c.path == "/fine_tuning/jobs/submit")
     _, job = await told(http.post(call.path, json=BODIES[call.path]))
     [place] = job["checkpoints"]
@@ -123,20 +123,20 @@ async def test_a_file_that_a_service_names_is_had_at_any_node(http, mesh):
         assert response.status == 404
 
 
-async def test_what_a_service_does_not_know_is_its_own_answer(http):
+async def test_a_404_of_a_service_is_passed_on(http):
     _, id_ = await submitted(http, SUBMITS[0])
     gone = id_.replace("job 1", "job 9")
     status, answer = await told(http.get("/batch_inference/jobs/status", params={"job_id": gone}))
     assert (status, answer) == (404, {"message": "no such job"})
 
 
-async def test_a_refused_body_is_the_services_own_answer(http):
+async def test_a_422_of_a_service_is_passed_on(http):
     status, answer = await told(http.post("/batch_inference/jobs/submit", json={"model": 1}))
     assert status == 422
     assert "prompt_file_path" in answer["message"]
 
 
-async def test_a_home_that_nobody_knows_is_away(http, stranger):
+async def test_an_id_of_an_unknown_home_is_unavailable(http, stranger):
     params = {"job_id": f"job 1@{stranger}.0123abcd"}
     async with http.get("/batch_inference/jobs/status", params=params) as response:
         assert (response.status, response.headers["retry-after"]) == (503, "5")
@@ -150,7 +150,7 @@ async def test_ids_of_two_homes_are_refused(http, mesh, stranger):
     assert (status, answer["error"]["code"]) == (400, "invalid_request")
 
 
-async def test_an_unregistered_home_is_away_and_not_unknown(http, mesh):
+async def test_an_id_of_an_unregistered_home_is_unavailable_and_not_unknown(http, mesh):
     _, id_ = await submitted(http, SUBMITS[0])
     row = {"project": "p"}
     status, _ = await told(mesh.one.http.post("/api/v0/ai/project/unregister", json=row))
@@ -162,7 +162,7 @@ async def test_an_unregistered_home_is_away_and_not_unknown(http, mesh):
         assert "retry-after" in response.headers
 
 
-async def test_a_job_is_begun_once_though_its_service_dies_of_it(http, stack):
+async def test_a_job_is_submitted_once_though_its_service_dies_of_it(http, stack):
     stack.dies = True
     body = BODIES["/batch_inference/jobs/submit"]
     status, _ = await told(http.post("/batch_inference/jobs/submit", json=body))
@@ -171,14 +171,14 @@ async def test_a_job_is_begun_once_though_its_service_dies_of_it(http, stack):
 
 
 @pytest.mark.parametrize(("said", "status"), [(500, 502), (507, 507), (429, 429), (405, 400)])
-async def test_failures_are_told_as_those_of_a_worker(http, stack, said, status):
+async def test_failures_of_a_service_are_reported_as_those_of_a_worker(http, stack, said, status):
     stack.status = said
     body = BODIES["/batch_inference/jobs/submit"]
     answer = await told(http.post("/batch_inference/jobs/submit", json=body))
     assert answer[0] == status, answer
 
 
-async def test_a_path_that_no_service_has_is_none(http):
+async def test_a_path_that_no_service_has_is_404(http):
     for path in ("/v1/files/a/b", "/v1/files/../content", "/v1/files/%2e%2e/content"):
         async with http.get(path) as response:
             assert response.status == 404

@@ -13,7 +13,7 @@ LINES = b'{"custom_id":"1","method":"POST","url":"/v1/chat/completions","body":{
 
 @pytest.fixture
 async def servers():
-    """A server of each type, so that each file has to find the right one."""
+    """Yield a server of each type, so that each file has to go to the right one."""
     async with (
         openai_services.running() as one,
         openai_services.running() as two,
@@ -31,7 +31,7 @@ async def client(request, mesh, servers):
         yield made
 
 
-async def test_a_batch(client, servers, mesh):
+async def test_a_batch_is_made_of_a_file_cancelled_and_cleaned_up(client, servers, mesh):
     file = await client.files.create(file=("a.jsonl", LINES), purpose="batch")
     assert file.id.partition("@")[0] == "files-1"
     made = await client.batches.create(
@@ -49,7 +49,7 @@ async def test_a_batch(client, servers, mesh):
         assert not servers[other].kept
 
 
-async def test_a_list_goes_on_where_its_last_page_ended(client):
+async def test_a_page_continues_where_the_last_one_ended(client):
     for _ in range(5):
         await client.batches.create(
             input_file_id="f", endpoint="/v1/chat/completions", completion_window="24h"
@@ -71,7 +71,7 @@ async def test_fine_tuning(client, servers):
     assert (await client.fine_tuning.jobs.cancel(job.id)).status == "cancelled"
 
 
-async def test_a_vector_store(client, servers):
+async def test_a_vector_store_is_filled_searched_and_deleted(client, servers):
     file = await client.files.create(file=("a.txt", b"It grows."), purpose="assistants")
     store = await client.vector_stores.create(name="notes")
     kept = await client.vector_stores.files.create(store.id, file_id=file.id)

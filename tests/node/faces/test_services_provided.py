@@ -24,7 +24,7 @@ KEY = "the-key-of-this-provider"
 
 @asynccontextmanager
 async def providing(make, mesh, folder, *, database=""):
-    """Run a provider that asks the second node and is registered at the first, and known to both."""
+    """Run a provider that sends its requests to the second node, is registered at the first, and known to both."""
     place = HostPort("127.0.0.1", 0)
     plan = ProviderPlan(make.__module__, folder, place, "services", "own", 4, database=database)
     folder.mkdir()
@@ -59,7 +59,7 @@ async def agents(mesh, worker, tmp_path):
         yield made
 
 
-async def test_an_agent_answers(node, agents):
+async def test_an_agent_answers_in_one_turn(node, agents):
     status, turn = await told(node.http.post("/agents/execute", json=BODIES["/agents/execute"]))
     assert status == 200, turn
     as_specified("/agents/execute", "POST", turn)
@@ -78,7 +78,7 @@ async def test_an_agent_asks_for_a_tool_and_executes_none(node, agents, worker):
     assert call == {"name": "weather", "arguments": [{"city": "Rome"}]}
 
 
-async def test_an_agent_whose_model_is_nobodys_says_so(node, agents):
+async def test_an_agent_with_an_unknown_model_or_tool_type_is_refused(node, agents):
     asked = {**BODIES["/agents/execute"], "agent": {"model": "none"}}
     status, said = await told(node.http.post("/agents/execute", json=asked))
     assert (status, said["error"]["type"]) == (404, "invalid_request_error")
@@ -112,7 +112,7 @@ LENGTH = {"name": "length", "params": {"max": 7}}
 
 
 async def done(node, body, jobs):
-    """Submit a job, wait for its end, and return it and the rows of its two files, as any node serves them."""
+    """Submit a job, wait for its end, and return it and the rows of its two files, as the node serves them."""
     status, said = await told(node.http.post(f"/{jobs}/jobs/submit", json=body))
     assert status == 200, said
     as_specified(f"/{jobs}/jobs/submit", "POST", said)
@@ -139,20 +139,20 @@ async def done(node, body, jobs):
     return found, *rows
 
 
-async def test_a_pair_is_scored(node, batches):
+async def test_a_pair_of_prompt_and_response_is_scored(node, batches):
     asked = {"prompt_with_response": pair("A vine."), "scoring_function": LENGTH}
     status, said = await told(node.http.post("/reward_scoring", json=asked))
     assert (status, said["score"]) == (200, 1)
     as_specified("/reward_scoring", "POST", said)
     asked["scoring_function"] = {"name": "llm_judge"}
-    # The worker here says words, and no number.
+    # This worker answers with words instead of a number.
     status, _ = await told(node.http.post("/reward_scoring", json={**asked, "reward": "tiny"}))
     assert status == 502
     status, said = await told(node.http.post("/reward_scoring", json={**asked, "reward": "none"}))
     assert status == 404
 
 
-async def test_many_pairs_are_scored_and_a_broken_one_is_its_own_error(node, batches):
+async def test_many_pairs_are_scored_and_a_broken_row_is_an_error_of_its_own(node, batches):
     rows = [{"custom_id": "one", "messages": pair("A vine.")}, pair("A vine." * 2), b"{broken", [1]]
     asked = {
         "prompt_with_response_path": raw(*rows),
@@ -180,7 +180,7 @@ async def test_synthetic_data_is_made_of_a_file_in_the_inbox(node, batches):
     assert all(point["response"]["text"] and point["score"] <= 1 for point in points)
 
 
-async def test_chats_of_a_file_in_the_inbox(node, batches):
+async def test_chats_of_a_file_in_the_inbox_are_answered(node, batches):
     (batches / "inbox" / "chats.jsonl").write_bytes(orjson.dumps(asks("hi")))
     place = {"value": "chats.jsonl", "type": "filepath"}
     asked = {"model": "tiny", "prompt_file_path": place}
@@ -201,7 +201,7 @@ async def test_chats_of_a_file_in_the_inbox(node, batches):
         {"value": "?", "type": "raw_bytes"},
     ],
 )
-async def test_a_file_that_is_not_here_is_refused_and_leaves_nothing(node, batches, place):
+async def test_a_file_outside_the_inbox_is_refused_and_nothing_is_stored(node, batches, place):
     (batches / "inbox" / "link").symlink_to(batches / "key")
     name = "prompt_with_response_path"
     asked = {name: place, "scoring_function": LENGTH}
@@ -213,7 +213,7 @@ async def test_a_file_that_is_not_here_is_refused_and_leaves_nothing(node, batch
     assert not list((batches / "files").iterdir())
 
 
-async def test_a_job_is_cancelled_and_one_that_is_not_there_is_not_found(node, batches, worker):
+async def test_a_job_is_cancelled_and_an_unknown_one_is_not_found(node, batches, worker):
     worker.fail(hang=True)
     prompts = {"prompt_file_path": raw(asks("hi")), "model": "tiny"}
     _, job = await told(node.http.post("/batch_inference/jobs/submit", json=prompts))

@@ -39,7 +39,7 @@ def batch(lines=LINES, **fields):
     return {"model": "tiny", "prompt_file_path": source, **fields}
 
 
-async def test_a_batch_of_messages_is_openais_batch(http, server):
+async def test_a_batch_of_messages_becomes_openais_batch(http, server):
     asked = batch(options={"max_tokens": 7}, num_generations=2)
     status, job = await told(http.post(SUBMIT, json=asked))
     assert status == 200, job
@@ -57,7 +57,7 @@ async def test_a_batch_of_messages_is_openais_batch(http, server):
         },
     }
     assert orjson.loads(rows[1])["custom_id"] == "two"
-    # It becomes its own error there, and no other's.
+    # The broken row becomes an error of its own there, and affects no other row.
     assert rows[2] == b"{broken"
     for state, seen in (
         ("in_progress", "running"),
@@ -72,7 +72,7 @@ async def test_a_batch_of_messages_is_openais_batch(http, server):
         as_specified("/batch_inference/jobs/status", "GET", found)
         assert found["status"] == seen
         assert found.get("metadata", {}) == ({"status": "expired"} if state == "expired" else {})
-    # What it names by a URI is had at any node.
+    # A file that it names by a URI is served by any node.
     async with http.get(found["success_file_path"]["value"]) as response:
         assert await response.read() == server.contents["files-1"]
     server.kept["batches"]["batches-2"]["status"] = "in_progress"
@@ -105,13 +105,13 @@ async def test_a_file_of_the_service_may_be_named_by_its_uri(http, server):
         (batch(options={"top_k": 1}), "options.top_k"),
     ],
 )
-async def test_what_there_is_no_word_for_is_refused_by_its_name(http, server, asked, param):
+async def test_an_untranslatable_parameter_is_refused_by_its_name(http, server, asked, param):
     status, said = await told(http.post(SUBMIT, json=asked))
     assert (status, said["error"]["param"]) == (400, param)
     assert not server.kept
 
 
-async def test_fine_tuning_and_its_log(http, server):
+async def test_fine_tuning_jobs_and_their_log_are_translated(http, server):
     asked = {"model": "tiny", "data": "files-9", "fine_tuning_options": {"n_epochs": 2, "seed": 3}}
     status, job = await told(http.post("/fine_tuning/jobs/submit", json=asked))
     assert status == 200, job
@@ -149,7 +149,7 @@ async def test_fine_tuning_and_its_log(http, server):
         assert said["error"]["param"] == param
 
 
-async def test_a_vector_store(http, server):
+async def test_a_vector_store_is_created_read_and_dropped(http, server):
     made = {"name": "notes", "description": "mine"}
     status, store = await told(http.post("/vector_store/create", json=made))
     assert (status, store["name"], store["description"]) == (200, "notes", "mine")
@@ -162,7 +162,7 @@ async def test_a_vector_store(http, server):
 
 
 @pytest.mark.parametrize("by", ["score", "classify"])
-async def test_a_pair_is_scored(http, server, by):
+async def test_a_pair_of_prompt_and_response_is_scored(http, server, by):
     server.scores = by
     pair = [{"role": "user", "text": "What grows?"}, {"role": "assistant", "text": "A vine."}]
     asked = {"reward": "it", "prompt_with_response": pair, "scoring_function": {"name": "score"}}
@@ -174,7 +174,7 @@ async def test_a_pair_is_scored(http, server, by):
     assert (status, said["error"]["param"]) == (400, "scoring_function")
 
 
-async def test_a_reward_model_is_asked_by_its_own_name(http, mesh, server):
+async def test_a_reward_model_is_asked_by_its_workers_name(http, mesh, server):
     reward = {"model": "fair", "worker_model": "own", "type": int(ModelType.REWARD)}
     await mesh.one.register(server, **reward)
     await mesh.knows(mesh.two, "fair")
@@ -184,7 +184,7 @@ async def test_a_reward_model_is_asked_by_its_own_name(http, mesh, server):
     assert (status, server.rewards) == (200, ["own"])
 
 
-async def test_what_has_no_translation_is_refused_by_its_name(http):
+async def test_calls_without_a_translation_are_refused_by_name(http):
     for path in (
         "/batch_reward_scoring/jobs/submit",
         "/quantize",
@@ -202,7 +202,7 @@ async def client(request, mesh):
             yield made
 
 
-async def test_openais_client_fine_tunes_at_a_llama_stack(client):
+async def test_openais_client_fine_tunes_at_a_llama_stack_service(client):
     asked = {"model": "tiny", "training_file": "https://example.org/a.jsonl"}
     job = await client.fine_tuning.jobs.create(**asked)
     assert (job.status, job.training_file) == ("running", asked["training_file"])
@@ -214,6 +214,6 @@ async def test_openais_client_fine_tunes_at_a_llama_stack(client):
         await client.fine_tuning.jobs.create(model="tiny", training_file="file-1")
 
 
-async def test_llama_stack_has_no_word_for_files(client):
+async def test_files_are_refused_at_a_llama_stack_service(client):
     with pytest.raises(openai.BadRequestError, match="Llama Stack does not support POST /v1/files"):
         await client.files.create(file=("a", b"x"), purpose="batch")

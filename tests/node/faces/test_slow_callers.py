@@ -1,4 +1,4 @@
-"""500 callers who open connections and take their time: honest ones are answered meanwhile, and the slow ones are cut off."""
+"""500 slow connections: honest callers are answered meanwhile, and the slow connections are cut off."""
 
 import asyncio
 import re
@@ -27,7 +27,7 @@ SLOWLY = {
 
 @pytest.fixture
 async def small(worker):
-    """A node with few places, which waits a second for a head and two for a body."""
+    """Yield a node with few places, which waits a second for a head and two for a body."""
     limits = WebSettings(connections=PLACES, head_timeout=1.0, idle_timeout=1.0)
     async with node(World(MemoryNet()), settings_of(web=limits, idle_timeout=2.0)) as running:
         await running.register(worker)
@@ -51,7 +51,7 @@ async def honest(listener: Listener, *, times: int = 40) -> None:
 
 
 @pytest.mark.parametrize("kind", SLOWLY)
-async def test_slow_heads_and_idle_connections_keep_nobody_out_and_end(small, kind):
+async def test_slow_heads_and_idle_connections_block_no_caller_and_are_ended(small, kind):
     listener = listener_of(small)
     began = time.monotonic()
     async with AsyncExitStack() as closing:
@@ -74,7 +74,7 @@ async def test_slow_heads_and_idle_connections_keep_nobody_out_and_end(small, ki
     assert re.search(r'modelvine_connection_events_total{event="evicted_by_all"} [1-9]', shown)
 
 
-async def test_how_slow_a_body_may_be_is_a_setting(worker):
+async def test_the_minimum_rate_of_a_body_is_a_setting(worker):
     # 10 kB every 0.4 s are quick enough by default.
     body = JSON.ljust(40_000)
     drops = [
@@ -92,7 +92,7 @@ async def test_how_slow_a_body_may_be_is_a_setting(worker):
 async def test_a_body_that_comes_a_byte_at_a_time_is_refused_in_time(small):
     listener = listener_of(small)
     head = post(b"", length=b"100000")
-    # Never silent for long, but two seconds are over before the last of it.
+    # Never silent for long, but two seconds are over before the last byte.
     drops = [head, *(b"{" for _ in range(24))]
     async with asyncio.TaskGroup() as group:
         slow = [group.create_task(listener.say(*drops, pause=0.1, within=20)) for _ in range(100)]

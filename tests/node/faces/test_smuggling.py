@@ -1,4 +1,4 @@
-"""No bytes of a caller become another request at a worker: what is ambiguous is refused, the rest is framed anew.
+"""Request smuggling: no bytes of a caller become another request at a worker. Ambiguous requests are refused, others reframed.
 
 The worker is a recorder behind one node; it is asked at that node, through another node, and as another node would.
 """
@@ -17,7 +17,7 @@ HEADERS = frozenset(
     {b"host", b"accept-encoding", b"content-type", b"content-length", b"x-request-id", b"accept", b"traceparent", b"tracestate",
      b"x-modelvine-via"}
 )  # fmt: skip
-"""What a worker may see of a request's head; of the caller's own headers only what stands last."""
+"""Headers that a worker may see; of the caller's own headers only the last ones."""
 
 CANARY = "canary-of-the-caller"
 FROM_THE_CALLER = (
@@ -38,9 +38,9 @@ async def recorder():
 
 @pytest.fixture(params=["here", "a hop away", "as a peer"])
 async def listener(request, mesh, recorder):
-    """A way to the recorder, which is a worker of the first of two nodes."""
+    """Return a way to the recorder, which is a worker of the first of two nodes."""
     await mesh.one.register(recorder)
-    # That it was asked what it is, when it was registered.
+    # The requests that asked what software it is, when it was registered.
     recorder.taken.clear()
     if request.param == "as a peer":
         context = client_context(mesh.two.identity, certificate_of(mesh.one.identity))
@@ -52,13 +52,13 @@ async def listener(request, mesh, recorder):
     return Listener(host, int(port))
 
 
-async def test_a_worker_sees_as_many_requests_as_there_are_beyond_doubt(listener, recorder):
+async def test_a_worker_sees_exactly_the_unambiguous_requests(listener, recorder):
     faults = {}
     for name, (sent, (fewest, most)) in CASES.items():
         recorder.taken.clear()
         heard = await listener.say(sent, within=10, more=0.2 if most else 0.03, patience=0.3)
         seen = len(recorder.taken)
-        # Nothing is lost either: whatever reached the worker was answered, and what is beyond doubt did reach it.
+        # Nothing is lost either: each request that reached the worker was answered, and each unambiguous one reached it.
         if not fewest <= seen <= most or seen != heard.statuses.count(200):
             faults[name] = (seen, heard.statuses)
         for taken in recorder.taken:
@@ -81,7 +81,7 @@ async def test_a_body_of_any_framing_reaches_the_worker_once_with_its_length(lis
     assert recorder.foreign == []
 
 
-async def test_nothing_of_the_callers_head_travels_but_what_is_listed(listener, recorder):
+async def test_only_listed_headers_of_the_caller_reach_the_worker(listener, recorder):
     lines = "".join(f"{line.format(CANARY)}\r\n" for line in FROM_THE_CALLER)
     head = f"POST /v1/chat/completions?{CANARY} HTTP/1.1\r\nHost: localhost\r\n{lines}"
     sent = f"{head}Content-Type: application/json\r\nContent-Length: {len(JSON)}\r\n\r\n".encode()

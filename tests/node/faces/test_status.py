@@ -1,4 +1,4 @@
-"""Is this node well? What load balancers, Prometheus and people are told."""
+"""State of a node as load balancers, Prometheus and people see it."""
 
 import pytest
 
@@ -14,7 +14,7 @@ async def test_a_node_that_runs_is_healthy_and_ready(alone):
         assert told == {"status": "ok", "parts": {"http": "ok", "mesh": "ok", "store": "ok"}}
 
 
-async def test_a_node_without_its_mesh_serves_on_and_says_which_part_is_missing(alone):
+async def test_a_node_without_its_mesh_stays_ready_and_names_the_degraded_part(alone):
     alone.context.registry.mesh.fail()
     async with alone.http.get("/readyz") as response:
         told = await response.json()
@@ -27,16 +27,14 @@ async def test_a_node_without_its_mesh_serves_on_and_says_which_part_is_missing(
 
 
 @pytest.mark.parametrize("prefix", ["", "/debug", "/api/v0/debug"])
-async def test_metrics_are_what_prometheus_reads_also_where_the_go_programs_have_them(
-    alone, prefix
-):
+async def test_metrics_are_in_prometheus_format_also_on_the_go_programs_paths(alone, prefix):
     path = f"{prefix}/metrics/prometheus" if prefix else "/metrics"
     async with alone.http.get(path) as response:
         assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         assert 'modelvine_nodes{presence="alive"} 1.0' in await response.text()
 
 
-async def test_the_status_tells_people_what_there_is(alone, worker):
+async def test_the_status_shows_addresses_counts_and_readiness(alone, worker):
     await alone.register(worker)
     async with alone.http.get("/api/v1/status") as response:
         told = await response.json()
@@ -49,13 +47,13 @@ async def test_the_status_tells_people_what_there_is(alone, worker):
     assert told.keys() >= {"version", "uptime", "link", "store", "profile"}
 
 
-async def test_nobody_is_told_which_server_this_is_built_on(alone):
+async def test_answers_do_not_reveal_which_http_server_is_used(alone):
     for path in ("/healthz", "/nowhere"):
         async with alone.http.get(path) as response:
             assert response.headers["Server"] == "modelvine"
 
 
-async def test_what_workers_tell_of_themselves_is_shown(alone):
+async def test_metrics_that_workers_report_are_shown(alone):
     async with tgi_worker.running() as tgi:
         tgi.fail(metrics=b"tgi_queue_size 3\n")
         await alone.register(tgi, api=tgi.url.replace("http:", "tgi+http:"))

@@ -1,4 +1,4 @@
-"""What is seen of a stream as it passes."""
+"""Observation of a stream as it passes."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from router.openai.sse import EVENT_ENDS, WholeEvents
 
 
 @given(st.lists(st.sampled_from([b"data: x", b"\n", b"\n\n", b"\r\n", b"\r", b": c", b"y"])))
-def test_however_a_stream_is_cut_its_bytes_go_on_in_order_and_events_go_on_whole(chunks):
+def test_however_a_stream_is_cut_its_bytes_keep_their_order_and_events_stay_whole(chunks):
     held = WholeEvents()
     sent = [held.take(chunk) for chunk in chunks]
     assert b"".join((*sent, held.rest)) == b"".join(chunks)
@@ -32,7 +32,7 @@ ENDED = b'data: {"choices":[{"finish_reason": "stop"}]}\n\n'
         ((), b""),
     ],
 )
-def test_a_stream_that_said_why_it_ends_lacks_only_its_done(pieces, lacking):
+def test_a_stream_with_a_finish_reason_lacks_only_its_done(pieces, lacking):
     done = StreamEnd()
     assert b"".join(map(done.seen, pieces)) == b"".join(pieces)
     assert done.lacking == lacking

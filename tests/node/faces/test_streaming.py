@@ -1,4 +1,4 @@
-"""Responses of aiohttp that are sent as they come: each version of HTTP has an end for them."""
+"""Responses of aiohttp that are streamed, and how they end in each version of HTTP."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from node.faces.streaming import Streaming
 
 
 async def said(version: bytes, connection: bytes) -> bytes:
-    """Return all that a caller with a version of HTTP is sent, until the connection ends."""
+    """Return all bytes that a caller with a version of HTTP is sent, until the connection ends."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = Streaming()
@@ -28,13 +28,13 @@ async def said(version: bytes, connection: bytes) -> bytes:
         return sent
 
 
-async def test_an_answer_of_no_known_length_goes_in_chunks() -> None:
+async def test_an_answer_of_unknown_length_is_chunked() -> None:
     head, _, body = (await said(b"1.1", b"close")).partition(b"\r\n\r\n")
     assert b"chunked" in head
     assert body == b"3\r\none\r\n0\r\n\r\n"
 
 
-async def test_where_there_are_none_the_connection_ends_though_its_caller_would_keep_it() -> None:
+async def test_in_http_1_0_it_ends_with_its_connection_despite_keep_alive() -> None:
     head, _, body = (await said(b"1.0", b"keep-alive")).partition(b"\r\n\r\n")
     assert b"chunked" not in head
     assert body == b"one"

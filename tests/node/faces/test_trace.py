@@ -1,4 +1,4 @@
-"""One request is one request everywhere: its id and its trace are the same at every hop, at the worker and in every log line."""
+"""Ids and traces of requests: the same at every hop, at the worker and in every log line."""
 
 import logging
 
@@ -16,7 +16,7 @@ TRACED = {"traceparent": PARENT, "tracestate": STATE}
 
 
 async def addressed_by_loopback(mesh):
-    """Have both nodes be reached over loopback alone, so that their addresses are tried before pipes."""
+    """Have both nodes announce loopback addresses alone, so that these are tried before pipes."""
     for node in (mesh.one, mesh.two):
         link, own = node.context.listening.link, certificate_of(node.identity)
         await node.context.registry.readdress(Reach(links=(link,), certificate=own))
@@ -59,7 +59,7 @@ async def test_an_invalid_trace_is_dropped(served, worker, parent):
 
 
 @pytest.mark.parametrize("given", ["x" * 65, "a b", "a;b", "ü", "a\tb", ""])
-async def test_an_id_that_is_not_plain_is_replaced(served, worker, given):
+async def test_an_invalid_request_id_is_replaced(served, worker, given):
     headers = {"x-request-id": given}
     async with served.http.post(PATH, json=CHAT, headers=headers) as response:
         assert response.status == 200

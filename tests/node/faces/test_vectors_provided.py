@@ -1,4 +1,4 @@
-"""Vector stores of `modelvine provide vectors`: OpenAI's client and Llama Stack's words, at their node and one hop away."""
+"""Vector stores of `modelvine provide vectors`: OpenAI's client and Llama Stack's API, at their node and one hop away."""
 
 import string
 
@@ -55,7 +55,7 @@ async def letters(mesh, monkeypatch):
 
 
 def emptied(postgres):
-    """Return a database in which no test has kept anything."""
+    """Return a database without the data of earlier tests."""
     opened = PostgresDatabase(postgres.url, "public")
     for name in ("files", "vectors", "columns"):
         opened.change(f"DROP SCHEMA IF EXISTS modelvine_{name} CASCADE")
@@ -130,7 +130,7 @@ async def test_stores_and_their_files_are_listed_changed_and_deleted(client):
         await client.vector_stores.retrieve(made[0])
 
 
-async def test_several_files_at_once_and_one_that_is_no_text(client):
+async def test_a_batch_of_files_completes_though_one_of_them_is_no_text(client):
     files = await upload(client, PLANTS, b"\xff\xfe\x00")
     store = (await client.vector_stores.create()).id
     batch = await client.vector_stores.file_batches.create_and_poll(
@@ -149,7 +149,7 @@ async def test_several_files_at_once_and_one_that_is_no_text(client):
     assert [one.last_error.code for one in failed] == ["unsupported_file"]
 
 
-async def test_what_is_busy_is_asked_again(client, letters):
+async def test_a_busy_embedding_model_is_asked_again(client, letters):
     letters.status = 503
     (plants,) = await upload(client, PLANTS)
     store = (await client.vector_stores.create(file_ids=[plants])).id
@@ -160,7 +160,7 @@ async def test_what_is_busy_is_asked_again(client, letters):
     await read(client, store, completed=1)
 
 
-async def test_embeddings_that_are_refused_are_the_reason(client, letters):
+async def test_a_file_fails_with_the_reason_of_its_refused_embedding(client, letters):
     letters.status = 400
     (plants,) = await upload(client, PLANTS)
     store = (await client.vector_stores.create(file_ids=[plants])).id
@@ -169,7 +169,7 @@ async def test_embeddings_that_are_refused_are_the_reason(client, letters):
     assert failed.last_error.message == "no embedding: no"
 
 
-async def test_a_store_is_a_memory_bank(node, client):
+async def test_a_store_is_a_memory_bank_of_llama_stack(node, client):
     files = await upload(client, PLANTS, SHIPS)
     banks = [(await client.vector_stores.create(file_ids=[file])).id for file in files]
     for bank in banks:
@@ -197,7 +197,7 @@ async def test_llama_stacks_store_is_the_same_store(node, client):
 
 
 @pytest.mark.parametrize("prefix", ["", "/v1"])
-async def test_columns_of_localai(node, prefix):
+async def test_columns_of_localai_are_set_found_and_deleted(node, prefix):
     keys, values = [[0.5, 1], [3, 4]], ["a", "b"]
 
     async def store(operation, **fields):
@@ -268,7 +268,7 @@ async def test_texts_are_inserted_and_deleted_by_jobs(node, client):
         ),
     ],
 )
-async def test_what_cannot_be_is_named(node, asked, param):
+async def test_an_invalid_parameter_of_a_store_is_named(node, asked, param):
     status, said = await told(node.http.post("/v1/vector_stores", json=asked))
     assert (status, said["error"]["param"]) == (400, param)
 
@@ -282,7 +282,7 @@ async def test_what_cannot_be_is_named(node, asked, param):
         ({"query": "a", "ranking_options": {"score_threshold": "x"}}, "ranking_options"),
     ],
 )
-async def test_a_search_that_cannot_be_is_named(node, client, asked, param):
+async def test_an_invalid_parameter_of_a_search_is_named(node, client, asked, param):
     store = (await client.vector_stores.create()).id
     status, said = await told(node.http.post(f"/v1/vector_stores/{store}/search", json=asked))
     assert (status, said["error"]["param"]) == (400, param)

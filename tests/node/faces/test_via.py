@@ -1,4 +1,4 @@
-"""Two nodes that are each other's workers answer at once, and a request that comes round harms nobody else's."""
+"""Loops between nodes that are each other's workers: refused at once, and no other request is affected."""
 
 import time
 
@@ -11,12 +11,12 @@ from tests.node.faces.assembly import World, node, settings_of, told
 PATH = "/v1/chat/completions"
 CHAT = {"model": "tiny", "messages": []}
 SOON = 5.0
-"""Seconds; a round without end would last until the first byte is overdue, a minute."""
+"""Seconds; an endless loop would last until the first byte is overdue, a minute."""
 
 
 @pytest.fixture
 async def round_about():
-    """Two nodes of different meshes, each registered as the other's worker."""
+    """Yield two nodes of different meshes, each registered as the other's worker."""
     unhurried = settings_of(first_byte_timeout=60.0)
     async with (
         node(World(MemoryNet()), unhurried) as one,
@@ -33,7 +33,7 @@ class _Url:
 
 
 async def seen(running) -> int:
-    """Return how many requests for a model a node has answered, whatever it said."""
+    """Return how many requests for a model a node has answered, with any status."""
     async with running.http.get("/metrics") as response:
         lines = (await response.text()).splitlines()
     counted = (line for line in lines if line.startswith("modelvine_requests_total{"))
@@ -41,20 +41,18 @@ async def seen(running) -> int:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_request_that_comes_round_is_refused_at_once_and_opens_no_circuit(
-    round_about, stream
-):
+async def test_a_request_in_a_loop_is_refused_at_once_and_opens_no_circuit(round_about, stream):
     one, two = round_about
     for number in range(1, 11):
         began = time.monotonic()
         status, body = await told(one.http.post(PATH, json=CHAT | {"stream": stream}))
         assert time.monotonic() - began < SOON
         assert (status, body["error"]["code"]) == (508, "loop")
-        # The second time it is refused.
+        # The first node sees the request twice, and refuses it the second time.
         assert (await seen(one), await seen(two)) == (2 * number, number)
 
 
-async def test_a_real_worker_behind_either_answers_all_the_same(round_about, worker):
+async def test_a_real_worker_behind_the_other_node_answers_despite_the_loop(round_about, worker):
     one, two = round_about
     await two.register(worker, project="q")
     for _ in range(10):
@@ -65,7 +63,7 @@ async def test_a_real_worker_behind_either_answers_all_the_same(round_about, wor
     assert ways == {f"{one.context.peer}, {two.context.peer}"}
 
 
-async def test_nodes_of_one_mesh_that_are_each_others_workers_end_it_too(mesh):
+async def test_a_loop_between_nodes_of_one_mesh_is_refused_too(mesh):
     await mesh.one.register(_Url(mesh.two))
     await mesh.two.register(_Url(mesh.one))
     await mesh.knows(mesh.one, "tiny")
@@ -77,7 +75,7 @@ async def test_nodes_of_one_mesh_that_are_each_others_workers_end_it_too(mesh):
     assert await seen(mesh.two) <= 2
 
 
-async def test_who_makes_the_header_up_has_its_own_request_refused_and_no_other(served, worker):
+async def test_a_forged_via_header_affects_its_own_request_alone(served, worker):
     own = served.context.peer
     for said, status in ((own, 508), (f"a, {own}", 508), ("a, b, c, d, e", 508), ("no way", 400)):
         for path in (PATH, "/api/v0/chat/completion/proxy"):

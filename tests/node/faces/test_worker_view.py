@@ -1,4 +1,4 @@
-"""How it is told what a worker says that it is: only what it said."""
+"""View of what workers report about themselves: only what they reported."""
 
 from node.faces.worker_view import MAX_NAMES, abilities, rows_of
 from registry.records import Ability, Service
@@ -8,12 +8,12 @@ from router.workers import Worker
 WORKER = Worker(Service("p", "m", "c"), "http://w")
 
 
-def test_who_said_nothing_has_no_row_and_nobody_no_field() -> None:
+def test_a_worker_that_reported_nothing_has_no_row() -> None:
     assert rows_of([WORKER], {}) == {}
     assert rows_of([WORKER], {WORKER: Described()}) == {}
 
 
-def test_a_row_holds_what_was_said_and_nothing_else() -> None:
+def test_a_row_holds_what_was_reported_and_nothing_else() -> None:
     said = Described("s", (Offered("m", 8),))
     assert rows_of([WORKER], {WORKER: said}) == {
         "learned": [
@@ -35,7 +35,7 @@ def test_of_many_models_the_first_are_named() -> None:
     assert len(row["models"]) == MAX_NAMES
 
 
-def test_abilities_have_the_words_of_lists_of_models() -> None:
+def test_abilities_have_the_field_names_of_model_lists() -> None:
     assert abilities(0) == {}
     assert abilities(Ability.TEXT_IN | Ability.IMAGE_OUT | Ability.TOOLS) == {
         "input_modalities": ["text"],

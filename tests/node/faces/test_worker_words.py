@@ -1,4 +1,4 @@
-"""What people read of a worker's refusal, in the shapes that workers have for it."""
+"""Text of a worker's refusal for people, in the shapes that workers have for it."""
 
 import pytest
 
@@ -21,7 +21,7 @@ from node.faces.worker_words import MAX_FAULTS, place_of, words_of
         (["x"] * 100, "; ".join(["x"] * MAX_FAULTS)),
     ],
 )
-def test_words_are_found_in_whichever_shape_they_have(said, words):
+def test_the_message_is_found_in_every_shape(said, words):
     assert words_of(said) == words
 
 
@@ -29,5 +29,5 @@ def test_words_are_found_in_whichever_shape_they_have(said, words):
     ("given", "place"),
     [(["body", "a", 0, "b"], "a.0.b"), (["query", "a"], "query.a"), ("body", ""), (None, "")],
 )
-def test_a_place_is_told_from_the_body_on(given, place):
+def test_a_fields_path_starts_below_the_body(given, place):
     assert place_of(given) == place

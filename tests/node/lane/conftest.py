@@ -1,4 +1,4 @@
-"""The lane is tested on the event loop that nodes run on, and on the standard library's."""
+"""Runs the tests of the lane on the event loop that nodes use, and on the standard library's."""
 
 import asyncio
 
@@ -6,5 +6,5 @@ import uvloop
 
 
 def pytest_asyncio_loop_factories(config, item):
-    """Return what makes the loops of a test, by name."""
+    """Return the event loop factories of a test, by name."""
     return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}

@@ -1,4 +1,4 @@
-"""Connections of the lane beside those of aiohttp alone: the same bytes in, the same bytes out, however they fall."""
+"""Connections of the lane compared with those of aiohttp alone: the same bytes in, the same bytes out, however split."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ def call(body: bytes, *more: bytes, path: bytes = PATH, lines=LINES) -> bytes:
 
 
 class App:
-    """Echoes bodies; a body may also say what else to do."""
+    """Application that echoes bodies; some bodies name something else to do."""
 
     def __init__(self) -> None:
         self.seen: list[type] = []
@@ -74,7 +74,7 @@ class App:
             "path": http.path,
             "body": len(body),
             "length": http.content_length,
-            # Of these the lane keeps length and id by themselves.
+            # The lane keeps the length and the id outside its headers.
             "headers": sorted(
                 (n.lower(), v)
                 for n, v in http.headers.items()
@@ -112,7 +112,7 @@ async def served(*, lane: bool):
 
 
 async def answers(port: int, *pieces: bytes, quiet: float = 0.4, ends: bool = False) -> bytes:
-    """Send pieces, and return all that comes until nothing has for a while, what differs each time left out."""
+    """Send pieces, and return all that comes until `quiet` seconds without a byte, normalized."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     came = b""
     try:
@@ -138,7 +138,7 @@ async def answers(port: int, *pieces: bytes, quiet: float = 0.4, ends: bool = Fa
 
 
 def normal(came: bytes) -> bytes:
-    """Leave out the date and names of requests, and the order of headers: they mean nothing."""
+    """Remove the date, the ids of requests and the order of headers, which differ each time."""
     came = re.sub(rb"(?i)\r\ndate: [^\r]+", b"", came)
     came = re.sub(rb"\b[0-9a-f]{32}\b", b"ID", came)
     parts = re.split(rb"(HTTP/1\.1 \d+ [^\r]*\r\n(?:[^\r]+\r\n)*\r\n)", came)
@@ -146,7 +146,7 @@ def normal(came: bytes) -> bytes:
         if part.startswith(b"HTTP/1.1"):
             first, *rest = part.strip().split(b"\r\n")
             parts[at] = b"\r\n".join([first, *sorted(line.lower() for line in rest)]) + b"\r\n\r\n"
-    # How a stream is cut into chunks is nobody's business.
+    # How a stream is cut into chunks does not matter.
     return re.sub(rb"\r\n[0-9a-f]+\r\n(?=data)", b"", b"".join(parts))
 
 
@@ -250,14 +250,14 @@ async def test_mutated_bytes_get_the_same_answers() -> None:
             ours = await asyncio.gather(*(answers(lane.port, data, quiet=1.0) for data in sent))
             theirs = await asyncio.gather(*(answers(plain.port, data, quiet=1.0) for data in sent))
             both = zip(sent, ours, theirs, strict=True)
-            # A crowded machine is late with many at once; what answers otherwise does so each time.
+            # A busy machine is late with many at once; a real difference shows again when sent alone.
             for data in [data for data, one, other in both if one != other]:
                 again = [await answers(app.port, data, quiet=3.0) for app in (lane, plain)]
                 assert again[0] == again[1], data
         assert LaneRequest in lane.seen
 
 
-async def test_whoever_leaves_cancels_what_is_done_for_it() -> None:
+async def test_a_caller_that_disconnects_cancels_its_handler() -> None:
     async with served(lane=True) as app:
         _, writer = await asyncio.open_connection("127.0.0.1", app.port)
         writer.write(call(b"wait"))
@@ -268,7 +268,7 @@ async def test_whoever_leaves_cancels_what_is_done_for_it() -> None:
         assert app.seen == [LaneRequest]
 
 
-async def test_a_listener_that_closes_waits_for_the_answer_and_then_cuts_it() -> None:
+async def test_a_closing_listener_waits_for_the_answer_and_then_ends_the_connection() -> None:
     async with served(lane=True) as app:
         async with asyncio.TaskGroup() as group:
             asked = group.create_task(answers(app.port, call(b"wait"), quiet=5))
@@ -282,7 +282,7 @@ async def test_a_listener_that_closes_waits_for_the_answer_and_then_cuts_it() ->
     assert said.endswith(b"[END]")
 
 
-async def test_a_body_that_does_not_come_is_aiohttps_to_wait_for() -> None:
+async def test_a_body_that_is_late_is_left_to_aiohttp() -> None:
     async with served(lane=True) as app:
         reader, writer = await asyncio.open_connection("127.0.0.1", app.port)
         writer.write(call(b"x" * 10)[:-5])
@@ -308,14 +308,14 @@ async def test_a_large_body_takes_room_until_it_is_answered() -> None:
             app.go.set()
         assert asked.result().startswith(b"HTTP/1.1 200")
         assert app.room.held == 0
-        # Where there is no room, it is refused as it always was, and asked for again later.
+        # Without room it is left to aiohttp, which refuses it.
         app.room.held = WebSettings().max_bodies_bytes
         assert (await answers(app.port, call(LARGE))).startswith(b"HTTP/1.1 503")
         app.room.held = 0
         assert app.seen == [LaneRequest, web.Request]
 
 
-async def test_a_caller_who_reads_nothing_is_not_answered_again() -> None:
+async def test_a_caller_that_reads_nothing_gets_no_second_answer() -> None:
     async with served(lane=True) as app:
         reader, writer = await asyncio.open_connection("127.0.0.1", app.port, limit=2**16)
         writer.transport.pause_reading()
@@ -332,7 +332,7 @@ async def test_a_caller_who_reads_nothing_is_not_answered_again() -> None:
         writer.transport.abort()
 
 
-def test_more_pieces_than_clients_send_are_aiohttps() -> None:
+def test_more_pieces_than_clients_send_are_left_to_aiohttp() -> None:
     assert len(WAYS["body in pieces"]) <= PIECES < len(WAYS["body in too many pieces"])
 
 

@@ -1,4 +1,4 @@
-"""Heads that the lane believes: a strict subset of aiohttp's, read alike."""
+"""Heads that the lane accepts: a strict subset of those that aiohttp accepts, read alike."""
 
 import asyncio
 
@@ -45,14 +45,14 @@ def test_a_plain_call_is_read() -> None:
     assert head.headers["content-type"] == "application/json"
 
 
-def test_a_value_may_be_empty() -> None:
-    # Nodes name replicas so that have no name.
+def test_a_header_value_may_be_empty() -> None:
+    # Nodes name replicas without a name like this.
     head = read_head(with_line(b"X-Y: "))
     assert head is not None
     assert head.headers["x-y"] == ""
 
 
-def test_a_body_may_still_be_to_come() -> None:
+def test_a_head_is_read_before_its_body_has_come() -> None:
     head = read_head(PLAIN % 100)
     assert head is not None
     assert head.end == len(PLAIN % 100) + 100
@@ -98,7 +98,7 @@ def test_a_body_may_still_be_to_come() -> None:
         with_line(b"x-y: 1\r\nX-Y: 2"),
     ],
 )
-def test_whatever_is_not_plain_is_left(data: bytes) -> None:
+def test_anything_but_a_plain_call_is_left_to_aiohttp(data: bytes) -> None:
     assert read_head(data) is None
 
 
@@ -113,7 +113,7 @@ ANY = st.one_of(
 @given(st.lists(st.tuples(st.integers(0, len(WHOLE)), st.integers(0, 6), ANY), max_size=3))
 @example([(len(WHOLE), 0, WHOLE)])
 @example([(WHOLE.index(b"Content-Type"), 0, b"X-Y: \r\n")])
-def test_what_is_believed_aiohttp_reads_alike(changes) -> None:
+def test_aiohttp_reads_every_accepted_head_alike(changes) -> None:
     data = WHOLE
     for at, length, put in changes:
         data = data[:at] + put + data[at + length :]
@@ -145,7 +145,7 @@ NAMED = with_line(b"X-Request-Id: " + ID)
 @example(NAMED, [(NAMED.index(ID), 32, ID[::-1])])
 @example(NAMED, [(NAMED.index(ID), 32, ID[:30])])
 @example(NAMED, [(NAMED.index(ID), 32, ID + b"\r\nX-Request-Id: " + ID)])
-def test_a_head_that_comes_again_is_read_as_the_first_time(whole, changes) -> None:
+def test_a_repeated_head_is_read_as_a_new_one(whole, changes) -> None:
     first, data = read_head(whole), whole
     assert first is not None
     pattern = remembered(whole[: first.body_at])

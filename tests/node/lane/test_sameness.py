@@ -1,7 +1,7 @@
 """Requests through the lane and through aiohttp: the same answers, log lines, metrics and deliveries to the worker.
 
-Two nodes that are alike get the same requests: good, odd and hostile ones, by seed. Those of one say besides that they take
-trailers, which the lane leaves to aiohttp.
+Two identical nodes get the same requests: good, odd and hostile ones, by seed. Those to one of them also announce `TE: trailers`,
+which the lane leaves to aiohttp.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ COUNT = 5_000 if os.environ.get("CI") else 500
 """Requests on each of two event loops."""
 
 TOGETHER = 50
-"""Requests of one state of the workers."""
+"""Requests between two changes of the workers' faults."""
 
 FAULTS = (
     {}, {}, {}, {}, {}, {"no_done": True}, {"finish": "stop"}, {"crlf": True}, {"name": "other"}, {"no_model": True},
@@ -35,7 +35,7 @@ FAULTS = (
     {"pad_bytes": 40_000}, {"pad_bytes": 200_000}, {"fails_after": 2}, {"die_after": 2}, {"refuses_usage": True},
     {"calls": (("look", "{}"),)}, {"delay_headers": 0.01}, {"delay_between": 0.002}, {"answer": b'{"choices":[],"usage":7}'},
 )  # fmt: skip
-"""What the workers do. None of it makes a node leave its worker alone, which would be a matter of time."""
+"""Faults of the workers. None of them opens a node's circuit to its worker, which would depend on time."""
 
 PATHS = ("/v1/chat/completions",) * 6 + (
     "/v1/completions", "/v1/embeddings", "/v1/rerank", "/v1/tokenize", "/v1/audio/speech", "/v1/images/generations",
@@ -90,14 +90,14 @@ def drawn(rng: random.Random) -> Sent:
 
 @dataclass
 class Side:
-    """A node and its worker. `more` is a line that its requests have besides."""
+    """A node and its worker. `more` is an additional header line of its requests."""
 
     node: Running
     worker: OpenAIWorker
     more: str
 
     async def ask(self, number: int, sent: Sent) -> tuple[object, ...]:
-        """Send a request on a connection of its own; return what came, but for what has to differ."""
+        """Send a request on a new connection; return the answer without the parts that have to differ."""
         host, port = self.node.context.listening.http.split(":")
         lines = [
             f"POST {sent.path} HTTP/1.1",
@@ -126,7 +126,7 @@ class Side:
             writer.transport.abort()
 
     def received(self) -> list[tuple[object, ...]]:
-        """Return what the worker got, in the order of the requests' names, and forget it."""
+        """Return the requests that the worker got, sorted, and forget them."""
         got, self.worker.received[:] = list(self.worker.received), []
         return sorted(map(self._delivered, got), key=repr)
 
@@ -143,7 +143,7 @@ class Side:
         said = re.sub(rb'"created":\d+', b'"created":0', body)
         said = re.sub(rb"[0-9a-f]{24,}", b"ID", said)
         own = self.node.context.peer
-        # Of a head that cannot be read nobody knows the request's name.
+        # A head that cannot be read gives no id of the request: the node makes one up.
         if named.get("x-request-id", "r")[0] != "r":
             del named["x-request-id"]
         headers = {name: value.replace(own.lower(), "NODE") for name, value in named.items()}
@@ -165,14 +165,14 @@ async def _body(reader: asyncio.StreamReader, head: bytes) -> bytes:
 
 
 def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return the log lines, but for what has to differ, and forget them."""
+    """Return the log lines without the parts that have to differ, and forget them."""
     said = [r.getMessage() for r in caplog.records if r.name == "modelvine.requests"]
     caplog.clear()
     return [re.sub(r" (seconds|node|at)=[^ -]\S*", "", line) for line in said]
 
 
 async def settled(*sides: Side) -> None:
-    """Nothing is under way any more."""
+    """Wait until no request is in flight."""
     await until(lambda: not any(side.node.context.metrics.counts().in_flight for side in sides))
 
 
@@ -184,7 +184,7 @@ async def alike(stack: AsyncExitStack, more: str) -> Side:
 
 
 @pytest.mark.timeout(900)
-async def test_requests_become_the_same_through_the_lane_and_through_aiohttp(
+async def test_requests_give_the_same_through_the_lane_and_through_aiohttp(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng, taken = random.Random(int(os.environ.get("SEED") or 15)), 0

@@ -1,4 +1,4 @@
-"""Answers in OpenAI's form, said as Anthropic's API has them: whole, and event by event."""
+"""Encoding of answers in OpenAI's form as Anthropic's API has them: whole, and event by event."""
 
 import orjson
 import pytest
@@ -27,7 +27,7 @@ def telling(**fields) -> AnthropicEvents:
 
 
 def events_of(stream: bytes) -> list[dict]:
-    """Return what a stream says; every event names its type twice."""
+    """Return the events of a stream; every event names its type twice."""
     found = []
     for event in Splitter(max_event_bytes=2**20).feed(stream):
         name, data = event.raw.decode().strip().split("\n", 1)
@@ -49,7 +49,7 @@ def whole(heard, **fields) -> dict:
 
 
 def put_together(events) -> dict:
-    """Return the message that a client makes of a stream."""
+    """Return the message that a client assembles from a stream."""
     message = events[0]["message"]
     for event in events[1:]:
         match event:
@@ -112,7 +112,7 @@ SAID = pytest.mark.parametrize(
 
 
 @SAID
-def test_whole(heard, content, reason):
+def test_a_whole_answer_has_anthropics_blocks_and_stop_reason(heard, content, reason):
     said = whole([*heard, Usage(3, 4)], **THINKING)
     assert (said["content"], said["stop_reason"]) == (content, reason)
     assert said["usage"] == {"input_tokens": 3, "output_tokens": 4}
@@ -125,18 +125,18 @@ def test_whole(heard, content, reason):
 
 
 @SAID
-def test_in_a_stream_the_same(heard, content, reason):
+def test_a_stream_adds_up_to_the_whole_answer(heard, content, reason):
     said = put_together(streamed([*heard, Usage(3, 4)], **THINKING))
     assert said == whole([*heard, Usage(3, 4)], **THINKING)
 
 
-def test_thoughts_are_kept_from_who_did_not_ask():
+def test_thinking_is_left_out_when_it_was_not_requested():
     heard = [Thought("Hm."), Delta("Yes."), End("stop")]
     assert whole(heard)["content"] == [{"type": "text", "text": "Yes."}]
     assert put_together(streamed(heard))["content"] == [{"type": "text", "text": "Yes."}]
 
 
-def test_usage_that_nobody_tells_is_estimated_and_says_so():
+def test_usage_without_a_report_is_estimated_and_marked_so():
     said = whole([Delta("12345678")])
     assert said["usage"] == {"input_tokens": 6, "output_tokens": 2, "estimated": True}
     first, *_ = streamed([])
@@ -150,15 +150,15 @@ STOPPED = [Delta("1, 2"), End("stop", 0, "3")]
 @pytest.mark.parametrize(
     "said", [whole, lambda *given, **fields: put_together(streamed(*given, **fields))]
 )
-def test_a_stop_sequence_is_named_where_the_worker_tells_it(said):
+def test_a_stop_sequence_is_named_where_the_worker_reports_it(said):
     told = said(STOPPED, stop_sequences=["x", "3"])
     assert (told["stop_reason"], told["stop_sequence"]) == ("stop_sequence", "3")
-    # One that nobody asked for is the model's own.
+    # A stop sequence that the caller did not ask for is the model's own.
     told = said(STOPPED)
     assert (told["stop_reason"], told["stop_sequence"]) == ("end_turn", None)
 
 
-def test_what_the_caller_had_begun_is_not_said_again():
+def test_an_answer_does_not_repeat_the_text_that_the_caller_prefilled():
     begun = [*ASKED["messages"], {"role": "assistant", "content": "The answer is {"}]
     for text in ("The answer is {42}", "42}"):
         said = whole([Delta(text), End("stop")], messages=begun)
@@ -166,13 +166,13 @@ def test_what_the_caller_had_begun_is_not_said_again():
     assert whole([Delta("The answer is {")], messages=begun)["content"] == []
 
 
-def test_arguments_that_are_no_object_are_handed_over_as_they_are():
+def test_arguments_that_are_no_object_are_passed_on_as_text():
     for arguments in ('{"city": "Par', "[1]", '{"a":' * 300 + "1" + "}" * 300):
         (call,) = whole([CallPart(0, "a", "look", arguments), End("length")])["content"]
         assert call["input"] == {UNREADABLE: arguments}
 
 
-def test_space_between_calls_cuts_nothing():
+def test_whitespace_between_pieces_of_calls_is_ignored():
     heard = [CALLS[0], Delta("\n"), *CALLS[1:]]
     assert [block["id"] for block in put_together(streamed(heard))["content"]] == [
         "call_a",
@@ -180,7 +180,7 @@ def test_space_between_calls_cuts_nothing():
     ]
 
 
-def test_pieces_that_nobody_can_put_together_are_a_failure():
+def test_a_piece_of_an_earlier_call_is_a_failure():
     blocks = Blocks("a1")
     blocks.take(CALLS)
     assert blocks.take([CallPart(0, "", "", "")]) == b""
@@ -189,7 +189,7 @@ def test_pieces_that_nobody_can_put_together_are_a_failure():
 
 
 @pytest.mark.parametrize("take", [Blocks("a1").take, lambda said: content_of(said, "a1")])
-def test_a_call_without_a_name_and_calls_without_end_are_failures(take):
+def test_a_call_without_a_name_and_too_many_calls_are_failures(take):
     with pytest.raises(WorkerFailed):
         take([CallPart(0, "a", "", "{}")])
     with pytest.raises(WorkerFailed):

@@ -1,4 +1,4 @@
-"""Every error of ours has a status and a type that Anthropic's clients know."""
+"""Errors of ours as statuses and types that Anthropic's clients know."""
 
 import orjson
 import pytest
@@ -16,7 +16,7 @@ OWN = {400, 401, 403, 404, 405, 408, 409, 413, 414, 415, 417, 429, 431, 500, 504
 
 
 @pytest.mark.parametrize("row", TABLE.values(), ids=lambda row: row.reason)
-def test_every_row(row):
+def test_every_error_has_a_status_and_a_type_of_anthropics(row):
     assert type_of(row.status) in KNOWN
     assert status_of(row.status) in OWN
 
@@ -30,7 +30,7 @@ def test_every_row(row):
         (WorkerRejected(401, b'{"error":{"message":"no"}}'), 401, "authentication_error"),
     ],
 )
-def test_refusals(error, status, kind):
+def test_a_refusal_has_anthropics_shape_and_the_request_id(error, status, kind):
     said = refused(refusal(error), "r1")
     assert said.status == status
     assert said.body["type"] == "error"
@@ -39,12 +39,12 @@ def test_refusals(error, status, kind):
     assert said.body["request_id"] == said.headers["request-id"] == "r1"
 
 
-def test_when_to_come_back_is_kept():
+def test_retry_after_is_kept():
     said = refused(refusal(NoCapacity("llama", retry_after=3)), "r1")
     assert (said.status, said.headers["retry-after"]) == (429, "3")
 
 
-def test_what_fails_again_is_not_to_be_tried_again():
+def test_an_error_that_would_repeat_is_marked_as_not_to_be_retried():
     assert refused(refusal(Looped("round")), "r1").headers["x-should-retry"] == "false"
 
 
@@ -57,7 +57,7 @@ def test_what_fails_again_is_not_to_be_tried_again():
         (TextFailure("x", "novel", ""), "api_error"),
     ],
 )
-def test_failures_in_a_stream(failure, kind):
+def test_a_failure_in_a_stream_is_an_error_event(failure, kind):
     name, data, *_ = broken(failure, "r1").split(b"\n")
     assert name == b"event: error"
     assert orjson.loads(data.removeprefix(b"data: "))["error"] == {"type": kind, "message": "x"}

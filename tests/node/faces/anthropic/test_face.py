@@ -1,4 +1,4 @@
-"""Anthropic's Messages API at a node: at that of the worker and one hop away, whatever the worker speaks."""
+"""Anthropic's Messages API at the worker's node and one hop away, whatever protocol the worker speaks."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ from tests.workers.openai_worker import WORDS, running
 HELLO = [{"role": "user", "content": "hi"}]
 ASKED = {"model": "tiny", "max_tokens": 64, "messages": HELLO}
 SAID = "".join(WORDS)
-STREAMED = "".join(WORDS[1:])  # what the stub leaves to its role chunk
+STREAMED = "".join(WORDS[1:])  # without the word that the stub replaces by its role chunk
 CANARY = "canary-key-7f21"
 HEADERS = {"x-api-key": CANARY, "anthropic-version": "2023-06-01"}
 LOOK = ("weather", '{"city": "Paris"}')
@@ -26,7 +26,7 @@ LOOK = ("weather", '{"city": "Paris"}')
 
 @pytest.fixture(params=["serving", "asked"])
 async def http(request, mesh, worker):
-    """A session at the node of the worker, and at another one."""
+    """Return a session at the worker's node, or at another one."""
     await mesh.one.register(worker)
     await mesh.knows(mesh.two, "tiny")
     return (mesh.one if request.param == "serving" else mesh.two).http
@@ -34,7 +34,7 @@ async def http(request, mesh, worker):
 
 @pytest.fixture
 async def tgi(mesh):
-    """A TGI server behind a node, and a session at the other one: all is translated twice."""
+    """Yield a TGI server behind the first node, asked by way of the second: all is translated twice."""
     async with tgi_worker.running() as worker:
         await mesh.one.register(worker, api=worker.url.replace("http:", "tgi+http:"))
         await mesh.knows(mesh.two, "tiny")
@@ -57,7 +57,7 @@ def sent(worker) -> dict:
     return orjson.loads(worker.received[-1].body)
 
 
-async def test_a_message(http, worker):
+async def test_a_message_is_answered(http, worker):
     status, said = await asked(http, system="Be brief.", top_k=5)
     assert status == 200, said
     assert said.pop("id").startswith("msg_")
@@ -74,7 +74,7 @@ async def test_a_message(http, worker):
     assert sent(worker)["top_k"] == 5
 
 
-async def test_a_stream(http, worker):
+async def test_a_stream_has_anthropics_events(http, worker):
     events = await streamed(http)
     assert [event["type"] for event in events] == [
         "message_start",
@@ -106,7 +106,7 @@ async def test_tools_are_called(http, worker, stream):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_thoughts(http, worker, stream):
+async def test_thinking_comes_before_the_text(http, worker, stream):
     worker.fail(thought="Hm.", finish="stop")
     fields = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
     said = (
@@ -116,7 +116,7 @@ async def test_thoughts(http, worker, stream):
     assert said["content"][0]["thinking"] == "Hm."
 
 
-async def test_what_has_no_effect_is_named(http):
+async def test_parameters_without_effect_are_named(http):
     fields = ASKED | {"thinking": {"type": "enabled", "budget_tokens": 1024}, "novel": 1}
     async with http.post(MESSAGES, json=fields) as response:
         dropped = response.headers["x-modelvine-dropped-params"]
@@ -132,7 +132,9 @@ async def test_what_has_no_effect_is_named(http):
         ({"container": "c"}, 400, "invalid_request_error", "container"),
     ],
 )
-async def test_refusals(http, worker, fields, status, kind, words):
+async def test_wrong_requests_are_refused_in_anthropics_shape(
+    http, worker, fields, status, kind, words
+):
     body = orjson.dumps(ASKED | fields)
     async with http.post(
         MESSAGES, data=body, headers={"content-type": "application/json"}
@@ -156,7 +158,7 @@ async def test_refusals(http, worker, fields, status, kind, words):
         (b"[" * 2000, "application/json", 400),
     ],
 )
-async def test_bodies_that_are_none(http, body, content_type, status):
+async def test_invalid_bodies_are_refused_in_anthropics_shape(http, body, content_type, status):
     for path in (MESSAGES, COUNT):
         async with http.post(path, data=body, headers={"content-type": content_type}) as response:
             assert (response.status, (await response.json())["type"]) == (status, "error")
@@ -172,7 +174,7 @@ async def test_bodies_that_are_none(http, body, content_type, status):
         ({"die_before_headers": True}, 500, "api_error"),
     ],
 )
-async def test_failures_of_the_worker(http, worker, faults, status, kind):
+async def test_failures_of_the_worker_have_anthropics_types(http, worker, faults, status, kind):
     worker.fail(**faults)
     async with http.post(MESSAGES, json=ASKED) as response:
         said = await response.json()
@@ -180,7 +182,7 @@ async def test_failures_of_the_worker(http, worker, faults, status, kind):
         assert ("retry-after" in response.headers) == (status == 429)
 
 
-async def test_a_worker_that_is_gone_is_an_overload(alone):
+async def test_an_unreachable_worker_is_an_overload(alone):
     row = {"project": "p", "model": "tiny", "api": "http://127.0.0.1:9"}
     async with alone.http.post("/api/v0/ai/model/register", json=row) as response:
         assert response.status == 200
@@ -190,7 +192,7 @@ async def test_a_worker_that_is_gone_is_an_overload(alone):
         assert int(response.headers["retry-after"]) > 0
 
 
-async def test_a_stream_that_breaks_off_says_so(http, worker):
+async def test_a_stream_that_breaks_off_ends_in_an_error_event(http, worker):
     worker.fail(die_after=3)
     events = await streamed(http)
     assert [event["type"] for event in events] == [
@@ -203,14 +205,14 @@ async def test_a_stream_that_breaks_off_says_so(http, worker):
     assert events[-1]["error"]["type"] == "api_error"
 
 
-async def test_a_stream_that_just_ends_is_no_whole_answer(http, worker):
+async def test_a_stream_without_a_finish_reason_and_done_is_an_error(http, worker):
     worker.fail(no_done=True)
     assert (await streamed(http))[-1]["type"] == "error"
     worker.fail(no_done=True, finish="stop")
     assert (await streamed(http))[-1]["type"] == "message_stop"
 
 
-async def test_a_caller_that_leaves_is_left_by_the_worker(http, worker):
+async def test_a_caller_that_leaves_cancels_the_request_at_the_worker(http, worker):
     worker.fail(delay_between=60)
     async with http.post(MESSAGES, json=ASKED | {"stream": True}) as response:
         await response.content.readuntil(b"\n\n")
@@ -218,7 +220,7 @@ async def test_a_caller_that_leaves_is_left_by_the_worker(http, worker):
     await until(lambda: worker.hung_up == 1)
 
 
-async def test_the_callers_key_goes_nowhere(http, worker, caplog):
+async def test_the_callers_key_reaches_no_worker_log_or_metric(http, worker, caplog):
     caplog.set_level("DEBUG")
     assert (await asked(http))[0] == 200
     assert (await asked(http, path=COUNT))[0] == 200
@@ -231,14 +233,14 @@ async def test_the_callers_key_goes_nowhere(http, worker, caplog):
 
 
 class TestOverTgi:
-    async def test_a_message(self, mesh, tgi):
+    async def test_a_message_over_tgi_is_answered(self, mesh, tgi):
         status, said = await asked(mesh.two.http, top_k=3)
         assert status == 200, said
         assert said["content"] == [{"type": "text", "text": SAID}]
         assert said["stop_reason"] == "end_turn"
         assert said["usage"]["input_tokens"] == 5
 
-    async def test_a_stream(self, mesh, tgi):
+    async def test_a_stream_over_tgi_has_the_whole_text(self, mesh, tgi):
         said = put_together(await streamed(mesh.two.http))
         assert said["content"] == [{"type": "text", "text": SAID}]
 
@@ -247,7 +249,7 @@ class TestOverTgi:
         assert said["content"][0]["text"] == SAID[: SAID.index("you")]
         assert (said["stop_reason"], said["stop_sequence"]) == ("stop_sequence", "you")
 
-    async def test_a_tool(self, mesh, tgi):
+    async def test_a_tool_is_called_over_tgi(self, mesh, tgi):
         tgi.fail(tool=b'{"name":"weather","arguments":{"city":"Paris"}}')
         for stream in (False, True):
             fields = {"tools": [TOOL], "tool_choice": {"type": "any"}}
@@ -259,25 +261,25 @@ class TestOverTgi:
             assert (call["name"], call["input"]) == ("weather", {"city": "Paris"})
             assert said["stop_reason"] == "tool_use"
 
-    async def test_what_neither_has_a_word_for_is_named(self, mesh, tgi):
+    async def test_parameters_that_face_and_worker_drop_are_named(self, mesh, tgi):
         fields = ASKED | {"novel": 1, "top_k": 3}
         async with mesh.two.http.post(MESSAGES, json=fields) as response:
             assert response.headers["x-modelvine-dropped-params"] == "novel, top_k"
 
-    async def test_what_it_cannot_say_is_refused(self, mesh, tgi):
+    async def test_messages_that_tgi_cannot_express_are_refused(self, mesh, tgi):
         use = {"type": "tool_use", "id": "a", "name": "weather", "input": {}}
         result = {"type": "tool_result", "tool_use_id": "a", "content": "15"}
         turns = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
         status, said = await asked(mesh.two.http, messages=[*HELLO, *turns])
         assert (status, said["error"]["type"]) == (400, "invalid_request_error")
 
-    async def test_a_stream_that_breaks_off(self, mesh, tgi):
+    async def test_a_stream_over_tgi_that_breaks_off_ends_in_an_error_event(self, mesh, tgi):
         tgi.fail(die_after=3)
         assert (await streamed(mesh.two.http))[-1]["type"] == "error"
 
 
 class TestCounting:
-    async def test_the_worker_cuts(self, http, worker):
+    async def test_tokens_are_counted_by_the_worker(self, http, worker):
         worker.fail(answer=b'{"tokens":[1,2,3]}')
         status, said = await asked(http, path=COUNT, max_tokens=None, tools=[TOOL])
         assert (status, said) == (200, {"input_tokens": 3 + 4})
@@ -289,16 +291,18 @@ class TestCounting:
     @pytest.mark.parametrize(
         "faults", [{"answer": b'{"tokens":9}'}, {"status": 404}, {"status": 500}, {"garbage": True}]
     )
-    async def test_where_it_cannot_they_are_estimated(self, http, worker, faults):
+    async def test_tokens_are_estimated_where_the_worker_cannot_count_them(
+        self, http, worker, faults
+    ):
         worker.fail(**faults)
         status, said = await asked(http, path=COUNT, max_tokens=None)
         assert (status, said) == (200, {"input_tokens": 5, "estimated": True})
 
-    async def test_a_model_that_nobody_has(self, http):
+    async def test_an_unknown_model_is_not_found(self, http):
         status, said = await asked(http, path=COUNT, model="none")
         assert (status, said["error"]["type"]) == (404, "not_found_error")
 
-    async def test_nobody_waits_for_it(self, alone, worker):
+    async def test_counting_does_not_wait_for_a_slot(self, alone, worker):
         await alone.register(worker, capacity=1)
         worker.fail(delay_between=60)
         async with asyncio.timeout(5):
@@ -306,7 +310,7 @@ class TestCounting:
                 await response.content.readuntil(b"\n\n")
                 assert (await asked(alone.http, path=COUNT))[1]["estimated"]
 
-    def test_what_is_counted(self):
+    def test_texts_calls_and_tools_are_counted_and_images_estimated(self):
         image = {"type": "image_url", "image_url": {"url": "data:"}}
         fields = {
             "messages": [
@@ -319,7 +323,7 @@ class TestCounting:
         assert (around(fields), estimated(fields)) == (1_008, 1_015)
 
 
-def test_endpoints_are_spoken_of():
+def test_the_endpoints_are_listed():
     assert {f"POST {MESSAGES}", f"POST {COUNT}"} <= set(ENDPOINTS)
 
 
@@ -336,8 +340,8 @@ def hostile(chance: random.Random, depth: int = 0) -> object:
     return {key: hostile(chance, depth + 1) for key in keys}
 
 
-async def test_whatever_is_sent_no_failure_is_ours(served):
-    """Bodies by seed, each as a client would send it: answered, or refused by name."""
+async def test_no_body_is_a_server_error(served):
+    """Random bodies by seed, each in a client's form, are answered or refused."""
     for seed in range(200):
         chance = random.Random(seed)
         fields = ASKED | {name: hostile(chance) for name in chance.sample(FIELDS, 2)}
@@ -347,7 +351,7 @@ async def test_whatever_is_sent_no_failure_is_ours(served):
             assert status == 200 or said["type"] == "error"
 
 
-async def test_a_stream_that_another_worker_takes_up_is_one_message(alone, worker):
+async def test_a_stream_that_another_worker_continues_is_one_message(alone, worker):
     async with running() as other:
         await alone.register(worker)
         await alone.register(other, cid="other")

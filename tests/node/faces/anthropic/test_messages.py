@@ -1,4 +1,4 @@
-"""Turns of blocks become messages: texts, images, documents, calls of tools and what came of them."""
+"""Mapping of turns of blocks to messages: texts, images, documents, tool calls and their results."""
 
 import pytest
 
@@ -39,19 +39,19 @@ def fault(content, role="user", **fields) -> str | None:
     return outcome(lambda: messages_of(asked))[1]
 
 
-def test_texts():
+def test_texts_of_a_turn_are_joined_and_empty_ones_dropped():
     assert user(text("a"), text(""), text("b")) == [{"role": "user", "content": "a\nb"}]
 
 
 @pytest.mark.parametrize("system", ["Be brief.", [text("Be"), text("brief.")]])
-def test_the_system_speaks_first(system):
+def test_the_system_prompt_is_the_first_message(system):
     first, second = messages_of({"system": system, "messages": [{"role": "user", "content": "hi"}]})
     assert first["role"] == "system"
     assert first["content"] in ("Be brief.", "Be\nbrief.")
     assert second == {"role": "user", "content": "hi"}
 
 
-def test_a_word_of_the_system_in_the_middle_stays_there():
+def test_a_system_message_in_the_middle_stays_there():
     said = messages_of(
         {
             "messages": [
@@ -64,7 +64,7 @@ def test_a_word_of_the_system_in_the_middle_stays_there():
     assert [message["role"] for message in said] == ["user", "system", "user"]
 
 
-def test_turns_of_one_side_are_one():
+def test_consecutive_turns_of_one_role_are_merged():
     said = messages_of(
         {"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": [text("b")]}]}
     )
@@ -85,7 +85,7 @@ def test_images():
     ]
 
 
-def test_documents_of_text_and_results_of_searches():
+def test_text_documents_and_search_results_become_text():
     plain = {"type": "text", "media_type": "text/plain", "data": "It rains."}
     inner = {"type": "content", "content": [text("One."), IMAGE]}
     found = {"type": "search_result", "title": "T", "source": "S", "content": [text("Found.")]}
@@ -95,7 +95,7 @@ def test_documents_of_text_and_results_of_searches():
     assert said["content"] == [text("One."), SHOWN]
 
 
-def test_calls_and_thoughts_of_the_assistant():
+def test_calls_and_thinking_of_the_assistant_are_kept():
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "x"}
     hidden = {"type": "redacted_thinking", "data": "…"}
     assert assistant(thought, hidden, text("Let me "), text("see."), USE) == [
@@ -109,7 +109,7 @@ def test_calls_and_thoughts_of_the_assistant():
     assert assistant(USE) == [{"role": "assistant", "content": None, "tool_calls": [CALL]}]
 
 
-def test_what_tools_said_comes_before_the_rest():
+def test_tool_results_come_before_the_users_text():
     tool = {"role": "tool", "tool_call_id": "toolu_1", "content": "15 °C"}
     assert user(result("15 °C")) == [tool]
     assert user(result([text("15 °C")]), text("And now?")) == [
@@ -119,7 +119,7 @@ def test_what_tools_said_comes_before_the_rest():
     assert user(result()) == [tool | {"content": ""}]
 
 
-def test_a_tool_that_failed_says_so():
+def test_a_failed_tool_result_is_marked():
     assert user(result("no network", is_error=True))[0]["content"] == f"{FAILED}no network"
 
 
@@ -129,7 +129,7 @@ def test_tools_that_a_search_found_are_named():
     assert user(result(found)) == [{"role": "tool", "tool_call_id": "toolu_1", "content": said}]
 
 
-def test_only_a_result_refers_to_tools_and_by_a_name_that_a_tool_may_have():
+def test_tool_references_are_valid_in_results_only_and_need_a_valid_name():
     reference = {"type": "tool_reference", "tool_name": "WebFetch"}
     with pytest.raises(BadRequest, match="tool_reference"):
         user(reference)
@@ -139,7 +139,7 @@ def test_only_a_result_refers_to_tools_and_by_a_name_that_a_tool_may_have():
         assert refused.value.param == "messages[0].content[0].content[0].tool_name"
 
 
-def test_images_of_tools_follow_in_the_users_words():
+def test_images_of_tool_results_follow_in_the_users_message():
     tool, shown = user(result([text("A map."), IMAGE]), text("Where?"))
     assert tool["content"] == "A map.\n(Images follow: 1.)"
     head, image, rest = shown["content"]
@@ -197,7 +197,7 @@ def test_images_of_tools_follow_in_the_users_words():
         ([{"type": "tool_result"}], "messages[0].content[0].tool_use_id"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(content, param):
+def test_a_wrong_block_of_the_user_is_named(content, param):
     assert fault(content) == param
 
 
@@ -212,18 +212,18 @@ def test_what_is_wrong_is_named(content, param):
         ({"type": "thinking"}, "thinking"),
     ],
 )
-def test_what_is_wrong_with_an_assistants_words(block, param):
+def test_a_wrong_block_of_the_assistant_is_named(block, param):
     assert fault([block], role="assistant") == f"messages[0].content[0].{param}"
 
 
 @pytest.mark.parametrize(
     "messages", [None, [], {}, "hi", [7], [{"role": "tool", "content": ""}], [{"content": "hi"}]]
 )
-def test_messages_that_are_none(messages):
+def test_invalid_messages_are_refused(messages):
     param = outcome(lambda: messages_of({"messages": messages}))[1]
     assert param in ("messages", "messages[0]", "messages[0].role")
 
 
-def test_the_system_says_texts_only():
+def test_the_system_prompt_may_hold_texts_only():
     assert fault("hi", system=[IMAGE]) == "system[0].type"
     assert fault("hi", system=7) == "system"

@@ -1,4 +1,4 @@
-"""Clients of Anthropic's find the same models, in words of theirs; nobody else sees a difference."""
+"""List of models for Anthropic's clients: the same models, in their shape; other clients see no difference."""
 
 from datetime import datetime
 
@@ -28,7 +28,7 @@ async def test_the_list_is_one_page(served):
     assert made.timestamp() == entry["created"] > 1_700_000_000
 
 
-async def test_one_model(served):
+async def test_one_model_has_anthropics_shape_and_an_unknown_one_is_404(served):
     status, said = await told(served.http.get("/v1/models/tiny", headers=VERSION))
     assert (status, said["type"], said["id"]) == (200, "model", "tiny")
     status, _ = await told(served.http.get("/v1/models/none", headers=VERSION))
@@ -36,17 +36,17 @@ async def test_one_model(served):
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/tiny"])
-async def test_others_see_no_difference(served, path):
+async def test_clients_without_the_version_header_see_no_difference(served, path):
     _, plain = await told(served.http.get(path))
     (entry,) = plain.get("data", [plain])
     assert entry["type"] == 0
     assert not {"display_name", "first_id", "lifecycle"} & {*plain, *entry}
 
 
-def test_what_is_known_of_a_context_is_shown():
+def test_a_known_context_length_is_shown():
     assert model({"id": "a", "created": 1, "context_length": 5})["max_input_tokens"] == 5
 
 
-async def test_a_list_without_models_has_no_ends(alone):
+async def test_an_empty_list_has_no_first_and_last_id(alone):
     _, said = await told(alone.http.get("/v1/models", headers=VERSION))
     assert (said["data"], said["first_id"], said["last_id"]) == ([], None, None)

@@ -1,4 +1,4 @@
-"""What Anthropic's clients ask, in OpenAI's words; and whatever else somebody sends is refused by name."""
+"""Mapping of Anthropic's requests to OpenAI's form; anything else is refused by name."""
 
 import orjson
 import pytest
@@ -24,7 +24,7 @@ def fault(**fields) -> str | None:
     return outcome(lambda: request_mapping.read(PLAIN | fields))[1]
 
 
-def test_the_least_that_is_asked():
+def test_a_minimal_request_is_mapped():
     assert said() == PLAIN
     assert request_mapping.read(PLAIN).dropped == ()
 
@@ -46,12 +46,12 @@ def test_the_least_that_is_asked():
         ({"container": None, "mcp_servers": []}, {}),
     ],
 )
-def test_fields(given, found):
+def test_each_field_is_mapped_to_openais(given, found):
     assert said(**given) == PLAIN | found
     assert request_mapping.read(PLAIN | given).dropped == ()
 
 
-def test_a_schema_for_the_answer():
+def test_an_output_schema_becomes_a_response_format():
     wanted = {"format": {"type": "json_schema", "schema": SCHEMA}}
     form = said(output_config=wanted)["response_format"]
     assert (form["type"], form["json_schema"]["schema"]) == ("json_schema", SCHEMA)
@@ -67,13 +67,13 @@ def test_a_schema_for_the_answer():
         ({"type": "adaptive", "display": "omitted"}, False, ()),
     ],
 )
-def test_thoughts_are_told_to_who_asks_for_them(thinking, thinks, dropped):
+def test_thinking_is_returned_only_when_it_is_requested(thinking, thinks, dropped):
     asked = request_mapping.read(PLAIN | {"thinking": thinking})
     assert (asked.thinks, asked.dropped) == (thinks, dropped)
     assert asked.fields == PLAIN
 
 
-def test_what_nobody_has_a_word_for_is_named():
+def test_fields_without_a_counterpart_are_named_as_dropped():
     asked = request_mapping.read(
         PLAIN | {"context_management": {"edits": []}, "novel": 1, "nothing": None}
     )
@@ -106,25 +106,25 @@ def test_what_nobody_has_a_word_for_is_named():
         ({"mcp_servers": [{"url": "https://x"}]}, "mcp_servers"),
     ],
 )
-def test_what_is_wrong_is_named(fields, param):
+def test_a_wrong_field_is_named(fields, param):
     assert fault(**fields) == param
 
 
-def test_counting_needs_no_limit():
+def test_counting_needs_no_max_tokens():
     asked = request_mapping.read({"model": "m", "messages": HELLO}, limited=False)
     assert asked.fields == {"model": "m", "messages": HELLO}
 
 
 class TestValues:
-    def test_an_object_or_none(self):
+    def test_a_mapping_must_be_an_object(self):
         assert mapping({}, "a", "a") == {}
         with pytest.raises(BadRequest):
             mapping({"a": []}, "a", "a")
 
-    def test_what_is_inside_is_named_from_outside(self):
+    def test_nested_fields_are_named_by_their_path(self):
         assert inside({"a": {"b": 1}}, "a") == {"a.b": 1}
 
-    def test_rows_say_where_they_stand(self):
+    def test_rows_carry_their_index(self):
         assert list(rows([{"a": 1}], "x", 1)) == [("x[0]", {"a": 1})]
 
 
@@ -147,7 +147,7 @@ LIKELY = st.recursive(
 
 
 @given(fields=st.dictionaries(st.sampled_from(FIELDS), LIKELY))
-def test_whatever_is_sent_is_said_or_refused_by_name(fields):
+def test_any_field_is_mapped_or_refused_by_name(fields):
     found, param = outcome(lambda: request_mapping.read(PLAIN | fields))
     assert param != "?"
     if found is not None:
@@ -156,7 +156,7 @@ def test_whatever_is_sent_is_said_or_refused_by_name(fields):
 
 
 @given(content=LIKELY, role=st.sampled_from(["user", "assistant", "system"]))
-def test_whatever_is_said_in_a_message(content, role):
+def test_any_content_of_a_message_is_mapped_or_refused_by_name(content, role):
     messages = [{"role": role, "content": content}]
     found, param = outcome(lambda: request_mapping.read(PLAIN | {"messages": messages}))
     assert param != "?"

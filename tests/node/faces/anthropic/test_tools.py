@@ -1,4 +1,4 @@
-"""Tools that the caller runs are functions; Anthropic's own are refused."""
+"""Mapping of tools: those that the caller runs become functions, Anthropic's own are refused."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from node.faces.anthropic.messages import choice_of, tools_of
 from tests.node.faces.anthropic.test_request_mapping import PLAIN, SCHEMA, TOOL, fault, said
 
 
-def test_a_tool_is_a_function():
+def test_a_tool_becomes_a_function():
     assert said(tools=[TOOL | {"cache_control": {"type": "ephemeral"}}])["tools"] == [
         {
             "type": "function",
@@ -36,7 +36,7 @@ def test_a_tool_is_a_function():
         ),
     ],
 )
-def test_which_must_be_called(given, found):
+def test_a_tool_choice_is_mapped_to_openais(given, found):
     plain = said(tools=[TOOL])
     assert said(tools=[TOOL], tool_choice=given) == plain | found
 
@@ -66,10 +66,10 @@ def test_parts_of_tools_without_effect_are_named():
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
     ],
 )
-def test_what_is_wrong_is_named(fields, param):
+def test_a_wrong_field_of_a_tool_is_named(fields, param):
     assert fault(**fields) == param
 
 
-def test_who_offers_none_is_asked_for_none():
+def test_without_tools_a_tool_choice_is_dropped():
     assert tools_of({}) == ([], ())
     assert choice_of({"tool_choice": {"type": "auto"}}, []) == {}

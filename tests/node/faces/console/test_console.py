@@ -1,4 +1,4 @@
-"""The console's page and files: open to everybody, without anything that is not, and nothing in them runs that a peer wrote."""
+"""The console's page and files: open without a key, free of protected data, and safe from scripts that a peer wrote."""
 
 import gzip
 import json
@@ -14,7 +14,7 @@ from scripts import vendor
 from tests.node.faces.assembly import TOKEN, World, node, raw, settings_of
 
 BUDGET = 150_000
-"""Bytes that everything the page may load has when it is packed."""
+"""Upper bound in bytes of all files that the page may load, compressed."""
 
 OURS = sorted(name for name in assets() if not name.startswith("vendor/"))
 
@@ -30,7 +30,7 @@ async def page(running, headers=None):
 
 @pytest.fixture
 async def closed(worker):
-    """A node at which nobody asks without a key."""
+    """Yield a node that serves no caller without a key."""
     async with node(World(MemoryNet()), settings_of(keyless=Keyless.NOBODY)) as one:
         one.http.headers.update(bearer(TOKEN))
         await one.register(worker)
@@ -38,7 +38,7 @@ async def closed(worker):
         yield one
 
 
-async def test_the_page_needs_no_key_and_shows_whoever_has_none_nothing(closed):
+async def test_the_page_needs_no_key_and_shows_no_data_without_one(closed):
     status, headers, text = await page(closed)
     assert status == 200
     assert headers["content-type"] == "text/html; charset=utf-8"
@@ -48,18 +48,18 @@ async def test_the_page_needs_no_key_and_shows_whoever_has_none_nothing(closed):
 
 
 @pytest.mark.parametrize(("role", "shown"), [(Role.USER, False), (Role.VIEWER, True)])
-async def test_tables_are_for_those_who_may_look(closed, role, shown):
+async def test_tables_are_shown_to_roles_that_may_look(closed, role, shown):
     key = (await closed.context.keys.create({"ann": Allowance(role=role)}))["ann"]
     _, _, text = await page(closed, bearer(key))
     assert ("<table>" in text) is shown
 
 
-async def test_a_key_that_is_wrong_shows_no_tables(closed):
+async def test_a_wrong_key_shows_no_tables(closed):
     status, _, text = await page(closed, bearer("mv_wrong"))
     assert (status, "<table>" in text) == (200, False)
 
 
-async def test_people_on_the_machine_see_nodes_and_models_without_javascript(worker):
+async def test_users_of_the_machine_see_nodes_and_models_without_javascript(worker):
     async with node(World(MemoryNet()), settings_of(keyless=Keyless.MACHINE)) as one:
         await one.register(worker)
         _, _, text = await page(one)
@@ -68,7 +68,7 @@ async def test_people_on_the_machine_see_nodes_and_models_without_javascript(wor
 
 
 @pytest.mark.parametrize("path", ["/", "/console/main.js", "/console/style.css"])
-async def test_nothing_but_what_the_node_serves_may_run_or_be_loaded(alone, path):
+async def test_only_files_of_the_node_may_be_run_or_loaded(alone, path):
     async with alone.http.get(path) as response:
         assert response.status == 200
         policy = response.headers["content-security-policy"].split("; ")
@@ -77,7 +77,7 @@ async def test_nothing_but_what_the_node_serves_may_run_or_be_loaded(alone, path
         assert response.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_files_are_packed_and_told_by_their_content(alone):
+async def test_files_are_compressed_and_have_an_etag_of_their_content(alone):
     async with alone.http.get("/console/style.css") as response:
         assert response.headers["content-encoding"] == "gzip"
         etag, text = response.headers["etag"], await response.read()
@@ -94,14 +94,14 @@ async def test_files_are_packed_and_told_by_their_content(alone):
     "name",
     ["no.js", "../plain.py", "%2e%2e/plain.py", "vendor/packages.json", "vendor/uplot/LICENSE", "/etc/passwd"],
 )  # fmt: skip
-async def test_what_is_no_file_of_the_page_is_not_found(alone, name):
-    # A client would take the dots out by itself.
+async def test_a_path_that_is_no_file_of_the_page_is_not_found(alone, name):
+    # An HTTP client would remove the dots.
     answer = await raw(alone, f"GET /console/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     assert answer.startswith(b"HTTP/1.1 404 ")
     assert b"the console has no such file" in answer
 
 
-def test_everything_together_is_small():
+def test_all_files_together_are_small():
     packed = sum(len(gzip.compress(asset.content)) for asset in assets().values())
     assert packed <= BUDGET
     assert {name.rpartition(".")[2] for name in assets()} == {s.removeprefix(".") for s in TYPES}
@@ -116,13 +116,13 @@ def test_our_files_name_no_other_host_and_write_no_markup(name):
     assert not re.search(r"\sstyle=|\son\w+=[\"']|<script>|<style", text)
 
 
-def test_the_libraries_are_those_that_are_pinned():
+def test_the_libraries_match_their_pins():
     pins = json.loads(vendor.PINS.read_text())
     assert vendor.faults(pins) == []
     assert all("LICENSE" in pin["files"] for pin in pins.values())
 
 
-def test_a_library_that_was_changed_is_found():
+def test_a_changed_library_is_detected():
     pins = json.loads(vendor.PINS.read_text())
     pins["uplot"]["files"]["LICENSE"] = "0" * 64
     del pins["d3-timer"]

@@ -1,4 +1,4 @@
-"""The tables for whoever has no JavaScript: what they show, that strangers' names are text, and not too many rows."""
+"""Tables for browsers without JavaScript: their content, foreign names as text only, and a bounded number of rows."""
 
 import re
 

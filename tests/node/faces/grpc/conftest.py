@@ -1,4 +1,4 @@
-"""Faces over gRPC, opened on nodes of the tests; their clients are gRPC's own."""
+"""Faces over gRPC, opened on the tests' nodes and called by real gRPC clients."""
 
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -16,11 +16,11 @@ from tests.router.world import QUICK
 PATIENT = QUICK.model_copy(
     update={"first_byte_timeout": 60.0, "idle_timeout": 60.0, "total_timeout": 90.0}
 )
-"""What fails fails at the node, whose limits are shorter."""
+"""Limits of the client: longer than the node's, so that timeouts happen at the node."""
 
 
 class Client:
-    """Asks a face, RPC by RPC."""
+    """Client of a face, which calls its RPCs by name."""
 
     def __init__(self, service, place):
         self._methods = methods_of(service)
@@ -41,7 +41,7 @@ class Client:
                 yield reply
 
     async def named(self, name, **fields):
-        """Ask, and return the parameters that are said to have had no effect."""
+        """Call an RPC, and return the parameters that the answer names as without effect."""
         method = self._methods[name]
         async with self._channels._line(self._api) as line:
             call = line.call(method, method.asked(**fields), self.said, 10)
@@ -59,7 +59,7 @@ class Client:
 
 @pytest.fixture
 async def opened():
-    """Open a face of a node with some settings, and return its client."""
+    """Return a function that opens a face of a node with some settings, and returns its client."""
     async with AsyncExitStack() as closing:
 
         async def open_(name, service, context, **faces):

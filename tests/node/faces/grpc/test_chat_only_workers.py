@@ -1,4 +1,4 @@
-"""Clients of every protocol ask for a completion, and the worker is one of the interface standard's: it only chats."""
+"""Completions for clients of every protocol by a worker that only chats, as in the interface standard."""
 
 import orjson
 import pytest
@@ -8,14 +8,14 @@ from tests.node.faces.assembly import told
 from tests.workers.openai_worker import WORDS
 
 SAID = "".join(WORDS)
-STREAMED = "".join(WORDS[1:])  # what the stub leaves to its role chunk
+STREAMED = "".join(WORDS[1:])  # without the word that the stub replaces by its role chunk
 ASKED = {"model": "tiny", "prompt": "Once", "max_tokens": 7, "temperature": 0.5, "stop": ["END"]}
 TURN = [{"role": "user", "content": "Once"}]
 
 
 @pytest.fixture(params=["", "/v1", "/v1/chat/completions", "/custom/chat"])
 async def place(request, worker):
-    """Where it is registered; the last is all that it has."""
+    """Return the URL at which the worker is registered; of the last one only its own path exists."""
     worker.fail(lacks=("/v1/completions",), finish="stop")
     worker.url += request.param
     return worker.url
@@ -25,7 +25,7 @@ async def place(request, worker):
 async def node(request, mesh, worker, place):
     node = await mesh.offers(request.param, worker)
     yield node
-    # It was asked for a completion once at most, and nothing is held against it.
+    # It was asked for a completion once at most, and nothing is left in flight.
     assert [r.path for r in worker.received].count("/v1/completions") <= 1
     assert mesh.one.context.router.busy() == {}
 
@@ -34,7 +34,7 @@ def bodies(worker):
     return [orjson.loads(r.body) for r in worker.received if "chat" in r.path]
 
 
-async def test_a_completion_is_a_chat_there(node, worker):
+async def test_a_completion_is_sent_as_a_chat(node, worker):
     for _ in range(3):
         status, said = await told(node.http.post("/v1/completions", json=ASKED))
         assert (status, said["object"], said["choices"][0]["text"]) == (
@@ -48,7 +48,7 @@ async def test_a_completion_is_a_chat_there(node, worker):
     assert bodies(worker) == [{"model": "tiny", "messages": TURN, **fields}] * 3
 
 
-async def test_a_completion_in_a_stream(node):
+async def test_a_streamed_completion_is_sent_as_a_streamed_chat(node):
     async with node.http.post("/v1/completions", json=ASKED | {"stream": True}) as response:
         assert (response.status, response.content_type) == (200, "text/event-stream")
         said = await response.text()
@@ -69,12 +69,12 @@ async def test_several_prompts_are_several_chats(node, worker):
 
 
 @pytest.mark.parametrize("wrong", [{"suffix": "end"}, {"stream": True, "n": 2}])
-async def test_what_a_chat_cannot_say_is_refused(node, wrong):
+async def test_a_completion_that_no_chat_can_express_is_refused(node, wrong):
     status, said = await told(node.http.post("/v1/completions", json=ASKED | wrong))
     assert (status, said["error"]["code"]) == (400, "unsupported_parameter")
 
 
-async def test_a_failure_under_a_status_of_success_is_one(node, worker):
+async def test_an_error_code_under_a_status_of_success_is_a_failure(node, worker):
     worker.fail(lacks=("/v1/completions",), code=1002)
     status, _ = await told(node.http.post("/v1/completions", json=ASKED))
     assert status == 502
@@ -100,7 +100,7 @@ async def test_remotellms_clients_are_answered(node, opened):
     assert [[g.text for g in texts.generations] for texts in reply.generations] == [[SAID]]
 
 
-async def test_a_worker_that_completes_is_asked_as_it_was(alone, worker):
+async def test_a_worker_that_completes_gets_the_request_unchanged(alone, worker):
     await alone.register(worker)
     asked = ASKED | {"own": 1}
     await told(alone.http.post("/v1/completions", json=asked))
@@ -108,13 +108,15 @@ async def test_a_worker_that_completes_is_asked_as_it_was(alone, worker):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_worker_that_has_neither_is_not_to_blame(alone, worker, stream):
+async def test_a_worker_without_chats_and_completions_keeps_its_circuit_closed(
+    alone, worker, stream
+):
     worker.fail(lacks=("/v1/completions", "/v1/chat/completions"))
     await alone.register(worker)
     for _ in range(6):
         call = alone.http.post("/v1/completions", json=ASKED | {"stream": stream})
         status, said = await told(call)
         assert (status, said["error"]["code"]) == (400, "unsupported_parameter")
-    # Its circuit is closed: it is asked for what it has.
+    # Its circuit is closed: it still gets requests of the kinds that it serves.
     vector = {"model": "tiny", "input": "a"}
     assert (await told(alone.http.post("/v1/embeddings", json=vector)))[0] == 200

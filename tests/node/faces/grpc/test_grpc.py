@@ -1,4 +1,4 @@
-"""How faces over gRPC are opened, and what their callers see of our errors."""
+"""Faces over gRPC: how they are opened, and how their callers see our errors."""
 
 import logging
 import subprocess
@@ -31,13 +31,13 @@ def test_every_face_has_a_setting_of_its_name():
     assert set(grpc.NAMES) <= set(FacesSettings.model_fields)
 
 
-def test_faces_are_closed_unless_their_setting_says_where():
+def test_faces_are_closed_unless_their_setting_names_an_address():
     assert grpc.places(Settings().faces) == {}
     found = grpc.places(FacesSettings(remotellm="127.0.0.1:9"))
     assert found == {"remotellm": HostPort("127.0.0.1", 9)}
 
 
-async def test_a_place_that_is_taken_is_said_in_a_sentence(alone):
+async def test_an_address_in_use_is_reported_in_a_sentence(alone):
     async with AsyncExitStack() as closing:
         place = HostPort("127.0.0.1", 0)
         taken = await grpc.open_face("remotellm", alone.context, place, closing)
@@ -62,7 +62,7 @@ def test_every_error_is_a_status(error, code, caplog):
     assert "secret" not in str(refused) + caplog.text
 
 
-def test_without_grpc_the_node_says_what_to_install():
+def test_without_grpc_installed_the_error_says_what_to_install():
     program = """
 import asyncio, sys
 from contextlib import AsyncExitStack
@@ -84,7 +84,7 @@ asyncio.run(main())
 
 
 class TestKeysOfTheSite:
-    """A face without a file of keys takes those of users, and whoever needs none by the node's setting."""
+    """A face without a file of keys accepts users' keys, and callers that need none by the node's setting."""
 
     @pytest.fixture
     async def closed(self, worker):
@@ -105,7 +105,7 @@ class TestKeysOfTheSite:
         return await client.ask("Predict", Prompt="hi")
 
     @pytest.mark.parametrize(("name", "service"), [("remotellm", REMOTELLM), ("localai", LOCALAI)])
-    async def test_open_what_they_are_for(self, closed, opened, name, service):
+    async def test_open_the_models_that_they_are_for(self, closed, opened, name, service):
         keys = closed.context.keys
         made = await keys.create({"ann": Allowance(), "bob": Allowance(models=("llama*",))})
         client = await opened(name, service, self.by(closed, 33))
@@ -124,14 +124,14 @@ class TestKeysOfTheSite:
         assert "revoked" in failed.value.words
 
     @pytest.mark.parametrize("uid", [0, 1_000])
-    async def test_are_not_needed_by_people_on_this_machine(self, closed, opened, uid):
+    async def test_are_not_needed_by_users_of_this_machine(self, closed, opened, uid):
         client = await opened("remotellm", REMOTELLM, self.by(closed, uid))
         await self.asked("remotellm", client, "any")
 
 
 @pytest.mark.parametrize(("name", "service"), [("remotellm", REMOTELLM), ("localai", LOCALAI)])
 @pytest.mark.parametrize(("uid", "limited"), [(33, True), (0, False)])
-async def test_without_a_key_an_address_has_limits_over_grpc_too(
+async def test_callers_without_a_key_are_limited_by_address_over_grpc_too(
     worker, opened, name, service, uid, limited
 ):
     web = WebSettings(rpm_per_address=1)

@@ -1,4 +1,4 @@
-"""LocalAI at a node: it names the node's face as an external backend, and any worker of the mesh answers."""
+"""LocalAI at a node: it uses the node's face as an external backend, and any worker of the mesh answers."""
 
 import asyncio
 import base64
@@ -16,7 +16,7 @@ from tests.workers import remotellm_worker, tgi_worker
 from tests.workers.openai_worker import WORDS
 
 SAID = "".join(WORDS)
-STREAMED = "".join(WORDS[1:])  # what the stub leaves to its role chunk
+STREAMED = "".join(WORDS[1:])  # without the word that the stub replaces by its role chunk
 MESSAGE = message_class("backend.Message")
 
 
@@ -34,11 +34,11 @@ async def client(request, mesh, worker, opened, tmp_path):
     return made
 
 
-async def test_it_lives(client):
+async def test_the_face_is_healthy(client):
     assert (await client.ask("Health")).message == b"OK"
 
 
-async def test_a_model_is_loaded_when_somebody_serves_it(served, opened):
+async def test_a_model_is_loaded_when_a_worker_serves_it(served, opened):
     client = await opened("localai", LOCALAI, served.context)
     assert (await client.ask("Status")).state == 0
     with pytest.raises(RpcFailed) as failed:
@@ -52,7 +52,7 @@ async def test_a_model_is_loaded_when_somebody_serves_it(served, opened):
     assert (await client.ask("Predict", Prompt="a")).message == SAID.encode()
 
 
-async def test_a_prompt_is_a_completion(client, worker):
+async def test_a_prompt_is_sent_as_a_completion(client, worker):
     reply = await client.ask(
         "Predict", Prompt="Once", Tokens=7, Temperature=0.7, TopP=0.95, TopK=40, Penalty=1.1, Seed=-1,
         StopPrompts=["END"], LogitBias='{"5":1}',
@@ -66,7 +66,7 @@ async def test_a_prompt_is_a_completion(client, worker):
     }  # fmt: skip
 
 
-async def test_words_of_llama_cpp_are_said_where_they_are_wanted(client, worker):
+async def test_parameters_of_llama_cpp_are_sent_only_where_they_take_effect(client, worker):
     await client.ask("Predict", Prompt="a", MirostatTAU=5, MirostatETA=0.1, Repeat=64)
     assert not {"mirostat_tau", "mirostat_eta", "repeat_last_n"} & set(
         orjson.loads(worker.received[-1].body)
@@ -81,7 +81,7 @@ async def test_words_of_llama_cpp_are_said_where_they_are_wanted(client, worker)
     }  # fmt: skip
 
 
-async def test_messages_that_are_to_be_templated_are_a_chat(client, worker):
+async def test_messages_to_be_templated_are_a_chat(client, worker):
     image = base64.b64encode(b"\xff\xd8\xff\xe0 a picture").decode()
     said = messages(("system", "be kind"), ("user", "hi"))
     await client.ask("Predict", Messages=said, UseTokenizerTemplate=True, Images=[image])
@@ -104,14 +104,14 @@ async def test_messages_that_are_to_be_templated_are_a_chat(client, worker):
         {"Messages": messages(("system", "a")), "UseTokenizerTemplate": True, "Images": ["aGVsbG8="]},
     ],
 )  # fmt: skip
-async def test_what_makes_no_sense_is_refused(client, worker, wrong):
+async def test_invalid_parameters_are_refused(client, worker, wrong):
     with pytest.raises(RpcFailed) as failed:
         await client.ask("Predict", **wrong)
     assert failed.value.code == "INVALID_ARGUMENT"
     assert worker.received == []
 
 
-async def test_a_stream_comes_piece_by_piece_and_tells_its_tokens_at_the_end(client, worker):
+async def test_a_stream_comes_piece_by_piece_with_its_tokens_at_the_end(client, worker):
     worker.fail(delay_between=0.02)
     replies = [reply async for reply in client.stream("PredictStream", Prompt="Once")]
     assert b"".join(reply.message for reply in replies) == STREAMED.encode()
@@ -127,7 +127,7 @@ async def test_a_stream_that_breaks_off_is_a_failure(client, worker, fault):
     assert failed.value.code == "INTERNAL"
 
 
-async def test_a_caller_who_leaves_is_missed_by_the_worker(client, worker):
+async def test_a_caller_that_leaves_cancels_the_request_at_the_worker(client, worker):
     worker.fail(delay_between=60)
 
     async def listen():
@@ -139,7 +139,7 @@ async def test_a_caller_who_leaves_is_missed_by_the_worker(client, worker):
     await until(lambda: worker.hung_up == 1)
 
 
-async def test_a_text_has_its_vector(client, worker):
+async def test_a_text_or_tokens_are_embedded(client, worker):
     reply = await client.ask("Embedding", Embeddings="a")
     assert list(reply.embeddings) == [0.25, -1.5]
     assert orjson.loads(worker.received[0].body)["encoding_format"] == "float"
@@ -158,7 +158,7 @@ class TestKeys:
         faces = {"default_model": "tiny", "localai_keys": str(keys)}
         return await opened("localai", LOCALAI, served.context, **faces)
 
-    async def test_a_key_that_is_known_opens_it(self, client):
+    async def test_a_known_key_opens_the_face(self, client):
         client.said = {"authorization": "Bearer first"}
         assert (await client.ask("Predict", Prompt="a")).message == SAID.encode()
         assert [reply async for reply in client.stream("PredictStream", Prompt="a")]
@@ -166,7 +166,7 @@ class TestKeys:
     @pytest.mark.parametrize(
         "said", [{}, {"authorization": "Bearer x"}, {"authorization": "first"}]
     )
-    async def test_nothing_else_does(self, client, worker, said):
+    async def test_anything_but_a_known_key_is_unauthenticated(self, client, worker, said):
         client.said = said
         for rpc in ("Health", "Predict", "LoadModel", "TTS", "StoresGet", "Status"):
             with pytest.raises(RpcFailed) as failed:
@@ -178,7 +178,7 @@ class TestKeys:
 
 
 class TestFiles:
-    async def test_an_image_is_written_where_it_is_wanted(self, client, worker, tmp_path):
+    async def test_an_image_is_written_to_the_requested_path(self, client, worker, tmp_path):
         to = tmp_path / "out.png"
         asked = {"width": 64, "height": 32, "step": 7, "seed": 3, "positive_prompt": "a cat"}
         done = await client.ask("GenerateImage", negative_prompt="a dog", dst=str(to), **asked)
@@ -188,7 +188,7 @@ class TestFiles:
             "step": 7, "seed": 3,
         }  # fmt: skip
 
-    async def test_an_image_may_be_made_of_another(self, client, worker, tmp_path):
+    async def test_an_image_may_be_made_from_another_one(self, client, worker, tmp_path):
         source, to = tmp_path / "in.PNG", tmp_path / "out.png"
         source.write_bytes(b"\x89PNG and so on")
         await client.ask("GenerateImage", positive_prompt="a cat", src=str(source), dst=str(to))
@@ -198,7 +198,9 @@ class TestFiles:
         assert b"\x89PNG and so on" in received.body
         assert to.read_bytes() == b"hello"
 
-    async def test_speech_and_sounds_are_written_too(self, client, worker, tmp_path):
+    async def test_speech_and_sounds_are_written_to_the_requested_path(
+        self, client, worker, tmp_path
+    ):
         to = tmp_path / "out.wav"
         assert (await client.ask("TTS", text="hi", voice="ann", dst=str(to))).success
         assert to.read_bytes().startswith(b"RIFF")
@@ -213,14 +215,14 @@ class TestFiles:
         "path",
         ["", "/etc/passwd", "../x", "relative", "{root}/../x", "{root}", "a\0b", "{root}/link/x"],
     )
-    async def test_paths_elsewhere_are_refused(self, client, worker, tmp_path, path):
+    async def test_paths_outside_the_directory_are_refused(self, client, worker, tmp_path, path):
         (tmp_path / "link").symlink_to("/tmp")
         with pytest.raises(RpcFailed) as failed:
             await client.ask("TTS", text="hi", dst=path.format(root=tmp_path))
         assert failed.value.code in ("PERMISSION_DENIED", "INVALID_ARGUMENT")
         assert worker.received == []
 
-    async def test_without_a_directory_files_are_refused_with_what_to_set(self, served, opened):
+    async def test_without_a_directory_files_are_refused_naming_the_setting(self, served, opened):
         client = await opened("localai", LOCALAI, served.context, default_model="tiny")
         for rpc in ("TTS", "SoundGeneration", "GenerateImage", "AudioTranscription"):
             with pytest.raises(RpcFailed) as failed:
@@ -228,14 +230,14 @@ class TestFiles:
             assert failed.value.code == "FAILED_PRECONDITION"
             assert "faces.localai_files" in failed.value.words
 
-    async def test_a_directory_that_is_not_there_keeps_the_face_closed(self, served, opened):
+    async def test_a_missing_directory_keeps_the_face_closed(self, served, opened):
         with pytest.raises(OSError, match="no such directory"):
             await opened("localai", LOCALAI, served.context, localai_files="/no/such/place")
 
 
 @pytest.fixture
 async def speaking(alone, opened, tmp_path):
-    """A node whose worker answers what a test says it shall, by the end of the path."""
+    """Yield a client of a node whose worker gives the test's answers, by path, and the bodies that it got."""
     answers, asked = {}, {}
 
     async def answer(request):
@@ -272,7 +274,7 @@ async def test_documents_are_ranked(speaking):
     assert orjson.loads(asked["rerank"])["documents"] == ["a", "b"]
 
 
-async def test_recordings_are_written_down(speaking, tmp_path):
+async def test_recordings_are_transcribed_and_translated(speaking, tmp_path):
     client, answers, asked = speaking
     recording = tmp_path / "in.wav"
     with wave.open(str(recording), "wb") as file:
@@ -292,7 +294,7 @@ async def test_recordings_are_written_down(speaking, tmp_path):
     assert b'filename="file.wav"' in asked["audio/transcriptions"]
 
 
-async def test_stores_keep_columns(speaking):
+async def test_stores_set_get_find_and_delete_columns(speaking):
     client, answers, asked = speaking
     key, value = message_class("backend.StoresKey"), message_class("backend.StoresValue")
     columns = {"keys": [[1.0, 0.5]], "values": ["a"]}
@@ -307,7 +309,7 @@ async def test_stores_keep_columns(speaking):
     assert (list(got.Keys[0].Floats), got.Values[0].Bytes) == ([1.0, 0.5], b"a")
     found = await client.ask("StoresFind", Key=keys[0], TopK=1)
     assert list(found.Similarities) == [0.75]
-    # What is no text is one on its way.
+    # Bytes that are no text are sent encoded as text.
     await client.ask("StoresSet", Keys=keys, Values=[value(Bytes=b"\xff")])
     answers["stores/get"] = orjson.loads(asked["stores/set"])
     assert (await client.ask("StoresGet", Keys=keys)).Values[0].Bytes == b"\xff"
@@ -328,7 +330,7 @@ async def test_stores_keep_columns(speaking):
      {"results": [5]}, {"keys": [1], "values": []}, {"keys": [["x"]], "values": ["a"]},
      {"keys": [], "values": [], "similarities": ["x"]}],
 )  # fmt: skip
-async def test_what_is_no_answer_is_a_failure(speaking, rpc, path, fields, answer):
+async def test_an_invalid_answer_is_a_failure(speaking, rpc, path, fields, answer):
     client, answers, _ = speaking
     answers[path] = answer
     if rpc.startswith("Stores"):
@@ -343,7 +345,7 @@ async def test_what_is_no_answer_is_a_failure(speaking, rpc, path, fields, answe
     assert failed.value.code == "INTERNAL"
 
 
-async def test_metrics_are_of_the_last_text_that_was_asked_for_here(client, worker):
+async def test_metrics_are_those_of_the_last_text_of_this_face(client, worker):
     before = await client.ask("GetMetrics")
     assert (before.tokens_generated, before.prompt_tokens_processed) == (0, 0)
     worker.fail(finish="stop", usage={"prompt_tokens": 5, "completion_tokens": 7})
@@ -358,7 +360,7 @@ async def test_metrics_are_of_the_last_text_that_was_asked_for_here(client, work
 
 
 class TestWhatHasNoEffect:
-    """It is named in the trailing metadata, as the caller calls it."""
+    """Parameters without effect are named in the trailing metadata, as the caller calls them."""
 
     FIELDS: ClassVar = {
         "Prompt": "a", "NegativePrompt": "rain", "TailFreeSamplingZ": 0.5, "Repeat": 7, "TopK": 3, "PenalizeNL": True,
@@ -375,7 +377,7 @@ class TestWhatHasNoEffect:
         return client_of
 
     @pytest.mark.parametrize("rpc", ["Predict", "PredictStream"])
-    async def test_at_a_worker_of_another_protocol(self, client_of, rpc):
+    async def test_is_named_with_a_worker_of_another_protocol(self, client_of, rpc):
         async with remotellm_worker.running() as worker:
             client = await client_of(worker, "grpc+remotellm")
             named = set((await client.named(rpc, **self.FIELDS)).split(", "))
@@ -383,7 +385,7 @@ class TestWhatHasNoEffect:
             talk = {"UseTokenizerTemplate": True, "Messages": [{"role": "user", "content": "a"}]}
             assert await client.named(rpc, **talk, Temperature=0.5) == "Temperature"
 
-    async def test_at_tgi(self, client_of):
+    async def test_is_named_with_a_tgi_worker(self, client_of):
         async with tgi_worker.running() as worker:
             client = await client_of(worker, "tgi+http")
             talk = {"UseTokenizerTemplate": True, "Messages": [{"role": "user", "content": "a"}]}
@@ -392,12 +394,12 @@ class TestWhatHasNoEffect:
 
 
 @pytest.mark.parametrize("seed", [-5, -(2**31), 7])
-async def test_a_negative_seed_is_one_without_a_sign(client, worker, seed):
+async def test_a_negative_seed_is_sent_as_an_unsigned_one(client, worker, seed):
     await client.ask("Predict", Prompt="a", Seed=seed)
     assert orjson.loads(worker.received[-1].body)["seed"] == seed & 0xFFFFFFFF
 
 
-async def test_sounds_and_films_are_parts_of_the_users_last_message(client, worker):
+async def test_audios_and_videos_are_parts_of_the_users_last_message(client, worker):
     talk = {"UseTokenizerTemplate": True, "Messages": [{"role": "user", "content": "a"}]}
     sound = base64.b64encode(b"ID3" + bytes(40)).decode()
     await client.ask("Predict", **talk, Audios=[sound], Videos=["AAAA"])
@@ -412,7 +414,7 @@ async def test_sounds_and_films_are_parts_of_the_users_last_message(client, work
         assert failed.value.code == "INVALID_ARGUMENT"
 
 
-async def test_tools_are_offered_and_what_came_of_them_is_told(client, worker):
+async def test_tools_and_the_results_of_their_calls_are_sent(client, worker):
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     messages = [
         {
@@ -429,7 +431,7 @@ async def test_tools_are_offered_and_what_came_of_them_is_told(client, worker):
     assert body["messages"][1]["tool_call_id"] == "c"
 
 
-async def test_calls_of_tools_come_as_newer_backends_tell_them(speaking):
+async def test_tool_calls_come_in_the_fields_of_newer_backends(speaking):
     client, answers, _ = speaking
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}

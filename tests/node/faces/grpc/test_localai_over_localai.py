@@ -1,4 +1,4 @@
-"""LocalAI at a node whose worker is a LocalAI backend, at that node and one hop away: its own words on both sides."""
+"""LocalAI at a node whose worker is a LocalAI backend, at that node and one hop away: its own protocol on both sides."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ async def streamed(client, **asked):
 
 
 @pytest.mark.parametrize("asked", [{"Prompt": "a"}, TALK], ids=["prompt", "messages"])
-async def test_what_is_asked_and_what_is_said_arrive_as_they_are(client, worker, asked):
+async def test_requests_and_replies_arrive_unchanged(client, worker, asked):
     own = {"TailFreeSamplingZ": 0.5, "NegativePrompt": "rain", "Seed": 0, "Tokens": 40, **asked}
     reply = await client.ask("Predict", **own)
     assert (reply.message, reply.tokens, reply.prompt_tokens) == (SAID, len(WORDS), 5)
@@ -50,7 +50,7 @@ async def test_what_is_asked_and_what_is_said_arrive_as_they_are(client, worker,
 
 
 @pytest.mark.parametrize("stops", [["are"], ["x", "are"], ["nowhere", "ard no"]])
-async def test_a_stop_string_changes_nothing_but_where_the_text_ends(client, worker, stops):
+async def test_a_stop_string_changes_only_where_the_text_ends(client, worker, stops):
     own = {
         "Prompt": "a", "TailFreeSamplingZ": 0.5, "NegativePrompt": "rain", "Repeat": 7, "TopK": 0, "Penalty": 0.0, "Seed": 0,
         "Tokens": 40, "StopPrompts": stops,
@@ -62,7 +62,7 @@ async def test_a_stop_string_changes_nothing_but_where_the_text_ends(client, wor
     assert [one.asked for one in worker.received] == [expected, expected]
 
 
-async def test_what_newer_backends_have_beside_arrives(client, worker):
+async def test_additional_fields_of_newer_backends_arrive(client, worker):
     own = {
         "UseTokenizerTemplate": True, "Tools": "[]", "ToolChoice": "auto", "Logprobs": 1, "TopLogprobs": 2, "MinP": 0.25,
         "Metadata": {"enable_thinking": "false"}, "Audios": ["UklGRg=="], "Videos": ["AAAA"],
@@ -79,7 +79,7 @@ async def test_what_newer_backends_have_beside_arrives(client, worker):
     assert await client.named("Predict", **own) == ""
 
 
-async def test_characters_may_be_cut_anywhere(client, worker):
+async def test_characters_may_be_split_across_replies(client, worker):
     worker.words = ("Grüße", " 😀")
     worker.fail(split=True)
     replies = await streamed(client, Prompt="a")
@@ -87,7 +87,7 @@ async def test_characters_may_be_cut_anywhere(client, worker):
     assert {len(reply.message) for reply in replies} == {1}
 
 
-async def test_replies_with_nothing_in_them_arrive_too_and_a_text_may_be_empty(client, worker):
+async def test_empty_replies_arrive_too_and_a_text_may_be_empty(client, worker):
     worker.fail(blanks=2)
     replies = await streamed(client, Prompt="a")
     assert b"".join(reply.message for reply in replies) == SAID
@@ -97,14 +97,14 @@ async def test_replies_with_nothing_in_them_arrive_too_and_a_text_may_be_empty(c
     assert (await client.ask("Predict", Prompt="a")).message == b""
 
 
-async def test_replies_without_end_that_say_nothing_are_a_failure(client, worker):
+async def test_endless_empty_replies_are_a_failure(client, worker):
     worker.fail(blanks=20_000)
     with pytest.raises(RpcFailed) as failed:
         await streamed(client, Prompt="a")
     assert failed.value.code == "INTERNAL"
 
 
-async def test_what_is_the_operators_to_say_is_taken_out(client, worker):
+async def test_fields_reserved_for_the_operator_are_removed(client, worker):
     kind = message_class("backend.PredictOptions").DESCRIPTOR
     values = {str: "/etc/x", bool: True, float: 0.5, int: 7}
     fields = {name: values[type(kind.fields_by_name[name].default_value)] for name in OPERATORS}
@@ -112,7 +112,7 @@ async def test_what_is_the_operators_to_say_is_taken_out(client, worker):
     assert worker.received[0].asked == type(worker.received[0].asked)(Prompt="a")
 
 
-async def test_a_text_ends_at_a_stop_string_that_its_worker_hands_over(client, worker):
+async def test_a_text_is_cut_at_a_stop_string_that_its_worker_sends(client, worker):
     reply = await client.ask("Predict", Prompt="a", StopPrompts=["are"])
     assert reply.message == SAID[: SAID.index(b"are")]
 
@@ -124,13 +124,13 @@ async def test_a_backend_whose_template_fails_is_given_a_prompt(client, worker):
     assert worker.received[-1].asked.Prompt
 
 
-async def test_a_model_is_loaded_first(mesh, worker, opened):
+async def test_a_model_is_loaded_before_the_request_and_again_when_lost(mesh, worker, opened):
     worker.loaded = False
     api = worker.url.replace("grpc:", "grpc+localai:")
     node = await mesh.offers("asked", worker, api=api, load={"Model": "x"})
     client = await opened("localai", LOCALAI, node.context, default_model="tiny")
     assert (await client.ask("Predict", Prompt="a")).message == SAID
-    # It forgot.
+    # The backend has lost its model.
     worker.loaded = False
     assert b"".join(reply.message for reply in await streamed(client, Prompt="a")) == SAID
     assert len(worker.loads) == 2
@@ -141,7 +141,7 @@ async def test_a_model_is_loaded_first(mesh, worker, opened):
     [({}, "5+7"), ({"usage": "each"}, "5+7"), ({"usage": "zeros"}, "~1+7")],
     ids=["sums", "each", "nothing"],
 )
-async def test_what_a_text_took_is_counted(client, worker, caplog, fault, counted):
+async def test_tokens_of_a_text_are_counted_or_estimated(client, worker, caplog, fault, counted):
     caplog.set_level("INFO", "modelvine.requests")
     worker.fail(**fault)
     await streamed(client, Prompt="abcd")
@@ -157,7 +157,7 @@ async def test_a_stream_that_breaks_off_is_a_failure(client, worker, fault):
     worker.fail(**fault)
     with pytest.raises(RpcFailed) as failed:
         await streamed(client, Prompt="a")
-    # Where not even the first words got away, it is a worker that nobody reaches.
+    # If not even the first words were sent, the worker counts as unreachable.
     assert failed.value.code in ("INTERNAL", "UNAVAILABLE")
 
 
@@ -166,14 +166,14 @@ async def test_a_stream_that_breaks_off_is_a_failure(client, worker, fault):
     [({"status": 429}, "RESOURCE_EXHAUSTED"), ({"status": 500}, "INTERNAL"), ({"garbage": True}, "INTERNAL")],
     ids=["busy", "failed", "garbage"],
 )  # fmt: skip
-async def test_a_failure_before_the_first_reply_is_told(client, worker, fault, code):
+async def test_a_failure_before_the_first_reply_is_a_status(client, worker, fault, code):
     worker.fail(**fault)
     with pytest.raises(RpcFailed) as failed:
         await client.ask("Predict", Prompt="a")
     assert failed.value.code == code
 
 
-async def test_a_caller_who_leaves_is_missed_by_the_worker(client, worker):
+async def test_a_caller_that_leaves_cancels_the_request_at_the_worker(client, worker):
     worker.fail(delay_between=60)
     async for reply in client.stream("PredictStream", Prompt="a"):
         assert reply.message == WORDS[0].encode()
@@ -190,7 +190,7 @@ class TestFiles:
         return await opened("localai", LOCALAI, node.context, **faces)
 
     @pytest.mark.parametrize("edits", [False, True])
-    async def test_all_words_for_images_arrive(self, client, worker, tmp_path, edits):
+    async def test_all_parameters_of_images_arrive(self, client, worker, tmp_path, edits):
         source = tmp_path / "in.png"
         source.write_bytes(PNG)
         own = {
@@ -203,7 +203,7 @@ class TestFiles:
         assert {name: getattr(worker.asked, name) for name in own} == own
         assert bool(worker.asked.src) is edits
 
-    async def test_a_sound_is_made_of_another(self, client, worker, tmp_path):
+    async def test_a_sound_is_made_from_another_one(self, client, worker, tmp_path):
         source = tmp_path / "in.wav"
         source.write_bytes(WAV)
         heard = []
@@ -219,7 +219,7 @@ class TestFiles:
         assert [list(one.tokens) for one in told.segments] == [[7, 0], [7, 1]]
 
 
-async def test_what_a_question_took_arrives_beside_the_sum(client, worker):
+async def test_the_prompt_tokens_of_a_ranking_arrive_beside_the_total(client, worker):
     worker.question_tokens = 4
     told = await client.ask("Rerank", query="q", documents=["a", "b"])
     assert (told.usage.prompt_tokens, told.usage.total_tokens) == (4, 9)
@@ -237,10 +237,10 @@ async def test_a_store_keeps_any_bytes(client, worker, value):
     assert [one.Bytes for one in found.Values] == [value]
 
 
-async def test_the_memory_of_a_backend_is_told(client, worker):
+async def test_the_memory_of_a_backend_is_reported(client, worker):
     told = await client.ask("Status")
     assert (told.state, told.memory.total, dict(told.memory.breakdown)) == (2, 5, {"weights": 4})
-    # Nothing was loaded for that, nor written.
+    # No model was loaded for that, nor a text generated.
     assert (worker.loads, worker.received) == ([], [])
     worker.fail(lacks=frozenset({"Status"}))
     assert (await client.ask("Status")).state == 2

@@ -1,4 +1,4 @@
-"""RemoteLLM's clients at a node: three RPCs, keys, and whichever worker serves the model."""
+"""RemoteLLM's clients at a node: three RPCs, keys, and any worker that serves the model."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ async def client(request, mesh, worker, opened):
     return await opened("remotellm", REMOTELLM, node.context, default_model="tiny")
 
 
-async def test_each_prompt_has_its_text(client, worker):
+async def test_each_prompt_gets_its_text(client, worker):
     reply = await client.ask("Generate", prompts=["a", "b"], stop=["END"])
     assert [[g.text for g in texts.generations] for texts in reply.generations] == [[SAID], [SAID]]
     bodies = sorted((orjson.loads(r.body) for r in worker.received), key=lambda b: b["prompt"])
@@ -35,11 +35,11 @@ async def test_each_prompt_has_its_text(client, worker):
     assert (info["finish_reason"], info["model"]) == ("stop", "tiny")
 
 
-async def test_no_prompts_have_no_texts(client):
+async def test_no_prompts_give_no_texts(client):
     assert not (await client.ask("Generate")).generations
 
 
-async def test_its_type_is_the_models_name(client):
+async def test_the_llm_type_is_the_models_name(client):
     assert (await client.ask("GetLlmType")).llm_type == "tiny"
 
 
@@ -51,14 +51,14 @@ async def test_the_model_may_be_named_after_the_key(client, named):
     assert (await client.ask("GetLlmType", api_key="key@p/tiny")).llm_type == "p/tiny"
 
 
-async def test_or_in_the_metadata(client):
+async def test_the_model_may_be_named_in_the_metadata(client):
     client.said = {"x-model": "none"}
     with pytest.raises(RpcFailed) as failed:
         await client.ask("Generate", prompts=["a"])
     assert (failed.value.code, "none" in failed.value.words) == ("NOT_FOUND", True)
 
 
-async def test_nobody_named_is_refused_with_a_sentence(served, opened):
+async def test_a_request_without_a_model_is_refused_with_a_sentence(served, opened):
     client = await opened("remotellm", REMOTELLM, served.context)
     with pytest.raises(RpcFailed) as failed:
         await client.ask("GetLlmType")
@@ -76,18 +76,18 @@ class TestKeys:
         return await opened("remotellm", REMOTELLM, served.context, **faces)
 
     @pytest.mark.parametrize("key", ["first", "second", "second@tiny"])
-    async def test_a_known_key_is_let_in(self, client, key):
+    async def test_a_known_key_is_accepted(self, client, key):
         assert (await client.ask("GetLlmType", api_key=key)).llm_type == "tiny"
 
     @pytest.mark.parametrize("key", ["", "third", "first ", "@tiny", "first\nsecond", "ключ"])
     @pytest.mark.parametrize("rpc", ["GetLlmType", "Generate", "GenerationalGuts"])
-    async def test_any_other_is_not(self, client, rpc, key):
+    async def test_an_unknown_key_is_refused(self, client, rpc, key):
         with pytest.raises(RpcFailed) as failed:
             await client.ask(rpc, api_key=key)
         assert failed.value.code == "UNAUTHENTICATED"
 
     @pytest.mark.parametrize(("text", "mode"), [("", 0o600), ("a@b\n", 0o600), ("a\n", 0o644)])
-    async def test_a_file_that_is_none_keeps_the_face_closed(
+    async def test_an_invalid_file_of_keys_keeps_the_face_closed(
         self, served, opened, tmp_path, text, mode
     ):
         keys = tmp_path / "keys"
@@ -107,7 +107,7 @@ class TestKeys:
         ({"die_before_headers": True}, "INTERNAL"),
     ],
 )
-async def test_failures_are_statuses_with_our_words(client, worker, faults, code):
+async def test_failures_are_statuses_with_our_messages(client, worker, faults, code):
     worker.fail(**faults)
     with pytest.raises(RpcFailed) as failed:
         await client.ask("Generate", prompts=["a", "b"])
@@ -117,7 +117,7 @@ async def test_failures_are_statuses_with_our_words(client, worker, faults, code
         assert failed.value.pushback == 7
 
 
-async def test_a_caller_who_leaves_is_missed_by_the_worker(client, worker):
+async def test_a_caller_that_leaves_cancels_the_request_at_the_worker(client, worker):
     worker.fail(hang=True)
     caller = asyncio.ensure_future(client.ask("Generate", prompts=["a"]))
     await until(lambda: len(worker.received) == 1)
@@ -132,7 +132,7 @@ async def test_too_many_prompts_are_refused(client, worker):
     assert worker.received == []
 
 
-async def test_a_model_that_only_chats_is_sent_a_message(alone, opened):
+async def test_a_chat_only_model_gets_the_prompt_as_a_message(alone, opened):
     async with tgi_worker.running() as worker:
         await alone.register(worker, api=worker.url.replace("http:", "tgi+http:"))
         client = await opened("remotellm", REMOTELLM, alone.context, default_model="tiny")
@@ -140,7 +140,7 @@ async def test_a_model_that_only_chats_is_sent_a_message(alone, opened):
     assert reply.generations[0].generations[0].text == SAID
 
 
-async def test_the_same_protocol_behind_gives_its_inner_state(mesh, opened):
+async def test_a_worker_of_the_same_protocol_gives_its_inner_state(mesh, opened):
     async with remotellm_worker.running() as worker:
         await mesh.one.register(worker, api=worker.url.replace("grpc:", "grpc+remotellm:"))
         await mesh.knows(mesh.two, "tiny")
@@ -159,7 +159,7 @@ async def test_an_unknown_model_is_named_in_one_sentence(client):
     assert failed.value.words == "no node serves the model 'nothing'"
 
 
-async def test_what_the_face_says_by_itself_is_not_named_as_dropped(alone, opened):
+async def test_parameters_added_by_the_face_are_not_named_as_dropped(alone, opened):
     async with tgi_worker.running() as worker:
         await alone.register(worker, api=worker.url.replace("http:", "tgi+http:"))
         client = await opened("remotellm", REMOTELLM, alone.context, default_model="tiny")
@@ -181,7 +181,7 @@ async def test_the_inner_state_of_another_protocols_model_is_unimplemented(
     assert failed.value.code == "UNIMPLEMENTED"
 
 
-async def test_a_wrong_key_is_said_when_its_worker_is_registered(alone):
+async def test_a_wrong_key_is_reported_when_its_worker_is_registered(alone):
     async with remotellm_worker.running() as worker:
         worker.key = "right"
         row = {
@@ -197,7 +197,7 @@ async def test_a_wrong_key_is_said_when_its_worker_is_registered(alone):
 
 
 class TestSameProtocol:
-    """Workers that speak it themselves, at the node that is asked and one hop away."""
+    """Workers that speak the same protocol, at the node that is asked and one hop away."""
 
     @pytest.fixture
     async def worker(self):
@@ -218,7 +218,7 @@ class TestSameProtocol:
         assert texts[0].generation_info == worker.faults.info.decode()
         assert list(worker.received[0].asked.stop) == [" else", "are"]
 
-    async def test_all_that_a_worker_says_of_a_prompt_arrives(self, client, worker, caplog):
+    async def test_all_that_a_worker_answers_to_a_prompt_arrives(self, client, worker, caplog):
         caplog.set_level("INFO", "modelvine.requests")
         reply = await client.ask("Generate", prompts=["a", "b"], api_key="mine")
         for texts in reply.generations:
@@ -229,7 +229,7 @@ class TestSameProtocol:
         counted = [r.message.rpartition("tokens=")[2] for r in caplog.records]
         assert [one for one in counted if one != "-"] == ["5+6", "5+6"]
 
-    async def test_what_a_text_took_is_estimated_where_nobody_tells(self, client, worker, caplog):
+    async def test_tokens_are_estimated_where_the_worker_reports_none(self, client, worker, caplog):
         caplog.set_level("INFO", "modelvine.requests")
         worker.fail(info=b"")
         await client.ask("Generate", prompts=["abcde"])
@@ -246,14 +246,14 @@ class TestSameProtocol:
             ({"die_before_headers": True}, "INTERNAL"),
         ],
     )
-    async def test_what_is_no_answer_is_a_failure(self, client, worker, fault, code):
+    async def test_an_invalid_answer_is_a_failure(self, client, worker, fault, code):
         worker.fail(**fault)
         with pytest.raises(RpcFailed) as failed:
             await client.ask("Generate", prompts=["a"])
         assert failed.value.code == code
 
 
-async def test_no_word_of_a_prompt_or_key_is_logged(client, worker, caplog):
+async def test_no_text_of_a_prompt_or_key_is_logged(client, worker, caplog):
     caplog.set_level(logging.DEBUG)
     await client.ask("Generate", prompts=["a canary sings"], api_key="canary-key")
     worker.fail(garbage=True)

@@ -1,4 +1,4 @@
-"""Answers over gRPC teach the router how long its workers take, as those over HTTP do."""
+"""Service times learnt from answers over gRPC, as from those over HTTP."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from router.rpc.messages import LOCALAI
 
 
 @pytest.mark.parametrize("call", ["Predict", "PredictStream"])
-async def test_an_answer_over_grpc_is_learnt_from(served, opened, tmp_path, call):
+async def test_the_service_time_is_learnt_from_an_answer_over_grpc(served, opened, tmp_path, call):
     client = await opened("localai", LOCALAI, served.context, localai_files=str(tmp_path))
     assert (await client.ask("LoadModel", Model="tiny")).success
     worker = next(iter(served.context.agent.workers))

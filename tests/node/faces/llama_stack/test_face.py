@@ -10,7 +10,7 @@ from tests.workers import llama_stack_worker, tgi_worker
 from tests.workers.openai_worker import WORDS
 
 SAID = "".join(WORDS)
-STREAMED = "".join(WORDS[1:])  # what the stub of OpenAI's leaves to its role chunk
+STREAMED = "".join(WORDS[1:])  # without the word that OpenAI's stub replaces by its role chunk
 ASKED = {"model": "tiny", "messages": [{"role": "user", "text": "hi"}]}
 ABSENT = [endpoint for endpoint in ENDPOINTS if endpoint != "POST /inference"]
 
@@ -59,7 +59,7 @@ async def test_a_chat_has_candidates(http, worker):
         True,
         True,
     )
-    # This worker told none.
+    # This worker reported none.
     assert "usage" not in answer
     sent = orjson.loads(worker.received[-1].body)
     assert sent["messages"] == [{"role": "user", "content": "hi"}]
@@ -70,7 +70,7 @@ async def test_a_chat_has_candidates(http, worker):
     [({"stream": True}, {}), ({}, {"accept": "text/event-stream"})],
     ids=["field", "header"],
 )
-async def test_a_chat_comes_in_pieces_where_it_is_asked_for(http, fields, headers):
+async def test_a_chat_is_streamed_when_the_body_or_accept_header_asks_for_it(http, fields, headers):
     first, *events = await pieces(http.post("/inference", json=ASKED | fields, headers=headers))
     assert first["is_header_complete"]
     assert text_of(events) == STREAMED
@@ -79,7 +79,7 @@ async def test_a_chat_comes_in_pieces_where_it_is_asked_for(http, fields, header
     assert (last["finish_reason"], last["eot"]) == ("stop", True)
 
 
-async def test_who_says_no_to_a_stream_gets_none(http):
+async def test_stream_false_overrides_the_accept_header(http):
     headers = {"accept": "text/event-stream"}
     status, answer = await told(
         http.post("/inference", json=ASKED | {"stream": False}, headers=headers)
@@ -92,7 +92,7 @@ async def test_who_says_no_to_a_stream_gets_none(http):
     ("finish", "reason", "eot"),
     [("stop", "stop", True), ("max-length", "max-length", False), ("safety", "safety", True)],
 )
-async def test_its_own_protocol_comes_through_on_both_sides(
+async def test_a_worker_of_the_same_protocol_keeps_text_reason_usage_and_calls(
     round_trip, stack, stream, finish, reason, eot
 ):
     stack.fail(finish=finish, tool=b'{"name":"look","arguments":[{"a":1},{"b":2}]}' if eot else b"")
@@ -109,7 +109,7 @@ async def test_its_own_protocol_comes_through_on_both_sides(
         "input_tokens": 5, "output_tokens": len(WORDS), "total_tokens": 5 + len(WORDS),
     }  # fmt: skip
     if eot:
-        # What comes in one piece is as the worker said it; in a stream a call of a tool is why a text ends.
+        # An answer in one piece is the worker's own; in a stream a call of a tool is the reason why a text ends.
         arguments = [{"a": 1, "b": 2}] if stream else [{"a": 1}, {"b": 2}]
         assert last["tool_call"] == {"name": "look", "arguments": arguments}
         assert last["finish_reason"] == ("stop" if stream else reason)
@@ -117,7 +117,7 @@ async def test_its_own_protocol_comes_through_on_both_sides(
         assert (last["finish_reason"], last["eot"]) == (reason, eot)
 
 
-async def test_a_worker_of_its_own_protocol_is_heard_as_it_speaks(round_trip, stack):
+async def test_a_worker_of_the_same_protocol_is_passed_on_byte_for_byte(round_trip, stack):
     asked = ASKED | {"options": {"max_tokens": 4, "logprobs": True}, "n_completions": 2}
     message = {"role": "user", "text": "hi", "metadata": {"name": "me", "place": "here"}}
     asked["messages"] = [message]
@@ -132,7 +132,7 @@ async def test_a_worker_of_its_own_protocol_is_heard_as_it_speaks(round_trip, st
         assert said == await itself.read()
 
 
-async def test_words_that_the_specification_lacks_are_translated(round_trip, stack):
+async def test_fields_outside_the_specification_are_translated(round_trip, stack):
     message = {"role": "user", "content": "hi"}
     status, _ = await told(round_trip.post("/inference", json=ASKED | {"messages": [message]}))
     assert (status, stack.asked["messages"]) == (200, [{"role": "user", "text": "hi"}])
@@ -143,14 +143,14 @@ async def test_words_that_the_specification_lacks_are_translated(round_trip, sta
     [({"candidates": 1}, 400), ({"empty": True}, 502), ({"error_after": 0}, 502)],
     ids=["too few", "none", "error"],
 )
-async def test_what_is_no_answer_is_none_as_it_is(round_trip, stack, fault, status):
+async def test_an_invalid_answer_is_not_passed_on(round_trip, stack, fault, status):
     stack.fail(**fault)
     got, _ = await told(round_trip.post("/inference", json=ASKED | {"n_completions": 2}))
     assert got == status
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_several_completions_are_told_apart(round_trip, stack, stream):
+async def test_several_completions_keep_their_texts_apart(round_trip, stack, stream):
     call = round_trip.post("/inference", json=ASKED | {"n_completions": 2, "stream": stream})
     if stream:
         events = await pieces(call)
@@ -165,7 +165,7 @@ async def test_several_completions_are_told_apart(round_trip, stack, stream):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_how_likely_tokens_were_is_told_where_the_worker_tells_it(mesh: Pair, stream):
+async def test_logprobs_are_passed_on_where_the_worker_reports_them(mesh: Pair, stream):
     asked = ASKED | {"options": {"logprobs": True}, "stream": stream}
     async with tgi_worker.running() as tgi:
         await mesh.one.register(tgi, api=tgi.url.replace("http:", "tgi+http:"))
@@ -175,14 +175,14 @@ async def test_how_likely_tokens_were_is_told_where_the_worker_tells_it(mesh: Pa
     likely = [number for message in said for number in message.get("log_probs", ())]
     assert likely == [-0.5] * len(WORDS)
     assert text_of(said) == SAID
-    # TGI's chats do not tell them.
+    # TGI's chats do not report tokens.
     assert not any("tokens" in message for message in said)
 
 
-async def test_what_has_no_effect_is_named(round_trip):
+async def test_parameters_without_effect_are_named(round_trip):
     asked = ASKED | {"options": {"top_k": 3, "logprobs": True, "max_tokens": 4}, "x": 1}
     async with round_trip.post("/inference", json=asked) as response:
-        # What the worker has no word for is named as OpenAI has it.
+        # A parameter that the worker lacks has OpenAI's name.
         named = "options.top_k, x, options.logprobs"
         assert response.headers["x-modelvine-dropped-params"] == named
 
@@ -197,13 +197,13 @@ async def test_what_has_no_effect_is_named(round_trip):
     ],
     ids=["messages", "model", "unknown", "options"],
 )
-async def test_a_refusal_says_why(http, worker, asked, status, code):
+async def test_a_refusal_has_a_status_and_a_code(http, worker, asked, status, code):
     got, answer = await told(http.post("/inference", json=asked))
     assert (got, answer["error"]["code"]) == (status, code)
     assert worker.received == []
 
 
-async def test_a_stream_that_breaks_off_says_so_and_has_no_last_piece(round_trip, stack):
+async def test_a_stream_that_breaks_off_ends_in_an_error_and_is_not_complete(round_trip, stack):
     stack.fail(die_after=3, delay_between=0.01)
     events = await pieces(round_trip.post("/inference", json=ASKED | {"stream": True}))
     assert events[-1]["error"]["message"]
@@ -218,7 +218,7 @@ async def test_a_worker_that_is_full_is_a_status(round_trip, stack):
 
 
 @pytest.mark.parametrize("endpoint", ABSENT)
-async def test_what_nobody_provides_says_so(alone, endpoint):
+async def test_an_endpoint_without_a_provider_is_501(alone, endpoint):
     method, _, path = endpoint.rpartition(" ")
     for asked in [method] if method else ["GET", "POST"]:
         body = {"json": {"a": 1}} if asked == "POST" else {}

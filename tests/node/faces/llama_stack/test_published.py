@@ -1,4 +1,4 @@
-"""Chats as later versions of Llama Stack published them, here and a hop away."""
+"""Chats of the published later versions of Llama Stack, at the worker's node and one hop away."""
 
 import orjson
 import pytest
@@ -9,7 +9,7 @@ from tests.node.faces.assembly import told
 from tests.workers.openai_worker import WORDS
 
 SAID = "".join(WORDS)
-STREAMED = "".join(WORDS[1:])  # what the stub leaves to its role chunk
+STREAMED = "".join(WORDS[1:])  # without the word that the stub replaces by its role chunk
 HI = {"role": "user", "content": "hi"}
 ASKED = {"model_id": "tiny", "messages": [HI], "sampling_params": {"max_tokens": 7}}
 
@@ -33,15 +33,15 @@ def said(*messages, **fields):
         (None, {}),
     ],
 )  # fmt: skip
-def test_sampling_is_said_in_openais_words(params, fields):
+def test_sampling_params_are_mapped_to_openais_fields(params, fields):
     assert said(sampling_params=params) == {"model": "m", "messages": [HI], **fields}
 
 
-def test_the_model_has_either_name():
+def test_the_model_may_be_given_as_model_or_model_id():
     assert body_of({"model": "m", "messages": [HI]})["model"] == "m"
 
 
-def test_messages_hold_texts_images_calls_and_their_results():
+def test_messages_with_texts_images_calls_and_results_are_mapped():
     image = {"type": "image", "image": {"url": {"uri": "https://e.org/a.png"}}}
     call = {"call_id": "c", "tool_name": "look", "arguments": {"at": 1}}
     body = said(
@@ -62,7 +62,7 @@ def test_messages_hold_texts_images_calls_and_their_results():
     ]  # fmt: skip
 
 
-def test_tools_are_functions():
+def test_tools_become_openais_functions():
     parameters = {
         "at": {"param_type": "int", "description": "where", "required": True},
         "why": {"param_type": "str", "required": False},
@@ -103,7 +103,7 @@ def test_wrong_values_are_refused(wrong):
         body_of(ASKED | wrong)
 
 
-def test_what_has_no_effect_is_named():
+def test_parameters_without_effect_are_named():
     assert dropped_of(ASKED | {"logprobs": {"top_k": 1}, "tool_prompt_format": None}) == (
         "logprobs",
     )
@@ -116,7 +116,7 @@ async def node(request, mesh, worker):
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_chat(node, worker, path):
+async def test_a_chat_is_answered_on_both_paths(node, worker, path):
     status, found = await told(node.http.post(path, json=ASKED))
     assert status == 200
     message = {"role": "assistant", "content": SAID, "stop_reason": "end_of_turn", "tool_calls": []}
@@ -127,7 +127,7 @@ async def test_a_chat(node, worker, path):
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_chat_in_a_stream(node, path):
+async def test_a_chat_is_streamed_on_both_paths(node, path):
     async with node.http.post(path, json=ASKED | {"stream": True}) as response:
         assert (response.status, response.content_type) == (200, "text/event-stream")
         text = await response.text()
@@ -145,7 +145,7 @@ async def test_a_chat_in_a_stream(node, path):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_calls_of_tools_are_told(node, worker, stream):
+async def test_tool_calls_reach_the_client(node, worker, stream):
     worker.fail(calls=(("look", '{"at":1}'),), finish="tool_calls")
     tool = {"tool_name": "look", "parameters": {"at": {"param_type": "int"}}}
     call = node.http.post(PATHS[1], json=ASKED | {"tools": [tool], "stream": stream})
@@ -155,7 +155,7 @@ async def test_calls_of_tools_are_told(node, worker, stream):
         assert part in text
 
 
-async def test_a_stream_that_breaks_off_says_so(node, worker):
+async def test_a_stream_that_breaks_off_ends_in_an_error(node, worker):
     worker.fail(die_after=3, delay_between=0.01)
     async with node.http.post(PATHS[1], json=ASKED | {"stream": True}) as response:
         text = await response.text()

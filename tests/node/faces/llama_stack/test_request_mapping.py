@@ -1,4 +1,4 @@
-"""What a client of Llama Stack asks, in OpenAI's form."""
+"""Mapping of the requests of Llama Stack's clients to OpenAI's form."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ def said(*messages, streams=False, **fields):
     return body_of({"model": "m", "messages": list(messages), **fields}, streams=streams)
 
 
-def test_a_chat_is_one_of_openais():
+def test_a_chat_becomes_one_of_openais():
     options = {"max_tokens": 5, "temperature": 0, "top_p": 0.5, "logprobs": False}
     assert said(HI, options=options, n_completions=2) == {
         "model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "temperature": 0, "top_p": 0.5, "n": 2,
@@ -46,18 +46,18 @@ def test_a_value_of_another_type_is_refused(wrong, param):
 
 
 @pytest.mark.parametrize("role", ["king", "", 5, None])
-def test_a_role_that_nobody_has_is_refused(role):
+def test_an_unknown_role_is_refused(role):
     with pytest.raises(BadRequest) as refused:
         said(HI, {"role": role, "text": "hi"})
     assert refused.value.param == "messages[1].role"
 
 
-def test_how_likely_tokens_were_is_asked_for():
+def test_logprobs_are_requested():
     body = said(HI, options={"logprobs": True})
     assert (body["logprobs"], body["top_logprobs"]) == (True, 1)
 
 
-def test_a_stream_tells_what_it_took():
+def test_a_stream_requests_its_usage():
     body = said(HI, streams=True)
     assert (body["stream"], body["stream_options"]) == (True, {"include_usage": True})
 
@@ -80,11 +80,11 @@ def test_a_stream_tells_what_it_took():
     ],
     ids=str,
 )
-def test_texts_stand_under_either_name_and_images_are_attached(message, content):
+def test_a_message_has_text_or_content_and_attached_images(message, content):
     assert said({"role": "user", **message})["messages"] == [{"role": "user", "content": content}]
 
 
-def test_what_a_model_said_is_an_answer_without_a_role():
+def test_a_completion_without_a_role_is_an_assistants_message():
     [_, answer] = said(HI, {"id": "x", "text": "ho", "eot": True})["messages"]
     assert answer == {"role": "assistant", "content": "ho"}
 
@@ -127,13 +127,13 @@ def test_a_result_belongs_to_the_call_before_it():
     ],
     ids=lambda value: str(value)[:60],
 )
-def test_what_is_wrong_is_named(fields, param):
+def test_a_wrong_field_is_named(fields, param):
     with pytest.raises(BadRequest) as refused:
         body_of({"model": "m", "messages": [HI], **fields}, streams=False)
     assert refused.value.param == param
 
 
-def test_what_has_no_effect_is_named():
+def test_parameters_without_effect_are_named():
     options = {"max_tokens": 5, "logprobs": True, "top_k": 3, "seed": None}
     given = {"messages": [HI], "x": 1, "a,b": 1, "ä": 1, "n" * 65: 1, "options": options}
     assert dropped_of(given) == ("options.top_k", "x")
@@ -153,7 +153,7 @@ MESSAGES = st.lists(st.dictionaries(NAMES, JSON, max_size=4) | JSON, max_size=3)
 
 
 @given(st.dictionaries(NAMES | st.text(), JSON), MESSAGES, JSON, st.booleans())
-def test_whatever_is_asked_it_is_a_chat_or_refused(given_, messages, options, streams):
+def test_any_body_is_mapped_to_a_chat_or_refused(given_, messages, options, streams):
     asked = {**given_, "messages": messages, "options": options}
     try:
         body = body_of(asked, streams=streams)
@@ -168,7 +168,7 @@ def test_whatever_is_asked_it_is_a_chat_or_refused(given_, messages, options, st
 
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("estimated", [False, True])
-def test_usage_that_is_an_estimate_is_left_out(streams, estimated):
+def test_estimated_usage_is_left_out(streams, estimated):
     voice = StackEncoder("x", "llama", streams=streams, max_event_bytes=100)
     heard = [Delta("a"), End("stop"), Usage(3, 4, estimated=estimated)]
     if streams:

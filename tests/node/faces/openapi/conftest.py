@@ -1,4 +1,4 @@
-"""A node at which nobody asks without a key, and what it says of its own API."""
+"""A node that serves no caller without a key, and the description of its own API."""
 
 import pytest
 
@@ -18,7 +18,7 @@ async def closed():
 
 @pytest.fixture
 async def keys(closed):
-    """A key of each role."""
+    """Return a key of each role."""
     wanted = {role.value: Allowance(role=role) for role in Role}
     return await closed.context.keys.create(wanted)
 

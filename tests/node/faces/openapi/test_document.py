@@ -1,4 +1,4 @@
-"""The document says of every route what it is, who may call it, and how it answers; the node does what the document says."""
+"""The document describes every route: its purpose, the roles that may call it, its answers; and the node does as described."""
 
 import re
 
@@ -52,7 +52,7 @@ async def answer_of(running, method, path, key=""):
         return response.status, response.content_type, await response.read()
 
 
-async def test_every_route_of_the_api_is_in_it_and_nothing_else_is(app, api):
+async def test_the_document_has_exactly_the_routes_of_the_api(app, api):
     found = {
         (method.upper(), re.sub(r"\{id\}.*", "{tail}", path) if said["tags"][0] in ("Services", ALIASES) else path)
         for path, methods in api["paths"].items()
@@ -62,12 +62,12 @@ async def test_every_route_of_the_api_is_in_it_and_nothing_else_is(app, api):
     assert {"/v1/chat/completions", "/api/v1/keys", "/api/v0/id", "/metrics"} <= {*api["paths"]}
 
 
-async def test_every_description_is_of_a_route(described):
+async def test_every_description_belongs_to_a_route(described):
     used = {f"{method} {path}" for method, path, *_ in described}
     assert {key for table in TABLES.values() for key in table} <= used
 
 
-def test_a_route_that_nothing_describes_is_an_error():
+def test_a_route_without_a_description_is_an_error():
     async def new(_):
         return web.Response()
 
@@ -76,7 +76,7 @@ def test_a_route_that_nothing_describes_is_an_error():
         list(operations(app))
 
 
-def test_what_imitates_another_system_is_left_out():
+def test_routes_that_imitate_another_system_are_left_out():
     async def other(_):
         return web.Response()
 
@@ -84,7 +84,7 @@ def test_what_imitates_another_system_is_left_out():
     assert document(app)["paths"] == {}
 
 
-async def test_operations_have_names_of_their_own_and_every_reference_leads_somewhere(api):
+async def test_operation_ids_are_unique_and_every_reference_resolves(api):
     names = [said["operationId"] for methods in api["paths"].values() for said in methods.values()]
     assert len(names) == len({*names})
     for reference in {*references(api)}:
@@ -93,14 +93,14 @@ async def test_operations_have_names_of_their_own_and_every_reference_leads_some
             at = at[step]
 
 
-async def test_schemas_are_schemas(api):
+async def test_schemas_are_valid_json_schemas(api):
     for schema in api["components"]["schemas"].values():
         Draft202012Validator.check_schema(schema)
     keys = api["components"]["schemas"]["keys.WantedKey"]
     assert keys["properties"]["model_limits"]["items"]["$ref"].endswith("/keys.WantedLimit")
 
 
-async def test_what_it_says_of_who_may_call_is_what_the_node_does(closed, keys, described):
+async def test_the_node_admits_exactly_the_roles_that_the_document_says(closed, keys, described):
     for method, path, _, said in described:
         if said.may is May.EVERYBODY:
             assert (await answer_of(closed, method, path))[0] == 200, path
@@ -112,7 +112,7 @@ async def test_what_it_says_of_who_may_call_is_what_the_node_does(closed, keys, 
             assert (status == 403) is refused, (method, path, role, body)
 
 
-async def test_every_answer_is_as_it_says(closed, keys, api):
+async def test_every_answer_matches_the_document(closed, keys, api):
     for path, methods in api["paths"].items():
         for method, said in methods.items():
             status, kind, body = await answer_of(closed, method, path, keys["operator"])

@@ -1,4 +1,4 @@
-"""The document and its page: open to everybody, made once, told by their content, and without anything from elsewhere."""
+"""The document and its page: open without a key, made once, with an ETag of their content, and nothing from other hosts."""
 
 import re
 
@@ -8,7 +8,7 @@ from tests.node.faces.console.test_console import OURS
 
 
 @pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
-async def test_nobody_needs_a_key_and_whoever_has_it_is_told_so(closed, path):
+async def test_no_key_is_needed_and_an_unchanged_copy_is_304(closed, path):
     async with closed.http.get(path) as response:
         assert response.status == 200
         assert response.headers["content-encoding"] == "gzip"
@@ -18,7 +18,7 @@ async def test_nobody_needs_a_key_and_whoever_has_it_is_told_so(closed, path):
         assert (response.status, await response.read()) == (304, b"")
 
 
-async def test_the_document_holds_nothing_of_this_node(closed):
+async def test_the_document_holds_no_data_of_this_node(closed):
     async with closed.http.get("/openapi.json") as response:
         assert response.content_type == "application/json"
         text = await response.text()
@@ -35,7 +35,7 @@ async def test_without_javascript_the_page_lists_every_operation(closed, api):
     }
 
 
-async def test_the_console_and_the_page_lead_to_each_other(closed):
+async def test_the_console_and_the_page_link_to_each_other(closed):
     async with closed.http.get("/") as response:
         assert 'href="/docs"' in await response.text()
     async with closed.http.get("/docs") as response:

@@ -1,4 +1,4 @@
-"""Whatever may be asked of a model is described."""
+"""Descriptions of all kinds of requests to models."""
 
 from node.faces.openapi.models import KINDS
 from router.requests import MODEL_KINDS

@@ -1,4 +1,4 @@
-"""Rows that operators are shown have the fields that are described."""
+"""Descriptions of the rows that operators are shown."""
 
 from dataclasses import fields
 

@@ -1,4 +1,4 @@
-"""Bodies of registrations are described as they are read."""
+"""Descriptions of the bodies of registrations, as the node reads them."""
 
 from node.faces.openapi.projects import TABLE
 from node.faces.v0.registration import read_worker
@@ -6,7 +6,7 @@ from tests.node.faces.v0.test_registration import HERE
 
 
 class Recorded(dict):
-    """An object that remembers which of its fields were looked for."""
+    """Dictionary that remembers which of its fields were looked up."""
 
     def __init__(self, fields):
         super().__init__(fields)
@@ -17,7 +17,7 @@ class Recorded(dict):
         return super().get(name, default)
 
 
-def test_what_a_registration_may_hold_is_what_is_read_of_it():
+def test_a_registration_is_described_with_exactly_the_fields_that_are_read():
     given = Recorded({"model": "tiny", "api": "http://127.0.0.1:9000"})
     read_worker("p", given, HERE)
     described = TABLE["POST /api/v0/ai/model/register"].request
@@ -25,7 +25,7 @@ def test_what_a_registration_may_hold_is_what_is_read_of_it():
     assert described["required"] == ["project", "model", "api"]
 
 
-def test_whoever_names_no_node_is_not_asked_for_one():
+def test_the_proxy_path_has_no_parameter_for_a_node():
     at_one, at_any = (TABLE[f"POST /api/v0/chat/completion{way}"] for way in ("", "/proxy"))
     assert "node_id" in at_one.query
     assert "node_id" not in at_any.query

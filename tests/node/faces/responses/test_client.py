@@ -1,4 +1,4 @@
-"""OpenAI's own client speaks the Responses API to a node: text, streams, tools, schemas, images, and what goes wrong."""
+"""OpenAI's own client at the Responses API of a node: text, streams, tools, schemas, images, and failures."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tests.workers import tgi_worker
 from tests.workers.openai_worker import WORDS, running
 
 SAID = "".join(WORDS)
-STREAMED = "".join(WORDS[1:])  # what the stub leaves to its role chunk
+STREAMED = "".join(WORDS[1:])  # without the word that the stub replaces by its role chunk
 LOOK = {
     "type": "function",
     "name": "look",
@@ -29,7 +29,7 @@ class Grape(BaseModel):
 
 @pytest.fixture(params=["serving", "asked"])
 def asked(request, mesh: Pair):
-    """The node that is asked: the worker's own, or another."""
+    """Return the node that is asked: the worker's own, or another one."""
     return mesh.one if request.param == "serving" else mesh.two
 
 
@@ -45,7 +45,7 @@ def chat_of(worker):
     return orjson.loads(worker.received[-1].body)
 
 
-async def test_tokens_are_told_to_who_includes_them(asked, mesh):
+async def test_logprobs_are_returned_where_they_are_included(asked, mesh):
     wanted = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
     async with tgi_worker.running() as tgi, openai_at(asked) as ai:
         await mesh.offers("serving", tgi, api=tgi.url.replace("http:", "tgi+http:"))
@@ -61,7 +61,7 @@ async def test_tokens_are_told_to_who_includes_them(asked, mesh):
     assert answer.top_logprobs == 2
 
 
-async def test_a_text(ai, worker):
+async def test_a_text_is_answered_with_all_fields_of_a_response(ai, worker):
     answer = await ai.responses.create(
         model="tiny", input="hi", instructions="Be brief.", max_output_tokens=50, temperature=0.5
     )
@@ -84,19 +84,19 @@ async def test_a_text(ai, worker):
     }
 
 
-async def test_its_other_address(asked, ai):
+async def test_the_prefix_v1_openai_v1_serves_it_too(asked, ai):
     async with openai_at(asked, "/v1/openai/v1") as other:
         assert (await other.responses.create(model="tiny", input="hi")).output_text == SAID
 
 
-async def test_usage(ai, worker):
+async def test_usage_is_returned(ai, worker):
     worker.fail(finish="stop")
     usage = (await ai.responses.create(model="tiny", input="hi")).usage
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (5, 6, 11)
     assert usage.output_tokens_details.reasoning_tokens == 0
 
 
-async def test_a_stream(ai):
+async def test_a_stream_has_numbered_events_and_ends_with_the_response(ai):
     stream = await ai.responses.create(model="tiny", input="hi", stream=True)
     events = [event async for event in stream]
     assert [event.sequence_number for event in events] == list(range(len(events)))
@@ -118,7 +118,7 @@ async def test_a_stream(ai):
     assert last.id == events[0].response.id
 
 
-async def test_the_clients_own_reading_of_a_stream(ai):
+async def test_the_clients_stream_helper_assembles_the_response(ai):
     async with ai.responses.stream(model="tiny", input="hi") as stream:
         text = [event.delta async for event in stream if event.type == "response.output_text.delta"]
         final = await stream.get_final_response()
@@ -142,7 +142,7 @@ async def test_an_answer_that_was_cut_is_incomplete(ai, worker, stream, reason, 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_thoughts_are_an_item_of_their_own(ai, worker, stream):
+async def test_reasoning_is_an_item_of_its_own(ai, worker, stream):
     worker.fail(thought="hm")
     answer = await ai.responses.create(model="tiny", input="hi", stream=stream)
     if stream:
@@ -156,7 +156,7 @@ async def test_thoughts_are_an_item_of_their_own(ai, worker, stream):
     assert message.content[0].text == (STREAMED if stream else SAID)
 
 
-async def test_a_round_trip_of_a_tool(ai, worker):
+async def test_a_tool_is_called_and_its_result_sent_back(ai, worker):
     worker.fail(calls=(CALLED,), finish="tool_calls")
     asked = [{"role": "user", "content": "What grows?"}]
     answer = await ai.responses.create(model="tiny", input=asked, tools=[LOOK])
@@ -177,7 +177,7 @@ async def test_a_round_trip_of_a_tool(ai, worker):
     assert told == {"role": "tool", "tool_call_id": "call_0", "content": "grapes"}
 
 
-async def test_calls_of_tools_in_a_stream(ai, worker):
+async def test_tool_calls_are_streamed_item_by_item(ai, worker):
     worker.fail(thought="hm", calls=(CALLED, ("look", "{}")), finish="tool_calls")
     async with ai.responses.stream(model="tiny", input="hi", tools=[LOOK]) as stream:
         events = [event async for event in stream]
@@ -229,7 +229,7 @@ async def test_a_request_as_codex_makes_it_is_answered(ai, worker, stream):
     assert offered == ["look", "vines__look"]
 
 
-async def test_a_schema_and_what_the_client_makes_of_it(ai, worker):
+async def test_a_schema_is_sent_and_its_answer_parsed_by_the_client(ai, worker):
     choice = {"index": 0, "message": {"content": '{"colour":"blue","seeds":3}'}}
     worker.fail(answer=orjson.dumps({"choices": [choice]}))
     answer = await ai.responses.parse(model="tiny", input="Which?", text_format=Grape)
@@ -240,7 +240,7 @@ async def test_a_schema_and_what_the_client_makes_of_it(ai, worker):
     assert form["json_schema"]["schema"]["required"] == ["colour", "seeds"]
 
 
-async def test_an_image(ai, worker):
+async def test_an_image_is_sent_to_the_worker(ai, worker):
     parts = [
         {"type": "input_text", "text": "What is this?"},
         {"type": "input_image", "image_url": "data:image/png;base64,aGk=", "detail": "low"},
@@ -253,7 +253,7 @@ async def test_an_image(ai, worker):
     ]
 
 
-async def test_what_has_no_effect_is_named(ai, worker):
+async def test_parameters_without_effect_are_named(ai, worker):
     raw = await ai.responses.with_raw_response.create(
         model="tiny",
         input="hi",
@@ -284,7 +284,9 @@ async def test_what_has_no_effect_is_named(ai, worker):
         ),
     ],
 )
-async def test_what_would_be_another_answer_is_refused(ai, worker, fields, param, words):
+async def test_parameters_that_would_change_the_answer_are_refused(
+    ai, worker, fields, param, words
+):
     with pytest.raises(openai.BadRequestError, match=words) as refused:
         await ai.responses.create(**({"model": "tiny", "input": "hi"} | fields))
     assert (refused.value.code, refused.value.param) == ("unsupported_parameter", param)
@@ -292,7 +294,7 @@ async def test_what_would_be_another_answer_is_refused(ai, worker, fields, param
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_errors_before_the_first_byte_are_the_clients_own_classes(ai, worker, stream):
+async def test_errors_before_the_first_byte_raise_the_clients_own_classes(ai, worker, stream):
     with pytest.raises(openai.NotFoundError) as unknown:
         await ai.responses.create(model="none", input="hi", stream=stream)
     assert unknown.value.code == "model_not_found"
@@ -305,7 +307,7 @@ async def test_errors_before_the_first_byte_are_the_clients_own_classes(ai, work
     assert full.value.response.headers["retry-after"]
 
 
-async def test_the_workers_own_refusal_names_the_field_as_its_caller_does(ai, worker):
+async def test_a_workers_refusal_names_the_field_by_the_callers_name(ai, worker):
     refusal = {"error": {"message": "too many", "param": "max_tokens", "code": "x"}}
     worker.fail(status=400, refusal=orjson.dumps(refusal))
     with pytest.raises(openai.BadRequestError, match="too many") as refused:
@@ -333,14 +335,14 @@ async def test_a_stream_that_breaks_off_has_failed(ai, worker):
     assert "response.completed" not in [event.type for event in events]
 
 
-async def test_a_stream_that_ends_without_a_word_why_has_failed(ai, worker):
+async def test_a_stream_without_finish_reason_and_done_has_failed(ai, worker):
     worker.fail(no_done=True)
     stream = await ai.responses.create(model="tiny", input="hi", stream=True)
     with pytest.raises(openai.APIError, match="broke off"):
         [event async for event in stream]
 
 
-async def test_a_stream_that_another_worker_takes_up_is_one_response(ai, mesh, worker):
+async def test_a_stream_that_another_worker_continues_is_one_response(ai, mesh, worker):
     async with running() as heir:
         await mesh.one.register(heir, cid="heir")
         await until(lambda: len(mesh.two.context.registry.catalog.offers["tiny"]) == 2)
@@ -352,7 +354,7 @@ async def test_a_stream_that_another_worker_takes_up_is_one_response(ai, mesh, w
     assert worker.received
 
 
-async def test_a_caller_that_leaves_is_left_by_the_worker(ai, worker):
+async def test_a_caller_that_leaves_cancels_the_request_at_the_worker(ai, worker):
     worker.fail(delay_between=60)
     stream = await ai.responses.create(model="tiny", input="hi", stream=True)
     async for _ in stream:
@@ -361,7 +363,9 @@ async def test_a_caller_that_leaves_is_left_by_the_worker(ai, worker):
     await until(lambda: worker.hung_up == 1)
 
 
-async def test_a_caller_that_cancels_before_the_first_byte(ai, worker):
+async def test_a_caller_that_cancels_before_the_first_byte_cancels_the_request_at_the_worker(
+    ai, worker
+):
     worker.fail(hang=True)
     async with asyncio.TaskGroup() as group:
         work = group.create_task(ai.responses.create(model="tiny", input="hi"))
@@ -395,23 +399,23 @@ class TestBehindAWorkerOfAnotherProtocol:
         async with openai_at(asked) as ai:
             yield ai
 
-    async def test_a_text(self, ai):
+    async def test_a_text_of_tgi_is_answered(self, ai):
         answer = await ai.responses.create(model="tiny", input="hi", instructions="Be brief.")
         assert (answer.output_text, answer.usage.output_tokens) == (SAID, len(WORDS))
 
-    async def test_a_stream(self, ai):
+    async def test_a_stream_of_tgi_is_answered(self, ai):
         async with ai.responses.stream(model="tiny", input="hi") as stream:
             final = await stream.get_final_response()
         assert (final.output_text, final.usage.output_tokens) == (SAID, len(WORDS))
 
-    async def test_what_neither_face_nor_worker_has_a_word_for(self, ai):
+    async def test_parameters_that_face_and_worker_drop_are_named(self, ai):
         raw = await ai.responses.with_raw_response.create(
             model="tiny", input="hi", truncation="auto", reasoning={"effort": "low"}
         )
         named = raw.headers["x-modelvine-dropped-params"]
         assert named == "truncation, reasoning_effort"
 
-    async def test_a_stream_that_fails(self, ai, tgi):
+    async def test_a_stream_that_fails_raises(self, ai, tgi):
         tgi.fail(error_after=3)
         stream = await ai.responses.create(model="tiny", input="hi", stream=True)
         with pytest.raises(openai.APIError):

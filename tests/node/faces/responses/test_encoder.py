@@ -1,4 +1,4 @@
-"""One response in one piece and in a stream; however the worker's bytes are cut, the same is said."""
+"""Encoding of a response in one piece and in a stream: the same however the worker's bytes are cut."""
 
 from itertools import pairwise
 
@@ -46,7 +46,7 @@ def test_however_a_stream_is_cut_its_events_are_the_same(cuts):
     assert response["usage"]["total_tokens"] == 11
 
 
-def test_an_event_is_named_twice():
+def test_an_event_names_its_type_in_its_event_field_too():
     first = voice().stream(STREAM).split(b"\n")[0]
     assert first == b"event: response.created"
 
@@ -62,20 +62,20 @@ def test_the_response_is_the_same_in_one_piece_and_in_a_stream():
     assert orjson.loads(whole) == events_of(stream)[-1]["response"]
 
 
-def test_estimated_usage_says_so():
+def test_estimated_usage_is_marked():
     stream = stream_of(Delta("ho"), End("stop"), Usage(1, 2, estimated=True))
     said = voice()
     last = events_of(said.stream(stream) + said.end())[-1]
     assert last["response"]["usage"]["estimated"] is True
 
 
-def test_whoever_never_said_why_it_ended_has_completed():
+def test_an_answer_without_a_finish_reason_has_completed():
     said = voice()
     last = events_of(said.stream(stream_of(Delta("ho"))) + said.end())[-1]
     assert (last["type"], last["response"]["usage"]) == ("response.completed", None)
 
 
-def test_a_failure_before_anything_was_said_is_the_failure_of_a_response_that_began():
+def test_a_failure_before_any_text_is_a_response_that_began_and_failed():
     found = events_of(voice().broken(refusal(AnswerBroken("gone"))))
     kinds = [event["type"] for event in found]
     assert kinds == ["response.created", "response.in_progress", "response.failed", "error"]
@@ -83,13 +83,13 @@ def test_a_failure_before_anything_was_said_is_the_failure_of_a_response_that_be
     assert found[3]["error"]["type"] == "server_error"
 
 
-def test_after_a_failure_nothing_is_said():
+def test_nothing_follows_a_failure():
     said = voice()
     said.broken(refusal(AnswerBroken("gone")))
     assert said.stream(STREAM) + said.end() == b""
 
 
-def test_a_stream_that_ends_without_a_word_why_has_failed():
+def test_a_stream_without_finish_reason_and_done_has_failed():
     said = voice()
     stream = stream_of(Delta("ho")).removesuffix(DONE)
     *_, failed, error = events_of(said.stream(stream) + said.end())

@@ -1,4 +1,4 @@
-"""Whatever JSON is asked, it is answered, or refused by our word for what is wrong with it: never an error of our own."""
+"""Hostile JSON at the Responses API: answered, or refused with an error that names what is wrong; never a server error."""
 
 import random
 from functools import partial
@@ -47,7 +47,7 @@ likely = st.builds(
 
 
 def outcome(fields):
-    """Say what becomes of a request: what it asks, or the status and the field of its refusal."""
+    """Return what `read` makes of a request, or the status and the field of its refusal."""
     try:
         return read(fields)
     except BadRequest as wrong:
@@ -57,7 +57,7 @@ def outcome(fields):
 
 
 @given(likely)
-def test_what_is_read_can_be_written_and_what_is_refused_is_named(fields):
+def test_a_request_is_read_and_serializable_or_refused_by_field(fields):
     match outcome(fields):
         case (status, param):
             assert (status, bool(param)) == (400, True)
@@ -76,7 +76,7 @@ BODIES = [
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body[:40].decode(errors="replace"))
-async def test_over_http_too(served, worker, body):
+async def test_invalid_bodies_are_refused_over_http(served, worker, body):
     post = partial(served.http.post, headers={"Content-Type": "application/json"})
     async with post("/v1/responses", data=body) as response:
         said = await response.json()
@@ -99,7 +99,7 @@ def nested(levels):
     ],
     ids=["format", "tools", "tool_choice"],
 )
-async def test_what_is_nested_deep_is_answered_or_refused(served, field, stream):
+async def test_deep_nesting_is_answered_or_refused(served, field, stream):
     statuses = set()
     for levels in range(244, 256):
         body = b'{"model":"tiny","input":"hi","stream":%b,%b}' % (stream, field % nested(levels))
@@ -112,7 +112,7 @@ async def test_what_is_nested_deep_is_answered_or_refused(served, field, stream)
 
 
 def anything(chance, depth=0):
-    """Return a value of any shape, more often than not of words that mean something."""
+    """Return a random value of any shape, most often of words with a meaning in the API."""
     kind = chance.randrange(8 if depth < 4 else 4)
     match kind:
         case 0 | 1:
@@ -127,7 +127,7 @@ def anything(chance, depth=0):
     return {key: anything(chance, depth + 1) for key in keys}
 
 
-async def test_whatever_is_sent_no_failure_is_ours(served, worker):
+async def test_no_body_is_a_server_error(served, worker):
     statuses = set()
     for seed in range(300):
         chance = random.Random(seed)
@@ -138,18 +138,18 @@ async def test_whatever_is_sent_no_failure_is_ours(served, worker):
         async with served.http.post("/v1/responses", json=fields) as response:
             statuses.add(response.status)
             assert "internal_error" not in await response.text(), fields
-    # A `project` that nobody has.
+    # 404 is for a `project` that does not exist.
     assert statuses == {200, 400, 404}
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "multipart/form-data; boundary=x"])
-async def test_only_json_is_read(served, content_type):
+async def test_only_a_json_content_type_is_accepted(served, content_type):
     headers = {"Content-Type": content_type}
     async with served.http.post("/v1/responses", data=b"{}", headers=headers) as response:
         assert response.status == 415
 
 
-async def test_other_methods(served):
+async def test_other_methods_and_stored_responses_are_refused(served):
     async with served.http.get("/v1/responses") as response:
         assert (response.status, response.headers["Allow"]) == (405, "POST")
     async with served.http.get("/v1/responses/resp_1?include[]=x") as response:

@@ -1,4 +1,4 @@
-"""Items become messages: turns are put together, what cannot be read is refused by its place."""
+"""Mapping of items to messages: items of one turn are joined, unreadable ones refused by their place."""
 
 import pytest
 
@@ -14,11 +14,11 @@ def of(*items, **fields):
     return messages({"input": list(items), **fields})
 
 
-def test_a_text_is_a_message_of_its_user():
+def test_a_text_input_becomes_a_user_message():
     assert messages({"input": "hi"}) == [USER]
 
 
-def test_what_developer_and_system_say_at_the_beginning_is_one_message():
+def test_leading_developer_and_system_items_become_one_system_message():
     first = {"role": "developer", "content": "Be kind."}
     second = {"role": "system", "content": [{"type": "input_text", "text": "Rhyme."}]}
     told, user, late = of(first, second, USER, second, instructions="Be brief.")
@@ -26,11 +26,11 @@ def test_what_developer_and_system_say_at_the_beginning_is_one_message():
     assert (user, late) == (USER, {"role": "system", "content": "Rhyme."})
 
 
-def test_a_message_need_not_say_its_type():
+def test_the_type_of_a_message_is_optional():
     assert of({"type": "message", **USER}) == of({"type": None, **USER}) == of(USER)
 
 
-def test_what_the_model_said_is_a_text():
+def test_output_items_become_the_text_of_the_assistant():
     parts = [
         {"type": "output_text", "text": "ho", "annotations": []},
         {"type": "refusal", "refusal": "!"},
@@ -39,7 +39,7 @@ def test_what_the_model_said_is_a_text():
     assert of(USER, said)[1] == {"role": "assistant", "content": "ho!"}
 
 
-def test_what_the_model_says_and_calls_is_one_message():
+def test_text_and_calls_of_the_model_become_one_message():
     said = {"role": "assistant", "content": "See:"}
     second = CALL | {"call_id": "c2"}
     _, turn, told = of(USER, said, CALL, second, ANSWER)
@@ -48,7 +48,7 @@ def test_what_the_model_says_and_calls_is_one_message():
     assert told == {"role": "tool", "tool_call_id": "c1", "content": "grapes"}
 
 
-def test_a_function_of_a_namespace_is_called_after_it():
+def test_a_call_in_a_namespace_is_prefixed_with_it():
     _, turn = of(USER, CALL | {"namespace": "vines"})
     assert turn["tool_calls"][0]["function"]["name"] == "vines__look"
 
@@ -59,13 +59,13 @@ def test_calls_after_an_answer_are_another_turn():
     assert roles == ["user", "assistant", "tool", "assistant"]
 
 
-def test_what_a_tool_told_may_come_in_parts():
+def test_a_tools_output_may_come_in_parts():
     parts = [{"type": "input_text", "text": "gra"}, {"type": "input_text", "text": "pes"}]
     assert of(USER, CALL, ANSWER | {"output": parts})[2]["content"] == "grapes"
 
 
 @pytest.mark.parametrize("after", [[], [USER]])
-def test_images_that_tools_gave_are_shown_once_all_of_them_have_answered(after):
+def test_images_of_tools_follow_after_all_tool_outputs(after):
     parts = [{"type": "input_text", "text": "a vine"}, {"type": "input_image", "image_url": "u"}]
     second = CALL | {"call_id": "c2"}
     answers = [ANSWER | {"output": parts}, ANSWER | {"call_id": "c2"}]
@@ -76,7 +76,7 @@ def test_images_that_tools_gave_are_shown_once_all_of_them_have_answered(after):
     assert messages[4:] == [{"role": "user", "content": [image]}, *after]
 
 
-def test_earlier_thoughts_are_left_out():
+def test_earlier_reasoning_is_left_out():
     thoughts = {"type": "reasoning", "id": "rs_1", "summary": []}
     assert of(USER, thoughts) == [USER]
 
@@ -138,7 +138,7 @@ def test_a_fault_is_named_by_its_place(item, param):
         ),
     ],
 )
-def test_what_a_chat_has_no_place_for_is_refused_by_its_place(item, param):
+def test_items_that_a_chat_cannot_express_are_refused_by_their_place(item, param):
     with pytest.raises(WorkerUnable) as unable:
         of(item)
     assert unable.value.param == param
@@ -148,13 +148,13 @@ def test_what_a_chat_has_no_place_for_is_refused_by_its_place(item, param):
     "given",
     [None, 7, {}, [], [{"type": "reasoning"}], [USER] * (MAX_ITEMS + 1)],
 )
-def test_an_input_must_hold_something_and_not_too_much(given):
+def test_an_input_must_not_be_empty_or_too_long(given):
     with pytest.raises(BadRequest) as wrong:
         messages({"input": given})
     assert wrong.value.param == "input"
 
 
-def test_a_message_has_so_many_parts_at_most():
+def test_the_parts_of_a_message_are_limited():
     parts = [{"type": "input_text", "text": ""}] * (MAX_PARTS + 1)
     with pytest.raises(BadRequest, match="at most 10,000 parts"):
         of({"role": "user", "content": parts})

@@ -1,4 +1,4 @@
-"""The output grows item by item, and its events tell all of it."""
+"""Output of a response: it grows item by item, and its events describe all of it."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from router.openai.usage import Usage
 
 
 def hear(*heard):
-    """Hear an answer to its end; return the output and its events."""
+    """Feed an answer to an output to its end; return the output and its events."""
     told = Output("a", {})
     events = [said for event in heard for said in told.hear(event)]
     return told, events + list(told.finish())
@@ -43,7 +43,7 @@ def test_a_text_is_opened_grows_and_is_closed():
     assert (told.reason, told.usage) == ("stop", Usage(5, 6))
 
 
-def test_tokens_are_told_with_their_piece_and_with_all_of_the_text():
+def test_logprobs_come_with_their_delta_and_with_the_whole_text():
     drawn = Token("lo", -0.5, 7, (Token("lo", -0.5, 7), Token("p", -1.5)))
     told, events = hear(Delta("Hel", 0, (Token("Hel", -0.25),)), Delta("lo", 0, (drawn,)))
     first = {"token": "Hel", "logprob": -0.25, "bytes": [72, 101, 108], "top_logprobs": []}
@@ -55,7 +55,7 @@ def test_tokens_are_told_with_their_piece_and_with_all_of_the_text():
     assert message["content"][0]["logprobs"] == done["logprobs"]
 
 
-def test_tokens_count_for_what_an_answer_may_hold(monkeypatch):
+def test_logprobs_count_towards_the_limit_of_an_answer(monkeypatch):
     monkeypatch.setattr(encoder, "MAX_CHARACTERS", 200)
     told = Output("a", {})
     for _ in range(3):
@@ -64,14 +64,14 @@ def test_tokens_count_for_what_an_answer_may_hold(monkeypatch):
         list(told.hear(Delta("a", 0, (Token("a"),))))
 
 
-def test_thoughts_end_where_the_text_begins():
+def test_reasoning_ends_where_the_text_begins():
     told, events = hear(Thought("hm"), Delta("ho"))
     thought = [*PART, "reasoning_text.delta", "reasoning_text.done"]
     assert kinds(events)[:6] == [*thought, "content_part.done", "output_item.done"]
     assert [item["type"] for item in told.said()] == ["reasoning", "message"]
 
 
-def test_parts_of_calls_may_come_by_turns():
+def test_parts_of_several_calls_may_be_interleaved():
     parts = [
         CallPart(0, "c0", "look", '{"a"'),
         CallPart(1, "", "wait", ""),
@@ -86,7 +86,7 @@ def test_parts_of_calls_may_come_by_turns():
     assert [event["output_index"] for event in events[-4:]] == [1, 1, 2, 2]
 
 
-def test_a_call_has_the_name_that_its_caller_knows():
+def test_a_call_has_the_callers_name_and_namespace():
     told = Output("a", {"vines__look": {"name": "look", "namespace": "vines"}})
     events = list(told.hear(CallPart(0, "c", "vines__look", "{}"))) + list(told.finish())
     [call] = told.said()
@@ -105,37 +105,37 @@ def test_of_a_cut_answer_the_last_item_is_incomplete(reason):
     assert [item["status"] for item in told.said()] == ["completed", "incomplete"]
 
 
-def test_what_says_nothing_is_an_empty_text():
+def test_an_answer_without_text_is_an_empty_text():
     told, events = hear(End("stop"))
     [message] = told.said()
     assert message["content"][0]["text"] == ""
     assert "output_text.delta" not in kinds(events)
 
 
-def test_what_broke_off_is_incomplete():
+def test_an_unfinished_item_is_incomplete():
     told = Output("a", {})
     for heard in (Thought("hm"), Delta("ho")):
         assert list(told.hear(heard))
     assert [item["status"] for item in told.said()] == ["completed", "incomplete"]
 
 
-def test_other_choices_and_failures_say_nothing():
+def test_other_choices_and_failures_add_nothing():
     others = [Delta("x", 1), Thought("x", 1), CallPart(0, "", "", "", 1), End("length", 1)]
     told, events = hear(*others, TextFailure("m", "t", "c"))
     assert (told.reason, len(events)) == (None, len(hear()[1]))
 
 
-def test_ids_are_their_own():
+def test_ids_of_items_are_unique():
     told, _ = hear(Thought("hm"), Delta("ho"), CallPart(0, "", "look", ""))
     assert [item["id"] for item in told.said()] == ["rs_a0000", "msg_a0001", "fc_a0002"]
 
 
-def test_an_output_has_so_many_items_at_most():
+def test_the_items_of_an_output_are_limited():
     with pytest.raises(WorkerFailed, match="items"):
         hear(*(CallPart(n, "", "look", "") for n in range(MAX_ITEMS + 1)))
 
 
-def test_an_output_has_so_many_characters_at_most(monkeypatch):
+def test_the_characters_of_an_output_are_limited(monkeypatch):
     monkeypatch.setattr(encoder, "MAX_CHARACTERS", 4)
     with pytest.raises(WorkerFailed, match="characters"):
         hear(Delta("four"), Delta("!"))

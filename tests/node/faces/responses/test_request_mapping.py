@@ -1,4 +1,4 @@
-"""A request is read field by field: said in a chat's words, repeated, named as dropped, or refused by its name."""
+"""Mapping of a request field by field: to a chat's field, repeated, named as dropped, or refused by name."""
 
 import pytest
 
@@ -32,20 +32,20 @@ def asked(**fields):
         ({"include": [LIKELY], "top_logprobs": 5}, {"logprobs": True, "top_logprobs": 5}),
     ],
 )  # fmt: skip
-def test_what_a_chat_has_a_word_for(fields, said):
+def test_fields_with_a_counterpart_in_a_chat_are_mapped(fields, said):
     found = asked(**fields)
     hello = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
     assert (dict(found.chat), found.dropped) == (hello | said, ())
     assert found.stream is bool(fields.get("stream"))
 
 
-def test_how_many_tokens_are_told_beside_each_is_repeated():
+def test_the_answer_repeats_the_effective_top_logprobs():
     assert asked(top_logprobs=5).repeats["top_logprobs"] == 0
     assert asked(top_logprobs=5, include=[LIKELY]).repeats["top_logprobs"] == 5
     assert asked(include=[LIKELY]).repeats["top_logprobs"] == 1
 
 
-def test_a_schema():
+def test_a_schema_becomes_a_response_format():
     form = {"name": "x", "schema": {"type": "object"}, "strict": True}
     said = asked(text={"format": SCHEMA}).chat["response_format"]
     assert said == {"type": "json_schema", "json_schema": form}
@@ -72,7 +72,7 @@ def test_a_schema():
         ),
     ],
 )
-def test_what_has_no_effect_is_named(fields, named):
+def test_fields_without_effect_are_named(fields, named):
     found = asked(**fields)
     assert found.dropped == named
     assert found.chat["messages"] == [{"role": "user", "content": "hi"}]
@@ -89,7 +89,7 @@ def test_what_has_no_effect_is_named(fields, named):
         {"moderation": {"model": "m"}},
     ],
 )
-def test_what_would_be_another_answer_is_refused(fields):
+def test_fields_that_would_change_the_answer_are_refused(fields):
     with pytest.raises(WorkerUnable) as unable:
         asked(**fields)
     assert unable.value.param == next(iter(fields))
@@ -139,7 +139,7 @@ def test_the_answer_repeats_the_settings():
     assert (repeats["text"], repeats["store"]) == ({"format": SCHEMA}, False)
 
 
-def test_what_is_long_is_not_repeated():
+def test_long_fields_are_not_repeated():
     found = asked(instructions="x" * MAX_REPEATED_BYTES, temperature=0.5)
     assert (found.repeats["instructions"], found.repeats["temperature"]) == (None, 0.5)
     assert len(str(found.chat["messages"])) > MAX_REPEATED_BYTES

@@ -1,4 +1,4 @@
-"""Functions are offered as a chat offers them; tools that a server would run are refused."""
+"""Mapping of tools: functions are offered as in a chat, tools that a server would run are refused."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def nested(name, **more):
     return {"type": "function", "function": {"name": name, **more}}
 
 
-def test_functions_are_nested():
+def test_functions_are_nested_as_in_a_chat():
     said = offered({"tools": [LOOK, WAIT], "parallel_tool_calls": False})
     assert said == {
         "tools": [nested("look", parameters={"type": "object"}), nested("wait")],
@@ -27,7 +27,7 @@ def test_functions_are_nested():
     }
 
 
-def test_functions_of_a_namespace_are_called_after_it():
+def test_functions_of_a_namespace_are_prefixed_with_it():
     vines = {"type": "namespace", "name": "vines", "description": "x", "tools": [WAIT, LOOK]}
     fields = {"tools": [WAIT, vines]}
     names = [tool["function"]["name"] for tool in offered(fields)["tools"]]
@@ -39,22 +39,22 @@ def test_functions_of_a_namespace_are_called_after_it():
 
 
 @pytest.mark.parametrize("choice", ["auto", "none", "required"])
-def test_a_word_is_the_same_in_a_chat(choice):
+def test_tool_choice_words_are_the_same_in_a_chat(choice):
     assert offered({"tools": [WAIT], "tool_choice": choice})["tool_choice"] == choice
 
 
-def test_one_function_may_be_named():
+def test_one_function_may_be_required_by_name():
     said = offered({"tools": [LOOK, WAIT], "tool_choice": WAIT})
     assert said["tool_choice"] == nested("wait")
 
 
-def test_only_some_may_be_allowed():
+def test_only_the_allowed_tools_are_offered():
     allowed = {"type": "allowed_tools", "mode": "required", "tools": [WAIT]}
     said = offered({"tools": [LOOK, WAIT], "tool_choice": allowed})
     assert said == {"tools": [nested("wait")], "tool_choice": "required"}
 
 
-def test_without_tools_nothing_is_said_of_them():
+def test_without_tools_no_field_for_them_is_sent():
     assert offered({"tools": [], "tool_choice": "auto", "parallel_tool_calls": True}) == {}
 
 
@@ -102,7 +102,7 @@ def test_a_fault_is_named_by_its_place(fields, param):
     "kind",
     ["file_search", "code_interpreter", "mcp", "computer_use_preview", "custom"],
 )
-def test_what_a_server_would_run_is_refused(kind):
+def test_tools_that_a_server_would_run_are_refused(kind):
     with pytest.raises(WorkerUnable, match=kind) as unable:
         offered({"tools": [WAIT, {"type": kind}]})
     assert unable.value.param == "tools[1].type"
@@ -112,7 +112,7 @@ def test_what_a_server_would_run_is_refused(kind):
 
 
 @pytest.mark.parametrize("kind", ["web_search", "web_search_preview", "web_search_2025_08_26"])
-def test_a_search_that_is_offered_has_no_effect_and_one_that_is_required_is_refused(kind):
+def test_a_web_search_is_dropped_when_offered_and_refused_when_required(kind):
     search = {"type": kind, "external_web_access": True}
     asked = {"model": "a", "input": "hi", "tools": [WAIT, search]}
     found = read(asked)
@@ -125,7 +125,7 @@ def test_a_search_that_is_offered_has_no_effect_and_one_that_is_required_is_refu
         read({**asked, "tools": [search], "tool_choice": "required"})
 
 
-def test_namespaces_hold_no_namespaces_and_share_the_limit():
+def test_namespaces_cannot_be_nested_and_share_the_limit():
     inner = {"type": "namespace", "name": "b", "tools": [WAIT]}
     with pytest.raises(WorkerUnable) as unable:
         functions_of({"tools": [{"type": "namespace", "name": "a", "tools": [inner]}]})
@@ -135,7 +135,7 @@ def test_namespaces_hold_no_namespaces_and_share_the_limit():
         functions_of({"tools": [WAIT, {"type": "namespace", "name": "a", "tools": many}]})
 
 
-def test_the_answer_repeats_them():
+def test_the_answer_repeats_the_tools():
     assert repeated({}) == {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True}
     said = repeated({"tools": [LOOK], "tool_choice": "none", "parallel_tool_calls": False})
     assert said == {"tools": [LOOK], "tool_choice": "none", "parallel_tool_calls": False}

@@ -114,7 +114,7 @@ DEFINITIONS: dict[str, Any] = {
 
 
 def check(name: str, said: object) -> None:
-    """Raise `ValidationError` where an answer is none of that name."""
+    """Raise `ValidationError` unless an answer matches the type of that name."""
     _validator(name).validate(said)
 
 

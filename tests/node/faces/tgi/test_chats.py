@@ -1,4 +1,4 @@
-"""TGI's own `/v1`: what is renamed in a request, and what no answer lacks."""
+"""TGI's own `/v1`: fields renamed in a request, and fields that every answer has."""
 
 import orjson
 import pytest
@@ -26,7 +26,7 @@ def chunks(said: bytes):
 
 
 def chunk(kind=Kind.CHAT, *, spelt=False, **choice):
-    """Return what becomes of one event of a worker's stream with one choice."""
+    """Return the choices that one event of a worker's stream with one choice becomes."""
     told = voice(kind, spelt=spelt, stream=True).stream(
         b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n"
     )
@@ -36,7 +36,7 @@ def chunk(kind=Kind.CHAT, *, spelt=False, **choice):
     return [one["choices"][0] for one in found]
 
 
-def test_the_path_counts_and_what_is_null_was_not_said():
+def test_the_path_names_the_model_and_null_fields_are_dropped():
     given = {"model": "tgi", "models": ["x"], "project": "q", "n": None, "max_tokens": 5}
     messages = [{"role": "user", "content": "hi", "name": None}, "x"]
     assert fields_of(given | {"messages": messages}, "p/m") == {
@@ -46,7 +46,7 @@ def test_the_path_counts_and_what_is_null_was_not_said():
     }
 
 
-def test_tools_may_be_spelt_as_tgi_does():
+def test_tools_may_be_spelt_as_in_tgi():
     tools = [{"type": "function", "function": {"name": "look", "arguments": {"type": "object"}}}]
     said = fields_of({"tools": tools, "tool_choice": "look"}, "m")
     function = {"name": "look", "parameters": {"type": "object"}}
@@ -57,12 +57,12 @@ def test_tools_may_be_spelt_as_tgi_does():
     assert named["tool_choice"] == said["tool_choice"]
 
 
-def test_tools_of_openai_stay_as_they_are():
+def test_tools_spelt_as_in_openai_are_unchanged():
     tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
     assert fields_of({"tools": tools}, "m")["tools"] == tools
 
 
-def test_a_grammar_is_a_response_format():
+def test_a_grammar_becomes_a_response_format():
     said = fields_of({"response_format": {"type": "json", "value": {"type": "object"}}}, "m")
     assert said["response_format"]["json_schema"]["schema"] == {"type": "object"}
     said = fields_of({"response_format": {"type": "regex", "value": "a+"}}, "m")
@@ -73,14 +73,14 @@ def test_a_grammar_is_a_response_format():
     assert fields_of({"response_format": own}, "m")["response_format"] == own
 
 
-def test_what_openai_has_no_word_for_is_dropped_and_named():
+def test_fields_that_openai_lacks_are_dropped_and_named():
     given = {"tool_prompt": "Use these:", "logit_bias": [0.5]}
     assert dropped(given) == ("tool_prompt", "logit_bias")
     assert fields_of(given, "m") == {"model": "m"}
     assert fields_of({"logit_bias": {"5": 1}}, "m")["logit_bias"] == {"5": 1}
 
 
-def test_an_answer_lacks_nothing_that_tgis_clients_insist_on():
+def test_an_answer_gets_all_fields_that_tgis_clients_require():
     kind, body = voice().whole(b'{"choices":[{"message":{"content":"ho"}}],"own":1}')
     said = orjson.loads(body)
     assert kind == "application/json"
@@ -100,7 +100,7 @@ def test_an_answer_lacks_nothing_that_tgis_clients_insist_on():
     assert said["usage"]["estimated"] is True
 
 
-def test_what_an_answer_says_stays():
+def test_fields_of_an_answer_are_kept():
     usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
     given = {"id": "c", "system_fingerprint": "f", "usage": usage, "object": "o"}
     given |= {"created": 1, "model": "m"}
@@ -113,21 +113,21 @@ DEEP = b'{"choices":[{"message":{"content":"a"},"own":%b1%b}]}' % (b"[" * 400, b
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", DEEP])
-def test_what_is_no_answer_is_a_failed_worker(body):
+def test_an_invalid_answer_is_a_failed_worker(body):
     with pytest.raises(WorkerFailed):
         voice().whole(body)
     with pytest.raises(WorkerFailed):
         voice(stream=True).stream(b"data: " + body + b"\n\n")
 
 
-def test_a_stream_that_lacks_nothing_passes_byte_for_byte():
+def test_a_complete_stream_passes_byte_for_byte():
     telling = voice(stream=True)
     sent = b": comment\n\n" + FULL + FULL + b"data: [DONE]\n\n"
     passed = b"".join(telling.stream(sent[at : at + 7]) for at in range(0, len(sent), 7))
     assert passed + telling.end() == sent
 
 
-def test_an_event_of_a_stream_gets_what_it_lacks():
+def test_an_event_of_a_stream_gets_its_missing_fields():
     event = voice(stream=True).stream(
         b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
     )
@@ -160,7 +160,7 @@ def test_the_reason_in_a_stream_of_a_completion_is_a_text(given, said):
     assert (choice["text"], choice["finish_reason"]) == ("a", said)
 
 
-def test_how_likely_a_token_was_has_tgis_form_too():
+def test_logprobs_have_tgis_form():
     tokens = {"content": [{"token": "a", "logprob": -1}], "refusal": None}
     (said,) = chunk(delta={"content": "a"}, logprobs=tokens)
     assert said["logprobs"]["content"] == [{"token": "a", "logprob": -1, "top_logprobs": []}]
@@ -170,7 +170,7 @@ CALL = {"index": 0, "id": "c1", "type": "function", "function": {"name": "look",
 PIECE = {"index": 0, "function": {"arguments": "{}"}}
 
 
-def test_who_spells_tools_as_tgi_does_hears_of_one_call_in_each_event():
+def test_with_tgis_spelling_of_tools_each_event_has_one_call():
     assert spelt({"tools": [{"function": {"name": "look", "arguments": {}}}]})
     assert not spelt({"tools": [{"function": {"name": "look", "parameters": {}}}, 5]})
     two = [CALL, CALL | {"index": 1, "id": "c2"}]
@@ -182,7 +182,7 @@ def test_who_spells_tools_as_tgi_does_hears_of_one_call_in_each_event():
     assert [call["finish_reason"] for call in calls] == [None, "stop"]
 
 
-def test_each_piece_of_a_call_has_its_id():
+def test_each_piece_of_a_call_has_the_calls_id():
     telling = voice(spelt=True, stream=True)
     for piece in (CALL, PIECE):
         said = {"choices": [{"index": 0, "delta": {"tool_calls": [piece]}}]}
@@ -191,14 +191,14 @@ def test_each_piece_of_a_call_has_its_id():
         assert found["choices"][0]["delta"]["tool_calls"]["id"] == "c1"
 
 
-def test_who_spells_tools_as_openai_does_hears_of_calls_as_it_has_them():
+def test_with_openais_spelling_of_tools_calls_have_openais_form():
     (said,) = chunk(delta={"tool_calls": [CALL]})
     assert said["delta"] == {"role": "assistant", "content": "", "tool_calls": [CALL]}
 
 
 @pytest.mark.parametrize("spelt", [False, True])
 @pytest.mark.parametrize("text", [None, "", "a"])
-def test_a_message_that_calls_is_told(spelt, text):
+def test_a_message_with_tool_calls_keeps_them(spelt, text):
     message = {"content": text, "tool_calls": [CALL]}
     _, body = voice(spelt=spelt).whole(orjson.dumps({"choices": [{"message": message}]}))
     said = orjson.loads(body)
@@ -219,7 +219,7 @@ def test_a_message_that_calls_is_told(spelt, text):
         },
     ],
 )
-def test_whatever_a_worker_leaves_out_is_there(said):
+def test_fields_that_a_worker_omits_are_filled_in(said):
     _, body = voice().whole(orjson.dumps(said))
     check("ChatCompletion", orjson.loads(body))
     texts = {"choices": [{"text": None}], "usage": said.get("usage")}
@@ -227,7 +227,7 @@ def test_whatever_a_worker_leaves_out_is_there(said):
     check("CompletionFinal", orjson.loads(body))
 
 
-def test_a_failure_in_a_stream_is_tgis_and_the_last_word():
+def test_a_failure_in_a_stream_has_tgis_form_and_ends_it():
     telling = voice(stream=True)
     said = telling.stream(b'data: {"error":{"message":"oh","type":"server_error","code":"x"}}\n\n')
     assert said.startswith(b'data:{"error":"Request failed during generation: oh"')
@@ -236,6 +236,6 @@ def test_a_failure_in_a_stream_is_tgis_and_the_last_word():
     assert b'"error_type":"incomplete_generation"' in broken
 
 
-def test_who_wants_a_stream_gets_no_other_answer():
+def test_an_answer_in_one_piece_to_a_stream_is_a_failed_worker():
     with pytest.raises(WorkerFailed):
         voice(stream=True).whole(b'{"choices":[]}')

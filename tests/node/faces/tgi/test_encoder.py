@@ -1,4 +1,4 @@
-"""Texts as TGI says them: whole, and in a stream whose last event has the details."""
+"""Encoding of texts in TGI's form: whole, and in a stream whose last event has the details."""
 
 import orjson
 
@@ -23,7 +23,7 @@ def events(said: bytes):
 USAGE = {"prompt_tokens": 5, "completion_tokens": 6}
 
 
-def test_a_whole_text_with_its_details():
+def test_a_whole_text_has_its_details():
     kind, said = text().whole(body(usage=USAGE))
     details = {"finish_reason": "eos_token", "generated_tokens": 6, "seed": None}
     details |= {"prefill": [], "tokens": []}
@@ -31,12 +31,12 @@ def test_a_whole_text_with_its_details():
     assert orjson.loads(said) == {"generated_text": " upon", "details": details}
 
 
-def test_a_list_of_one_and_the_prompt_where_they_are_wanted():
+def test_a_list_and_the_prompt_are_returned_where_requested():
     _, said = text(listed=True, details=False, return_full_text=True).whole(body())
     assert orjson.loads(said) == [{"generated_text": "Once upon"}]
 
 
-def test_reasons_are_tgis():
+def test_finish_reasons_are_tgis():
     def reason(said, **parameters):
         _, answer = text(**parameters).whole(body(reason=said))
         return orjson.loads(answer)["details"]["finish_reason"]
@@ -46,7 +46,7 @@ def test_reasons_are_tgis():
     assert reason("stop", stop=["x"]) == "stop_sequence"
 
 
-def test_headers_say_what_the_worker_told():
+def test_headers_hold_the_usage_that_the_worker_reported():
     telling = text()
     telling.whole(body(usage=USAGE))
     assert telling.headers == {
@@ -60,7 +60,7 @@ def test_headers_say_what_the_worker_told():
         assert telling.headers == {"x-compute-characters": "4"}
 
 
-def test_a_stream_of_pieces_whose_last_has_all_of_the_text():
+def test_the_last_event_of_a_stream_has_the_whole_text():
     telling = text(streams=True, seed=7, do_sample=True, return_full_text=True)
     told = telling.stream(b'data: {"choices":[{"index":0,"text":" upon"}]}\n\n')
     told += telling.stream(
@@ -77,7 +77,7 @@ def test_a_stream_of_pieces_whose_last_has_all_of_the_text():
     assert last["details"] == {"finish_reason": "length", "generated_tokens": 6, "seed": 7}
 
 
-def test_pieces_are_counted_where_nobody_tells_tokens():
+def test_pieces_are_counted_where_the_worker_reports_no_tokens():
     telling = text(streams=True)
     told = telling.stream(b'data: {"choices":[{"index":0,"text":"a"}]}\n\ndata: [DONE]\n\n')
     assert events(told + telling.end())[-1]["details"]["generated_tokens"] == 1
@@ -90,7 +90,7 @@ def test_a_stream_that_stops_without_an_end_is_incomplete():
     assert last["error_type"] == "incomplete_generation"
 
 
-def test_an_answer_in_one_piece_may_be_told_as_a_stream():
+def test_an_answer_in_one_piece_may_be_sent_as_a_stream():
     kind, said = text(streams=True).whole(body())
     assert kind == "text/event-stream"
     assert [event["generated_text"] for event in events(said)] == [None, " upon"]
@@ -113,7 +113,7 @@ def with_likely(*, likely, **fields):
     return orjson.dumps({"choices": [choice], **fields})
 
 
-def test_tokens_are_told_where_their_worker_tells_them():
+def test_tokens_are_listed_where_the_worker_reports_them():
     _, said = text(details=True).whole(with_likely(likely=LIKELY))
     assert orjson.loads(said)["details"]["tokens"] == TOKENS
     telling = text(streams=True, details=True)
@@ -122,13 +122,13 @@ def test_tokens_are_told_where_their_worker_tells_them():
     assert [event["index"] for event in events(told)] == [1, 2, 3]
 
 
-def test_the_likeliest_are_told_to_whom_they_were_promised():
+def test_the_likeliest_tokens_are_listed_where_requested():
     _, said = text(top_n_tokens=1).whole(with_likely(likely=LIKELY))
     top = {"id": 7, "text": " up", "logprob": None, "special": False}
     assert orjson.loads(said)["details"]["top_tokens"] == [[top], []]
 
 
-def test_tokens_without_numbers_are_not_listed():
+def test_tokens_without_ids_are_not_listed_in_the_details():
     columns = {"tokens": [" up", "on"], "token_logprobs": [-0.5, -0.25]}
     _, said = text(details=True).whole(with_likely(likely=columns))
     assert orjson.loads(said)["details"]["tokens"] == []
@@ -137,7 +137,7 @@ def test_tokens_without_numbers_are_not_listed():
     assert [event["token"] for event in events(told)] == [{**token, "id": 0} for token in TOKENS]
 
 
-def test_tokens_that_do_not_make_up_the_text_are_not_shown_for_it():
+def test_tokens_that_do_not_make_up_the_text_are_not_listed():
     columns = {"tokens": [" up", "off"], "token_logprobs": [-0.5, -0.25], "token_ids": [7, 8]}
     telling = text(streams=True, details=True)
     [event] = events(telling.stream(b"data: " + with_likely(likely=columns) + b"\n\n"))

@@ -1,4 +1,4 @@
-"""Our errors, each as one of TGI's."""
+"""Errors of ours in TGI's form."""
 
 import orjson
 import pytest
@@ -39,18 +39,18 @@ from router.openai.text_parser import TextFailure
         (ValueError("a defect"), 500, "incomplete_generation"),
     ],
 )
-def test_an_error_before_the_first_byte(error, status, kind):
+def test_an_error_before_the_first_byte_has_tgis_form(error, status, kind):
     said = encoder.refuse(refusal(error))
     assert (said.status, said.body["error_type"]) == (status, kind)
     assert isinstance(said.body["error"], str)
     assert set(said.body) == {"error", "error_type"}
 
 
-def test_who_is_full_says_when_to_come_back():
+def test_a_busy_worker_gives_retry_after():
     assert encoder.refuse(refusal(WorkerBusy("full"))).headers == {"retry-after": "1"}
 
 
-def test_words_of_tgis_own_are_not_said_twice():
+def test_tgis_own_prefix_is_not_repeated():
     worker = WorkerRejected(422, b'{"error":"Input validation error: `inputs` is too long"}')
     said = encoder.refuse(refusal(worker)).body["error"]
     assert said == "Input validation error: `inputs` is too long"
@@ -65,7 +65,7 @@ def test_words_of_tgis_own_are_not_said_twice():
         (TextFailure("oh", "", ""), "generation"),
     ],
 )
-def test_a_failure_in_a_stream(failure, kind):
+def test_a_failure_in_a_stream_is_an_event_with_tgis_error_type(failure, kind):
     said = encoder.event(failure)
     assert said.startswith(b"data:")
     assert said.endswith(b"\n\n")

@@ -1,4 +1,4 @@
-"""Clients of TGI at a node, over real HTTP: at the node of the worker and one hop away, whichever protocol the worker speaks."""
+"""Clients of TGI over real HTTP, at the worker's node and one hop away, whichever protocol the worker speaks."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ from tests.workers import llama_stack_worker, localai_worker, tgi_worker
 from tests.workers.openai_worker import WORDS
 
 SAID = "".join(WORDS)
-STREAMED = "".join(WORDS[1:])  # what the stub of OpenAI's leaves to its role chunk
+STREAMED = "".join(WORDS[1:])  # without the word that OpenAI's stub replaces by its role chunk
 ASKED = {"inputs": "Once upon", "parameters": {"max_new_tokens": 20, "details": True}}
 CHAT = {"model": "tgi", "messages": [{"role": "user", "content": "hi"}], "logit_bias": None}
 BASE = "/tgi/p/tiny"
@@ -32,7 +32,7 @@ async def tgi():
 
 @pytest.fixture(params=["serving", "asked"])
 async def http(request, mesh: Pair, worker):
-    """A node that serves the model with OpenAI's protocol, or has it one hop away."""
+    """Return a session at a node whose worker speaks OpenAI's protocol, or one hop away from it."""
     await mesh.one.register(worker)
     await mesh.knows(mesh.two, "tiny")
     return (mesh.one if request.param == "serving" else mesh.two).http
@@ -40,7 +40,7 @@ async def http(request, mesh: Pair, worker):
 
 @pytest.fixture(params=["serving", "asked"])
 async def over_tgi(request, mesh: Pair, tgi):
-    """The same with a worker that speaks TGI's protocol itself."""
+    """Return a session like `http`, with a worker that speaks TGI's protocol itself."""
     await mesh.one.register(tgi, api=tgi.url.replace("http:", "tgi+http:"))
     await mesh.knows(mesh.two, "tiny")
     return (mesh.one if request.param == "serving" else mesh.two).http
@@ -84,7 +84,7 @@ class TestTexts:
         }
 
     @pytest.mark.parametrize("path", ["", "/", "/generate_stream"])
-    async def test_a_stream(self, http, path):
+    async def test_a_stream_ends_with_the_whole_text_and_its_details(self, http, path):
         *pieces, last = await streamed(http.post(BASE + path, json=ASKED | {"stream": True}))
         assert [piece["token"]["text"] for piece in pieces] == list(WORDS[1:])
         assert last["generated_text"] == STREAMED
@@ -98,7 +98,7 @@ class TestTexts:
         status, said = await told(http.post(f"{BASE}/generate", json=ASKED | {"stream": True}))
         assert (status, said["generated_text"]) == (200, SAID)
 
-    async def test_a_worker_of_tgis_own_tells_its_reason_and_its_tokens(self, over_tgi, tgi):
+    async def test_a_tgi_workers_finish_reason_and_tokens_are_passed_on(self, over_tgi, tgi):
         tgi.fail(finish="length")
         async with over_tgi.post(f"{BASE}/generate", json=ASKED) as response:
             said = await response.json()
@@ -108,10 +108,10 @@ class TestTexts:
         assert said["details"]["finish_reason"] == "length"
         assert [token["id"] for token in said["details"]["tokens"]] == list(range(len(WORDS)))
         assert "top_tokens" not in said["details"]
-        # As it was said: a worker of another protocol is told what TGI does by default.
+        # The body is unchanged; a worker of another protocol would be sent TGI's defaults too.
         assert (tgi.received[-1].path, tgi.asked) == ("/generate", ASKED)
 
-    async def test_tokens_of_a_worker_of_tgis_own_are_told_as_it_tells_them(self, over_tgi, tgi):
+    async def test_tokens_and_top_tokens_of_a_tgi_worker_are_passed_on(self, over_tgi, tgi):
         asked = ASKED | {"parameters": {"top_n_tokens": 2}}
         _, said = await told(over_tgi.post(f"{BASE}/generate", json=asked))
         *pieces, last = await streamed(over_tgi.post(f"{BASE}/generate_stream", json=asked))
@@ -128,11 +128,11 @@ class TestTexts:
         assert last["generated_text"] == said["generated_text"] == SAID
         assert tgi.asked["parameters"]["top_n_tokens"] == 2
 
-    async def test_a_stream_of_a_worker_of_tgis_own(self, over_tgi, tgi):
+    async def test_a_stream_of_a_tgi_worker_includes_the_stop_string(self, over_tgi, tgi):
         tgi.fail(split=True)
         asked = ASKED | {"parameters": {"stop": ["you"], "temperature": 0.5, "seed": 7}}
         pieces = await streamed(over_tgi.post(f"{BASE}/generate_stream", json=asked))
-        # TGI hands stop strings over, and its clients know it.
+        # TGI includes stop strings in the text, and its clients expect it.
         text = SAID[: SAID.index("you") + len("you")]
         assert "".join(piece["token"]["text"] for piece in pieces) == text
         assert pieces[-1]["generated_text"] == text
@@ -140,7 +140,7 @@ class TestTexts:
         assert tgi.asked == asked
 
     @pytest.mark.parametrize("path", ["/generate", "/generate_stream"])
-    async def test_a_worker_of_tgis_own_is_heard_as_it_speaks(self, over_tgi, tgi, path):
+    async def test_an_answer_of_a_tgi_worker_passes_byte_for_byte(self, over_tgi, tgi, path):
         async with over_tgi.post(BASE + path, json=ASKED) as through:
             said = await through.read()
         async with (
@@ -151,7 +151,7 @@ class TestTexts:
         assert [orjson.loads(one.body) for one in tgi.received[-2:]] == [ASKED, ASKED]
 
     @pytest.mark.parametrize("path", ["/generate", "/generate_stream"])
-    async def test_what_only_nodes_understand_is_not_passed_on_either(self, over_tgi, tgi, path):
+    async def test_fields_that_only_nodes_understand_are_removed(self, over_tgi, tgi, path):
         ours = {"project": "p", "models": ["tiny"]}
         async with over_tgi.post(BASE + path, json=ours | ASKED) as response:
             assert response.status == 200
@@ -161,7 +161,7 @@ class TestTexts:
         "given",
         [{"watermark": True}, {"decoder_input_details": True}, {"adapter_id": "a"}, {"best_of": 2}],
     )
-    async def test_what_only_tgi_has_words_for_reaches_workers_of_its_own_alone(
+    async def test_parameters_that_only_tgi_has_reach_tgi_workers_alone(
         self, given, over_tgi, tgi, mesh, worker
     ):
         asked = ASKED | {"parameters": ASKED["parameters"] | given}
@@ -174,14 +174,14 @@ class TestTexts:
         assert (status, said["error_type"]) == (422, "validation")
         assert f"no worker of 'p/another' supports `{next(iter(given))}`" in said["error"]
 
-        # Of two that serve it, the one that has the word is asked.
+        # Of two replicas, the one whose protocol has the parameter is asked.
         await mesh.one.register(worker, cid="2")
         await until(lambda: len(mesh.two.context.registry.catalog.offers["tiny"]) == 2)
         for _ in range(4):
             assert (await told(over_tgi.post(f"{BASE}/generate", json=asked)))[0] == 200
         assert not worker.received
 
-    async def test_what_a_worker_of_tgis_own_took_is_counted(self, over_tgi, mesh, caplog):
+    async def test_tokens_of_a_tgi_worker_are_counted(self, over_tgi, mesh, caplog):
         caplog.set_level("INFO", "modelvine.requests")
         for path in ("/generate", "/generate_stream"):
             async with over_tgi.post(BASE + path, json=ASKED) as response:
@@ -189,7 +189,7 @@ class TestTexts:
         counted = [r.message.rpartition("tokens=")[2] for r in caplog.records]
         assert {one for one in counted if one != "-"} == {"5+7", "~3+8"}
 
-    async def test_a_grammar_reaches_a_worker_that_has_the_word(self, over_tgi, tgi):
+    async def test_a_grammar_reaches_a_tgi_worker(self, over_tgi, tgi):
         schema = {"type": "object", "properties": {"a": {"type": "string"}}}
         asked = ASKED | {"parameters": {"grammar": {"type": "json", "value": schema}}}
         await told(over_tgi.post(BASE, json=asked))
@@ -210,19 +210,21 @@ class TestTexts:
 
 
 class TestFailures:
-    async def test_a_stream_that_breaks_off_says_so_in_its_last_event(self, http, worker):
+    async def test_a_stream_that_breaks_off_ends_in_an_error_event(self, http, worker):
         worker.fail(die_after=3)
         *pieces, last = await streamed(http.post(f"{BASE}/generate_stream", json=ASKED))
         assert len(pieces) == 2
         assert last["error_type"] == "incomplete_generation"
 
-    async def test_an_error_in_a_workers_stream_is_told(self, over_tgi, tgi):
+    async def test_an_error_in_a_workers_stream_is_the_last_event(self, over_tgi, tgi):
         tgi.fail(error_after=3)
         *_, last = await streamed(over_tgi.post(f"{BASE}/generate_stream", json=ASKED))
         assert set(last) == {"error", "error_type"}
 
     @pytest.mark.parametrize("fault", [{"die_after": 3}, {"end_after": 3}])
-    async def test_a_stream_of_a_worker_of_tgis_own_that_breaks_off(self, over_tgi, tgi, fault):
+    async def test_a_stream_of_a_tgi_worker_that_breaks_off_ends_in_an_error_event(
+        self, over_tgi, tgi, fault
+    ):
         tgi.fail(**fault)
         *pieces, last = await streamed(over_tgi.post(f"{BASE}/generate_stream", json=ASKED))
         assert len(pieces) == 3
@@ -249,14 +251,16 @@ class TestFailures:
         ],
     )
     @pytest.mark.parametrize("path", ["/generate", "/generate_stream", "/v1/chat/completions"])
-    async def test_failures_of_a_worker_of_tgis_own(self, over_tgi, tgi, fault, status, kind, path):
+    async def test_failures_of_a_tgi_worker_keep_their_error_type(
+        self, over_tgi, tgi, fault, status, kind, path
+    ):
         tgi.fail(**fault)
         chat = CHAT | {"stream": "error_after" in fault}
         asked = chat if path.startswith("/v1") else ASKED
         found, said = await told(over_tgi.post(BASE + path, json=asked))
         assert (found, said["error_type"]) == (status, kind)
 
-    async def test_who_leaves_is_left_by_the_worker(self, over_tgi, tgi):
+    async def test_a_caller_that_leaves_cancels_the_request_at_the_worker(self, over_tgi, tgi):
         tgi.fail(delay_between=60)
         async with over_tgi.post(f"{BASE}/generate_stream", json=ASKED) as response:
             assert await response.content.readexactly(5) == b"data:"
@@ -274,38 +278,40 @@ class TestFailures:
         ],
     )
     @pytest.mark.parametrize("path", ["", "/generate", "/generate_stream", "/v1/completions"])
-    async def test_failures_before_the_first_byte(self, served, worker, faults, status, kind, path):
+    async def test_failures_before_the_first_byte_have_tgis_error_types(
+        self, served, worker, faults, status, kind, path
+    ):
         worker.fail(**faults)
         asked = ASKED | {"prompt": "a"}
         found, said = await told(served.http.post(BASE + path, json=asked))
         assert (found, said["error_type"]) == (status, kind)
         assert set(said) == {"error", "error_type"}
 
-    async def test_a_model_that_nobody_serves(self, http):
+    async def test_a_model_that_no_worker_serves_is_a_validation_error(self, http):
         for path in ("", "/generate", "/generate_stream", "/tokenize", "/v1/chat/completions"):
             status, said = await told(http.post(f"/tgi/p/none{path}", json=ASKED))
             assert (status, said["error_type"]) == (422, "validation")
             assert said["error"].startswith(VALIDATION)
 
-    async def test_another_project_is_another_model(self, http):
+    async def test_a_model_of_another_project_is_not_found(self, http):
         status, _ = await told(http.post("/tgi/q/tiny", json=ASKED))
         assert status == 422
 
-    async def test_a_wrong_value_is_named_before_anybody_is_asked(self, http, worker):
+    async def test_a_wrong_value_is_refused_by_name_before_any_worker_is_asked(self, http, worker):
         asked = {"inputs": "a", "parameters": {"temperature": 0}}
         status, said = await told(http.post(BASE, json=asked))
         assert (status, said["error_type"]) == (422, "validation")
         assert "`temperature`" in said["error"]
         assert worker.received == []
 
-    async def test_paths_answer_to_their_methods_only(self, http):
+    async def test_paths_accept_their_methods_only(self, http):
         for method, path in (("GET", ""), ("GET", "/generate"), ("POST", "/info")):
             async with http.request(method, BASE + path) as response:
                 assert response.status == 405
         async with http.post("/tgi/p", json=ASKED) as response:
             assert response.status == 404
 
-    async def test_whatever_is_sent_is_answered_with_a_refusal(self, served):
+    async def test_no_body_is_a_server_error(self, served):
         draw = random.Random(7)
         bodies = [orjson.dumps(_nonsense(draw)) for _ in range(200)]
         bodies += [draw.randbytes(draw.randrange(40)) for _ in range(50)] + [b"", b"[" * 500]
@@ -336,14 +342,14 @@ def _nonsense(draw: random.Random, depth: int = 0):
 
 
 class TestV1:
-    async def test_a_chat_has_what_tgis_clients_insist_on(self, http):
+    async def test_a_chat_has_all_fields_that_tgis_clients_require(self, http):
         status, said = await told(http.post(f"{BASE}/v1/chat/completions", json=CHAT))
         assert (status, said["system_fingerprint"]) == (200, "")
         assert said["choices"][0]["message"]["content"] == SAID
         assert said["choices"][0]["logprobs"] is None
         assert said["usage"]["completion_tokens"] > 0
 
-    async def test_a_chat_in_a_stream_ends_as_openais_does(self, http):
+    async def test_a_streamed_chat_ends_with_done(self, http):
         asked = CHAT | {"stream": True}
         async with http.post(f"{BASE}/v1/chat/completions", json=asked) as response:
             text = await response.text()
@@ -353,7 +359,7 @@ class TestV1:
         assert all(chunk["system_fingerprint"] == "" for chunk in said)
         assert "".join(c["choices"][0]["delta"].get("content", "") for c in said) == STREAMED
 
-    async def test_a_chat_that_breaks_off_says_so_as_tgi_does(self, http, worker):
+    async def test_a_streamed_chat_that_breaks_off_ends_in_tgis_error(self, http, worker):
         worker.fail(die_after=3)
         asked = CHAT | {"stream": True}
         async with http.post(f"{BASE}/v1/chat/completions", json=asked) as response:
@@ -361,15 +367,13 @@ class TestV1:
         assert '"error_type":"incomplete_generation"' in text.split("\n\n")[-2]
         assert "[DONE]" not in text
 
-    async def test_what_has_no_word_is_named(self, http):
+    async def test_fields_without_a_counterpart_are_named(self, http):
         asked = CHAT | {"tool_prompt": "Use:"}
         async with http.post(f"{BASE}/v1/chat/completions", json=asked) as response:
             assert response.headers["x-modelvine-dropped-params"] == "tool_prompt"
 
     @pytest.mark.parametrize("streams", [False, True])
-    async def test_a_worker_of_tgis_own_hears_what_openai_has_no_word_for(
-        self, over_tgi, tgi, streams
-    ):
+    async def test_a_tgi_worker_gets_the_fields_that_openai_lacks(self, over_tgi, tgi, streams):
         own = {"tool_prompt": "Use:", "presence_penalty": 0.5, "logit_bias": [0.5]}
         asked = CHAT | own | {"stream": streams}
         async with over_tgi.post(f"{BASE}/v1/chat/completions", json=asked) as response:
@@ -378,14 +382,16 @@ class TestV1:
             assert "x-modelvine-heard-params" not in response.headers
         assert {name: tgi.asked[name] for name in own} == own
 
-    async def test_clients_of_openai_mean_something_else_by_it(self, over_tgi, tgi):
+    async def test_openais_presence_penalty_is_dropped_for_a_tgi_worker(self, over_tgi, tgi):
         asked = CHAT | {"model": "tiny", "presence_penalty": 0.5}
         async with over_tgi.post("/v1/chat/completions", json=asked) as response:
             assert response.headers["x-modelvine-dropped-params"] == "presence_penalty"
         assert "presence_penalty" not in tgi.asked
 
     @pytest.mark.parametrize("base", [f"{BASE}/v1", "/v1"])
-    async def test_a_text_before_a_suffix(self, over_tgi, tgi, base):
+    async def test_a_completion_with_a_suffix_is_answered_by_a_tgi_worker(
+        self, over_tgi, tgi, base
+    ):
         asked = {"model": "tiny", "prompt": "Once", "suffix": "end.", "max_tokens": 5}
         status, said = await told(over_tgi.post(f"{base}/completions", json=asked))
         choice = said["choices"][0]
@@ -419,25 +425,25 @@ class TestV1:
         assert f"`{next(iter(wrong))}`" in said["error"]
         assert worker.received == []
 
-    async def test_a_completion(self, over_tgi):
+    async def test_a_completion_is_answered_by_a_tgi_worker(self, over_tgi):
         asked = {"prompt": "Once", "model": "tgi"}
         status, said = await told(over_tgi.post(f"{BASE}/v1/completions", json=asked))
         assert (status, said["choices"][0]["text"]) == (200, SAID)
 
 
 class TestTold:
-    async def test_tokens(self, http, worker):
+    async def test_tokens_have_their_ids_texts_and_places(self, http, worker):
         status, said = await told(http.post(f"{BASE}/tokenize", json={"inputs": "Once upon"}))
         first = {"id": 7, "text": "Once", "start": 0, "stop": 4}
         assert (status, said) == (200, [first, {"id": 8, "text": " upon", "start": 4, "stop": 9}])
         assert orjson.loads(worker.received[-1].body)["with_pieces"] is True
 
-    async def test_a_worker_of_tgis_own_tells_its_pieces(self, over_tgi):
+    async def test_tokens_of_a_tgi_worker_have_their_places(self, over_tgi):
         status, said = await told(over_tgi.post(f"{BASE}/tokenize", json={"inputs": "ab"}))
         first = {"id": 97, "text": "a", "start": 0, "stop": 1}
         assert (status, said) == (200, [first, {"id": 98, "text": "b", "start": 1, "stop": 2}])
 
-    async def test_a_worker_that_tells_no_pieces_is_no_tokenizer(self, mesh):
+    async def test_a_worker_that_reports_no_texts_of_tokens_is_no_tokenizer(self, mesh):
         async with localai_worker.running() as backend:
             api = backend.url.replace("grpc:", "grpc+localai:")
             await mesh.one.register(backend, api=api)
@@ -447,7 +453,7 @@ class TestTold:
                 status, said = await told(call)
                 assert (status, said["error_type"]) == (404, "no_tokenizer")
 
-    async def test_a_worker_that_cuts_no_texts_is_no_tokenizer(self, mesh):
+    async def test_a_worker_that_cannot_tokenize_is_no_tokenizer(self, mesh):
         async with llama_stack_worker.running() as stack:
             await mesh.one.register(stack, api=stack.url.replace("http:", "llamastack+http:"))
             await mesh.knows(mesh.two, "tiny")
@@ -458,13 +464,13 @@ class TestTold:
                 assert said["error"].startswith("No fast tokenizer available")
 
     @pytest.mark.parametrize("path", ["health", "ping"])
-    async def test_health_is_whether_anybody_serves_the_model(self, http, path):
+    async def test_health_is_whether_a_worker_serves_the_model(self, http, path):
         async with http.get(f"{BASE}/{path}") as response:
             assert (response.status, await response.read()) == (200, b"")
         status, said = await told(http.get(f"/tgi/p/none/{path}"))
         assert (status, said["error_type"]) == (503, "healthcheck")
 
-    async def test_health_while_everybody_is_full(self, alone, worker):
+    async def test_a_model_whose_workers_are_all_full_is_healthy(self, alone, worker):
         await alone.register(worker, capacity=1)
         worker.fail(hang=True)
         waiting = asyncio.ensure_future(alone.http.post(BASE, json=ASKED).__aenter__())
@@ -483,7 +489,7 @@ class TestTold:
         status, said = await told(alone.http.get("/tgi/p/none/info"))
         assert (status, said["error_type"]) == (422, "validation")
 
-    async def test_info_tells_the_limits_of_a_worker_of_tgis_own(self, mesh, tgi):
+    async def test_info_shows_the_limits_of_a_tgi_worker(self, mesh, tgi):
         limits = {
             "max_input_tokens": 3000,
             "max_total_tokens": 4096,
@@ -499,11 +505,11 @@ class TestTold:
         _, said = await told(mesh.one.http.get(f"{BASE}/info"))
         assert {name: said[name] for name in limits} == limits
         assert said["model_id"] == "tiny"
-        # A hop away there is what the record says.
+        # One hop away the limits are those of the record.
         _, said = await told(mesh.two.http.get(f"{BASE}/info"))
         assert (said["max_total_tokens"], said["max_input_tokens"]) == (4096, 4095)
 
-    async def test_metrics_are_the_models(self, http, worker):
+    async def test_metrics_are_those_of_the_model(self, http, worker):
         worker.fail(hang=True)
         waiting = asyncio.ensure_future(http.post(BASE, json=ASKED).__aenter__())
         await until(lambda: worker.received)
@@ -515,7 +521,7 @@ class TestTold:
 
 
 class TestAtTheRoot:
-    async def test_the_default_model_answers(self, at_root):
+    async def test_the_default_model_answers_at_the_root(self, at_root):
         _, said = await told(at_root.post("/", json=ASKED))
         assert said[0]["generated_text"] == SAID
         _, said = await told(at_root.post("/generate", json=ASKED))
@@ -530,11 +536,11 @@ class TestAtTheRoot:
             async with at_root.get(path) as response:
                 assert response.status == 200
 
-    async def test_without_one_nobody_is_meant(self, served):
+    async def test_without_a_default_model_requests_at_the_root_are_refused(self, served):
         for path in ("/", "/generate", "/generate_stream", "/tokenize"):
             status, said = await told(served.http.post(path, json=ASKED))
             assert (status, said["error_type"]) == (422, "validation")
-        # Load balancers ask so whether the node is well.
+        # Load balancers check the node's health with these paths.
         for path in ("/health", "/ping"):
             async with served.http.get(path) as response:
                 assert (response.status, await response.read()) == (200, b"")
@@ -542,5 +548,5 @@ class TestAtTheRoot:
         assert status == 422
 
 
-def test_every_path_is_spoken_of():
+def test_all_nine_endpoints_are_listed():
     assert len(ENDPOINTS) == 9

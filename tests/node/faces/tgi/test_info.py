@@ -1,4 +1,4 @@
-"""What is said of a model by whom a router knows to serve it."""
+"""Information and metrics of a model, from the replicas that the router knows."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from router.worker_description import Described
 from tests.node.faces.assembly import until
 
 
-async def test_replicas_of_all_nodes_are_put_together(mesh, worker):
+async def test_replicas_of_all_nodes_are_combined(mesh, worker):
     await mesh.one.register(worker, context=2048, capacity=2)
     await mesh.two.register(worker, context=4096, capacity=3)
     context = mesh.one.context
@@ -18,7 +18,7 @@ async def test_replicas_of_all_nodes_are_put_together(mesh, worker):
     assert metrics(context, found).count(b"# TYPE") == 2
 
 
-async def test_a_draining_replica_is_known_but_serves_nothing(mesh, worker):
+async def test_a_draining_replica_is_described_but_serves_nothing(mesh, worker):
     await mesh.one.register(worker, context=2048)
     await mesh.knows(mesh.two, "p/tiny")
     async with mesh.one.http.post("/api/v1/drain") as response:
@@ -29,7 +29,7 @@ async def test_a_draining_replica_is_known_but_serves_nothing(mesh, worker):
     assert info(context, "p/tiny", found, Described())["max_total_tokens"] == 2048
 
 
-async def test_a_model_of_another_type_writes_no_texts(alone, worker):
+async def test_a_model_of_another_type_is_unknown(alone, worker):
     await alone.register(worker, type=1)
     found = served(alone.context, "r", "p/tiny")
     assert found.now == ()

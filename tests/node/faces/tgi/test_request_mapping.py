@@ -1,4 +1,4 @@
-"""What TGI's clients ask for, in OpenAI's body: its bounds, its defaults, and what is refused."""
+"""Mapping of TGI's requests to OpenAI's body: bounds, defaults, and refused values."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ def fields(**parameters):
     return dict(asked(**parameters).fields)
 
 
-def test_by_default_a_hundred_tokens_are_written_greedily():
+def test_the_default_is_a_hundred_tokens_by_greedy_decoding():
     plain = {"prompt": "Once", "max_tokens": 100, "temperature": 0.0}
     assert fields() == plain
     assert dict(read({"inputs": "Once"}).fields) == plain
@@ -51,7 +51,7 @@ def test_by_default_a_hundred_tokens_are_written_greedily():
         ({"unknown": 1}, {"temperature": 0.0}),
     ],
 )
-def test_each_parameter_is_said_in_openais_words(parameters, said):
+def test_each_parameter_is_mapped_to_openais_fields(parameters, said):
     plain = {"prompt": "Once", "max_tokens": 100, "temperature": 0.0}
     assert fields(**parameters) == plain | said
 
@@ -97,34 +97,34 @@ def test_a_value_out_of_bounds_is_refused_by_name(name, values):
         ({"watermark": False, "best_of": 1, "adapter_id": None, "top_n_tokens": 5}, ""),
     ],
 )
-def test_what_only_workers_of_tgis_own_know_is_named(given, needs):
+def test_a_parameter_that_only_tgi_workers_know_is_named(given, needs):
     assert asked(**given).needs == needs
 
 
 @pytest.mark.parametrize("given", [{}, {"inputs": ""}, {"inputs": 5}, {"inputs": ["a"]}])
-def test_there_must_be_a_text(given):
+def test_inputs_must_be_a_text(given):
     with pytest.raises(BadRequest) as refused:
         read(given)
     assert refused.value.param == "inputs"
 
 
-def test_parameters_are_an_object():
+def test_parameters_must_be_an_object():
     with pytest.raises(BadRequest):
         read({"inputs": "a", "parameters": [1]})
 
 
-def test_a_schema_may_be_spelt_as_a_text():
+def test_a_schema_may_be_given_as_a_json_string():
     assert grammar({"type": "json", "value": '{"type":"string"}'}, "grammar") == grammar(
         {"type": "json", "value": {"type": "string"}}, "grammar"
     )
 
 
-def test_a_seed_is_told_where_chance_takes_part():
+def test_a_seed_is_reported_only_when_sampling():
     assert asked(seed=7).seed is None
     assert asked(seed=7, do_sample=True).seed == 7
 
 
-def test_details_are_told_unless_they_are_declined():
+def test_details_are_returned_unless_they_are_declined():
     assert [asked(**said).details for said in ({}, {"details": True}, {"details": False})] == [
         True,
         True,
@@ -137,7 +137,7 @@ def test_details_are_told_unless_they_are_declined():
                         st.sampled_from(["type", "value", "json", "regex"]), inner, max_size=3)),
        st.sampled_from(["max_new_tokens", "temperature", "top_p", "top_k", "seed", "stop", "grammar", "truncate", "best_of",
                         "details", "frequency_penalty", "typical_p", "adapter_id"]))  # fmt: skip
-def test_whatever_a_parameter_is_it_is_read_or_refused(value, name):
+def test_any_value_of_a_parameter_is_read_or_refused_by_name(value, name):
     refused = ""
     try:
         asked(**{name: value})
@@ -156,7 +156,7 @@ def test_whatever_a_parameter_is_it_is_read_or_refused(value, name):
         ({"details": True, "top_n_tokens": 0}, 1),
     ],
 )
-def test_tokens_are_asked_for_by_who_says_so(parameters, count):
+def test_logprobs_are_requested_when_details_or_top_tokens_are(parameters, count):
     asked = read({"inputs": "Once", "parameters": parameters})
     assert asked.fields.get("logprobs") == count
     assert asked.details is (parameters.get("details") is not False)

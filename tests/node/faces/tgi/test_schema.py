@@ -1,4 +1,4 @@
-"""Every answer that TGI's clients get is one of its specification, whichever protocol the worker speaks, here and a hop away."""
+"""Answers to TGI's clients: all match TGI's specification, whichever protocol the worker speaks, here and a hop away."""
 
 from contextlib import AsyncExitStack
 
@@ -32,7 +32,7 @@ WORKERS = {
 
 @pytest.fixture(params=WORKERS)
 async def spoken(request):
-    """A protocol, and a worker that speaks it."""
+    """Yield a protocol, and a worker that speaks it."""
     module, scheme = WORKERS[request.param]
     async with AsyncExitStack() as stack:
         worker = await stack.enter_async_context(module.running())
@@ -58,7 +58,7 @@ async def events(call):
 
 
 async def answered(name, call):
-    """Check an answer in one piece, or the refusal of a worker that has no word for what was asked; return what it says."""
+    """Check and return an answer in one piece, or the refusal where the worker's protocol cannot express the request."""
     status, said = await told(call)
     check(name if status == 200 else "ErrorResponse", said)
     assert status in (200, 404, 422), said
@@ -66,14 +66,14 @@ async def answered(name, call):
 
 
 class TestEveryWorker:
-    async def test_a_text(self, http):
+    async def test_a_text_matches_the_specification(self, http):
         for parameters in ({}, {"details": True, "top_n_tokens": 2}, {"details": False}):
             asked = INPUTS | {"parameters": parameters}
             await answered("GenerateResponse", http.post(f"{BASE}/generate", json=asked))
             status, said = await told(http.post(BASE, json=asked))
             check("GenerateResponse", said[0]) if status == 200 else check("ErrorResponse", said)
 
-    async def test_a_text_in_a_stream(self, http, spoken):
+    async def test_a_streamed_text_matches_the_specification(self, http, spoken):
         if spoken[0] == "llama_stack":
             await answered("", http.post(f"{BASE}/generate_stream", json=INPUTS))
             return
@@ -82,7 +82,7 @@ class TestEveryWorker:
             for event in await events(http.post(BASE + path, json=asked)):
                 check("StreamResponse", event)
 
-    async def test_chats(self, http):
+    async def test_chats_match_the_specification(self, http):
         for more in ({}, {"logprobs": True, "top_logprobs": 2}):
             await answered(
                 "ChatCompletion", http.post(f"{BASE}/v1/chat/completions", json=CHAT | more)
@@ -93,7 +93,7 @@ class TestEveryWorker:
                 check("ChatCompletionChunk", chunk)
             assert [c for chunk in chunks for c in chunk["choices"]][-1]["finish_reason"]
 
-    async def test_completions(self, http, spoken):
+    async def test_completions_match_the_specification(self, http, spoken):
         asked = {"prompt": "Once"}
         await answered("CompletionFinal", http.post(f"{BASE}/v1/completions", json=asked))
         if spoken[0] != "llama_stack":
@@ -102,6 +102,6 @@ class TestEveryWorker:
             ):
                 check("Chunk", chunk)
 
-    async def test_what_is_told_of_the_model(self, http):
+    async def test_tokens_and_info_match_the_specification(self, http):
         await answered("TokenizeResponse", http.post(f"{BASE}/tokenize", json=INPUTS))
         await answered("Info", http.get(f"{BASE}/info"))

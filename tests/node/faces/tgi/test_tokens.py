@@ -1,4 +1,4 @@
-"""Tokens as llama.cpp, vLLM and LocalAI tell them, in TGI's form."""
+"""Tokens of llama.cpp, vLLM and LocalAI in TGI's form."""
 
 import orjson
 import pytest
@@ -11,7 +11,7 @@ def said(inputs, **fields):
     return tokens(orjson.dumps(fields), inputs)
 
 
-def test_pieces_that_make_up_the_text_have_their_places():
+def test_tokens_that_make_up_the_text_have_their_places():
     assert said("hi ho", tokens=[{"id": 1, "piece": "hi"}, {"id": 2, "piece": " ho"}]) == [
         {"id": 1, "text": "hi", "start": 0, "stop": 2},
         {"id": 2, "text": " ho", "start": 2, "stop": 5},
@@ -27,7 +27,7 @@ def test_places_are_counted_in_characters_even_where_a_token_is_half_of_one():
     ]
 
 
-def test_tokens_that_frame_the_text_take_no_room_in_it():
+def test_special_tokens_around_the_text_have_no_length():
     framed = [{"id": 1, "piece": "<s>"}, {"id": 2, "piece": "hi"}, {"id": 3, "piece": "</s>"}]
     assert said("hi", tokens=framed) == [
         {"id": 1, "text": "<s>", "start": 0, "stop": 0},
@@ -36,7 +36,7 @@ def test_tokens_that_frame_the_text_take_no_room_in_it():
     ]
 
 
-def test_vllms_strings_are_pieces():
+def test_vllms_token_strings_give_the_places():
     assert [t["stop"] for t in said("hi ho", tokens=[1, 2], token_strs=["hi", " ho"])] == [2, 5]
 
 
@@ -48,7 +48,7 @@ def test_vllms_strings_are_pieces():
         ["<s>", "\u2581hi", "\u2581h\u00e9"],
     ],
 )
-def test_vllms_strings_may_be_written_as_tokenizers_write_them(strings):
+def test_vllms_token_strings_may_have_tokenizer_markers(strings):
     places = said("hi h\u00e9", tokens=[*range(len(strings))], token_strs=strings)
     assert "".join(place["text"] for place in places).removeprefix("<s>") == "hi h\u00e9"
     assert places[-1]["stop"] == 5
@@ -64,7 +64,7 @@ def test_vllms_strings_may_be_written_as_tokenizers_write_them(strings):
         {"tokens": [{"id": 1, "piece": "hi"}, {"id": 2, "piece": " he"}]},
     ],
 )
-def test_tokens_whose_places_nobody_told_are_none_of_tgis(fields):
+def test_tokens_without_places_are_refused_as_unsupported(fields):
     with pytest.raises(WorkerUnable):
         said("hi ho", **fields)
 
@@ -73,11 +73,11 @@ def test_tokens_whose_places_nobody_told_are_none_of_tgis(fields):
     "body",
     [b"<html>", b"[1]", b"{}", b'{"tokens":[true]}', b'{"tokens":[-1]}', b'{"tokens":["a"]}'],
 )
-def test_what_is_no_answer_is_a_failed_worker(body):
+def test_an_invalid_answer_is_a_failed_worker(body):
     with pytest.raises(WorkerFailed):
         tokens(body, "hi")
 
 
-def test_tokens_that_frame_a_text_are_asked_for_unless_declined():
+def test_special_tokens_are_requested_unless_declined():
     assert fields_of({}, "hi") == {"content": "hi", "add_special_tokens": True}
     assert fields_of({"add_special_tokens": False}, "hi")["add_special_tokens"] is False

@@ -1,6 +1,6 @@
-"""Answers of a TGI server behind a node, made of its specification: each type with the fields it must have, with all, with nulls.
+"""Answers of a TGI server behind a node, generated from its specification: with required fields only, with all, with nulls.
 
-Whatever the specification allows is an answer: no client gets an error for it, and no worker is blamed.
+An answer that the specification allows never gives a client an error, nor counts as a failure of the worker.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from tests.node.faces.tgi.schema import DEFINITIONS, check
 
 JSON, EVENTS = "application/json", "text/event-stream"
 STYLES = ("least", "null", "full", "strange")
-"""The fields that must be there; besides them the others as null, with a value, and some that nobody knows."""
+"""Required fields only; optional fields as null; with a value; and with unknown fields besides."""
 
 REASONS = {"length": "length", "eos_token": "stop", "stop_sequence": "stop"}
 SAID = 'Ünder "generated_text":"x" \n</s>'
@@ -32,7 +32,7 @@ USAGE = {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}
 
 
 def make(name: str, style: str, /, **given: Any) -> Any:
-    """Make an answer of a type, in which some fields are `given`."""
+    """Make an answer of a type, in which some fields are `given`; check it against the specification."""
     made = _value(DEFINITIONS[name], style, "")
     answer = made | given if isinstance(made, dict) else made
     check(name, answer)
@@ -66,7 +66,7 @@ def _object(schema: Mapping[str, Any], style: str) -> dict[str, Any]:
 
 
 def tokens_of(style: str) -> list[dict[str, Any]]:
-    """Return the events of a native stream but for their end; a special token does not show."""
+    """Return the events of a native stream without its end; the special token is no part of the text."""
     quiet = {"details": None, "generated_text": None} if style in ("full", "strange") else {}
     texts = [*((text, False) for text in PIECES), ("</s>", True)]
     return [
@@ -77,7 +77,7 @@ def tokens_of(style: str) -> list[dict[str, Any]]:
 
 
 def native(style: str, reason: str, *, ends: str = "both") -> list[Any]:
-    """Return the events of a native stream, whose last has the whole text, details or `both`."""
+    """Return the events of a native stream, whose last has the whole `text`, `details` or `both`."""
     *before, last = tokens_of(style)
     ending: dict[str, Any] = {}
     if ends != "details":
@@ -143,12 +143,12 @@ SPELLINGS: Mapping[str, Callable[[object], bytes]] = {
     ),
     "many lines": _lines,
 }
-"""How an event stream may write what it says."""
+"""Ways in which an event stream may write an event."""
 
 
 @dataclass
 class Tgi:
-    """A server that answers each path as the test says: status, type of content, body in pieces."""
+    """Server that gives the test's answer on each path: status, content type, body in pieces."""
 
     url: str = ""
     answers: dict[str, tuple[int, str, Sequence[bytes]]] = field(default_factory=dict)
@@ -195,7 +195,7 @@ async def http(alone, tgi):
     await alone.register(tgi)
     yield alone.http
     _, body = await told(alone.http.get("/api/v1/route?model=tiny"))
-    # The worker is not to blame for anything that was asked.
+    # No request counted as a failure of the worker.
     assert body["candidates"][0]["circuit"]["failures"] == 0
 
 
@@ -237,9 +237,9 @@ def of_text(choice):
 
 @pytest.mark.parametrize("style", STYLES)
 class TestOpenAi:
-    """What OpenAI's clients hear."""
+    """Answers of a TGI worker to OpenAI's clients."""
 
-    async def test_completions(self, http, tgi, style):
+    async def test_a_completion_keeps_text_reason_and_usage(self, http, tgi, style):
         for reason, expected in REASONS.items():
             tgi.says("/generate", generated(style, reason))
             for more in ({}, {"logprobs": 2}):
@@ -247,10 +247,10 @@ class TestOpenAi:
                 (choice,) = said["choices"]
                 assert (choice["text"], choice["finish_reason"]) == (SAID, expected)
                 assert said["usage"]["completion_tokens"] == 6
-                # Two tokens before the text, where those are told.
+                # Two prefill tokens, where they are reported.
                 assert style not in ("full", "strange") or said["usage"]["prompt_tokens"] == 2
 
-    async def test_completions_in_a_stream(self, http, tgi, style):
+    async def test_a_streamed_completion_keeps_text_reason_and_usage(self, http, tgi, style):
         for reason, expected in REASONS.items():
             for ends in ("both", "details"):
                 tgi.streams("/generate_stream", *map(written, native(style, reason, ends=ends)))
@@ -260,7 +260,7 @@ class TestOpenAi:
                     assert (said, ended) == (SAID, [expected])
                     assert usage["completion_tokens"] == 6
 
-    async def test_what_comes_before_a_suffix(self, http, tgi, style):
+    async def test_a_completion_with_a_suffix_keeps_text_reason_and_usage(self, http, tgi, style):
         for reason, expected in REASONS.items():
             asking = {"prompt": "Once", "suffix": "end"}
             tgi.says("/v1/completions", text(style, reason))
@@ -272,7 +272,7 @@ class TestOpenAi:
             heard = spoken(await events(http, "/v1/completions", **asking), of_text)
             assert heard[:2] == (SAID, [expected])
 
-    async def test_chats(self, http, tgi, style):
+    async def test_a_chat_keeps_text_reason_and_usage(self, http, tgi, style):
         for reason, expected in REASONS.items():
             tgi.says("/v1/chat/completions", chat(style, finish_reason=reason))
             for more in ({}, {"logprobs": True, "top_logprobs": 2}):
@@ -281,7 +281,7 @@ class TestOpenAi:
                 assert choice["message"]["content"] == SAID
                 assert (choice["finish_reason"], said["usage"]) == (expected, USAGE)
 
-    async def test_chats_in_a_stream(self, http, tgi, style):
+    async def test_a_streamed_chat_keeps_text_and_reason(self, http, tgi, style):
         for reason, expected in REASONS.items():
             for done in ([], [b"data: [DONE]\n\n"]):
                 chunks = map(written, chat_chunks(style, reason))
@@ -300,7 +300,7 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS)
-async def test_calls(http, tgi, arguments):
+async def test_tool_calls_keep_their_names_and_arguments(http, tgi, arguments):
     for style in STYLES:
         await calls(http, tgi, style, *ARGUMENTS[arguments])
 
@@ -326,7 +326,7 @@ async def calls(http, tgi, style, given, expected):
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("cut", [False, True])
-async def test_each_spelling_of_a_stream(http, tgi, spelling, cut):
+async def test_each_spelling_of_an_event_stream_is_read(http, tgi, spelling, cut):
     def wire(said):
         whole = b"".join(map(SPELLINGS[spelling], said))
         return [whole[at : at + 7] for at in range(0, len(whole), 7)] if cut else [whole]
@@ -345,16 +345,16 @@ async def test_each_spelling_of_a_stream(http, tgi, spelling, cut):
 
 @pytest.mark.parametrize("style", STYLES)
 class TestTgi:
-    """What TGI's own clients hear."""
+    """Answers of a TGI worker to TGI's own clients."""
 
-    async def test_texts(self, http, tgi, style):
+    async def test_texts_pass_unchanged(self, http, tgi, style):
         for reason in REASONS:
             answer = generated(style, reason)
             tgi.says("/generate", answer)
             assert await asked(http, "/tgi/p/tiny/generate", inputs="a") == answer
             assert await asked(http, "/tgi/p/tiny", inputs="a") == [answer]
 
-    async def test_streams(self, http, tgi, style):
+    async def test_streams_pass_unchanged(self, http, tgi, style):
         for ends in ("both", "details", "text"):
             said = native(style, "stop_sequence", ends=ends)
             for done in ([], [b"data: [DONE]\n\n"]):
@@ -362,7 +362,7 @@ class TestTgi:
                 for path in ("/tgi/p/tiny/generate_stream", "/tgi/p/tiny"):
                     assert await events(http, path, inputs="a") == said
 
-    async def test_chats(self, http, tgi, style):
+    async def test_chats_match_tgis_specification(self, http, tgi, style):
         for reason, expected in REASONS.items():
             path = "/tgi/p/tiny/v1/chat/completions"
             tgi.says("/v1/chat/completions", chat(style, finish_reason=reason))
@@ -375,13 +375,13 @@ class TestTgi:
                 check("ChatCompletionChunk", one)
             assert spoken(found, of_chat)[:2] == (SAID, [expected])
 
-    async def test_completions(self, http, tgi, style):
+    async def test_completions_match_tgis_specification(self, http, tgi, style):
         tgi.says("/generate", generated(style, "length"))
         said = await asked(http, "/tgi/p/tiny/v1/completions", prompt="a")
         check("CompletionFinal", said)
         assert (said["choices"][0]["text"], said["choices"][0]["finish_reason"]) == (SAID, "length")
 
-    async def test_tokens(self, http, tgi, style):
+    async def test_tokens_match_tgis_specification(self, http, tgi, style):
         for pieces in ((), ("Once", " upon"), ("", "Once", " upon", "")):
             tokens = [make("SimpleToken", style, id=n, text=text) for n, text in enumerate(pieces)]
             tgi.says("/tokenize", tokens)
@@ -392,7 +392,7 @@ class TestTgi:
                 check("TokenizeResponse", said)
                 assert "".join(token["text"] for token in said) == "Once upon"
 
-    async def test_info(self, alone, tgi, style):
+    async def test_info_matches_tgis_specification(self, alone, tgi, style):
         tgi.says("/info", make("Info", style, max_total_tokens=64, max_input_tokens=60))
         await alone.register(tgi)
         async with asyncio.timeout(20):
@@ -404,7 +404,7 @@ class TestTgi:
         check("Info", said)
         assert (status, said["max_total_tokens"], said["max_input_tokens"]) == (200, 64, 60)
 
-    async def test_texts_without_details(self, http, tgi, style):
+    async def test_texts_without_details_are_answers(self, http, tgi, style):
         for more in ({}, {"details": None}):
             tgi.says("/generate", {"generated_text": "", **more})
             said = await asked(http, "/v1/completions", prompt="Once upon")
@@ -428,7 +428,9 @@ FAILURES = {
 @pytest.mark.parametrize("style", ["least", "strange"])
 @pytest.mark.parametrize("said_as", ["json", "events", "event of a stream"])
 @pytest.mark.parametrize(("status", "kind"), FAILURES)
-async def test_errors(alone, tgi, style, said_as, status, kind):
+async def test_each_error_of_the_specification_has_its_meaning(
+    alone, tgi, style, said_as, status, kind
+):
     await alone.register(tgi)
     answer = make("ErrorResponse", style, error="no such luck", error_type=kind)
     row = TABLE[FAILURES[status, kind]]

@@ -1,4 +1,4 @@
-"""What machine a node runs on, as its own callers and other nodes are told."""
+"""Description of a node's machine, for its own callers and for other nodes."""
 
 from registry.mesh.memory.network import MemoryNet
 from tests.node.faces.assembly import World, node, told, until
@@ -7,7 +7,7 @@ PATH = "/api/v0/host/info"
 PARTS = {"os", "cpu", "memory", "disk", "gpu"}
 
 
-async def test_a_node_tells_of_its_own_machine(alone):
+async def test_a_node_describes_its_own_machine(alone):
     for asked in ({"node_id": alone.context.peer}, {"node_id": ""}, {}):
         status, body = await told(alone.http.post(PATH, json=asked))
         assert (status, body["code"]) == (200, 0)
@@ -22,12 +22,12 @@ async def test_a_node_asks_another_over_their_link(mesh):
     assert not any(disk["serial_number"] for disk in body["disk"])
 
 
-async def test_a_node_that_nobody_knows_cannot_be_asked(alone, stranger):
+async def test_an_unknown_node_is_404_and_an_invalid_name_400(alone, stranger):
     for asked, status in ((stranger, 404), ("nonsense", 404), ("no name", 400)):
         assert (await told(alone.http.post(PATH, json={"node_id": asked})))[0] == status
 
 
-async def test_a_node_that_is_gone_does_not_answer():
+async def test_a_node_that_is_gone_is_502():
     world = World(MemoryNet())
     async with node(world) as one:
         async with node(world) as other:

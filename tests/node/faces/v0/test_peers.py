@@ -1,4 +1,4 @@
-"""`/api/v0` on the network: identities, connections, and the peers that are kept."""
+"""`/api/v0` on the network: identities, connections, and saved peers."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.node.faces.assembly import told, until
 FORWARDED = {"X-Forwarded-For": "203.0.113.9"}
 
 
-async def test_a_node_says_who_it_is(alone):
+async def test_a_node_describes_itself(alone):
     status, body = await told(alone.http.get("/api/v0/id"))
     assert (status, body["code"], body["peer_id"]) == (200, 0, alone.context.peer)
     assert body["addresses"] == [address_of(alone.context.peer)]
@@ -18,14 +18,14 @@ async def test_a_node_says_who_it_is(alone):
     assert body["protocols"] == ["/memory/1"]
 
 
-async def test_a_node_says_who_another_is(mesh):
+async def test_a_node_describes_another_as_that_one_describes_itself(mesh):
     asked = {"node_id": mesh.one.context.peer}
     _, own = await told(mesh.one.http.post("/api/v0/peer", json=asked))
     _, other = await told(mesh.two.http.post("/api/v0/peer", json=asked))
     assert own == other
 
 
-async def test_nodes_that_are_alive_are_listed_and_others_not(mesh):
+async def test_live_nodes_are_listed_and_lost_ones_are_not(mesh):
     both = {mesh.one.context.peer, mesh.two.context.peer}
     assert set((await told(mesh.two.http.get("/api/v0/peers")))[1]["data"]) == both
     mesh.one.context.registry.mesh.fail()
@@ -64,7 +64,7 @@ async def test_peers_are_connected_and_disconnected_by_address(mesh):
     assert [c.peer for c in mine.connections()] == [mesh.one.context.peer]
 
 
-async def test_disconnecting_who_is_not_connected_is_an_error(alone, stranger):
+async def test_disconnecting_an_unconnected_peer_is_an_error(alone, stranger):
     call = alone.http.post("/api/v0/swarm/disconnect", json={"node_addr": address_of(stranger)})
     status, body = await told(call)
     assert (status, body["code"], body["error"]["param"]) == (400, 1001, "node_addr")
@@ -99,19 +99,19 @@ CHANGES = (
     ],
     ids=lambda address: address[:32],
 )
-async def test_what_nobody_could_dial_is_refused(alone, stranger, path, address):
+async def test_an_address_that_cannot_be_dialled_is_refused(alone, stranger, path, address):
     asked = {"node_addr": address.format(peer=stranger)}
     status, body = await told(alone.http.post(path, json=asked))
     assert (status, body["code"], body["error"]["param"]) == (400, 1001, "node_addr")
 
 
 @pytest.mark.parametrize("path", CHANGES)
-async def test_who_is_connected_is_changed_from_this_machine_only(alone, stranger, path):
+async def test_connections_are_changed_from_this_machine_only(alone, stranger, path):
     asked = {"node_addr": address_of(stranger)}
     assert (await told(alone.http.post(path, json=asked, headers=FORWARDED)))[0] == 403
 
 
-async def test_bootstrap_addresses_are_kept_listed_and_durable(alone, stranger):
+async def test_bootstrap_addresses_are_listed_durable_and_removable(alone, stranger):
     asked = {"node_addr": address_of(stranger)}
     listing = "/api/v0/bootstrap/list"
     await told(alone.http.post("/api/v0/bootstrap/add", json=asked))

@@ -1,4 +1,4 @@
-"""Registering and unregistering, case by case as the interface's table has it, and asking who serves what."""
+"""Registering and unregistering, row by row of the interface's table, and queries about projects, models and nodes."""
 
 import asyncio
 import io
@@ -20,7 +20,7 @@ ONE = {"project": "DecentralGPT", **ROW}
 
 
 def services(node):
-    """What a node serves, as (project, model, cid)."""
+    """Return the services of a node, as (project, model, cid)."""
     return {(s.project, s.model, s.cid) for s in node.context.registry.own.services}
 
 
@@ -32,7 +32,7 @@ async def register(node, path=PROJECT, **given):
 class TestSuccess:
     """Row 1: 200, code 0, `ok`."""
 
-    async def test_registering_a_project_as_the_seed_prints_it(self, alone):
+    async def test_registering_a_project_works_with_the_seeds_example(self, alone):
         await register(alone, **WHOLE)
         assert services(alone) == {("DecentralGPT", "Llama3-70B", "")}
 
@@ -43,7 +43,7 @@ class TestSuccess:
         assert services(alone) == {("DecentralGPT", "new", ""), ("other", "Llama3-70B", "")}
 
     @pytest.mark.parametrize("models", [[], None])
-    async def test_an_empty_list_takes_the_project_away(self, alone, models):
+    async def test_an_empty_list_removes_the_project(self, alone, models):
         await register(alone, **WHOLE)
         await register(alone, project="DecentralGPT", models=models)
         assert services(alone) == set()
@@ -59,17 +59,17 @@ class TestSuccess:
         key = "DecentralGPT", "Llama3-70B", "", ModelType.TEXT
         assert alone.context.agent.workers.by_key[key].api == "http://localhost:1043"
 
-    async def test_a_registration_is_durable_when_it_is_answered(self, alone):
+    async def test_a_registration_is_stored_when_it_is_answered(self, alone):
         await register(alone, MODEL, **ONE)
         assert len(await alone.store.read(Space.WORKERS)) == 1
 
-    async def test_unregistering_a_project_takes_all_of_it(self, alone):
+    async def test_unregistering_a_project_removes_all_of_it(self, alone):
         await register(alone, **WHOLE)
         call = alone.http.post(f"{PROJECT}/unregister", json={"project": "DecentralGPT"})
         assert await told(call) == (200, {"code": 0, "message": "ok"})
         assert services(alone) == set()
 
-    async def test_unregistering_the_last_model_takes_the_project(self, alone):
+    async def test_unregistering_the_last_model_removes_the_project(self, alone):
         await register(alone, MODEL, **ONE)
         asked = {"project": "DecentralGPT", "model": "Llama3-70B"}
         call = alone.http.post(f"{MODEL}/unregister", json=asked)
@@ -77,7 +77,7 @@ class TestSuccess:
         _, listed = await told(alone.http.get("/api/v0/ai/projects/list"))
         assert listed["data"] == []
 
-    async def test_unregistering_takes_only_the_replica_that_is_named(self, alone):
+    async def test_unregistering_removes_only_the_named_replica(self, alone):
         await register(alone, MODEL, **ONE)
         await register(alone, MODEL, **ONE, cid="c")
         asked = {"project": "DecentralGPT", "model": "Llama3-70B", "cid": "c"}
@@ -179,7 +179,7 @@ async def test_wrong_types_inside_a_project_are_a_parsing_error(alone, given):
     ],
     ids=str,
 )
-async def test_the_tables_rows_have_the_tables_words(alone, change, message):
+async def test_each_error_of_the_table_has_the_tables_message(alone, change, message):
     for path, given in ((MODEL, ONE | change), (PROJECT, _as_project(ONE | change))):
         status, said = await told(alone.http.post(f"{path}/register", json=given))
         assert (status, said["code"], said["message"]) == (400, 1001, message)
@@ -193,7 +193,7 @@ def _as_project(one):
 
 @pytest.mark.parametrize("name", ["project", "model"])
 @pytest.mark.parametrize("path", [f"{PROJECT}/unregister", f"{MODEL}/unregister"])
-async def test_unregistering_nothing_is_told_as_such(alone, path, name):
+async def test_unregistering_without_a_name_is_refused(alone, path, name):
     asked = {"project": "p", "model": "m"} | {name: ""}
     if path.startswith(PROJECT) and name == "model":
         asked = {"PROJECT": ""}
@@ -241,7 +241,7 @@ async def test_unregistering_nothing_is_told_as_such(alone, path, name):
     ],
     ids=lambda change: str(change)[:48],
 )
-async def test_a_value_that_will_not_do_is_named_plainly(alone, change):
+async def test_an_invalid_value_is_refused_and_its_field_named(alone, change):
     status, said = await told(alone.http.post(f"{MODEL}/register", json=ONE | change))
     assert (status, said["code"]) == (400, 1001)
     assert said["error"]["param"] in change
@@ -258,12 +258,12 @@ async def test_a_model_listed_twice_is_refused_and_nothing_of_the_list_is_taken(
     assert services(alone) == {("DecentralGPT", "Llama3-70B", "")}
 
 
-async def test_replicas_of_one_model_may_stand_in_one_list(alone):
+async def test_replicas_of_one_model_may_be_registered_in_one_list(alone):
     await register(alone, project="p", models=[ROW | {"cid": "a"}, ROW | {"cid": "b"}])
     assert len(services(alone)) == 2
 
 
-async def test_each_type_is_registered_and_unregistered_by_itself_or_all_at_once(alone, worker):
+async def test_types_of_a_model_are_unregistered_one_by_one_or_all_at_once(alone, worker):
     row = {"project": "p", "model": "SuperImage"}
 
     async def register():
@@ -284,7 +284,7 @@ async def test_each_type_is_registered_and_unregistered_by_itself_or_all_at_once
     assert (said["message"], types()) == ("ok", [])
 
 
-async def test_one_bad_model_of_a_list_keeps_all_of_it_out(alone):
+async def test_one_invalid_model_refuses_its_whole_list(alone):
     given = {"project": "p", "models": [ROW, ROW | {"model": ""}]}
     status, _ = await told(alone.http.post(f"{PROJECT}/register", json=given))
     assert status == 400
@@ -350,7 +350,7 @@ class TestKeys:
         ({"dialect": "tgi"}, "tgi_http"),
     ],
 )
-async def test_a_registration_may_say_more_than_the_seed_asks(alone, given, dialect):
+async def test_a_registration_may_have_more_fields_than_the_seeds(alone, given, dialect):
     more = {"type": 3, "worker_model": "local-name", "capacity": 4}
     await register(alone, MODEL, **ONE | more | given)
     (worker,) = alone.context.agent.workers
@@ -358,7 +358,7 @@ async def test_a_registration_may_say_more_than_the_seed_asks(alone, given, dial
     assert worker.service.type == 3
 
 
-async def test_a_registration_says_how_the_worker_wants_to_be_asked(alone):
+async def test_a_registration_sets_headers_concurrency_load_and_template(alone):
     more = {
         "max_concurrency": 4,
         "headers": {"X-Key": "k"},
@@ -374,11 +374,11 @@ async def test_a_registration_says_how_the_worker_wants_to_be_asked(alone):
 
 
 class TestWhatAWorkerSays:
-    """Asked when it is registered, told in the answer, and announced."""
+    """A worker's description is fetched when it is registered, returned in the answer, and announced."""
 
     PROPERTIES = b'{"total_slots":4,"default_generation_settings":{"n_ctx":512},"modalities":{"vision":false}}'
 
-    async def test_is_told_and_announced_with_the_registration(self, alone, worker):
+    async def test_is_returned_and_announced_with_the_registration(self, alone, worker):
         worker.fail(properties=self.PROPERTIES, listing=b'{"data":[{"id":"file.gguf"}]}')
         given = ONE | {"api": worker.url}
         status, said = await told(alone.http.post(f"{MODEL}/register", json=given))
@@ -398,7 +398,7 @@ class TestWhatAWorkerSays:
         (service,) = alone.context.registry.own.services
         assert (service.context, service.abilities) == (512, 17)
 
-    async def test_yields_to_what_the_operator_said(self, alone, worker):
+    async def test_yields_to_the_context_that_the_operator_set(self, alone, worker):
         worker.fail(properties=self.PROPERTIES)
         rows = [ROW | {"api": worker.url, "context": 100}, ROW | {"api": worker.url, "cid": "b"}]
         status, said = await told(
@@ -408,7 +408,7 @@ class TestWhatAWorkerSays:
         assert sorted(s.context for s in alone.context.registry.own.services) == [100, 512]
         assert len(worker.probed) == 2
 
-    async def test_is_not_believed_where_the_operator_knows_better(self, alone, worker):
+    async def test_yields_to_the_modalities_that_the_operator_set(self, alone, worker):
         worker.fail(properties=self.PROPERTIES)
         await told(
             alone.http.post(
@@ -419,7 +419,7 @@ class TestWhatAWorkerSays:
         (service,) = alone.context.registry.own.services
         assert (service.context, service.abilities) == (512, 3)
 
-    async def test_keeps_images_from_a_model_that_sees_nothing(self, alone, worker):
+    async def test_refuses_images_for_a_model_without_vision(self, alone, worker):
         worker.fail(properties=self.PROPERTIES)
         await told(alone.http.post(f"{MODEL}/register", json=ONE | {"api": worker.url}))
         image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
@@ -438,7 +438,7 @@ class TestAHeaderFromAFile:
         call = alone.http.post(f"{MODEL}/register", json=given, headers=headers)
         return await told(call)
 
-    async def test_is_named_by_none_but_who_may_read_the_nodes_own_files(self, alone, tmp_path):
+    async def test_may_be_named_only_with_the_control_token(self, alone, tmp_path):
         (tmp_path / "key").write_text("k-1\n")
         for headers in ({}, {"Authorization": "Bearer guessed"}):
             status, said = await self.asked(alone, tmp_path / "key", **headers)
@@ -451,7 +451,7 @@ class TestAHeaderFromAFile:
         assert status == 403
         assert services(alone) == set()
 
-    async def test_is_kept_as_a_path_and_must_be_there(self, alone, tmp_path):
+    async def test_must_exist_and_is_stored_as_a_path(self, alone, tmp_path):
         status, said = await self.asked(alone, tmp_path / "key", **self.TOKEN)
         assert (status, said["error"]["param"]) == (400, "headers")
         (tmp_path / "key").write_text("k-1\n")
@@ -462,7 +462,7 @@ class TestAHeaderFromAFile:
 
 
 class TestAChange:
-    """Only for callers on this machine, or with the token, and never for a page of another origin."""
+    """A change is for callers on this machine or with the token, and never for a page of another origin."""
 
     @pytest.mark.parametrize("path", EVERY)
     async def test_is_refused_to_callers_elsewhere(self, alone, path):
@@ -470,12 +470,12 @@ class TestAChange:
         status, said = await told(call)
         assert (status, said["code"], said["error"]["type"]) == (403, 1010, "permission_error")
 
-    async def test_is_open_to_the_token(self, alone):
+    async def test_is_allowed_with_the_token(self, alone):
         headers = FORWARDED | {"Authorization": f"Bearer {TOKEN}"}
         call = alone.http.post(f"{MODEL}/register", json=ONE, headers=headers)
         assert (await told(call))[0] == 200
 
-    async def test_is_refused_to_pages_of_other_origins_and_to_names_that_are_not_ours(self, alone):
+    async def test_is_refused_to_pages_of_other_origins_and_for_foreign_host_names(self, alone):
         for headers in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}):
             call = alone.http.post(f"{MODEL}/register", json=ONE, headers=headers)
             assert (await told(call))[0] == 403
@@ -489,7 +489,7 @@ class TestAChange:
 
 
 class TestAsking:
-    async def test_lists_projects_models_and_who_serves_them(self, mesh, worker):
+    async def test_lists_projects_models_and_their_nodes(self, mesh, worker):
         await mesh.one.register(worker, type=1)
         await mesh.one.register(worker, project="q", model="other")
         await mesh.knows(mesh.two, "q/other")
@@ -522,9 +522,7 @@ class TestAsking:
         assert own["data"] == {"p": [entry | spelt | {"API": worker.url, "api": worker.url}]}
 
     @pytest.mark.parametrize("capacity", [0, 1, 3])
-    async def test_idle_counts_the_requests_that_are_there_so_0_is_free(
-        self, mesh, worker, capacity
-    ):
+    async def test_idle_counts_requests_in_flight_so_0_is_free(self, mesh, worker, capacity):
         await mesh.one.register(worker, capacity=capacity)
         await mesh.knows(mesh.two, "tiny")
         worker.fail(hang=True)
@@ -557,7 +555,7 @@ class TestAsking:
                 call.cancel()
         await become(0)
 
-    async def test_a_workers_address_is_not_told_to_callers_elsewhere(self, alone, worker):
+    async def test_a_workers_address_is_hidden_from_callers_elsewhere(self, alone, worker):
         await alone.register(worker)
         call = alone.http.post(
             f"{PROJECT}/peer",
@@ -587,17 +585,17 @@ class TestAsking:
             ("/api/v0/ai/projects/models?project=unknown", 200),
         ],
     )
-    async def test_of_a_wrong_or_missing_parameter_is_named(self, alone, path, status):
+    async def test_with_a_wrong_or_missing_parameter_is_400(self, alone, path, status):
         assert (await told(alone.http.get(path)))[0] == status
 
     @pytest.mark.parametrize("number", ["number=0", "number=", "number=00", "x=1"])
-    async def test_number_0_is_the_default(self, alone, worker, number):
+    async def test_number_0_means_the_default_of_100(self, alone, worker, number):
         for i in range(105):
             await alone.register(worker, model=f"m{i}")
         _, said = await told(alone.http.get(f"/api/v0/ai/projects/models?project=p&{number}"))
         assert len(said["data"]) == 100
 
-    async def test_of_a_node_that_nobody_knows_is_404_and_of_no_node_400(self, alone, stranger):
+    async def test_about_an_unknown_node_is_404_and_about_an_invalid_one_400(self, alone, stranger):
         for node, status in ((stranger, 404), ("nonsense", 404), ("no name", 400), ("", 400)):
             call = alone.http.post(f"{PROJECT}/peer", json={"node_id": node})
             assert (await told(call))[0] == status

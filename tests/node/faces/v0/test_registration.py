@@ -1,4 +1,4 @@
-"""What a registration asks for, read from decoded JSON: which dialect speaks to it, and where it may stand."""
+"""Parsing of registrations from decoded JSON: the dialect of a worker, and the addresses that it may have."""
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,7 @@ def test_every_type_of_model_can_be_registered(kind):
     assert read_worker("p", MODEL | {"type": int(kind)}, HERE).service.type is kind
 
 
-def test_a_type_that_is_not_named_is_text():
+def test_a_missing_type_is_text():
     assert read_worker("p", MODEL, HERE).service.type is ModelType.TEXT
     assert read_worker("p", MODEL | {"type": None}, HERE).service.type is ModelType.TEXT
 
@@ -37,7 +37,7 @@ def test_the_scheme_of_the_url_chooses_the_dialect_where_there_is_one(scheme):
             read_worker("p", given, HERE)
 
 
-def test_options_to_load_with_that_its_dialect_does_not_know_are_refused_by_name():
+def test_load_options_unknown_to_the_dialect_are_refused_by_name():
     api = {"api": "grpc+localai://localhost:1042"}
     assert read_worker("p", MODEL | api | {"load": {"ContextSize": 512}}, HERE).load
     with pytest.raises(WrongParameter, match="'Colour'") as refused:
@@ -45,7 +45,7 @@ def test_options_to_load_with_that_its_dialect_does_not_know_are_refused_by_name
     assert refused.value.param == "load"
 
 
-def test_no_scheme_leads_to_another_node():
+def test_no_scheme_selects_the_dialect_of_nodes():
     assert "peer" not in {dialect for dialect, _ in SCHEMES.values()}
 
 
@@ -58,7 +58,7 @@ def test_no_scheme_leads_to_another_node():
         "http://localhost/v1",
     ],
 )
-def test_a_worker_does_not_stand_on_the_nodes_own_ports_named_or_implied(api):
+def test_a_worker_cannot_be_on_the_nodes_own_ports_explicit_or_implied(api):
     with pytest.raises(WrongParameter, match="this node itself"):
         read_worker("p", MODEL | {"api": api}, HERE)
 
@@ -99,7 +99,7 @@ def test_a_worker_does_not_stand_on_the_nodes_own_ports_named_or_implied(api):
         "/run/worker.sock",
     ],
 )
-def test_nothing_that_may_lead_away_from_this_machine_is_a_worker(api):
+def test_a_url_that_may_lead_to_another_machine_is_refused(api):
     with pytest.raises(WrongParameter):
         read_worker("p", MODEL | {"api": api}, Premises(is_own_address))
 
@@ -115,11 +115,11 @@ def test_nothing_that_may_lead_away_from_this_machine_is_a_worker(api):
         "https://127.0.0.2",
     ],
 )
-def test_this_machine_may_be_spelt_in_any_way_that_machines_agree_on(api):
+def test_unambiguous_spellings_of_this_machine_are_accepted(api):
     assert read_worker("p", MODEL | {"api": api}, Premises(is_own_address)).api == api
 
 
-def test_a_worker_in_a_network_that_the_operator_named_is_registered_by_its_address():
+def test_a_worker_in_a_configured_network_is_registered_by_its_ip_address():
     listed = Premises(is_own_address, networks=networks_of(["198.51.100.0/28"]))
     for api in ("http://198.51.100.7:1042", "http://[::ffff:198.51.100.7]:1042"):
         assert read_worker("p", MODEL | {"api": api}, listed).api == api
@@ -158,7 +158,7 @@ FIELDS = (
 
 
 @given(st.dictionaries(st.sampled_from(FIELDS), JSON))
-def test_whatever_comes_is_read_or_refused_by_name(given):
+def test_any_registration_is_read_or_refused(given):
     row = {name: value for name, value in given.items() if name != "models"}
     for whole in (given, {"project": "p", "models": [MODEL | row]}):
         try:

@@ -1,4 +1,4 @@
-"""`/api/v0/chat` and `/api/v0/image`: at one named node, or at any that serves the project's model."""
+"""`/api/v0/chat` and `/api/v0/image`: at one named node, or at any node that serves the project's model."""
 
 import aiohttp
 import orjson
@@ -29,7 +29,7 @@ def sent(worker):
     ],
 )
 @pytest.mark.parametrize("suffix", ["", "/proxy"])
-async def test_a_body_goes_to_the_worker_without_what_concerns_the_choice(
+async def test_a_body_reaches_the_worker_without_routing_and_payment_fields(
     served, worker, path, goes_to, suffix
 ):
     paid = {"wallet": "0x1", "signature": "s", "hash": "h", "Wallet": "0x2"}
@@ -44,7 +44,7 @@ async def test_a_body_goes_to_the_worker_without_what_concerns_the_choice(
 @pytest.mark.parametrize(
     "kind", ["application/x-www-form-urlencoded", "application/octet-stream", ""]
 )
-async def test_what_curl_sends_is_json_whatever_type_it_names(served, worker, kind):
+async def test_a_json_body_is_read_under_the_content_types_that_curl_sends(served, worker, kind):
     call = served.http.post(
         "/api/v0/chat/completion/proxy", data=orjson.dumps(CHAT), headers={"Content-Type": kind}
     )
@@ -53,7 +53,7 @@ async def test_what_curl_sends_is_json_whatever_type_it_names(served, worker, ki
     assert sent(worker) == {"model": "tiny", "messages": CHAT["messages"]}
 
 
-async def test_what_is_left_of_a_body_keeps_its_bytes(served, worker):
+async def test_remaining_fields_of_a_body_keep_their_bytes(served, worker):
     body = b'{"Project":"p", "x":1.50 ,"MODEL":"tiny","wallet":"0x1","y":[ 1e2 ]}'
     headers = {"Content-Type": "application/json"}
     call = served.http.post("/api/v0/chat/completion/proxy", data=body, headers=headers)
@@ -61,14 +61,14 @@ async def test_what_is_left_of_a_body_keeps_its_bytes(served, worker):
     assert worker.received[-1].body == b'{"model":"tiny","x":1.50 ,"y":[ 1e2 ]}'
 
 
-async def test_text_is_not_taken_for_json(served):
+async def test_a_text_plain_body_is_refused(served):
     headers = {"Content-Type": "text/plain"}
     body = orjson.dumps(CHAT)
     call = served.http.post("/api/v0/chat/completion/proxy", data=body, headers=headers)
     assert (await told(call))[0] == 415
 
 
-async def test_a_named_node_is_asked_and_no_other(mesh, worker):
+async def test_a_named_node_answers_and_no_other(mesh, worker):
     await mesh.one.register(worker)
     await mesh.two.register(worker)
     await until(lambda: len(mesh.two.context.registry.catalog.offers.get("tiny", ())) == 2)
@@ -78,7 +78,7 @@ async def test_a_named_node_is_asked_and_no_other(mesh, worker):
             assert response.headers["x-modelvine-node"] == node
 
 
-async def test_a_stream_comes_as_a_stream(served):
+async def test_a_stream_is_passed_on_as_events(served):
     asked = CHAT | {"stream": True}
     async with served.http.post("/api/v0/chat/completion/proxy", json=asked) as response:
         assert response.content_type == "text/event-stream"
@@ -86,7 +86,7 @@ async def test_a_stream_comes_as_a_stream(served):
 
 
 @pytest.mark.parametrize("named", ["query", "form"])
-async def test_a_form_names_its_model_in_the_query_or_in_itself(served, worker, named):
+async def test_a_form_names_its_model_in_the_query_or_in_a_field(served, worker, named):
     form = aiohttp.FormData()
     form.add_field("prompt", "a hat")
     form.add_field("image", b"\x89PNG\r\n", filename="a.png")
@@ -101,9 +101,7 @@ async def test_a_form_names_its_model_in_the_query_or_in_itself(served, worker, 
     assert b"\x89PNG\r\n" in worker.received[-1].body
 
 
-async def test_a_form_goes_to_the_worker_without_what_concerns_the_choice_and_who_pays(
-    served, worker
-):
+async def test_a_form_reaches_the_worker_without_routing_and_payment_fields(served, worker):
     form = aiohttp.FormData()
     for name in ("wallet", "prompt", "signature", "hash", "Wallet", "project", "node_id", "cid"):
         form.add_field(
@@ -129,7 +127,7 @@ async def test_a_form_goes_to_the_worker_without_what_concerns_the_choice_and_wh
         ({"model": ""}, "model name can not be empty"),
     ],
 )
-async def test_what_is_missing_is_named(served, change, message):
+async def test_a_missing_field_is_named(served, change, message):
     asked = CHAT | {"node_id": served.context.peer} | change
     status, body = await told(served.http.post("/api/v0/chat/completion", json=asked))
     assert (status, body["code"], body["message"]) == (400, 1001, message)
@@ -145,7 +143,7 @@ async def test_a_body_that_is_not_json_is_a_parsing_error(served, body):
     assert (status, said["code"]) == (400, 1002)
 
 
-async def test_a_project_that_nobody_serves_is_404(served):
+async def test_a_project_that_no_node_serves_is_404(served):
     asked = CHAT | {"project": "q"}
     status, body = await told(served.http.post("/api/v0/chat/completion/proxy", json=asked))
     assert (status, body["code"]) == (404, 1017)

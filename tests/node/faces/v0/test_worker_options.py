@@ -1,4 +1,4 @@
-"""What an operator says of a worker beyond its name and place, read from decoded JSON."""
+"""Parsing of a worker's options beyond its name and address, from decoded JSON."""
 
 import pytest
 
@@ -19,7 +19,7 @@ from router.worker_headers import MAX_HEADERS, MAX_HEADERS_BYTES
 from router.workers import TEMPLATES
 
 
-def test_nothing_said_is_nothing() -> None:
+def test_missing_options_have_empty_defaults() -> None:
     for given in ({}, {"headers": None, "load": None, "template": None, "capacity": None}):
         assert (headers_of(given), load_of(given), template_of(given), capacity_of(given)) == (
             (),
@@ -48,7 +48,7 @@ def test_headers_are_kept_in_order_by_lower_case_names() -> None:
     ],
     ids=lambda headers: str(headers)[:40],
 )
-def test_headers_that_will_not_do_are_refused_by_name(headers: dict[str, str]) -> None:
+def test_invalid_headers_are_refused_by_field(headers: dict[str, str]) -> None:
     with pytest.raises(WrongParameter) as refused:
         headers_of({"headers": headers})
     assert refused.value.param == "headers"
@@ -60,7 +60,7 @@ def test_headers_of_another_shape_are_a_parsing_error(given: object) -> None:
         headers_of({"headers": given})
 
 
-def test_options_are_texts_numbers_truths_and_lists_of_such() -> None:
+def test_load_options_are_strings_numbers_booleans_and_lists_of_them() -> None:
     given = {
         "ContextSize": 4096,
         "MMap": True,
@@ -96,24 +96,24 @@ def test_options_are_texts_numbers_truths_and_lists_of_such() -> None:
     ],
     ids=lambda load: str(load)[:40],
 )
-def test_options_that_will_not_do_are_refused_by_name(load: dict[str, object]) -> None:
+def test_invalid_load_options_are_refused_by_field(load: dict[str, object]) -> None:
     with pytest.raises(WrongParameter) as refused:
         load_of({"load": load})
     assert refused.value.param == "load"
 
 
-def test_options_of_another_shape_are_a_parsing_error() -> None:
+def test_load_options_of_another_shape_are_a_parsing_error() -> None:
     with pytest.raises(Unparseable):
         load_of({"load": ["a=1"]})
 
 
-def test_a_template_is_one_of_a_few() -> None:
+def test_a_template_is_one_of_the_known_ones() -> None:
     assert [template_of({"template": one}) for one in TEMPLATES] == [*TEMPLATES]
     with pytest.raises(WrongParameter, match="chatml"):
         template_of({"template": "jinja"})
 
 
-def test_how_many_at_one_time_has_two_names() -> None:
+def test_the_concurrency_has_two_field_names() -> None:
     for given in ({"capacity": 4}, {"max_concurrency": 4}, {"capacity": 4, "max_concurrency": 4}):
         assert capacity_of(given) == 4
     assert capacity_of({"capacity": None, "max_concurrency": 3}) == 3
@@ -125,7 +125,7 @@ def test_how_many_at_one_time_has_two_names() -> None:
             capacity_of({"max_concurrency": wrong})
 
 
-def test_what_a_model_takes_and_gives_is_said_in_words() -> None:
+def test_modalities_are_given_as_lists_of_words() -> None:
     assert abilities_in({}) == abilities_in({"input_modalities": []}) == 0
     said = {"input_modalities": ["text", "image"], "output_modalities": ["audio"]}
     assert abilities_in(said) == Ability.TEXT_IN | Ability.IMAGE_IN | Ability.AUDIO_OUT

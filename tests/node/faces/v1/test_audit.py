@@ -1,4 +1,4 @@
-"""What is changed over HTTP stands in the audit log: who did it, what, and to what; never a secret."""
+"""Audit log of changes over HTTP: the key or user, the action and its target; never a secret."""
 
 from node.auth.keys import Allowance
 from tests.node.faces.assembly import TOKEN
@@ -24,7 +24,7 @@ async def audit(running, **query):
     return [(row["who"], row["action"], row["target"]) for row in said["audit"]]
 
 
-async def test_every_change_is_there_with_who_made_it(alone, worker):
+async def test_every_change_is_logged_with_the_key_or_user_that_made_it(alone, worker):
     secret = (await alone.context.keys.create({"op": Allowance(role="operator")}))["op"]
     operator, token = bearer(secret), bearer(TOKEN)
     made = await post(alone, "/api/v1/keys", {"keys": [{"name": "ann"}]}, operator)
@@ -59,7 +59,7 @@ async def test_every_change_is_there_with_who_made_it(alone, worker):
     assert await audit(alone, number="2") == found[-2:]
 
 
-async def test_what_was_refused_changed_nothing(alone):
+async def test_refused_changes_are_not_logged(alone):
     far = {"X-Forwarded-For": "203.0.113.9"}
     async with alone.http.post("/api/v1/drain", headers=far) as response:
         assert response.status == 403
@@ -68,7 +68,7 @@ async def test_what_was_refused_changed_nothing(alone):
     assert await audit(alone) == []
 
 
-async def test_it_is_for_operators(alone):
+async def test_the_audit_log_is_for_operators(alone):
     made = await alone.context.keys.create({"v": Allowance(role="viewer"), "u": Allowance()})
     for secret in made.values():
         async with alone.http.get(AUDIT, headers=bearer(secret)) as response:

@@ -1,4 +1,4 @@
-"""`/api/v1/examination`: a node looks at its own workers, store and neighbours, for operators alone."""
+"""`/api/v1/examination`: a node checks its own workers, store and neighbours, for operators alone."""
 
 import time
 
@@ -19,7 +19,7 @@ async def examined(running):
     return said
 
 
-async def test_workers_are_looked_at_and_known_by_what_they_speak(alone):
+async def test_workers_are_checked_and_their_protocols_detected(alone):
     async with openai_worker.running() as one, openai_worker.running() as two:
         await alone.register(one, model="well", capacity=3)
         await alone.register(two, model="other", dialect="tgi_http")
@@ -42,7 +42,7 @@ async def test_workers_are_looked_at_and_known_by_what_they_speak(alone):
     assert "canary" not in str(said)
 
 
-async def test_the_store_is_written_to_and_read(alone):
+async def test_the_store_is_checked_by_a_write_and_a_read(alone):
     store = (await examined(alone))["store"]
     assert (store["error"], store["seconds"] < 1) == ("", True)
 
@@ -53,13 +53,13 @@ async def test_the_store_is_written_to_and_read(alone):
     assert (await examined(alone))["store"]["error"] == "m.db: No space left on device"
 
 
-async def test_another_node_tells_its_time_and_how_it_is_reached(mesh):
+async def test_another_nodes_clock_and_reachability_are_checked(mesh):
     (row,) = (await examined(mesh.one))["peers"]
     assert (row["node"], row["answers"], row["why"]) == (mesh.two.context.peer, True, "")
     assert abs(row["clock"]) < 1
 
 
-async def test_what_is_examined_is_of_this_process(alone):
+async def test_the_examination_describes_this_process(alone):
     said = await examined(alone)
     assert said["process"]["open_files"] > 3
     assert said["process"]["open_files_limit"] >= said["process"]["open_files"]
@@ -67,7 +67,7 @@ async def test_what_is_examined_is_of_this_process(alone):
     assert (said["keys"], said["peers"], said["workers"]) == (0, [], [])
 
 
-async def test_it_is_for_operators(alone):
+async def test_the_examination_is_for_operators(alone):
     made = await alone.context.keys.create({"v": Allowance(role="viewer"), "u": Allowance()})
     for secret in made.values():
         headers = {"Authorization": f"Bearer {secret}"}
@@ -76,10 +76,10 @@ async def test_it_is_for_operators(alone):
 
 
 @pytest.mark.parametrize("said", [b"", b"[]", b"{}", b'{"time":"now"}', b'{"time":null}'])
-def test_a_time_that_is_none_is_passed_over(said):
+def test_an_invalid_time_of_a_node_is_ignored(said):
     assert offset(said, 0.0, 0.0) is None
 
 
-def test_half_of_the_way_there_and_back_is_taken_off():
+def test_half_of_the_round_trip_is_subtracted_from_the_clock_offset():
     assert offset(b'{"time":100.5}', 90.0, 1.0) == 10.0
     assert offset(b'{"time":1e308}', time.time(), 0.0) == MOST_AHEAD

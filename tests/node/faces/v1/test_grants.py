@@ -1,4 +1,4 @@
-"""Invitations over HTTP: operators make them, they open what they say, and are listed without what they open with."""
+"""Invitations over HTTP: operators make them, they admit what their terms say, and are listed without their secret."""
 
 import pytest
 
@@ -19,7 +19,7 @@ async def invited(node_, **wanted):
     return body
 
 
-async def test_an_invitation_is_a_key_for_what_it_says(closed):
+async def test_an_invitation_is_a_key_with_its_terms(closed):
     made = await invited(closed, name="ann", models=["tiny"], rpm=1, expires_in=60)
     key = bearer(made["invitation"])
     async with closed.http.post(CHAT, json=ASKED, headers=key) as response:
@@ -33,7 +33,7 @@ async def test_an_invitation_is_a_key_for_what_it_says(closed):
     assert (status, code_of(body)) == (403, "role_not_allowed")
 
 
-async def test_it_names_the_way_to_the_mesh_and_its_terms(closed):
+async def test_an_invitation_holds_mesh_addresses_and_its_terms(closed):
     made = await invited(closed, models=["tiny"], passes=2, nodes=[closed.identity.peer])
     held = invitation.read(made["invitation"])
     assert held.addresses == closed.context.registry.own.reach.mesh[: invitation.MAX_ADDRESSES]
@@ -43,7 +43,7 @@ async def test_it_names_the_way_to_the_mesh_and_its_terms(closed):
     assert made["name"].startswith("guest-")
 
 
-async def test_it_is_listed_and_revoked_with_the_keys(closed):
+async def test_an_invitation_is_listed_and_revoked_with_the_keys(closed):
     made = await invited(closed, name="ann")
     _, listed = await said(closed.http.get(KEYS, headers=bearer(TOKEN)))
     [row] = listed["keys"]
@@ -56,7 +56,7 @@ async def test_it_is_listed_and_revoked_with_the_keys(closed):
     assert (status, code_of(body)) == (401, "key_revoked")
 
 
-async def test_a_damaged_one_says_so(closed):
+async def test_a_truncated_invitation_is_refused_with_advice(closed):
     made = await invited(closed, name="ann")
     status, body = await said(
         closed.http.post(CHAT, json=ASKED, headers=bearer(made["invitation"].split(".")[0][:-9]))
@@ -81,14 +81,14 @@ async def test_a_damaged_one_says_so(closed):
         ({"moon": "full"}, "moon"),
     ],
 )
-async def test_what_is_no_grant_is_refused_with_its_place(closed, wanted, place):
+async def test_an_invalid_invitation_is_refused_by_field(closed, wanted, place):
     call = closed.http.post(GRANTS, json=wanted, headers=bearer(TOKEN))
     status, body = await said(call)
     assert (status, body["error"]["param"]) == (400, place)
     assert closed.context.keys.keys == []
 
 
-async def test_operators_alone_invite(closed):
+async def test_only_operators_may_invite(closed):
     key = await key_for(closed)
     status, _ = await said(closed.http.post(GRANTS, json={}, headers=bearer(key)))
     assert status == 403

@@ -1,4 +1,4 @@
-"""Keys of users over HTTP: operators make them, every face asks for them, each in its own words."""
+"""Keys of users over HTTP: operators make them, every face requires them, each with its own errors."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def bearer(key):
 
 @pytest.fixture
 async def closed(worker):
-    """A node at which nobody asks without a key."""
+    """Yield a node that serves no caller without a key."""
     async with node(World(MemoryNet()), settings_of(keyless=Keyless.NOBODY)) as one:
         one.http.headers.update(bearer(TOKEN))
         await one.register(worker)
@@ -49,7 +49,7 @@ def code_of(body):
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_every_face_wants_a_key_before_it_reads_what_is_asked(closed, worker, path):
+async def test_every_face_requires_a_key(closed, worker, path):
     for headers in ({}, bearer("mv_wrong"), bearer("sk-any"), {"x-api-key": "no"}):
         status, body = await said(closed.http.post(path, json=BODIES[path], headers=headers))
         assert status == 401, body
@@ -71,7 +71,7 @@ async def test_a_key_opens_its_models_only(closed, path):
         assert response.status == 404
 
 
-async def test_a_second_name_in_the_list_of_models_is_looked_at_too(closed):
+async def test_every_name_in_the_list_of_models_is_checked(closed):
     key = await key_for(closed, models=("llama*",))
     both = {**ASKED, "model": "llama", "models": ["tiny"]}
     status, body = await said(
@@ -94,7 +94,7 @@ async def test_refusals_have_the_form_of_their_face(closed):
     ("role", "asks", "looks", "changes"),
     [("user", 200, 403, 403), ("viewer", 403, 200, 403), ("operator", 200, 200, 200)],
 )
-async def test_a_role_says_what_a_key_is_for(closed, role, asks, looks, changes):
+async def test_a_role_limits_what_a_key_may_do(closed, role, asks, looks, changes):
     headers = bearer(await key_for(closed, role=role))
     ask = closed.http.post("/v1/chat/completions", json=ASKED, headers=headers)
     assert (await said(ask))[0] == asks
@@ -116,7 +116,7 @@ async def test_load_balancers_need_no_key(closed):
                 assert response.status == 200
 
 
-async def test_keys_are_made_listed_replaced_and_ended(closed):
+async def test_keys_are_created_listed_rotated_and_revoked(closed):
     closed.http.headers.update(bearer(TOKEN))
     limits = [{"model": "t*", "rpm": 60, "tpm": 0, "tokens_per_day": 0, "concurrency": 0}]
     ann = {"name": "ann", "models": ["tiny"], "expires_in": 3600, "model_limits": limits}
@@ -141,7 +141,7 @@ async def test_keys_are_made_listed_replaced_and_ended(closed):
     ):
         status, body = await said(closed.http.post(chat, json=ASKED, headers=bearer(shown)))
         assert (status == 200) if code is None else (code_of(body) == code)
-    # What a new key allows is what the old one did.
+    # A rotated key keeps the limits of the old one.
     assert closed.context.keys.table.by_name["ann"].model_limits[0].rpm == 60
 
 
@@ -164,14 +164,14 @@ async def test_keys_are_made_listed_replaced_and_ended(closed):
         ({"keys": [{"name": "a", "model_limits": [{"rpm": 1}]}]}, "keys.0.model_limits.0.model"),
     ],
 )
-async def test_what_is_no_key_is_refused_with_its_place(closed, body, words):
+async def test_an_invalid_key_is_refused_by_field(closed, body, words):
     status, answer = await said(closed.http.post(KEYS, json=body, headers=bearer(TOKEN)))
     assert status == 400
     assert words in answer["message"]
     assert closed.context.keys.keys == []
 
 
-async def test_a_name_that_is_taken_and_one_that_is_missing_are_told(closed):
+async def test_a_taken_name_is_409_and_an_unknown_one_404(closed):
     await key_for(closed)
     headers = bearer(TOKEN)
     status, _ = await said(

@@ -1,4 +1,4 @@
-"""The live view: who looks and what they may, requests without what was said, the last hour, and one event a second for all."""
+"""Live view: roles and permissions, requests without their content, the last hour, and one event a second for all readers."""
 
 import asyncio
 import time
@@ -54,7 +54,7 @@ async def next_event(response):
 
 @pytest.fixture
 async def closed(worker):
-    """A node at which nobody asks without a key."""
+    """Yield a node that serves no caller without a key."""
     async with node(World(MemoryNet()), settings_of(keyless=Keyless.NOBODY)) as one:
         one.http.headers.update(bearer(TOKEN))
         await one.register(worker)
@@ -70,20 +70,20 @@ async def closed(worker):
         (Role.OPERATOR, {"ask": True, "look": True, "change": True}),
     ],
 )
-async def test_a_page_learns_what_its_reader_may(closed, role, may):
+async def test_a_page_learns_the_permissions_of_its_reader(closed, role, may):
     said = await get(closed, "/api/v1/me", await key_for(closed, "ann", role=role))
     assert (said["name"], said["role"], said["may"]) == ("ann", role, may)
     await get(closed, "/api/v1/me", status=401)
 
 
 @pytest.mark.parametrize("path", ["requests", "history", "node-events", "events"])
-async def test_users_see_nothing_of_others(closed, path):
+async def test_users_see_nothing_of_other_users(closed, path):
     ann = await key_for(closed, "ann", role=Role.USER)
     await get(closed, f"/api/v1/{path}", ann, status=403)
     await get(closed, f"/api/v1/{path}", status=401)
 
 
-async def test_a_request_is_shown_with_whom_it_could_have_gone_to(closed, worker):
+async def test_a_request_is_shown_with_the_replicas_considered(closed, worker):
     tell(worker)
     headers = bearer(TOKEN)
     row = {"project": "q", "model": "tiny", "api": worker.url, "cid": "spare", "capacity": 4}
@@ -99,7 +99,7 @@ async def test_a_request_is_shown_with_whom_it_could_have_gone_to(closed, worker
         assert chosen["doubts"] == []
 
 
-async def test_a_request_is_shown_with_who_was_excluded_then(closed, worker):
+async def test_a_request_is_shown_with_the_replicas_excluded_at_its_time(closed, worker):
     tell(worker)
     operator = bearer(TOKEN)
     ann = await key_for(closed, "ann")
@@ -117,7 +117,7 @@ async def test_a_request_is_shown_with_who_was_excluded_then(closed, worker):
         "/api/v0/ai/project/unregister", json=body, headers=operator
     ) as answer:
         assert answer.status == 200
-    # Neither is so any more.
+    # Neither reason holds any more.
     async with closed.http.post("/api/v1/undrain", headers=operator) as answer:
         assert answer.status == 200
     ended = (await get(closed, "/api/v1/requests", operator))["ended"]
@@ -128,7 +128,7 @@ async def test_a_request_is_shown_with_who_was_excluded_then(closed, worker):
     assert "its node is draining" in {one["reason"] for one in found[late]}
 
 
-async def test_a_request_is_shown_with_what_became_of_it_and_without_what_was_said(closed, worker):
+async def test_a_request_is_shown_with_its_outcome_and_without_its_content(closed, worker):
     tell(worker)
     ann = await key_for(closed, "ann")
     viewer = await key_for(closed, "viewer", role=Role.VIEWER)
@@ -148,11 +148,11 @@ async def test_a_request_is_shown_with_what_became_of_it_and_without_what_was_sa
     assert abs(row["at"] - time.time()) < 60
     assert row["key"] == "ann"
     assert CANARY not in str(whole)
-    # Who only looks learns no names of users.
+    # A viewer sees no names of users.
     assert "key" not in (await get(closed, "/api/v1/requests", viewer))["ended"][0]
 
 
-async def test_a_request_under_way_is_shown_until_it_ends(alone, worker):
+async def test_a_request_in_flight_is_shown_until_it_ends(alone, worker):
     worker.fail(delay_first=0.5)
     await alone.register(worker)
     async with asyncio.TaskGroup() as group:
@@ -164,7 +164,7 @@ async def test_a_request_under_way_is_shown_until_it_ends(alone, worker):
     assert (said["under_way"], len(said["ended"]), said["count"]) == ([], 1, 1)
 
 
-async def test_a_request_under_way_is_cancelled_as_if_its_caller_had_left(closed, worker):
+async def test_an_operator_cancels_a_request_as_if_its_caller_had_left(closed, worker):
     worker.fail(hang=True)
     ann, operator = await key_for(closed, "ann"), bearer(TOKEN)
     viewer = await key_for(closed, "viewer", role=Role.VIEWER)
@@ -198,7 +198,7 @@ async def cut_off(running, headers, **said):
     return False
 
 
-async def test_an_attempt_that_failed_stands_with_its_request(alone, worker):
+async def test_a_failed_attempt_is_shown_with_its_request(alone, worker):
     worker.fail(status=500)
     await alone.register(worker)
     status, id_ = await ask(alone)
@@ -223,7 +223,7 @@ async def test_the_last_hour_is_shown_by_model_and_node(served, worker):
     assert (await get(served, "/api/v1/history?model=other"))["history"] == []
 
 
-async def test_what_finds_no_room_is_shown_by_model_and_node(worker):
+async def test_queued_and_refused_requests_are_shown_by_model_and_node(worker):
     worker.fail(delay_first=0.5)
     async with node(World(MemoryNet()), settings_of(queue=1)) as one:
         await one.register(worker, capacity=1)
@@ -247,7 +247,7 @@ async def test_what_finds_no_room_is_shown_by_model_and_node(worker):
         assert sum(bucket["refused"] for bucket in row["buckets"]) == 1
 
 
-async def test_a_reader_hears_each_second_of_nodes_and_requests(served):
+async def test_a_reader_gets_an_event_of_nodes_and_requests_each_second(served):
     async with served.http.get("/api/v1/events") as response:
         assert response.headers["content-type"] == "text/event-stream"
         first = await next_event(response)
@@ -260,7 +260,7 @@ async def test_a_reader_hears_each_second_of_nodes_and_requests(served):
         assert second["count"] == 1
 
 
-def test_all_readers_share_what_is_made_in_a_second(alone):
+def test_all_readers_share_the_event_of_a_second(alone):
     feed = live.Feed(alone.context)
     one = feed.event(100.2, keys=True)
     assert feed.event(100.9, keys=True) is one
@@ -268,13 +268,13 @@ def test_all_readers_share_what_is_made_in_a_second(alone):
     assert b'"nodes"' in one
 
 
-def test_nodes_that_did_not_change_are_shown_again_now_and_then(alone):
+def test_unchanged_nodes_are_repeated_periodically(alone):
     feed = live.Feed(alone.context)
     shown = [b'"nodes"' in feed.event(100.0 + tick, keys=False) for tick in range(11)]
     assert shown == [tick % live.NODES_EVERY == 0 for tick in range(11)]
 
 
-async def test_readers_beyond_the_most_are_refused(alone):
+async def test_readers_beyond_the_limit_are_refused(alone):
     async with asyncio.timeout(20):
         readers = [await alone.http.get("/api/v1/events") for _ in range(live.MAX_READERS)]
         for reader in readers:
@@ -289,7 +289,7 @@ async def test_readers_beyond_the_most_are_refused(alone):
             reader.close()
 
 
-async def test_a_key_that_is_revoked_ends_its_stream(closed):
+async def test_revoking_a_key_ends_its_stream(closed):
     viewer = await key_for(closed, "viewer", role=Role.VIEWER)
     async with closed.http.get("/api/v1/events", headers=viewer) as response:
         await next_event(response)
@@ -300,7 +300,7 @@ async def test_a_key_that_is_revoked_ends_its_stream(closed):
 
 
 class Crowded:
-    """A registry that knows many nodes besides."""
+    """Registry that knows many more nodes."""
 
     def __init__(self, registry, nodes):
         self._registry = registry
@@ -319,7 +319,7 @@ class Crowded:
         return getattr(self._registry, name)
 
 
-def test_two_hundred_nodes_cost_a_hundredth_of_a_core(alone):
+def test_events_of_two_hundred_nodes_take_a_few_percent_of_a_core_at_most(alone):
     context = replace(alone.context, registry=Crowded(alone.context.registry, 200))
     feed = live.Feed(context)
     assert len(orjson.loads(feed.event(0.0, keys=True)[6:])["nodes"]) == 200
@@ -328,5 +328,5 @@ def test_two_hundred_nodes_cost_a_hundredth_of_a_core(alone):
         feed.event(float(tick), keys=True)
     spent = (time.process_time() - began) / 50
     print(f"{spent * 1000:.2f} ms of each second")  # noqa: T201
-    # 1 % is meant; on a slow machine it may be some times that.
+    # The goal is 1 %; on a slow machine it may be several times that.
     assert spent < 0.03

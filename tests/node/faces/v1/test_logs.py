@@ -30,7 +30,7 @@ async def lines(running, **query):
         return (await response.json())["logs"]
 
 
-async def test_lines_are_told_by_severity_time_and_number(alone):
+async def test_lines_are_selected_by_severity_time_and_number(alone):
     log = logging.getLogger("modelvine.test")
     log.info("one")
     log.warning("two\n%s", "\x1b[2J")
@@ -47,7 +47,7 @@ async def test_lines_are_told_by_severity_time_and_number(alone):
     assert "three" not in [line["message"] for line in await lines(alone, since=since)]
 
 
-async def test_they_are_for_operators(alone):
+async def test_logs_are_for_operators(alone):
     made = await alone.context.keys.create({"v": Allowance(role="viewer"), "u": Allowance()})
     for secret in made.values():
         headers = {"Authorization": f"Bearer {secret}"}
@@ -59,6 +59,6 @@ async def test_they_are_for_operators(alone):
 
 
 @pytest.mark.parametrize("query", [{"level": "loud"}, {"since": "yesterday"}, {"since": "nan"}])
-async def test_what_cannot_be_meant_is_refused(alone, query):
+async def test_an_invalid_query_is_refused(alone, query):
     async with alone.http.get(LOGS, params=query, headers=BEARER) as response:
         assert response.status == 400

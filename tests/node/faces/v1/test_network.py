@@ -1,4 +1,4 @@
-"""How a node sees the network, why it would choose whom, and how it is taken out of service."""
+"""How a node sees the network, and how it is taken out of service."""
 
 import pytest
 
@@ -35,7 +35,7 @@ async def test_the_catalog_shows_every_live_record(mesh, worker):
     assert worker.url not in str(body)
 
 
-async def test_a_node_that_is_lost_leaves_the_live_view_and_not_the_list_of_nodes(mesh):
+async def test_a_lost_node_leaves_the_catalog_and_stays_in_the_list_of_nodes(mesh):
     mesh.one.context.registry.mesh.fail()
     presence = mesh.two.context.registry.presence
     await until(lambda: presence(mesh.one.context.peer).value == "lost")
@@ -63,7 +63,7 @@ async def test_nodes_are_listed_with_how_they_are_reached(mesh):
 
 
 class TestDraining:
-    async def test_travels_to_the_others_and_is_taken_back(self, mesh):
+    async def test_reaches_other_nodes_and_can_be_undone(self, mesh):
         presence = mesh.two.context.registry.presence
         _, body = await told(mesh.one.http.post("/api/v1/drain"))
         assert (body["code"], body["standing"]) == (0, "draining")
@@ -75,13 +75,13 @@ class TestDraining:
         await until(lambda: presence(mesh.one.context.peer).value == "alive")
 
     @pytest.mark.parametrize("path", ["/api/v1/drain", "/api/v1/undrain"])
-    async def test_is_for_this_machine_and_not_for_pages(self, alone, path):
+    async def test_is_for_callers_on_this_machine_and_not_for_pages(self, alone, path):
         for headers in ({"X-Forwarded-For": "203.0.113.9"}, {"Origin": "https://evil.example"}):
             status, body = await told(alone.http.post(path, headers=headers))
             assert (status, body["code"]) == (403, 1010)
 
 
-async def test_a_node_that_was_stopped_is_explained_by_its_farewell_and_not_by_a_doubt():
+async def test_a_stopped_node_is_shown_as_left_by_its_own_announcement():
     world = World(MemoryNet())
     async with node(world) as one:
         async with node(world) as other:
@@ -90,7 +90,7 @@ async def test_a_node_that_was_stopped_is_explained_by_its_farewell_and_not_by_a
             await other.context.registry.stand(Standing.LEFT)
             await until(lambda: one.context.registry.presence(gone) is Presence.LEFT)
         pulse = one.context.registry.pulse
-        # Long after: whoever looks for it has given up.
+        # Long after: the node no longer tries to reach it.
         await until(lambda: pulse(gone).contact is Status.LOST)
         rows = (await told(one.http.get("/api/v1/nodes")))[1]["nodes"]
         (row,) = (row for row in rows if row["node"] == gone)

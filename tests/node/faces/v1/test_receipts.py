@@ -1,4 +1,4 @@
-"""Receipts over HTTP: both nodes of a hop write one of each answer that ended well, and agree to the token."""
+"""Receipts over HTTP: both nodes of a hop write one for each successful answer, and agree to the token."""
 
 import pytest
 
@@ -55,12 +55,12 @@ async def test_both_nodes_agree_to_the_token_on_every_answer(mesh, worker):
     [row] = sums["receipts"]
     assert (row["peer"], row["side"], row["answers"]) == (mesh.one.identity.peer, "asked", count)
     assert row["tokens"] == found["tokens"] > 0
-    # Of what was said, nothing.
+    # Nothing of the content is in them.
     pages = [*await mesh.one.context.receipt_log.pages(mesh.two.identity.peer)]
     assert "canary" not in repr(pages)
 
 
-async def test_what_failed_or_was_answered_here_has_no_receipt(mesh, worker):
+async def test_failed_and_local_answers_have_no_receipt(mesh, worker):
     asked = await mesh.offers("asked", worker)
     worker.fail(status=400)
     async with asked.http.post("/v1/chat/completions", json=CHAT) as response:
@@ -76,7 +76,7 @@ async def test_what_failed_or_was_answered_here_has_no_receipt(mesh, worker):
     )
 
 
-async def test_a_node_that_tells_other_tokens_is_named_with_the_request(mesh, worker):
+async def test_a_difference_in_tokens_is_reported_with_its_request(mesh, worker):
     await mesh.offers("asked", worker)
     book = mesh.one.context.receipts
     book.add(Side.SERVED, mesh.two.identity.peer, "padded", "tiny", Usage(1, 900), 0.1)
@@ -87,7 +87,7 @@ async def test_a_node_that_tells_other_tokens_is_named_with_the_request(mesh, wo
     assert found["differ"] == [{"request": "padded", "here": [1, 9], "there": [1, 900]}]
 
 
-async def test_a_peer_reads_its_own_chain_alone(mesh, worker):
+async def test_a_peer_reads_only_its_own_chain(mesh, worker):
     await mesh.offers("asked", worker)
     await ask(mesh)
     mesh.one.context.receipts.add(Side.SERVED, "somebody", "secret", "tiny", None, 0.1)
@@ -99,11 +99,11 @@ async def test_a_peer_reads_its_own_chain_alone(mesh, worker):
 
 
 @pytest.mark.parametrize("path", [RECEIPTS, f"{RECEIPTS}/x", f"{RECEIPTS}/x/comparison"])
-async def test_operators_alone_see_them(mesh, path):
+async def test_only_operators_see_receipts(mesh, path):
     async with mesh.one.http.get(path, headers={"X-Forwarded-For": "192.0.2.1"}) as response:
         assert response.status == 403
 
 
-async def test_a_node_that_is_not_known_cannot_be_compared_with(mesh):
+async def test_comparing_with_an_unknown_node_is_404(mesh):
     status, _ = await told(mesh.one.http.get(f"{RECEIPTS}/nobody/comparison", headers=OPERATOR))
     assert status == 404

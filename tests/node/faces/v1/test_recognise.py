@@ -1,4 +1,4 @@
-"""Which protocol is spoken at an address, asked of a node: by real stubs of each, and by what is none of them."""
+"""Recognition of the protocol at an address, by a node: with real stubs of each protocol, and with other servers."""
 
 import asyncio
 
@@ -37,7 +37,7 @@ async def look(node, api, **more):
     return [(one["dialect"], one["asked"], one["came"]) for one in said["tries"]], said["found"]
 
 
-async def test_a_server_of_openais_protocol_is_known_by_its_list_of_models(alone):
+async def test_an_openai_server_is_recognised_by_its_list_of_models(alone):
     async with openai_worker.running() as worker:
         worker.fail(listing=LISTING)
         tries, found = await look(alone, worker.url)
@@ -55,7 +55,7 @@ async def test_a_server_of_openais_protocol_is_known_by_its_list_of_models(alone
         assert worker.received == []
 
 
-async def test_services_beside_the_models_are_seen_and_can_be_registered(alone):
+async def test_services_besides_the_models_are_found_and_can_be_registered(alone):
     async with openai_services.running() as server:
         tries, found = await look(alone, server.url)
         assert tries[-1][2] == "200, 0 models, and batch and fine-tuning and reward and vectors"
@@ -70,7 +70,7 @@ async def test_services_beside_the_models_are_seen_and_can_be_registered(alone):
             assert (await told(alone.http.post("/api/v0/ai/model/register", json=row)))[0] == 200
         server.keep("files", object="file", purpose="batch")
         [file] = (await told(alone.http.get("/v1/files")))[1]["data"]
-        # What one service of a server keeps another one may use.
+        # One service of a server may use what another service of it keeps.
         made = (await told(alone.http.post("/v1/vector_stores", json={"name": "s"})))[1]
         asked = {"file_id": file["id"]}
         status, said = await told(
@@ -79,14 +79,14 @@ async def test_services_beside_the_models_are_seen_and_can_be_registered(alone):
         assert (status, said["id"]) == (200, file["id"])
 
 
-async def test_a_llama_stack_of_services_is_known_by_what_it_lacks(alone):
+async def test_llama_stack_services_are_recognised_by_reported_missing_fields(alone):
     async with llama_stack_services.running() as server:
         tries, found = await look(alone, server.url)
         assert tries[-1][0] == found["dialect"] == "llama_stack_http"
         assert {one["type"] for one in found["models"]} == SERVICE_TYPES
 
 
-async def test_the_standards_own_list_of_models_is_known_with_what_it_names(alone):
+async def test_the_interface_standards_list_of_models_is_recognised_with_its_urls(alone):
     async with openai_worker.running() as worker:
         rows = [
             {"model": "Llama3-8B", "url": f"{worker.url}/v1/chat/completions"},
@@ -102,13 +102,13 @@ async def test_the_standards_own_list_of_models_is_known_with_what_it_names(alon
         ]
 
 
-async def test_a_list_may_name_places_on_this_machine_only(alone, worker):
+async def test_a_model_at_another_machines_address_cannot_be_registered(alone, worker):
     given = {"project": "p", "model": "m", "api": "http://192.0.2.1:80/v1/chat/completions"}
     status, said = await told(alone.http.post("/api/v0/ai/model/register", json=given))
     assert (status, said["error"]["param"]) == (400, "api")
 
 
-async def test_a_nodes_own_list_is_known_with_types_and_projects(alone, mesh, worker):
+async def test_another_nodes_list_is_recognised_with_types_and_projects(alone, mesh, worker):
     await alone.register(worker, project="team", model="painter", type=1)
     _, found = await look(mesh.one, f"http://{alone.context.listening.http}", dialect="openai")
     assert found["software"] == "modelvine"
@@ -116,7 +116,9 @@ async def test_a_nodes_own_list_is_known_with_types_and_projects(alone, mesh, wo
 
 
 @pytest.mark.parametrize("list_status", [200, 404, 500])
-async def test_a_server_whose_list_of_models_fails_is_known_by_its_chats(alone, list_status):
+async def test_a_server_without_a_list_of_models_is_recognised_by_its_openapi_paths(
+    alone, list_status
+):
     async with openai_worker.running() as worker:
         nothing = {"listing": b"{}", "list_status": list_status}
         paths = b'{"info":{"title":"own"},"paths":{"/v1/chat/completions":{"post":{}}}}'
@@ -129,7 +131,7 @@ async def test_a_server_whose_list_of_models_fails_is_known_by_its_chats(alone, 
 
 
 @pytest.mark.parametrize(("status", "known"), [(422, True), (400, True), (404, False)])
-async def test_or_by_what_it_misses_in_a_chat_with_nothing_in_it(alone, status, known):
+async def test_a_server_is_recognised_by_its_refusal_of_an_empty_chat(alone, status, known):
     async def list_(_):
         return web.Response(status=500)
 
@@ -153,7 +155,7 @@ async def test_or_by_what_it_misses_in_a_chat_with_nothing_in_it(alone, status, 
         await runner.cleanup()
 
 
-async def test_a_tgi_server_is_known_by_its_info_before_its_list_of_models(alone):
+async def test_a_tgi_server_is_recognised_by_its_info_before_its_list_of_models(alone):
     async with tgi_worker.running() as worker:
         worker.fail(info=b'{"model_id":"org/m","version":"3.0","max_total_tokens":4096}')
         tries, found = await look(alone, worker.url)
@@ -162,7 +164,7 @@ async def test_a_tgi_server_is_known_by_its_info_before_its_list_of_models(alone
         assert found["models"] == [{"name": "org/m", "context": 4096}]
 
 
-async def test_a_server_of_embeddings_is_no_tgi_server_though_it_has_its_info(alone):
+async def test_a_server_of_embeddings_with_an_info_path_is_no_tgi_server(alone):
     async with tgi_worker.running() as worker:
         worker.fail(
             info=b'{"model_id":"org/e","model_type":{"embedding":{}},"max_input_length":512}'
@@ -172,7 +174,7 @@ async def test_a_server_of_embeddings_is_no_tgi_server_though_it_has_its_info(al
         assert tries == [("tgi_http", "GET /info", "200, but no model_id with TGI's limits")]
 
 
-async def test_a_llama_stack_server_is_known_by_what_it_misses(alone):
+async def test_a_llama_stack_server_is_recognised_by_reported_missing_fields(alone):
     async with llama_stack_worker.running() as worker:
         tries, found = await look(alone, worker.url)
         assert [name for name, _, _ in tries] == ["tgi_http", "openai_http", "llama_stack_http"]
@@ -180,7 +182,7 @@ async def test_a_llama_stack_server_is_known_by_what_it_misses(alone):
         assert (found["software"], found["models"]) == ("Llama Stack", [])
 
 
-async def test_a_localai_backend_is_known_by_its_health(alone):
+async def test_a_localai_backend_is_recognised_by_its_health(alone):
     async with localai_worker.running() as worker:
         place = worker.url.partition("://")[2]
         for api in (place, f"grpc://{place}", f"grpc+localai://{place}"):
@@ -194,7 +196,7 @@ async def test_a_localai_backend_is_known_by_its_health(alone):
             }
 
 
-async def test_a_remotellm_server_is_known_by_its_type_after_it_has_no_health(alone):
+async def test_a_remotellm_server_is_recognised_by_its_llm_type_after_health_is_missing(alone):
     async with remotellm_worker.running() as worker:
         place = worker.url.partition("://")[2]
         tries, found = await look(alone, f"grpc://{place}")
@@ -204,14 +206,14 @@ async def test_a_remotellm_server_is_known_by_its_type_after_it_has_no_health(al
         assert len(found["models"]) == 1
 
 
-async def test_where_nothing_is_each_says_what_it_tried(alone):
+async def test_where_nothing_listens_each_dialect_reports_its_try(alone):
     tries, found = await look(alone, "http://127.0.0.1:9")
     assert found is None
     assert {came for _, _, came in tries} == {"nothing listens there"}
     assert len(tries) == len([name for name in dialects.NAMES if name.endswith("_http")])
 
 
-async def test_what_speaks_something_else_is_not_taken_for_a_worker(alone):
+async def test_a_server_of_another_protocol_is_not_taken_for_a_worker(alone):
     async def chatter(reader, writer):
         await reader.read(100)
         writer.write(b"220 mail ready\r\n")
@@ -228,7 +230,7 @@ async def test_what_speaks_something_else_is_not_taken_for_a_worker(alone):
             assert (found, {came for _, _, came in tries}) == (None, {why})
 
 
-async def test_who_wants_a_key_says_so_and_is_known_with_it(alone):
+async def test_a_server_that_requires_a_key_is_recognised_with_it(alone):
     async with openai_worker.running() as worker:
         worker.fail(status=401)
         tries, found = await look(alone, worker.url, dialect="openai")
@@ -241,7 +243,7 @@ async def test_who_wants_a_key_says_so_and_is_known_with_it(alone):
         assert worker.probed[-1].headers["authorization"] == "Bearer k"
 
 
-async def test_who_still_loads_its_model_is_to_be_waited_for(alone):
+async def test_a_server_that_still_loads_its_model_is_reported_as_waiting(alone):
     async with openai_worker.running() as worker:
         worker.fail(status=503)
         call = alone.http.post("/api/v1/recognise", json={"api": worker.url})
@@ -250,7 +252,7 @@ async def test_who_still_loads_its_model_is_to_be_waited_for(alone):
         assert said["tries"][-1]["waits"] is True
 
 
-async def test_a_worker_that_answers_nothing_else_while_it_works_for_this_node_is_busy(alone):
+async def test_a_worker_that_is_unresponsive_while_it_works_for_this_node_is_busy(alone):
     async with openai_worker.running() as worker:
         await alone.register(worker)
         worker.fail(hang=True, status=401)
@@ -267,7 +269,7 @@ async def test_a_worker_that_answers_nothing_else_while_it_works_for_this_node_i
         assert "busy" not in said
 
 
-async def test_only_who_may_register_may_ask_and_only_of_this_machine(alone):
+async def test_recognition_needs_the_right_to_register_and_an_address_of_this_machine(alone):
     far = {"X-Forwarded-For": "203.0.113.9"}
     asked = {"api": "http://127.0.0.1:9"}
     assert (await told(alone.http.post("/api/v1/recognise", json=asked, headers=far)))[0] == 403
@@ -276,7 +278,7 @@ async def test_only_who_may_register_may_ask_and_only_of_this_machine(alone):
         assert (status, said["error"]["param"]) == (400, "api")
 
 
-async def test_a_key_in_a_file_is_read_for_holders_of_the_token_alone(alone, tmp_path):
+async def test_a_key_in_a_file_is_read_only_with_the_control_token(alone, tmp_path):
     (tmp_path / "key").write_text("k")
     asked = {"api": "http://127.0.0.1:9", "headers": {"x-key": f"@{tmp_path}/key"}}
     assert (await told(alone.http.post("/api/v1/recognise", json=asked)))[0] == 403
@@ -284,7 +286,7 @@ async def test_a_key_in_a_file_is_read_for_holders_of_the_token_alone(alone, tmp
     assert (await told(alone.http.post("/api/v1/recognise", json=asked, headers=token)))[0] == 200
 
 
-def test_a_scheme_or_a_name_leaves_one_to_look():
+def test_a_scheme_or_a_dialect_leaves_one_candidate():
     for given in (
         {"api": "tgi+http://127.0.0.1:1"},
         {"api": "http://127.0.0.1:1", "dialect": "tgi"},
@@ -309,6 +311,6 @@ def test_a_scheme_or_a_name_leaves_one_to_look():
     ],
     ids=str,
 )
-def test_what_cannot_be_looked_at_is_refused(given):
+def test_an_address_that_cannot_be_checked_is_refused(given):
     with pytest.raises((WrongParameter, Unparseable)):
         candidates(given, HERE)

@@ -1,4 +1,4 @@
-"""What a node tells others of its replicas: to known nodes only, and nothing of what was said."""
+"""State of its replicas that a node reports to other nodes: to known nodes only, and no content of requests."""
 
 import time
 from dataclasses import replace
@@ -23,7 +23,7 @@ def asked(messages: list[dict[str, str]]) -> Request:
     return Request("r", Kind.CHAT, "tiny", body, "application/json", prefixes=prefixes)
 
 
-async def test_a_node_says_how_much_its_worker_has_read_and_how_busy_it_is(mesh, worker):
+async def test_a_node_reports_the_prefix_its_worker_has_read_and_its_load(mesh, worker):
     await mesh.one.register(worker, capacity=4)
     questions = ReplicaQuestions(mesh.two.context.links, time.monotonic)
     there = Candidate(mesh.one.context.peer, Service("p", "tiny"))
@@ -37,7 +37,7 @@ async def test_a_node_says_how_much_its_worker_has_read_and_how_busy_it_is(mesh,
     assert after.time.answers == 1
 
 
-async def test_who_says_nothing_is_left_alone_for_a_while(mesh, worker):
+async def test_a_node_that_gives_no_report_is_not_asked_again_for_a_while(mesh, worker):
     await mesh.one.register(worker)
     now = 0.0
     questions = ReplicaQuestions(mesh.two.context.links, lambda: now)
@@ -50,5 +50,5 @@ async def test_who_says_nothing_is_left_alone_for_a_while(mesh, worker):
     assert (await questions.ask(nothing, there)).read is None
 
 
-async def test_callers_cannot_ask(mesh):
+async def test_callers_cannot_query_replicas(mesh):
     assert (await told(mesh.one.http.post(PATH, json={})))[0] == 404

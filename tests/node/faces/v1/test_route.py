@@ -1,4 +1,4 @@
-"""Whom a request would be put to, and why: the same that the request itself would meet."""
+"""Explanation of a route: the candidates that a request would have, and the reasons."""
 
 import logging
 
@@ -46,7 +46,7 @@ class TestARoute:
         }
         assert worker.received == []
 
-    async def test_names_who_is_left_out_and_why(self, mesh, worker):
+    async def test_names_the_excluded_replicas_and_why(self, mesh, worker):
         await mesh.one.register(worker)
         await mesh.two.register(worker, project="q")
         await mesh.knows(mesh.two, "p/tiny")
@@ -66,13 +66,15 @@ class TestARoute:
             ("?model=m&kind=prophecies", 400, "invalid_parameter"),
         ],
     )
-    async def test_of_nothing_is_an_error(self, alone, query, status, code):
+    async def test_of_an_invalid_or_unknown_model_node_or_kind_is_an_error(
+        self, alone, query, status, code
+    ):
         answered, body = await told(alone.http.get(f"/api/v1/route{query}"))
         assert (answered, body["error"]["code"]) == (status, code)
 
 
 class TestARequest:
-    """`POST /api/v1/route`: the body and the headers that `/v1` would be sent."""
+    """`POST /api/v1/route`: takes the body and the headers of a request to `/v1`."""
 
     @pytest.fixture
     async def three(self, worker):
@@ -81,7 +83,7 @@ class TestARequest:
                 await one.register(worker, cid=cid)
             yield one
 
-    async def test_is_explained_as_it_would_be_met_and_reaches_nobody(self, three, worker):
+    async def test_is_explained_as_it_would_be_routed_and_reaches_no_worker(self, three, worker):
         async def candidates():
             _, body = await told(three.http.post("/api/v1/route", json=CHAT))
             return body["candidates"]
@@ -115,14 +117,14 @@ class TestARequest:
             said["error"]["message"],
         )
 
-    async def test_with_several_names_is_explained_by_the_first_that_somebody_serves(self, three):
+    async def test_with_several_models_is_explained_by_the_first_that_is_served(self, three):
         listed = {"models": ["nobody", "tiny", "small"], "messages": CHAT["messages"]}
         _, body = await told(three.http.post("/api/v1/route", json=listed))
         assert (body["model"], body["fallbacks"]) == ("tiny", ["small"])
         status, _ = await told(three.http.post("/api/v1/route", json={"models": ["a", "b"]}))
         assert status == 404
 
-    async def test_is_neither_logged_nor_told(self, three, caplog):
+    async def test_is_neither_logged_nor_shown(self, three, caplog):
         caplog.set_level(logging.DEBUG)
         async with three.http.post("/api/v1/route", json=CHAT) as response:
             assert SECRET.encode() not in await response.read()
@@ -132,7 +134,7 @@ class TestARequest:
 
 
 class TestASession:
-    async def test_has_a_home_and_the_explanation_says_so(self, worker):
+    async def test_has_a_home_which_the_explanation_names(self, worker):
         async with node(World(MemoryNet()), settings_of(policy="session")) as one:
             for cid in ("a", "b", "c"):
                 await one.register(worker, cid=cid)
@@ -141,7 +143,7 @@ class TestASession:
         assert "the session's machine" in body["candidates"][0]["why"]
         assert [c["figures"] for c in body["candidates"]] == [{"place": n} for n in range(3)]
 
-    async def test_is_named_by_header_or_as_openai_has_it(self, worker):
+    async def test_is_named_by_header_or_by_openais_prompt_cache_key(self, worker):
         async with node(World(MemoryNet()), settings_of(policy="session")) as one:
             for cid in ("a", "b", "c", "d"):
                 await one.register(worker, cid=cid)
@@ -158,7 +160,7 @@ class TestASession:
                 assert "p2c" in (await home(CHAT | none))[1]
 
 
-async def test_who_is_new_and_has_enough_comes_last_and_the_explanation_says_so(alone, worker):
+async def test_a_new_replica_with_enough_requests_comes_last_with_the_reason(alone, worker):
     worker.fail(delay_between=60)
     for cid in ("a", "b"):
         await alone.register(worker, cid=cid)
@@ -173,7 +175,7 @@ async def test_who_is_new_and_has_enough_comes_last_and_the_explanation_says_so(
     assert "new here and has 1 of our requests, of 1" in body["candidates"][1]["why"]
 
 
-async def test_whose_context_is_too_short_is_left_out_and_the_figures_are_told(mesh, worker):
+async def test_a_replica_with_too_short_a_context_is_excluded_with_the_figures(mesh, worker):
     await mesh.one.register(worker, context=500)
     await mesh.two.register(worker, context=4096)
     await mesh.knows(mesh.two, "tiny")

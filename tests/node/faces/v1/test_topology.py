@@ -1,4 +1,4 @@
-"""Which nodes are connected to each other, as each tells when it is asked, and what a hostile one may say."""
+"""Connections between nodes, as each node reports its own, and hostile reports."""
 
 import orjson
 import pytest
@@ -20,7 +20,7 @@ def said(*rows: object) -> bytes:
 
 @pytest.fixture
 async def three():
-    """Three nodes that know each other."""
+    """Yield three nodes that know each other."""
     world = World(MemoryNet())
     async with node(world) as one, node(world) as two, node(world) as three:
         nodes = (one, two, three)
@@ -29,7 +29,7 @@ async def three():
         yield nodes
 
 
-async def test_a_node_tells_its_own_connections_to_nodes_that_it_knows(mesh):
+async def test_a_node_reports_its_own_connections_to_known_nodes(mesh):
     status, body = await told(mesh.two.http.get("/api/v1/connections"))
     assert status == 200
     assert body == {"connections": [{"node": mesh.one.context.peer, "relayed": False}]}
@@ -52,7 +52,7 @@ async def test_nodes_are_asked_again_only_after_a_while(three):
     assert await seen(100.0 + FRESH, "r") is not first
 
 
-async def test_a_node_that_is_gone_tells_nothing_and_holds_nobody_up(three):
+async def test_a_lost_node_is_missing_from_the_reports(three):
     gone = three[2].context
     seen = three[0].context.topology.seen
     await gone.links.close()
@@ -65,7 +65,7 @@ async def test_a_node_that_is_gone_tells_nothing_and_holds_nobody_up(three):
     gone.registry.mesh.recover()
 
 
-async def test_whoever_cannot_wait_is_shown_what_was_told_before_and_later_what_is_told_now(three):
+async def test_a_reader_that_cannot_wait_gets_the_last_result_and_later_the_new_one(three):
     topology = three[0].context.topology
     assert await topology.seen_within(0.0, 100.0, "r") == {}
     first = await topology.seen(100.0, "r")
@@ -76,7 +76,7 @@ async def test_whoever_cannot_wait_is_shown_what_was_told_before_and_later_what_
     assert await topology.seen_within(5.0, 100.0 + FRESH, "r") is second
 
 
-async def test_whoever_may_not_look_is_not_told():
+async def test_a_caller_that_may_not_look_is_refused():
     elsewhere = {"X-Forwarded-For": "203.0.113.9"}
     async with node(World(MemoryNet()), settings_of(keyless=Keyless.MACHINE)) as closed:
         for path in (PATH, CONNECTIONS):
@@ -89,7 +89,7 @@ class TestWhatANodeSays:
         rows = [{"node": OTHER, "relayed": True}, {"node": "stranger", "relayed": False}]
         assert read(said(*rows, {"node": NODE, "relayed": False}), NODE, KNOWN) == {OTHER: True}
 
-    def test_is_through_a_relay_only_by_its_plain_word(self):
+    def test_counts_a_connection_as_relayed_only_if_relayed_is_true(self):
         assert read(said({"node": OTHER, "relayed": "yes"}), NODE, KNOWN) == {OTHER: False}
 
     def test_is_read_up_to_a_bound(self):
@@ -112,8 +112,8 @@ class TestWhatANodeSays:
             b"[" * 5000,
         ],
     )
-    def test_is_nothing_where_it_has_another_shape(self, answer):
+    def test_is_rejected_where_it_has_another_shape(self, answer):
         assert read(answer, NODE, KNOWN) is None
 
-    def test_names_no_node_by_anything_but_text(self):
+    def test_names_nodes_by_text_only(self):
         assert read(said({"node": [OTHER], "relayed": False}), NODE, KNOWN) == {}

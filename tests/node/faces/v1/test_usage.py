@@ -1,4 +1,4 @@
-"""Usage over HTTP: what operators see of all keys, and users of their own."""
+"""Usage over HTTP: operators see that of all keys, users that of their own."""
 
 import pytest
 
@@ -31,7 +31,7 @@ async def usage(running, headers=None, **query):
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-async def test_who_asked_what_of_whom_and_what_it_took(mesh, worker, stream):
+async def test_usage_is_counted_by_key_model_and_node(mesh, worker, stream):
     tell(worker)
     await mesh.one.register(worker)
     await mesh.knows(mesh.two, "tiny")
@@ -57,13 +57,13 @@ async def test_a_request_that_fails_is_counted_without_its_made_up_model(served)
     assert [(row["model"], row["requests"], row["failed"]) for row in rows] == [("-", 2, 2)]
 
 
-async def test_whoever_shows_no_key_is_counted_as_nobody(served):
+async def test_a_request_without_a_key_is_counted_without_a_name(served):
     assert await ask(served, {}) == 200
     [row] = await usage(served)
     assert (row["key"], row["requests"]) == ("-", 1)
 
 
-async def test_a_user_sees_its_own_and_an_operator_all(served):
+async def test_a_user_sees_their_own_usage_and_an_operator_all(served):
     ann, bob = await key_for(served, "ann"), await key_for(served, "bob")
     operator = await key_for(served, "op", role="operator")
     for headers in (ann, bob, bob):
@@ -78,7 +78,7 @@ async def test_a_user_sees_its_own_and_an_operator_all(served):
         assert response.status == 403
 
 
-async def test_sums_are_by_what_is_asked_for_and_come_as_csv_too(served):
+async def test_usage_is_grouped_as_requested_and_comes_as_csv_too(served):
     for name in ("ann", "bob"):
         await ask(served, await key_for(served, name))
     [row] = await usage(served, by="model")
@@ -93,12 +93,12 @@ async def test_sums_are_by_what_is_asked_for_and_come_as_csv_too(served):
 
 
 @pytest.mark.parametrize("query", [{"since": "soon"}, {"until": "2026-13-01"}, {"by": "colour"}])
-async def test_what_cannot_be_meant_is_named(served, query):
+async def test_an_invalid_query_is_refused_by_parameter(served, query):
     async with served.http.get(USAGE, params=query, headers=bearer(TOKEN)) as response:
         assert response.status == 400
         assert (await response.json())["error"]["param"] == next(iter(query))
 
 
-async def test_days_before_anything_was_asked_are_empty(served):
+async def test_days_without_requests_are_empty(served):
     await ask(served, {})
     assert await usage(served, since="2020-01-01", until="2020-12-31") == []
