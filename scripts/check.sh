@@ -1,5 +1,5 @@
 #!/bin/sh
-# The gate: every check runs, and the first words of a line say which one failed.
+# Gate: every check runs, and the first words of a line say which one failed.
 #   sh scripts/check.sh .venv/bin
 set -u
 bin=${1:?the folder with the tools}

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Make the environment of some programs that nobody here wrote, from its lock.
+# Create the environment of some third-party programs from its lock.
 #   TORCH=2.13.0 sh scripts/real.sh .venv real-texts
-# torch comes first and without a hash, since its builds are the machine's; whoever needs it then finds it there.
+# torch comes first and without a hash, since its builds depend on the machine; packages that need it then find it installed.
 set -eu
 
 venv=$1
 name=$2
 lock=requirements-$name.lock
 
-# llama-stack wants a newer Python than the oldest one that is promised here.
+# llama-stack needs a newer Python than the oldest one that this project supports.
 find_python() {
     if ! grep -q '^llama-stack==' "$lock"; then echo "$venv/bin/python"; return; fi
     "$venv/bin/python" -c 'import sys
@@ -24,6 +24,6 @@ if grep -q '^torch==' "$lock"; then
     echo "$lock: installing torch $TORCH"
     "$venv/$name/bin/python" -m pip --quiet --disable-pip-version-check install "torch==$TORCH" || { rm -rf "${venv:?}/$name"; exit 1; }
 fi
-# The lock is complete, so nothing is looked up that it does not name. Two packages have no wheels; torch brought setuptools.
+# The lock is complete, so only packages that it names are installed. Two have no wheels; torch brought setuptools.
 "$venv/$name/bin/python" scripts/install.py "$lock" --no-deps --no-build-isolation \
     --only-binary=:all: --no-binary=betterproto,stringcase || { rm -rf "${venv:?}/$name"; exit 1; }

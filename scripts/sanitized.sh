@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tests of the byte path on a copy that was compiled with ASan and UBSan: once, or again with other seeds for so many minutes.
+# Run the tests of the byte path on a copy compiled with ASan and UBSan: once, or repeatedly with new seeds for MINUTES.
 # usage: scripts/sanitized.sh PYTHON COPY [MINUTES]
 set -eu
 python=$1 copy=$2 minutes=${3:-0}
@@ -8,7 +8,7 @@ tests="tests/node/lane tests/node/faces/test_cut_through.py tests/node/faces/tes
     tests/router/state tests/router/test_failover_recording.py tests/router/test_failover_stream.py"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-# Python's own allocator would hide what is read beyond an object; pycryptodome loads its libraries in a way that ASan refuses.
+# Python's own allocator would hide reads beyond an object; pycryptodome loads its libraries in a way that ASan refuses.
 export PYTHONMALLOC=malloc PYCRYPTODOME_DISABLE_DEEPBIND=1 PYTHONSAFEPATH=1 PYTHONPATH="$PWD/$copy:$PWD"
 export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:abort_on_error=1
 libraries="$(${CC:-gcc} -print-file-name=libasan.so) $(${CC:-gcc} -print-file-name=libubsan.so)"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Puts a wheel into a folder; one with machine code for Linux as `manylinux`, for the oldest C library that it runs with.
+# Put a wheel into a folder. A wheel with Linux machine code is tagged `manylinux`, for the oldest C library it runs with.
 # usage: scripts/tag.sh BIN WHEEL FOLDER
 set -eu
 case $2 in
