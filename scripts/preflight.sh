@@ -1,7 +1,7 @@
 #!/bin/sh
-# Check of the prerequisites of the environment. Prints the Python to use, or what is missing and how to get it.
+# Check that the environment can be made. Print the Python to use, or what is missing and how to get it.
 #   PYTHON=/path/to/python3.12 sh scripts/preflight.sh
-# As root on Debian and Ubuntu, a missing package is installed; without root, the one command is printed.
+# On Debian and Ubuntu, a missing venv package is installed as root; for other users the command is printed.
 set -eu
 
 say() { echo "preflight: $*" >&2; }
@@ -14,7 +14,7 @@ find_python() {
         say "PYTHON=$PYTHON is no Python 3.11, 3.12 or 3.13"
         return 1
     fi
-    # The machine's own python3 comes first: the packages that belong to it are the likeliest to be installed.
+    # The machine's python3 first: the packages that belong to it are the most likely to be installed.
     for name in python3 python3.13 python3.12 python3.11; do
         if fits "$name"; then command -v "$name"; return; fi
     done

@@ -7,7 +7,7 @@
  *   [[chunks=100 delay_us=10000 ttft_us=0 bytes=1048576]]
  * Every SSE chunk carries "t=<19 digit CLOCK_MONOTONIC ns> i=<6 digits>" as its content: the client
  * on the same machine computes the one-way lag of each chunk through the proxy.
- * Chunks are sent one write() each, TCP_NODELAY. */
+ * Each chunk is sent with its own send(), with TCP_NODELAY. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>

@@ -9,7 +9,7 @@ const HEIGHT = 170;
 const time = (at) => new Date(at * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
 const day = (at) => new Date(at * 1000).toLocaleDateString("en-CA").slice(5);
 
-// `series`: {label, values}; `x` are Unix times. Return what takes the chart away.
+// `series`: {label, values}; `x` are Unix times. Return a function that destroys the chart.
 export function chart(place, { title, x, series, show, bars }) {
   let drawn = null;
   let gone = false;

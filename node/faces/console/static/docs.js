@@ -1,4 +1,4 @@
-// The page of the API: every operation of /openapi.json with its parameters, schemas and a command.
+// API page: every operation of /openapi.json with its parameters, its schemas and a curl command.
 
 import { command, h, note, put } from "./dom.js";
 

@@ -16,7 +16,7 @@ function fill(element, props, children) {
 export const h = (tag, props, ...children) => fill(document.createElement(tag), props, children);
 export const svg = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
 
-// Replace the children of a place; the element with the focus keeps it, found by its `data-key`.
+// Replace the children of a place. The new element with the same `data-key` as the focused one gets the focus.
 export function put(place, ...children) {
   const active = document.activeElement;
   const key = place.contains(active) ? active.dataset.key : undefined;
@@ -56,7 +56,7 @@ export const badge = (state, words = state) => h("span", { class: `badge ${state
 export const name = (text) => h("span", { class: "name", title: text }, text);
 export const note = (words, kind = "") => h("p", { class: `note ${kind}`, role: "alert" }, words);
 
-// The equivalent command, to copy.
+// The equivalent command, with a button that copies it.
 export function command(words) {
   const text = words.map(quoted).join(" ");
   const copy = h("button", { type: "button", class: "quiet small", "aria-label": `Copy the command: ${text}`, onclick: async () => {

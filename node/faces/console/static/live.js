@@ -63,7 +63,7 @@ export async function follow() {
 
 const FRESH = 5;
 
-// Requests at a node's replicas, by their last reports; `null` without a recent one.
+// Requests at a node's replicas, from their last reports; `null` if another node has no recent report.
 export function busy(node, what) {
   const rows = (node.load || []).filter((row) => row.age <= FRESH);
   return node.self || rows.length ? rows.reduce((sum, row) => sum + row[what], 0) : null;

@@ -1,4 +1,4 @@
-// Libraries: loaded from this node when a pane first needs them, one after the other.
+// Loader for libraries: from this node, when a pane first needs them; they run in the given order.
 
 const loaded = new Map();
 

@@ -1,4 +1,4 @@
-// The page: its panes by the user's rights, and the user's key.
+// Console page: the panes that the user's rights allow, and the user's key.
 
 import { get, key, setKey } from "./api.js";
 import { field, h, note, put } from "./dom.js";

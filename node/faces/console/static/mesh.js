@@ -92,7 +92,7 @@ const label = (node) => node.name || short(node.node);
 
 const SERVING = ["alive", "draining", "unreachable", "suspect"];
 
-// Connections between other nodes that are in the picture and have not gone.
+// Connections between other nodes in the picture, without those that are lost or have left.
 function between(nodes, links) {
   const there = new Set(nodes.filter((one) => !one.self && SERVING.includes(one.state)).map((one) => one.node));
   return links.filter((link) => there.has(link.one) && there.has(link.other));
@@ -149,7 +149,7 @@ function about(node, told, shown, close) {
     rows.length > 0 && h("div", { class: "beside" }, table(`Load of ${label(node)}`, LOADS, rows)));
 }
 
-// Hardware of a node, fetched when it is opened; that node chooses the shape of its answer.
+// Hardware of a node, fetched when it is opened. That node chooses the shape of its answer, so any field may be missing.
 async function look(place, node) {
   const rows = (value) => (Array.isArray(value) ? value.slice(0, 16) : []);
   put(place, h("p", { class: "muted" }, "Loading its hardware …"));
@@ -177,7 +177,7 @@ const LOADS = [
   { title: "Reported", number: true, cell: (row) => (row.age ? `${seconds(row.age)} ago` : "now") },
 ];
 
-// This node is in the middle, and the others around it, as far apart as there is room.
+// Place this node in the middle and the others around it, as far apart as there is room.
 function layout(nodes, before, width, height) {
   const { d3 } = globalThis;
   const points = nodes.map((one, at) => {

@@ -87,7 +87,7 @@ async function answer(card_, said, replica) {
   }
 }
 
-// Headers are Latin-1; other names are sent as UTF-8 bytes.
+// Header values are Latin-1, so names are sent as their UTF-8 bytes.
 const encoded = (text) => String.fromCharCode(...new TextEncoder().encode(text));
 
 const REQUESTS = {

@@ -1,4 +1,4 @@
-// Route of a request now: the candidates in order, and the reasons against the others.
+// Route of a request now: the candidates in order, and the excluded replicas with reasons.
 
 import { get } from "./api.js";
 import { badge, h, name, note, number, put, seconds, short, table } from "./dom.js";
