@@ -2,7 +2,7 @@
 
 import zlib
 
-BLOCK = 1024
+BLOCK = 2048
 """Fewest bytes that are compressed together, without what events have in common."""
 
 MOST_KEPT = 128 * 1024
@@ -14,21 +14,20 @@ TOGETHER = 4
 LARGE = 4096
 """Bytes of a piece above which it is abridged at once."""
 
-_EXAMPLE_BYTES = 512
 _LENGTH_BYTES = 4
 _EVENT_END = b"\n\n"
+_MARK = b"\0"
 _UNLIKE = 4  # parts of three events
 
-# Raw deflate, with room for a block and its example: 32 KiB of memory during compression.
+# Raw deflate, with room for a block: 32 KiB of memory during compression.
 _WINDOW_BITS, _MEMORY_LEVEL = -12, 5
-_STEP = 2 * BLOCK  # bytes that are unpacked at a time
 
 
 class Recording:
     """What a caller was sent of a stream: abridged, compressed, and dropped if there is too much of it.
 
-    Events are alike, so each is a line with only what differs. After an empty line come bytes of another form: their length,
-    and all of them. The form of the events that follow is taken from them.
+    Events are alike, so each is a line with only what differs. After a zero byte come bytes of another form: their length, and
+    all of them. The form of the events that follow is taken from them.
     """
 
     __slots__ = ("_abridged", "_before", "_blocks", "_form", "_newest", "_too_much")
@@ -42,7 +41,7 @@ class Recording:
         self._abridged = bytearray()
         """What is not compressed yet of all earlier pieces."""
         self._blocks = bytearray()
-        """Compressed blocks in a row; each marks its own end. The beginning of the first is the dictionary of the others."""
+        """Compressed blocks in a row; each marks its own end."""
         self._too_much = False
 
     def add(self, sent: bytes) -> None:
@@ -51,8 +50,8 @@ class Recording:
             self.keep([sent])
         else:
             newest, self._newest = self._newest, []
-            self._abridge(newest)
-            self._abridge([sent])
+            self._abridge(b"".join(newest))
+            self._abridge(sent)
             # At least the last event is kept.
             at = sent.rfind(_EVENT_END, 0, len(sent) - LARGE)
             self._before = sent[at + len(_EVENT_END) :] if at >= 0 else sent
@@ -64,7 +63,7 @@ class Recording:
             self._newest = newest + pieces if newest else pieces
         else:
             self._newest = pieces
-            self._abridge(newest)
+            self._abridge(b"".join(newest))
             self._before = newest[-1] if len(pieces) == 1 else b""
 
     @property
@@ -80,37 +79,55 @@ class Recording:
             (*_unabridged(_unpacked(bytes(self._blocks)) + self._abridged), *self._newest)
         )
 
-    def _abridge(self, pieces: list[bytes]) -> None:
-        if self._too_much or not pieces:
+    def _abridge(self, events: bytes) -> None:
+        if self._too_much:
             return
-        begin, end = self._form
-        least = len(begin) + len(end)
-        lines = [
-            piece[len(begin) : -len(end)]
-            for piece in pieces
-            if len(piece) > least and piece.startswith(begin) and piece.endswith(end)
-        ]
-        told = b"\n".join(lines)
-        abridged = self._abridged
-        if len(lines) == len(pieces) and told.count(b"\n") == len(lines) - 1:
-            abridged += told
-            abridged += b"\n"
-        else:
-            events = b"".join(pieces)
-            abridged += b"\n%b%b" % (len(events).to_bytes(_LENGTH_BYTES, "big"), events)
-            form = _form_of(events)
-            if form is not None:
-                known, self._form = self._form != _NO_FORM, form
-                if not known:
-                    # Many streams have no other event stored in full.
-                    self._compress()
-        if len(abridged) >= BLOCK:
+        if self._form == _NO_FORM and len(events) > LARGE:
+            # The form is learnt from the first events, so that the others take little room.
+            at = events.rfind(_EVENT_END, 0, LARGE) + len(_EVENT_END)
+            if at >= len(_EVENT_END):
+                self._store(events[:at])
+                events = events[at:]
+        rest = self._in_lines(events)
+        if rest:
+            self._store(rest)
+        if len(self._abridged) >= BLOCK:
             self._compress()
 
+    def _in_lines(self, events: bytes) -> bytes:
+        """Append a line for each event of the known form, and return the rest, from the first one of another form."""
+        begin, end = self._form
+        if not begin:
+            return events
+        # A search for the whole form would take ten times as long.
+        parts = events.split(_EVENT_END)
+        inside = end[: -len(_EVENT_END)]
+        least, at = len(begin) + len(inside), 0
+        lines: list[bytes] = []
+        for part in parts[:-1]:
+            if len(part) < least or not (part.startswith(begin) and part.endswith(inside)):
+                break
+            lines.append(part[len(begin) : len(part) - len(inside)])
+            at += len(part) + len(_EVENT_END)
+        told = b"\n".join(lines)
+        if not lines or told.count(b"\n") >= len(lines) or told.find(_MARK) >= 0:
+            return events
+        self._abridged += told
+        self._abridged += b"\n"
+        return events[at:]
+
+    def _store(self, events: bytes) -> None:
+        """Append events in full, and take their form."""
+        self._abridged += b"%b%b%b" % (_MARK, len(events).to_bytes(_LENGTH_BYTES, "big"), events)
+        form = _form_of(events)
+        if form is not None:
+            known, self._form = self._form != _NO_FORM, form
+            if not known:
+                # Many streams have no other event stored in full.
+                self._compress()
+
     def _compress(self) -> None:
-        packing = zlib.compressobj(
-            1, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL, zdict=_example_in(self._blocks)
-        )
+        packing = zlib.compressobj(1, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL)
         self._blocks += packing.compress(self._abridged) + packing.flush()
         self._abridged.clear()
         if len(self._blocks) > MOST_KEPT:
@@ -121,7 +138,7 @@ class Recording:
 _Form = tuple[bytes, bytes]
 """How events begin and end."""
 
-_NO_FORM = (b'"', b'"')  # as no event of JSON begins
+_NO_FORM = (b"", b"")
 
 
 def _form_of(events: bytes) -> _Form | None:
@@ -147,23 +164,13 @@ def _alike(one: bytes, two: bytes) -> int:
     return most
 
 
-def _example_in(blocks: bytes | bytearray) -> bytes:
-    """Return the beginning of what the first block holds; empty if there is no block."""
-    first = bytes(blocks[: 2 * _EXAMPLE_BYTES])
-    return zlib.decompressobj(_WINDOW_BITS).decompress(first, _EXAMPLE_BYTES)
-
-
 def _unpacked(blocks: bytes) -> bytes:
     """Return what compressed blocks hold."""
     events: list[bytes] = []
-    example, at = b"", 0
-    while at < len(blocks):
-        unpacking = zlib.decompressobj(_WINDOW_BITS, zdict=example)
-        while not unpacking.eof:
-            piece = blocks[at : at + _STEP]
-            events.append(unpacking.decompress(piece))
-            at += len(piece) - len(unpacking.unused_data)
-        example = example or _example_in(blocks)
+    while blocks:
+        unpacking = zlib.decompressobj(_WINDOW_BITS)
+        events.append(unpacking.decompress(blocks))
+        blocks = unpacking.unused_data
     return b"".join(events)
 
 
@@ -173,15 +180,17 @@ def _unabridged(abridged: bytes) -> list[bytes]:
     begin, end = _NO_FORM
     at = 0
     while at < len(abridged):
-        if abridged[at : at + 1] == b"\n":
-            length = int.from_bytes(abridged[at + 1 : at + 1 + _LENGTH_BYTES], "big")
-            at += 1 + _LENGTH_BYTES
+        if abridged.startswith(_MARK, at):
+            at += len(_MARK)
+            length = int.from_bytes(abridged[at : at + _LENGTH_BYTES], "big")
+            at += _LENGTH_BYTES
             events = abridged[at : at + length]
             pieces.append(events)
             at += length
             begin, end = _form_of(events) or (begin, end)
         else:
-            ends = abridged.find(b"\n", at)
-            pieces += (begin, abridged[at:ends], end)
-            at = ends + 1
+            found = abridged.find(_MARK, at)
+            ends = found if found >= 0 else len(abridged)
+            pieces += (begin, abridged[at : ends - 1].replace(b"\n", end + begin), end)
+            at = ends
     return pieces

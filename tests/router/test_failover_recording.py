@@ -1,7 +1,10 @@
 """The recording of a stream: all of it or nothing, with similar events compressed."""
 
+import zlib
 from random import Random
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,3 +73,30 @@ def test_an_incompressible_stream_beyond_the_limit_is_not_kept() -> None:
         recording.add(draw.randbytes(BLOCK))
     assert recording.whole() is None
     assert not recording._blocks
+
+
+def test_bursts_of_similar_events_are_compressed_without_what_they_have_in_common(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed: list[int] = []
+
+    real = zlib.compressobj
+
+    class Counting:
+        def __init__(self, *options: Any, **more: Any) -> None:
+            self._packing = real(*options, **more)
+
+        def compress(self, data: bytes) -> bytes:
+            packed.append(len(data))
+            return self._packing.compress(data)
+
+        def flush(self) -> bytes:
+            return self._packing.flush()
+
+    sent = [EVENT % str(number).encode() for number in range(1_000)]
+    burst = [b"".join(sent[at : at + 100]) for at in range(0, len(sent), 100)]
+    recording = Recording()
+    monkeypatch.setattr(zlib, "compressobj", Counting)
+    for one in [*burst, b"data: [DONE]\n\n"]:
+        recording.add(one)
+    assert sum(packed) < 5 * len(sent) + 2 * LARGE < len(b"".join(sent)) / 8
