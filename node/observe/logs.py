@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Final, Literal, TextIO
+from typing import Any, Final, Literal, TextIO
 
 from node.errors import NodeError
 from node.observe.log_writer import Lines, writing_to
@@ -42,8 +42,6 @@ MAX_FIELD = 256
 _WORD = re.compile(r'[^\s"\\]*')
 _USUAL: Final = re.compile(rf"[!#-\[\]-~]{{0,{MAX_FIELD}}}")
 """Matches in one step what most fields hold: one short word of ASCII."""
-_CONTROLS: Final = bytes([0x20 <= byte < 0x7F for byte in range(256)])
-"""Translation table that maps each byte that is not printable ASCII to zero."""
 _THOUSANDTHS: Final = tuple([f".{thousandth:03d}" for thousandth in range(1_000)])
 _EXPECTED = (NodeError, RegistryError, RouterError, OSError)
 _FRAMES = 8
@@ -98,37 +96,44 @@ def adopt(name: str) -> None:
 
 
 class RequestLog:
-    """Logger of one INFO line per request. It makes no record where the handler of `configure` alone would receive it."""
+    """Logger of one INFO line per request. It makes no record where the handler of `configure` alone would receive it.
 
-    def __init__(self, name: str) -> None:
+    Handlers and filters that are added or removed hold for the next line, other changes to the loggers within a second.
+    """
+
+    def __init__(self, name: str, clock: Clock = time.time) -> None:
+        """`clock` is Unix time in seconds."""
         self._name = name
+        self._clock = clock
         self._logger = logging.getLogger(name)
         self._only: Log | None = None
-        self._alone: tuple[object, ...] = ()
-        """The logger's state (parent, filters, handlers) in which `_only` alone receives a line."""
+        """The handler that alone receives the lines; `None` where others do, or none does."""
+        self._looked = -math.inf
+        """When that was looked up."""
+        self._own: list[Any] = []
+        self._filters: list[Any] = []
+        self._above: list[Any] = []
 
     def info(self, message: str) -> None:
-        """Write a line, unless the logger's level is above INFO."""
-        logger = self._logger
-        if not logger.isEnabledFor(logging.INFO):
-            return
-        # Compared on each call, in one step: changes of these are not announced.
-        above = logging.root.handlers
-        if (logger.parent, logger.propagate, logger.filters, logger.handlers, above) != self._alone:
-            self._look()
-        if self._only is None:
-            logger.info(message)
+        """Write a line of printable text, `MAX_LINE` characters at most, unless the logger's level is above INFO."""
+        now = self._clock()
+        if not 0.0 <= now - self._looked < 1.0:
+            self._look(now)
+        only, above = self._only, self._above
+        if only is None or self._own or self._filters or len(above) != 1 or above[0] is not only:
+            self._looked = -math.inf
+            self._logger.info(message)
         else:
-            self._only.add(self._name, message)
+            only.add(now, self._name, message)
 
-    def _look(self) -> None:
+    def _look(self, now: float) -> None:
         """Check whether the handler of `configure` alone receives the logger's records, and no filter changes them."""
         logger, root = self._logger, logging.root
-        self._only, self._alone = None, ()
-        if logger.parent is root and logger.propagate and not logger.filters + logger.handlers:
-            match root.handlers:
-                case [Log() as only]:
-                    self._only, self._alone = only, (root, True, [], [], [only])
+        self._looked = now
+        self._own, self._filters, self._above = logger.handlers, logger.filters, root.handlers
+        passes = logger.isEnabledFor(logging.INFO) and logger.propagate and logger.parent is root
+        handler = self._above[0] if passes and self._above else None
+        self._only = handler if isinstance(handler, Log) else None
 
 
 def quoted(value: str) -> str:
@@ -162,15 +167,12 @@ class ConsoleLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of one record."""
-        line = self.line(record.created, record.levelname, record.name, record.getMessage())
+        said = escaped(record.getMessage())
+        line = self.line(record.created, record.levelname, record.name, said)
         return f"{line}{_beside(record)}"
 
     def line(self, created: float, level: str, name: str, message: str) -> str:
-        """Return the line of a message without extra fields or an exception."""
-        # Most lines are ASCII; this check is faster than `isprintable`, which looks at each character singly.
-        plain = message.isascii() and message.encode().translate(_CONTROLS).find(0) < 0
-        if len(message) > MAX_LINE or not (plain or message.isprintable()):
-            message = escaped(message)
+        """Return the line of a printable message without extra fields or an exception."""
         milliseconds = int(created * 1000)
         shown = self._levels.get(level, level)
         return f"{_local(milliseconds // 1000)}{_THOUSANDTHS[milliseconds % 1000]} {shown} {name}  {message}"
@@ -181,7 +183,7 @@ class JsonLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of one record."""
-        said = record.created, record.levelname, record.name, record.getMessage()
+        said = record.created, record.levelname, record.name, escaped(record.getMessage())
         fields = {**_extra(record), **self._fields(*said)}
         error = _error(record)
         if error:
@@ -189,7 +191,7 @@ class JsonLine(logging.Formatter):
         return json.dumps(fields, default=str)
 
     def line(self, created: float, level: str, name: str, message: str) -> str:
-        """Return the line of a message without extra fields or an exception."""
+        """Return the line of a printable message without extra fields or an exception."""
         return json.dumps(self._fields(created, level, name, message))
 
     def _fields(self, created: float, level: str, name: str, message: str) -> dict[str, object]:
@@ -198,7 +200,7 @@ class JsonLine(logging.Formatter):
             "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": level.lower(),
             "logger": name,
-            "message": escaped(message),
+            "message": message,
         }
 
 
@@ -228,9 +230,8 @@ class Log(logging.Handler):
         self.recent.add(record.created, record.levelname, record.name, said)
         self._lines.add(line, hurry=record.levelno >= logging.WARNING)
 
-    def add(self, name: str, message: str) -> None:
-        """Take an INFO message of a logger, without a record."""
-        now = time.time()
+    def add(self, now: float, name: str, message: str) -> None:
+        """Take a printable INFO message of a logger, without a record."""
         self.recent.add(now, "INFO", name, message)
         self._lines.add(self._form.line(now, "INFO", name, message))
 

@@ -270,7 +270,7 @@ def test_the_line_of_a_request_is_the_same_as_that_of_a_log_record(
     form: Literal["console", "json"],
 ) -> None:
     stream = written(form)
-    said = "request=r-1 model=ti\nny share=100%s"
+    said = 'request=r-1 model="ti\\nny" share=100%s'
     RequestLog("modelvine.test").info(said)
     logging.getLogger("modelvine.test").info(said)
     moment = r"\d\d:\d\d:\d\d\.\d{3}"
@@ -313,6 +313,22 @@ def test_a_change_to_the_loggers_holds_for_the_next_request() -> None:
     again = written("console")
     log.info("four")
     assert again.getvalue().endswith("  four\n")
+
+
+def test_a_level_holds_for_requests_within_a_second() -> None:
+    stream, now = written("console"), [100.0]
+    log, logger = RequestLog("modelvine.test", lambda: now[0]), logging.getLogger("modelvine.test")
+    log.info("one")
+    logger.setLevel(logging.WARNING)
+    now[0] += 1.0
+    log.info("too low")
+    logger.setLevel(logging.NOTSET)
+    # A clock that is set back does not delay it.
+    for now[0], said in ((50.0, "two"), (10.0, "three")):
+        log.info(said)
+    assert [line.rpartition("  ")[2] for line in stream.getvalue().splitlines()] == [
+        "one", "two", "three",
+    ]  # fmt: skip
 
 
 def test_a_filter_of_the_logger_and_its_level_hold_for_requests_too() -> None:
