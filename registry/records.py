@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag, StrEnum
 from typing import NamedTuple, NewType
 
+from registry.hashed import Hashed
 from registry.values import value_class
 
 
@@ -115,7 +116,7 @@ Key = tuple[str, str, str, ModelType]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Service:
+class Service(Hashed):
     """One replica of one model, as other nodes see it. Never contains a worker's address.
 
     `context` is how many tokens it can read and write in one request, 0 when that is not known. `abilities` are `Ability`
@@ -130,15 +131,13 @@ class Service:
     context: int = 0
     abilities: int = 0
     created: int = field(default=0, compare=False)
-    _hash: int = field(init=False, repr=False, compare=False)
+
+    __hash__ = Hashed.__hash__
 
     def __post_init__(self) -> None:
-        # Computed once: a request makes a dozen look-ups by replica.
+        # A request makes a dozen look-ups by replica.
         told = self.project, self.model, self.cid, self.type, self.context, self.abilities
         object.__setattr__(self, "_hash", hash(told))
-
-    def __hash__(self) -> int:
-        return self._hash
 
     @property
     def key(self) -> Key:

@@ -27,8 +27,8 @@ MODULES = """
     node/lane/connection.py node/lane/direct.py node/lane/request.py node/lane/response.py
     node/observe/log_writer.py node/observe/logs.py node/observe/metrics.py node/observe/recent_lines.py
     node/observe/request_sums.py
-    registry/members/deadlines.py registry/members/liveness.py registry/members/membership.py registry/own_record.py
-    registry/replica.py
+    registry/hashed.py registry/members/deadlines.py registry/members/liveness.py registry/members/membership.py
+    registry/own_record.py registry/replica.py
     router/answer.py router/answer_times.py router/attempt.py router/choice.py router/desk.py router/dispatch.py
     router/failover_part.py router/failover_recording.py router/ledger.py
     router/outcome.py router/requests.py router/start.py
@@ -49,6 +49,16 @@ They must hold no dataclass that pydantic, orjson or `vars` reads: these find no
 That excludes `router/workers.py`, `node/auth/usage.py` and `node/observe/log_line.py`.
 """
 
+_SUBCLASSED = """
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mypy_extensions import mypyc_attr
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+"""
+
 ADAPTED = (
     # mypyc knows dataclasses, but not a decorator that makes them, and its classes have slots anyway.
     (r"@value_class\n", "@dataclass(unsafe_hash=True)\n"),
@@ -57,6 +67,8 @@ ADAPTED = (
     (r"(@dataclass\([^)\n]*?)frozen=True", r"\1unsafe_hash=True"),
     (r"@dataclass\(, ?", "@dataclass("),
     (r"@dataclass\(\)\n", "@dataclass\n"),
+    # The only class that interpreted ones inherit from.
+    (r"class Hashed:", f"{_SUBCLASSED}class Hashed:"),
 )
 """Source that mypyc 2.4 needs in another form: patterns, and their replacements."""
 
@@ -77,7 +89,7 @@ follow_imports = silent
 _SETUP = """
 import sys
 from mypyc.build import mypycify
-from setuptools import setup
+from setuptools import Extension, setup
 
 made = mypycify(
     ["--config-file", "mypy.ini", *sys.argv[1:]], opt_level="1", debug_level="0", group_name="modelvine"
@@ -85,6 +97,7 @@ made = mypycify(
 for one in made:
     # Calls between functions are direct then, and nothing has to be found when it is loaded.
     one.extra_compile_args.append("-fvisibility=hidden")
+made.append(Extension("router.openai.members", ["router/openai/members.c"], extra_compile_args=["-O2"]))
 setup(name="modelvine", packages=[], ext_modules=made, script_args=["-q", "build_ext", "--build-lib", "compiled"])
 """
 
@@ -110,6 +123,69 @@ def with_constants(source: str) -> str:
         return f"{name}: Final[{kind}] = " if kind else f"{name}: Final = "
 
     return importing("typing", "Final", re.sub(_CONSTANT, final, source))
+
+
+_ENUM = re.compile(r"^class (\w+)\((?:Int|Str)?(?:Enum|Flag)\):", re.MULTILINE)
+
+
+class _Members(ast.NodeVisitor):
+    """Finds where functions read members of these enums, outside patterns, where a plain name would match everything."""
+
+    def __init__(self, enums: set[str]) -> None:
+        self._enums = enums
+        self._deep = 0
+        self.found: list[ast.Attribute] = []
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._deep += 1
+        for statement in node.body:
+            self.visit(statement)
+        self._deep -= 1
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+
+    def visit_match_case(self, node: ast.match_case) -> None:
+        for statement in node.body:
+            self.visit(statement)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        """Leave them as they are: before Python 3.12, `ast` does not know where in a source their parts are."""
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        self.generic_visit(node)
+        if self._deep and isinstance(node.value, ast.Name) and node.value.id in self._enums:
+            self.found += [node] * node.attr.isupper()
+
+
+def with_members(source: str, enums: set[str]) -> str:
+    """Read members of imported enums once, as the module is loaded: `Enum` looks them up in a slow way."""
+    tree = ast.parse(source)
+    imports = [one for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom)]
+    names = {alias.asname or alias.name for one in imports for alias in one.names}
+    reader = _Members(enums & names)
+    reader.visit(tree)
+    if not reader.found:
+        return source
+    lines = source.splitlines(keepends=True)
+    for one in sorted(reader.found, key=lambda node: (node.lineno, node.col_offset), reverse=True):
+        # Columns count bytes.
+        line = lines[one.lineno - 1].encode()
+        name = _constant_of(one).encode()
+        lines[one.lineno - 1] = (
+            line[: one.col_offset] + name + line[one.end_col_offset :]
+        ).decode()
+    constants = {_constant_of(one): ast.unparse(one) for one in reader.found}
+    made = "".join(f"{name}: Final = {member}\n" for name, member in constants.items())
+    lines.insert(imports[-1].end_lineno or 0, made)
+    return importing("typing", "Final", "".join(lines))
+
+
+def _constant_of(member: ast.Attribute) -> str:
+    return f"_{ast.unparse(member).replace('.', '_')}"
 
 
 def importing(module: str, name: str, source: str) -> str:
@@ -180,9 +256,11 @@ def compiled(root: Path, place: Path) -> Path:
     for path in (path for package in PACKAGES for path in (place / package).rglob("*.py")):
         # Compiled modules also use the constants of modules that are not compiled.
         path.write_text(with_constants(path.read_text()))
+    sources = [path.read_text() for package in PACKAGES for path in (place / package).rglob("*.py")]
+    enums = {name for source in sources for name in _ENUM.findall(source)}
     for module in MODULES:
         path = place / module
-        path.write_text(adapted(path.read_text()))
+        path.write_text(adapted(with_members(path.read_text(), enums)))
     (place / "mypy.ini").write_text(_CONFIG.format(sys.version_info))
     (place / "setup.py").write_text(_SETUP)
     done = subprocess.run(

@@ -4,6 +4,7 @@ import ast
 import pkgutil
 from enum import Enum
 from importlib import import_module
+from types import FunctionType
 
 import pytest
 from hatchling.bridge.app import Application
@@ -13,6 +14,8 @@ import node
 import registry
 import router
 from node.observe.log_line import LogLine
+from registry import hashed
+from registry.records import Service
 from scripts import compile as hook
 
 ROOT = hook.Path(hook.__file__).resolve().parent.parent
@@ -28,7 +31,7 @@ def initialized(version: str) -> dict:
 
 @pytest.mark.parametrize("module", hook.MODULES)
 def test_a_module_is_adapted_and_nothing_is_left_that_mypyc_refuses(module):
-    made = hook.adapted((ROOT / module).read_text())
+    made = hook.adapted(hook.with_members((ROOT / module).read_text(), {"Kind", "Presence"}))
     ast.parse(made)
     assert "@value_class" not in made
     assert "slots=True" not in made
@@ -139,6 +142,54 @@ def test_constants_are_marked_as_final_and_nothing_else_is():
     changed = [line for line in made if line not in CONSTANTS.splitlines()]
     assert changed[1:] == ["LONGEST: Final = 3", '_NAMES: Final[dict[str, int]] = {"A": 1}']
     assert hook.with_constants("\n".join(made)) == "\n".join(made)
+
+
+MEMBERS = """
+from enum import Enum
+from a import Colour, Other, run
+
+class Own(Enum):
+    RED = 1
+
+@run(Colour.RED)
+def paint(first: Colour = Colour.RED, *, ä: int) -> str:
+    kept: Literal[Colour.RED] = Colour.RED
+    match first, "ä", Colour.BLUE:
+        case Colour.RED, _, _:
+            return f"{Colour.RED}" if first is Colour.RED else "é", Colour.BLUE.value
+    return Own.RED, Other.RED, Colour.names, self.Colour.RED
+
+NONE = Colour.RED
+"""
+
+
+def test_members_of_imported_enums_are_read_once_and_only_where_functions_run():
+    made = hook.with_members(MEMBERS, {"Colour", "Own"}).splitlines()
+    # `ä` is two bytes.
+    assert made[1:6] == [
+        "from typing import Final",
+        "from enum import Enum",
+        "from a import Colour, Other, run",
+        "_Colour_RED: Final = Colour.RED",
+        "_Colour_BLUE: Final = Colour.BLUE",
+    ]
+    changed = [line.strip() for line in made[6:] if line not in MEMBERS.splitlines()]
+    assert changed == [
+        "kept: Literal[Colour.RED] = _Colour_RED",
+        'match first, "ä", _Colour_BLUE:',
+        'return f"{Colour.RED}" if first is _Colour_RED else "é", _Colour_BLUE.value',
+    ]
+    assert hook.with_members(CONSTANTS, {"Colour"}) == CONSTANTS
+
+
+def test_a_value_hashes_as_its_fields_do_and_in_a_wheel_by_machine_code():
+    one, other = Service("p", "m"), Service("p", "m", created=7)
+    assert (hash(one), {one: 1}[other]) == (hash(other), 1)
+    assert hash(one) == hash(("p", "m", "", one.type, 0, 0))
+    assert hash(one) != hash(Service("p", "m", abilities=1))
+    # A function of the interpreter would take ten times as long.
+    compiled = hook.Path(hashed.__file__).suffix == ".so"
+    assert isinstance(Service.__hash__, FunctionType) != compiled
 
 
 def test_compiled_modules_stand_beside_the_sources_in_a_wheel(monkeypatch):

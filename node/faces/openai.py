@@ -28,7 +28,7 @@ from router.errors import BadRequest
 from router.large_bodies import aside
 from router.openai import body as bodies
 from router.openai.large_json import SMALL_BYTES
-from router.openai.prefixes import MIN_BYTES, NONE, prefixes_of
+from router.openai.prefixes import MAX_BYTES, MIN_BYTES, NONE, prefixes_of
 from router.openai.usage import TEXT
 from router.peers.headers import (
     AIM,
@@ -168,7 +168,10 @@ def request_of(
     `verbatim` is the same request in the caller's own protocol, where that is not OpenAI's. Raise what `bodies.read`, `words_of`
     and `pin_of` raise.
     """
-    asked = bodies.read(body, content_type, named_by=NAMED_BY.get(kind, ""))
+    conversation = MIN_BYTES <= len(body) <= MAX_BYTES and kind in TEXT
+    asked = bodies.read(
+        body, content_type, named_by=NAMED_BY.get(kind, ""), every_field=conversation
+    )
     if asked.names:
         body = bodies.with_one_model(body, asked)
     fields, words, asking = asked.fields, words_of(context, http), http.get(PRINCIPAL, ANYBODY)
@@ -202,9 +205,7 @@ def request_of(
         fallbacks=asked.names[1:],
         plain=asked.plain,
         verbatim=verbatim,
-        prefixes=prefixes_of(fields, len(body))
-        if len(body) >= MIN_BYTES and kind in TEXT
-        else NONE,
+        prefixes=prefixes_of(fields, len(body)) if conversation else NONE,
         passed=passed(http, context.peer, background=True) if background else words.passed,
     )
 

@@ -8,6 +8,7 @@ from aiohttp import web
 from node.faces import Serving
 from node.faces.encoder import SpokenAnswer
 from node.lane.request import HttpRequest, LaneRequest
+from node.lane.response import EndOfHead
 from router.http.write_batch import WriteBatch
 from router.requests import Kind, Request
 
@@ -50,6 +51,7 @@ class LaneCalls:
     leaving: Callable[[], bool]
     batch: WriteBatch = field(default_factory=WriteBatch)
     """Sends the answers to direct calls."""
+    end_of_head: EndOfHead = field(default_factory=EndOfHead)
 
 
 LANE = web.AppKey("lane", LaneCalls)

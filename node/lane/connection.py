@@ -4,6 +4,7 @@ A request that the lane takes is in flight like one of aiohttp's: limits, closin
 """
 
 import asyncio
+import time
 from math import inf
 from typing import Any, cast
 
@@ -143,7 +144,8 @@ class LaneConnection(CallerConnection):
         self._last = self._last or self._place.closing or self._calls.leaving()
         if self._last:
             lines += "Connection: close\r\n"
-        return head_of(status, lines, length, self._place.fixed.lines)
+        end = self._calls.end_of_head.at(int(time.time()), self._place.fixed.lines)
+        return head_of(status, lines, length, end)
 
     def send_now(self, *parts: bytes) -> None:
         """Send bytes; raise `ConnectionError` if the caller is gone."""

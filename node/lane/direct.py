@@ -17,7 +17,7 @@ from node.faces.errors import KNOWN
 from node.faces.response_writer import AT_ONCE_BYTES, headers_of, more_headers_of
 from node.lane.calls import CallHandler, LaneCall
 from node.lane.request import HttpRequest, LaneRequest
-from node.lane.response import steady_lines
+from node.lane.response import SteadyLines
 from router.attempt import Attempt
 from router.http.heads import header_lines
 from router.http.reply import Reply
@@ -26,6 +26,8 @@ from router.requests import Request
 
 PATIENCE_SECONDS = 1.0
 """Seconds after which a task takes over: it waits for the answer, and checks whether the worker is alive."""
+
+_STEADY_LINES = SteadyLines()
 
 
 class DirectCaller(Protocol):
@@ -134,10 +136,9 @@ class DirectCall:
         if answer.headers:
             lines = header_lines(headers_of(context, routed, account))
         else:
-            before, behind = steady_lines(
-                answer.content_type, account.node, account.route, account.attempts
-            )
-            lines = f"{before}{account.id}{behind}"
+            steady = _STEADY_LINES
+            steady.look_up(answer.content_type, account.node, account.route, account.attempts)
+            lines = f"{steady.before}{account.id}{steady.behind}"
             if account.asker or account.ticket is not None:
                 lines += header_lines(more_headers_of(context, routed, account))
         account.sent = size

@@ -3,10 +3,8 @@
 It has the part of aiohttp's `StreamResponse` that writers of answers use.
 """
 
-import time
 from collections.abc import Mapping
 from email.utils import formatdate
-from functools import lru_cache
 from http import HTTPStatus
 
 from node.lane.request import LaneWire
@@ -16,33 +14,55 @@ from router.peers.headers import ATTEMPTS, NODE, ROUTE
 COPIED_BYTES = 64 * 1024
 """Most bytes that are joined, so that the transport gets one piece."""
 
-STEADY_LINES = 64
-"""Sets of header lines that are cached, mostly one per content type; beyond that, the least recently used is evicted."""
-
 _STARTS = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n" for s in HTTPStatus}
 
 
-@lru_cache(maxsize=4)
-def _end_of_head(second: int, fixed: str) -> str:
-    return f"\r\nDate: {formatdate(second, usegmt=True)}\r\n{fixed}\r\n"
+class EndOfHead:
+    """End of the heads of one listener: the date, and the headers that all answers have. It is made once a second."""
+
+    __slots__ = ("_fixed", "_second", "_text")
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._fixed = self._text = ""
+
+    def at(self, second: int, fixed: str) -> str:
+        """Return it for a Unix time and these header lines."""
+        if second != self._second or fixed is not self._fixed:
+            self._second, self._fixed = second, fixed
+            self._text = f"\r\nDate: {formatdate(second, usegmt=True)}\r\n{fixed}\r\n"
+        return self._text
 
 
-@lru_cache(maxsize=STEADY_LINES)
-def steady_lines(content_type: str, node: str, route: str, attempts: int) -> tuple[str, str]:
-    """Return the header lines of an answer before and after its request id, the only part that differs.
+class SteadyLines:
+    """Header lines of answers to direct calls: `before` and `behind` the request id, the only part that differs.
 
-    The headers are those of `headers_of`. Raise `ValueError` for a value that would make two headers.
+    They are kept for the next answer, which nearly always has the same.
     """
-    before = header_lines({"content-type": content_type})
-    behind = header_lines({NODE: node, ROUTE: route, ATTEMPTS: str(attempts)})
-    return f"{before}x-request-id: ", f"\r\n{behind}"
+
+    __slots__ = ("_attempts", "_content_type", "_node", "_route", "before", "behind")
+
+    def __init__(self) -> None:
+        self._content_type = self._node = self._route = self.before = self.behind = ""
+        self._attempts = 0
+
+    def look_up(self, content_type: str, node: str, route: str, attempts: int) -> None:
+        """Set the lines; the headers are those of `headers_of`. Raise `ValueError` for a value that would make two headers."""
+        known = content_type == self._content_type and node == self._node
+        if known and route == self._route and attempts == self._attempts:
+            return
+        behind = header_lines({NODE: node, ROUTE: route, ATTEMPTS: str(attempts)})
+        self.before = f"{header_lines({'content-type': content_type})}x-request-id: "
+        self.behind = f"\r\n{behind}"
+        self._content_type, self._node, self._route = content_type, node, route
+        self._attempts = attempts
 
 
-def head_of(status: int, lines: str, length: int | None, fixed: str) -> bytes:
-    """Return the bytes of an answer's head: these header lines, the framing, and the headers that all answers have."""
+def head_of(status: int, lines: str, length: int | None, end: str) -> bytes:
+    """Return the bytes of an answer's head: these header lines, the framing, and what `EndOfHead` returns."""
     start = _STARTS.get(status) or f"HTTP/1.1 {status} \r\n"
     framed = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
-    return f"{start}{lines}{framed}{_end_of_head(int(time.time()), fixed)}".encode()
+    return f"{start}{lines}{framed}{end}".encode()
 
 
 def _chunk_of(piece: bytes) -> tuple[bytes, ...]:

@@ -114,7 +114,7 @@ class Peer:
     def whole(self, candidate: Candidate, reply: Reply) -> Answer | None:  # noqa: ARG002 (as workers' dialects)
         """Return a node's successful JSON answer if it has arrived in one piece."""
         headers = reply.headers
-        facts = facts_of(headers)
+        facts = headers.facts or facts_of(headers)
         body = plain_json(reply, facts)
         if body is None or VERBATIM in headers:
             return None

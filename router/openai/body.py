@@ -16,6 +16,7 @@ from router.errors import BadRequest
 from router.openai import large_json, multipart
 from router.openai.large_json import SMALL_BYTES, count_of
 from router.openai.media_type import media_of
+from router.openai.members import members
 
 MAX_MODEL_CHARACTERS = 513
 """`PROJECT/MODEL`, each at most 256 bytes."""
@@ -38,6 +39,8 @@ OURS = frozenset({"project", "models"})
 MAX_WALKED = 200_000
 """The most quotes and brackets of a body that is edited member by member; a body with more is serialised anew."""
 
+_ROUTED = ("model", "stream", "prompt_cache_key", "service_tier")
+_NOT_PLAIN = ("models", "project")
 _MODEL = frozenset({"model"})
 _KEY = b'"model"'
 _OTHER_CASES = frozenset(map("".join, product(*zip("model", "MODEL", strict=True)))) - {"model"}
@@ -68,14 +71,23 @@ class ParsedBody:
     plain: bool = False
 
 
-def read(body: bytes, content_type: str, *, named_by: str = "") -> ParsedBody:
+def read(
+    body: bytes, content_type: str, *, named_by: str = "", every_field: bool = True
+) -> ParsedBody:
     """Read a JSON object or a multipart form; raise `BadRequest` for everything else.
 
-    `named_by` is the field of a JSON object that names the model if `model` is missing.
+    `named_by` is the field of a JSON object that names the model if `model` is missing. Without `every_field`, the fields may be
+    only those that routing needs.
     """
     kind = media_of(content_type).kind
     if kind != "application/json" and not kind.endswith("+json"):
         return _read_form(body, content_type, kind)
+    if not every_field and len(body) <= large_json.LONG_BYTES:
+        few = members(body, _ROUTED, (), _NOT_PLAIN)
+        if few is not None:
+            name, stream = few.get("model"), few.get("stream", False)
+            if isinstance(name, str) and isinstance(stream, bool):
+                return ParsedBody(_model(name), stream, few, (), plain=True)
     fields, twice = _object_of(body)
     plain = _OURS_OR_OTHER_CASES.isdisjoint(fields)
     # If the key occurs once, and no letter can be written as an escape, the body cannot name the model twice.

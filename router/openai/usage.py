@@ -13,6 +13,7 @@ import orjson
 
 from registry.values import value_class
 from router.openai import large_json
+from router.openai.members import members
 from router.openai.sse import Splitter, data_of
 from router.requests import Kind
 
@@ -29,6 +30,9 @@ _DECODER = json.JSONDecoder()
 _REFUSALS = frozenset({400, 422})
 _QUESTION_NAMES = (b"stream_options", b"include_usage")
 _AT_END_BYTES = 2_048
+_USAGE = ("usage",)
+_COUNTS = ("prompt_tokens", "completion_tokens", "estimated")
+_DETAILS = ("prompt_tokens_details",)
 _TOKEN_BITS = 53
 """The most bits of a number of tokens: JSON parsers need not tell larger ones apart, and receipts do not take them."""
 # In a text these quotes would be escaped, so only a usage object contains this.
@@ -94,8 +98,21 @@ def told(said: object) -> Usage | None:
     if not isinstance(said, dict):
         return None
     usage = said.get("usage")
-    if not isinstance(usage, dict):
-        return None
+    return _counted(usage) if isinstance(usage, dict) else None
+
+
+def told_in(usage: bytes) -> Usage | None:
+    """Return what a usage object tells, `None` if it is not valid."""
+    few = members(usage, _COUNTS, _DETAILS, ())
+    if few is None:
+        return _counted(_parsed(usage))
+    for name in _DETAILS:
+        if name in few:
+            few[name] = orjson.loads(few[name])
+    return _counted(few)
+
+
+def _counted(usage: Mapping[str, object]) -> Usage | None:
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens", 0)
     if not (isinstance(prompt, int) and isinstance(completion, int)):
         return None
@@ -114,7 +131,11 @@ def _cached(details: object, prompt: int) -> int | None:
 
 
 def told_at_end(body: bytes) -> Usage | None:
-    """Return the usage at the end of a long JSON answer, without parsing the rest."""
+    """Return the usage at the end of a JSON answer, without parsing the rest."""
+    if len(body) <= _AT_END_BYTES:
+        few = members(body, (), _USAGE, ())
+        if few is not None:
+            return told_in(few["usage"]) if few else None
     end = body[-_AT_END_BYTES:]
     at = end.rfind(b'"usage"')
     begins = end.find(b"{", at)

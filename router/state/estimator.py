@@ -187,7 +187,7 @@ class _Fit:
     def __init__(self) -> None:
         self.fixed = self.kilobyte = self.token = 0.0
         # Sums of the products of 1, kilobytes and tokens with each other, then of their products with seconds.
-        self._sums = (0.0,) * 9
+        self._sums = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
 
     @property
     def known(self) -> bool:
@@ -209,12 +209,14 @@ class _Fit:
         self.token *= factor
         n, nk, nt, kk, kt, tt, ns, ks, ts = self._sums
         square = factor**-2
-        seen = n * square, nk * square, nt * square, kk * square, kt * square, tt * square
-        self._sums = *seen, ns / factor, ks / factor, ts / factor
+        n, nk, nt = n * square, nk * square, nt * square
+        kk, kt, tt = kk * square, kt * square, tt * square
+        self._sums = n, nk, nt, kk, kt, tt, ns / factor, ks / factor, ts / factor
 
     def take(self, seconds: float, kilobytes: float, tokens: float, weight: float) -> None:
         """Add an answer, and update the coefficients one after the other, so that none is negative."""
-        k, t, n, nk, nt, kk, kt, tt, ns, ks, ts = kilobytes, tokens, *self._sums
+        k, t = kilobytes, tokens
+        n, nk, nt, kk, kt, tt, ns, ks, ts = self._sums
         weight_k, weight_t = weight * k, weight * t
         n = n * _KEPT + weight
         nk = nk * _KEPT + weight_k

@@ -33,7 +33,7 @@ from node.secrets.keys import Keys
 from router.canonical import MAX_STOP_CHARACTERS, MAX_STOPS
 from router.errors import BadRequest, WorkerUnable
 from router.openai import body as bodies
-from router.openai.prefixes import MIN_BYTES, NONE, prefixes_of
+from router.openai.prefixes import NONE, prefixes_of
 from router.openai.usage import TEXT
 from router.peers import headers
 from router.peers.headers import DROPPED, HEARD, VIA
@@ -211,8 +211,6 @@ def request_of(
         caller=principal.key.hash if principal.key else "",
         background=background,
         verbatim=verbatim,
-        prefixes=prefixes_of(asked.fields, len(body))
-        if kind in TEXT and len(body) >= MIN_BYTES
-        else NONE,
+        prefixes=prefixes_of(asked.fields, len(body)) if kind in TEXT else NONE,
         passed=PassedHeaders(passed),
     )

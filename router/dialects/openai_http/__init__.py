@@ -112,10 +112,7 @@ class OpenAIHttp:
         self._deadlines = links.deadlines
         self._takers = Takers()
         self._by_chat = ByChat(links)
-
-    def prepare(self, request: Request, candidate: Candidate) -> Call | None:
-        """Return what to send for a small unstreamed chat or an embedding; `None` for any other request."""
-        return prepared(self._places, request, candidate)
+        self.prepare = partial(prepared, links.workers)
 
     def resume(
         self, request: Request, candidate: Candidate, reply: Reply

@@ -15,19 +15,23 @@ from router.http.exchange import NOTHING, SMALL_BYTES, Exchange, plain_json
 from router.http.reply import Reply
 from router.openai import usage
 from router.openai.body import splice_model
+from router.openai.members import members
 from router.openai.usage import Usage
 from router.select.candidates import Candidate
 
 LOOKED_AT_BYTES = 4 * 1024 * 1024
 """The longest JSON answer that is held back to be examined; failures and renamed answers are far shorter."""
 
+_NAME = ("model",)
+_USAGE = ("usage",)
+_FAILURES = ("code", "error")
 _QUOTES = 64
 _TELLING = (b'"code"', b'"error"', b'"model"')
 
 
 def whole_answer(candidate: Candidate, reply: Reply) -> Answer | None:
     """Return a worker's successful JSON answer, in one piece and with the model's registered name; `None` for all else."""
-    facts = facts_of(reply.headers)
+    facts = reply.headers.facts or facts_of(reply.headers)
     body = plain_json(reply, facts)
     if body is None:
         return None
@@ -61,11 +65,16 @@ async def json_answer(exchange: Exchange, name: str) -> Answer:
 
 def told_in(body: bytes, name: str) -> tuple[bytes, Usage | None]:
     """Return the JSON with the model's registered name, and the usage that it reports; raise what `success` raises."""
-    said = success(body)
-    named = said.get("model")
+    few = members(body, _NAME, _USAGE, _FAILURES)
+    if few is None:
+        said = success(body)
+        named, spent = said.get("model"), usage.told(said)
+    else:
+        named = few.get("model")
+        spent = usage.told_in(few["usage"]) if "usage" in few else None
     if named != name and isinstance(named, str):
         body = splice_model(body, name)
-    return body, usage.told(said)
+    return body, spent
 
 
 def success(body: bytes) -> Mapping[str, object]:

@@ -1,0 +1,373 @@
+/* Members of a JSON object, found without parsing the others: the compiled form of `members.py`, which says what it returns.
+
+   It accepts less than any JSON parser: whatever is unusual is left to one, by returning None. Every read is behind a
+   comparison with `end`, and nesting is bounded by MAX_DEPTH. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { MAX_DEPTH = 64, MAX_DIGITS = 15, WORD = sizeof(uint64_t) };
+
+#define EACH_BYTE(byte) (~UINT64_C(0) / 255 * (byte))
+
+/* The bytes still to be read; `high` has a high bit of a byte set once one of a string was not ASCII. */
+typedef struct {
+    const unsigned char *at;
+    const unsigned char *end;
+    uint64_t high;
+} Reader;
+
+static int skip_value(Reader *reader, int depth);
+
+static inline int next_is(const Reader *reader, unsigned char byte)
+{
+    return reader->at < reader->end && *reader->at == byte;
+}
+
+static inline void skip_spaces(Reader *reader)
+{
+    while (reader->at < reader->end
+           && (*reader->at == ' ' || *reader->at == '\n' || *reader->at == '\r' || *reader->at == '\t'))
+        reader->at++;
+}
+
+/* The high bit of each byte of a word that may end a run of plain characters: a quote, a backslash or a control character. The
+   lowest of these bits is one for certain. */
+static inline uint64_t specials(uint64_t word)
+{
+    uint64_t quote = word ^ EACH_BYTE('"'), backslash = word ^ EACH_BYTE('\\');
+    uint64_t found = ((quote - EACH_BYTE(1)) & ~quote) | ((backslash - EACH_BYTE(1)) & ~backslash);
+    return (found | ((word - EACH_BYTE(0x20)) & ~word)) & EACH_BYTE(0x80);
+}
+
+/* Go on to the next special byte, eight bytes at a time where they are there. */
+static inline void skip_plain(Reader *reader)
+{
+    uint64_t word, found;
+    while (reader->end - reader->at >= WORD) {
+        memcpy(&word, reader->at, WORD);
+        found = specials(word);
+        reader->high |= word;
+        if (found) {
+#if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+            reader->at += __builtin_ctzll(found) / 8;
+#endif
+            return;
+        }
+        reader->at += WORD;
+    }
+}
+
+/* Read four hexadecimal digits; return -1 if they are none. */
+static int hexadecimal(Reader *reader)
+{
+    int value = 0;
+    if (reader->end - reader->at < 4)
+        return -1;
+    for (int digit = 0; digit < 4; digit++) {
+        unsigned char byte = *reader->at++;
+        if (byte >= '0' && byte <= '9')
+            value = value * 16 + byte - '0';
+        else if ((byte | 0x20) >= 'a' && (byte | 0x20) <= 'f')
+            value = value * 16 + (byte | 0x20) - 'a' + 10;
+        else
+            return -1;
+    }
+    return value;
+}
+
+/* Skip what follows a backslash: a surrogate must be one of a pair. */
+static int skip_escape(Reader *reader)
+{
+    if (reader->at == reader->end)
+        return 0;
+    unsigned char letter = *reader->at++;
+    if (letter != 'u')
+        return letter != 0 && strchr("\"\\/bfnrt", letter) != NULL;
+    int code = hexadecimal(reader);
+    if (code < 0xD800 || code > 0xDFFF)
+        return code >= 0;
+    if (code >= 0xDC00 || reader->end - reader->at < 2 || reader->at[0] != '\\' || reader->at[1] != 'u')
+        return 0;
+    reader->at += 2;
+    code = hexadecimal(reader);
+    return code >= 0xDC00 && code <= 0xDFFF;
+}
+
+/* Skip a string after its first quote, and note whether it has escapes. */
+static int skip_string(Reader *reader, int *escaped)
+{
+    for (;;) {
+        skip_plain(reader);
+        if (reader->at == reader->end)
+            return 0;
+        unsigned char byte = *reader->at++;
+        if (byte == '"')
+            return 1;
+        if (byte == '\\') {
+            *escaped = 1;
+            if (!skip_escape(reader))
+                return 0;
+        } else if (byte < 0x20) {
+            return 0;
+        }
+        reader->high |= byte;
+    }
+}
+
+static int skip_digits(Reader *reader)
+{
+    const unsigned char *from = reader->at;
+    while (reader->at < reader->end && *reader->at >= '0' && *reader->at <= '9')
+        reader->at++;
+    return reader->at > from && reader->at - from <= MAX_DIGITS;
+}
+
+/* Skip a number of few digits without an exponent. */
+static int skip_number(Reader *reader)
+{
+    reader->at += next_is(reader, '-');
+    int zero = next_is(reader, '0');
+    const unsigned char *from = reader->at;
+    if (!skip_digits(reader) || (zero && reader->at - from > 1))
+        return 0;
+    if (!next_is(reader, '.'))
+        return 1;
+    reader->at++;
+    return skip_digits(reader);
+}
+
+static int skip_word(Reader *reader, const char *word, Py_ssize_t length)
+{
+    if (reader->end - reader->at < length || memcmp(reader->at, word, length) != 0)
+        return 0;
+    reader->at += length;
+    return 1;
+}
+
+static int skip_member(Reader *reader, int depth)
+{
+    int escaped;
+    if (!next_is(reader, '"'))
+        return 0;
+    reader->at++;
+    if (!skip_string(reader, &escaped))
+        return 0;
+    skip_spaces(reader);
+    if (!next_is(reader, ':'))
+        return 0;
+    reader->at++;
+    skip_spaces(reader);
+    return skip_value(reader, depth);
+}
+
+/* Skip an array or object, from its bracket on. */
+static int skip_container(Reader *reader, int depth)
+{
+    int object = *reader->at++ == '{';
+    unsigned char close = object ? '}' : ']';
+    if (depth == 0)
+        return 0;
+    skip_spaces(reader);
+    if (!next_is(reader, close)) {
+        for (;;) {
+            if (!(object ? skip_member(reader, depth - 1) : skip_value(reader, depth - 1)))
+                return 0;
+            skip_spaces(reader);
+            if (!next_is(reader, ','))
+                break;
+            reader->at++;
+            skip_spaces(reader);
+        }
+    }
+    if (!next_is(reader, close))
+        return 0;
+    reader->at++;
+    return 1;
+}
+
+static int skip_value(Reader *reader, int depth)
+{
+    int escaped;
+    if (reader->at == reader->end)
+        return 0;
+    switch (*reader->at) {
+    case '"':
+        reader->at++;
+        return skip_string(reader, &escaped);
+    case '{':
+    case '[':
+        return skip_container(reader, depth);
+    case 't':
+        return skip_word(reader, "true", 4);
+    case 'f':
+        return skip_word(reader, "false", 5);
+    case 'n':
+        return skip_word(reader, "null", 4);
+    default:
+        return skip_number(reader);
+    }
+}
+
+/* Return a scalar that needs no parser, as a new reference; NULL without an exception for any other value. */
+static PyObject *scalar(const unsigned char *from, const unsigned char *end)
+{
+    switch (*from) {
+    case '"':
+        if (memchr(from, '\\', end - from) != NULL)
+            return NULL;
+        return PyUnicode_DecodeUTF8((const char *)from + 1, end - from - 2, "strict");
+    case 't':
+        Py_RETURN_TRUE;
+    case 'f':
+        Py_RETURN_FALSE;
+    case 'n':
+        Py_RETURN_NONE;
+    case '{':
+    case '[':
+    case '-':
+        return NULL;
+    }
+    long long value = 0;
+    for (; from < end; from++) {
+        if (*from == '.')
+            return NULL;
+        value = value * 10 + *from - '0';
+    }
+    return PyLong_FromLongLong(value);
+}
+
+/* Find a key among names: 1 if it is the one returned in `found`, 0 if it is none, -1 if it differs from one only in case. */
+static int find(const unsigned char *key, Py_ssize_t length, PyObject *names, PyObject **found)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
+        PyObject *name = PyTuple_GET_ITEM(names, i);
+        Py_ssize_t size = PyUnicode_GET_LENGTH(name);
+        if (size != length || PyOS_mystrnicmp((const char *)key, PyUnicode_DATA(name), size) != 0)
+            continue;
+        *found = name;
+        return memcmp(key, PyUnicode_DATA(name), size) == 0 ? 1 : -1;
+    }
+    return 0;
+}
+
+/* Read one member into `members`: 1 if it was read or passed over, 0 if it is in doubt, -1 with an exception. */
+static int read_member(Reader *reader, PyObject *const *names, PyObject *members)
+{
+    int escaped = 0;
+    PyObject *name = NULL, *value;
+    if (!next_is(reader, '"'))
+        return 0;
+    const unsigned char *key = ++reader->at;
+    if (!skip_string(reader, &escaped) || escaped)
+        return 0;
+    Py_ssize_t length = reader->at - key - 1;
+    skip_spaces(reader);
+    if (!next_is(reader, ':'))
+        return 0;
+    reader->at++;
+    skip_spaces(reader);
+    const unsigned char *from = reader->at;
+    if (!skip_value(reader, MAX_DEPTH - 1))
+        return 0;
+    int plain = find(key, length, names[0], &name);
+    int raw = plain ? 0 : find(key, length, names[1], &name);
+    if (plain < 0 || raw < 0 || (name == NULL && find(key, length, names[2], &name)))
+        return 0;
+    if (name == NULL)
+        return 1;
+    if (PyDict_Contains(members, name))
+        return PyErr_Occurred() ? -1 : 0;
+    if (raw)
+        value = PyBytes_FromStringAndSize((const char *)from, reader->at - from);
+    else
+        value = scalar(from, reader->at);
+    if (value == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    int failed = PyDict_SetItem(members, name, value);
+    Py_DECREF(value);
+    return failed ? -1 : 1;
+}
+
+/* Read a whole body into `members`, with the results of `read_member`. */
+static int read_object(Reader *reader, PyObject *const *names, PyObject *members)
+{
+    int read = 1;
+    skip_spaces(reader);
+    if (!next_is(reader, '{'))
+        return 0;
+    reader->at++;
+    skip_spaces(reader);
+    if (!next_is(reader, '}')) {
+        for (;;) {
+            read = read_member(reader, names, members);
+            if (read <= 0)
+                return read;
+            skip_spaces(reader);
+            if (!next_is(reader, ','))
+                break;
+            reader->at++;
+            skip_spaces(reader);
+        }
+    }
+    if (!next_is(reader, '}'))
+        return 0;
+    reader->at++;
+    skip_spaces(reader);
+    return reader->at == reader->end;
+}
+
+static int are_names(PyObject *names)
+{
+    if (!PyTuple_Check(names))
+        return 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
+        PyObject *name = PyTuple_GET_ITEM(names, i);
+        if (!PyUnicode_Check(name) || !PyUnicode_IS_COMPACT_ASCII(name))
+            return 0;
+    }
+    return 1;
+}
+
+static PyObject *members(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 4 || !PyBytes_Check(args[0]) || !are_names(args[1]) || !are_names(args[2]) || !are_names(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "members(body: bytes, plain, raw, never: tuples of ASCII names)");
+        return NULL;
+    }
+    const unsigned char *body = (const unsigned char *)PyBytes_AS_STRING(args[0]);
+    Reader reader = {body, body + PyBytes_GET_SIZE(args[0]), 0};
+    PyObject *found = PyDict_New();
+    if (found == NULL)
+        return NULL;
+    int read = read_object(&reader, args + 1, found);
+    if (read > 0 && (reader.high & EACH_BYTE(0x80))) {
+        PyObject *text = PyUnicode_DecodeUTF8((const char *)body, reader.end - body, "strict");
+        read = text == NULL ? -1 : 1;
+        Py_XDECREF(text);
+    }
+    if (read > 0)
+        return found;
+    Py_DECREF(found);
+    if (read < 0 && !PyErr_ExceptionMatches(PyExc_UnicodeDecodeError))
+        return NULL;
+    PyErr_Clear();
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"members", (PyCFunction)(void (*)(void))members, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "members", .m_size = 0, .m_methods = methods,
+};
+
+PyMODINIT_FUNC PyInit_members(void)
+{
+    return PyModuleDef_Init(&definition);
+}

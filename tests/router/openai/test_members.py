@@ -1,0 +1,175 @@
+"""Members of a JSON object, found by the compiled scanner: what it returns is what a parser finds, or nothing."""
+
+import importlib.machinery
+import importlib.util
+import subprocess
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from router.openai import members as installed
+
+PLAIN, RAW, NEVER = ("model", "stream", "n"), ("usage",), ("models", "error")
+USUAL: dict[str, Any] = {
+    "model": "tiny",
+    "messages": [{"role": "user", "content": 'Say "hi"\n\u2603 \U0001f600'}],
+    "temperature": 0.7,
+    "stream": True,
+    "n": 1,
+    "stop": None,
+    "usage": {"prompt_tokens": 3, "details": [1, -2.5, {}]},
+}
+SOURCE = Path(__file__).parents[3] / "router/openai/members.c"
+
+Members = Callable[
+    [bytes, tuple[str, ...], tuple[str, ...], tuple[str, ...]], dict[str, Any] | None
+]
+
+
+@pytest.fixture(scope="session")
+def members(tmp_path_factory: pytest.TempPathFactory) -> Members:
+    """Return the compiled function; compile it if it was not installed so."""
+    module: ModuleType = installed
+    if str(module.__file__).endswith(".py"):
+        made = tmp_path_factory.mktemp("members") / "members.so"
+        compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+        include = f"-I{sysconfig.get_path('include')}"
+        flags = ("-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared")
+        subprocess.run([compiler, *flags, include, str(SOURCE), "-o", str(made)], check=True)
+        loader = importlib.machinery.ExtensionFileLoader("members", str(made))
+        spec = importlib.util.spec_from_loader("members", loader)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    found: Members = module.members
+    return found
+
+
+def parsed(body: bytes) -> dict[str, Any] | None:
+    """Return the wanted members as orjson finds them, `None` for what is no object or has a member that must not be there."""
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(fields, dict) or not set(NEVER).isdisjoint(fields):
+        return None
+    return {name: value for name, value in fields.items() if name in PLAIN + RAW}
+
+
+def agrees(members: Members, body: bytes) -> bool:
+    """Return whether members were found, after checking that they are those of a parser."""
+    found = members(body, PLAIN, RAW, NEVER)
+    if found is None:
+        return False
+    for name in RAW:
+        if name in found:
+            found[name] = orjson.loads(found[name])
+    assert found == parsed(body)
+    return True
+
+
+def test_the_members_of_usual_bodies_are_found(members: Members) -> None:
+    for written in (orjson.dumps(USUAL), orjson.dumps(USUAL, option=orjson.OPT_INDENT_2)):
+        assert agrees(members, written)
+        assert agrees(members, b" \r\n\t" + written + b"\n")
+    assert agrees(members, b"{}")
+    assert members(b'{"a": 1}', (), (), ()) == {}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b" ", b"[]", b"7", b"null", b"{", b"}", b'{"model"', b'{"model":', b'{"model": "a"', b'{"model": "a"}}',
+        b'{"model": "a"} {}', b'{"model": "a",}', b'{,"model": "a"}', b'{"model" "a"}', b'{model: "a"}', b"{'model': 'a'}",
+        b'{"model": "a" "b"}', b'{"a": [1,]}', b'{"a": [1 2]}', b'{"a": [}', b'{"a": {]}', b'{"a": {"b"}}', b'{"a": fals}',
+        b'{"a": nul', b'{"a": NaN}', b'{"a": 01}', b'{"a": 1.}', b'{"a": .5}', b'{"a": -}', b'{"a": +1}', b'{"a": 0x1}',
+        b'{"a": "\x01"}', b'{"a": "\n"}', b'{"a": "\\x"}', b'{"a": "\\u12"}', b'{"a": "\\u12g4"}', b'{"a": "\\', b'{"a": "\\"}',
+        b'{"a": "\\ud800"}', b'{"a": "\\udc00"}', b'{"a": "\\ud800\\u0041"}', b'{"a": "\xff"}', b'{"a": "\xc3"}',
+        b'{"a": "\xed\xa0\x80"}', b'\xef\xbb\xbf{"model": "a"}', b'{"\xff": 1}', b'{"a": ["\xe2\x98"]}',
+    ],
+)  # fmt: skip
+def test_what_is_no_json_object_is_left_to_a_parser(members: Members, body: bytes) -> None:
+    assert parsed(body) is None
+    assert members(body, PLAIN, RAW, NEVER) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model": "a", "model": "b"}', b'{"Model": "a"}', b'{"model": "a", "MODEL": "b"}', b'{"mod\\u0065l": "a"}',
+        b'{"a\\u0062": 1}', b'{"model": "\\u0061"}', b'{"model": ["a"]}', b'{"model": {}}', b'{"model": 1.5}', b'{"n": -1}',
+        b'{"models": []}', b'{"eRRor": null}', b'{"usage": 1, "usage": 2}', b'{"a": 1e3}', b'{"a": 1234567890123456}',
+        b'{"a":' + b"[" * 64 + b"]" * 64 + b"}",
+    ],
+)  # fmt: skip
+def test_what_is_unusual_is_left_to_a_parser(members: Members, body: bytes) -> None:
+    orjson.loads(body)
+    assert members(body, PLAIN, RAW, NEVER) is None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**17), 10**17) | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+FIELDS = st.dictionaries(
+    st.sampled_from((*PLAIN, *RAW, *NEVER, "a", "Stream")) | st.text(max_size=3), JSON, max_size=8
+)
+
+
+@given(FIELDS, st.sampled_from((0, orjson.OPT_INDENT_2)))
+def test_members_are_those_that_a_parser_finds(
+    members: Members, fields: dict[str, Any], form: int
+) -> None:
+    agrees(members, orjson.dumps(fields, option=form))
+
+
+@settings(max_examples=400)
+@given(st.data())
+@example(None)
+def test_members_of_a_damaged_body_are_those_that_a_parser_finds(
+    members: Members, data: st.DataObject | None
+) -> None:
+    body = bytearray(orjson.dumps(USUAL))
+    if data is None:
+        for end in range(len(body)):
+            assert not agrees(members, bytes(body[:end]))
+        return
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(body) - 1))
+        what = data.draw(
+            st.binary(max_size=3) | st.sampled_from([b'"', b"\\", b"}", b",", b"0", b"\\u"])
+        )
+        body[at : at + data.draw(st.integers(0, 3))] = what
+    agrees(members, bytes(body))
+
+
+def test_arguments_of_other_types_are_refused(members: Members) -> None:
+    wrong: list[Any] = [
+        ("{}", (), (), ()),
+        (b"{}", ["a"], (), ()),
+        (b"{}", ("ä",), (), ()),
+        (b"{}", (1,), (), ()),
+        (b"{}",),
+    ]
+    for arguments in wrong:
+        with pytest.raises(TypeError, match="bytes"):
+            members(*arguments)
+
+
+def test_the_form_in_python_leaves_everything_to_a_parser() -> None:
+    spec = importlib.util.spec_from_file_location("plain", SOURCE.with_suffix(".py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.members(orjson.dumps(USUAL), PLAIN, RAW, NEVER) is None
