@@ -42,11 +42,12 @@ class Home(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The newest head of a whole answer, and what was parsed from it."""
+    """The newest head of a whole answer, and what was parsed from it; `tells` says whether a node told of its worker in it."""
 
     head: RepeatedHead
     status: int
     headers: AnswerHeaders
+    tells: bool
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -312,12 +313,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _takes_repeated(self, data: bytes | memoryview, reply: Reply, seen: _Seen) -> bool:
         """Take in a whole answer whose head was parsed before on this connection, and return whether it was one."""
-        whole, headers = bytes(data), seen.headers
+        whole, headers, cut_at = bytes(data), seen.headers, 0
+        if seen.tells and (other := without_told(whole)) is not None:
+            whole, told, cut_at = other
+            headers = headers.with_told(told)
         found = seen.head.found_in(whole)
-        if found is None and (other := without_told(whole)) is not None:
-            whole, told = other
-            found, headers = seen.head.found_in(whole), headers.with_told(told)
-        if found is None or found[0] + found[1] != len(whole):
+        if found is None or found[0] + found[1] != len(whole) or cut_at + len(_HEAD_END) > found[0]:
             return False
         self._tries, self.streamed = TRIES, False
         # The length and request id in `headers` are those of the earlier answer; no reader uses them.
@@ -366,10 +367,10 @@ def _unread_of(transport: asyncio.Transport) -> select.poll:
 
 def _seen_in(head: bytes, reply: Reply) -> _Seen | None:
     """Return a head and its headers, without those in which a node tells of its worker, which differ each time."""
-    headers = reply.headers
-    if (other := without_told(head)) is not None:
-        head, told = other
+    headers, other = reply.headers, without_told(head)
+    if other is not None:
+        head, told, _ = other
         headers = AnswerHeaders({n: v for n, v in headers.items() if n not in told})
     # A head with a second pair of these lines is not remembered: of two headers with one name the last counts.
     pattern = None if tells(head) else remembered(head)
-    return None if pattern is None else _Seen(pattern, reply.status, headers)
+    return None if pattern is None else _Seen(pattern, reply.status, headers, other is not None)

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 64, MAX_DIGITS = 15, WORD = sizeof(uint64_t) };
+enum { MAX_DEPTH = 64, MAX_DIGITS = 15, MAX_NAME = 64, WORD = sizeof(uint64_t) };
 
 #define EACH_BYTE(byte) (~UINT64_C(0) / 255 * (byte))
 
@@ -253,8 +253,16 @@ static int find(const unsigned char *key, Py_ssize_t length, PyObject *names, Py
     return 0;
 }
 
+/* The names that are asked for: values as scalars, values as JSON, and names that must not occur. */
+typedef struct {
+    PyObject *plain;
+    PyObject *raw;
+    PyObject *never;
+    uint64_t lengths; /* bit n: one of them has n characters */
+} Names;
+
 /* Read one member into `members`: 1 if it was read or passed over, 0 if it is in doubt, -1 with an exception. */
-static int read_member(Reader *reader, PyObject *const *names, PyObject *members)
+static int read_member(Reader *reader, const Names *names, PyObject *members)
 {
     int escaped = 0;
     PyObject *name = NULL, *value;
@@ -272,9 +280,11 @@ static int read_member(Reader *reader, PyObject *const *names, PyObject *members
     const unsigned char *from = reader->at;
     if (!skip_value(reader, MAX_DEPTH - 1))
         return 0;
-    int plain = find(key, length, names[0], &name);
-    int raw = plain ? 0 : find(key, length, names[1], &name);
-    if (plain < 0 || raw < 0 || (name == NULL && find(key, length, names[2], &name)))
+    if (length >= MAX_NAME || !(names->lengths >> length & 1))
+        return 1;
+    int plain = find(key, length, names->plain, &name);
+    int raw = plain ? 0 : find(key, length, names->raw, &name);
+    if (plain < 0 || raw < 0 || (name == NULL && find(key, length, names->never, &name)))
         return 0;
     if (name == NULL)
         return 1;
@@ -292,7 +302,7 @@ static int read_member(Reader *reader, PyObject *const *names, PyObject *members
 }
 
 /* Read a whole body into `members`, with the results of `read_member`. */
-static int read_object(Reader *reader, PyObject *const *names, PyObject *members)
+static int read_object(Reader *reader, const Names *names, PyObject *members)
 {
     int read = 1;
     skip_spaces(reader);
@@ -319,14 +329,16 @@ static int read_object(Reader *reader, PyObject *const *names, PyObject *members
     return reader->at == reader->end;
 }
 
-static int are_names(PyObject *names)
+/* Add the lengths of names; return whether they are a tuple of ASCII texts shorter than MAX_NAME. */
+static int add_lengths(PyObject *names, uint64_t *lengths)
 {
     if (!PyTuple_Check(names))
         return 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
         PyObject *name = PyTuple_GET_ITEM(names, i);
-        if (!PyUnicode_Check(name) || !PyUnicode_IS_COMPACT_ASCII(name))
+        if (!PyUnicode_Check(name) || !PyUnicode_IS_COMPACT_ASCII(name) || PyUnicode_GET_LENGTH(name) >= MAX_NAME)
             return 0;
+        *lengths |= UINT64_C(1) << PyUnicode_GET_LENGTH(name);
     }
     return 1;
 }
@@ -334,16 +346,19 @@ static int are_names(PyObject *names)
 static PyObject *members(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    if (count != 4 || !PyBytes_Check(args[0]) || !are_names(args[1]) || !are_names(args[2]) || !are_names(args[3])) {
-        PyErr_SetString(PyExc_TypeError, "members(body: bytes, plain, raw, never: tuples of ASCII names)");
+    uint64_t lengths = 0;
+    if (count != 4 || !PyBytes_Check(args[0]) || !add_lengths(args[1], &lengths) || !add_lengths(args[2], &lengths)
+        || !add_lengths(args[3], &lengths)) {
+        PyErr_SetString(PyExc_TypeError, "members(body: bytes, plain, raw, never: tuples of short ASCII names)");
         return NULL;
     }
+    Names names = {args[1], args[2], args[3], lengths};
     const unsigned char *body = (const unsigned char *)PyBytes_AS_STRING(args[0]);
     Reader reader = {body, body + PyBytes_GET_SIZE(args[0]), 0};
     PyObject *found = PyDict_New();
     if (found == NULL)
         return NULL;
-    int read = read_object(&reader, args + 1, found);
+    int read = read_object(&reader, &names, found);
     if (read > 0 && (reader.high & EACH_BYTE(0x80))) {
         PyObject *text = PyUnicode_DecodeUTF8((const char *)body, reader.end - body, "strict");
         read = text == NULL ? -1 : 1;

@@ -120,6 +120,18 @@ async def test_load_headers_are_those_of_each_answer() -> None:
     ]
 
 
+@pytest.mark.parametrize("body", [LOAD % 1 + b"hello", b"\r\n" + LOAD % 1 + b"hello"])
+@pytest.mark.parametrize("cut", [0, len(LOAD % 1)])
+async def test_load_headers_in_a_body_are_part_of_the_body(body: bytes, cut: int) -> None:
+    exchange = Exchange()
+    await exchange.ask()
+    exchange.say(LIKE_BEFORE % (1, LOAD % 2, 1, b"x"))
+    assert await exchange.whole() == (200, b"x")
+    await exchange.ask()
+    exchange.say(LIKE_BEFORE % (1, b"", len(body) - cut, body))
+    assert await exchange.whole() == (200, body[: len(body) - cut])
+
+
 async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
     exchange = Exchange()
     await exchange.ask()

@@ -105,9 +105,10 @@ def test_load_headers_are_cut_out_of_a_head() -> None:
     at = head.index(b"\r\ncontent")
     load, service_time = ("x-modelvine-load", "a=1"), ("x-modelvine-service-time", "b=2")
     assert without_told(head) is None
-    assert without_told(head[:at] + TOLD + head[at:]) == (head, dict([load]))
-    assert without_told(head[:at] + TIMED + head[at:]) == (head, dict([load, service_time]))
-    assert without_told(head + TIMED + TIMED) is None
+    assert without_told(head[:at] + TOLD + head[at:]) == (head, dict([load]), at)
+    assert without_told(head[:at] + TIMED + head[at:]) == (head, dict([load, service_time]), at)
+    assert without_told(head[:at] + TOLD) is None
+    assert without_told(head[:at] + TIMED) is None
     assert not tells(head)
     assert tells(head[:at] + TOLD.upper() + head[at:])
 

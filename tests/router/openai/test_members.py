@@ -81,6 +81,9 @@ def test_the_members_of_usual_bodies_are_found(members: Members) -> None:
         assert agrees(members, b" \r\n\t" + written + b"\n")
     assert agrees(members, b"{}")
     assert members(b'{"a": 1}', (), (), ()) == {}
+    longest = "a" * 63
+    long_keys = b'{"%b": 1, "%ba": 2, "": 3}' % (longest.encode(), longest.encode())
+    assert members(long_keys, (longest, ""), (), ()) == {longest: 1, "": 3}
 
 
 @pytest.mark.parametrize(
@@ -159,6 +162,7 @@ def test_arguments_of_other_types_are_refused(members: Members) -> None:
         (b"{}", ["a"], (), ()),
         (b"{}", ("ä",), (), ()),
         (b"{}", (1,), (), ()),
+        (b"{}", ("a" * 64,), (), ()),
         (b"{}",),
     ]
     for arguments in wrong:
