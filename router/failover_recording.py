@@ -84,8 +84,12 @@ class Recording:
             return
         if self._form == _NO_FORM and len(events) > LARGE:
             # The form is learnt from the first events, so that the others take little room.
-            at = events.rfind(_EVENT_END, 0, LARGE) + len(_EVENT_END)
-            if at >= len(_EVENT_END):
+            at = 0
+            for _ in range(_UNLIKE):
+                at = events.find(_EVENT_END, at, LARGE) + len(_EVENT_END)
+                if at < len(_EVENT_END):
+                    break
+            else:
                 self._store(events[:at])
                 events = events[at:]
         rest = self._in_lines(events)
