@@ -41,6 +41,7 @@ MAX_WALKED = 200_000
 
 _ROUTED = ("model", "stream", "prompt_cache_key", "service_tier")
 _NOT_PLAIN = ("models", "project")
+_PARTS = (b"[", b"{", b",")
 _MODEL = frozenset({"model"})
 _KEY = b'"model"'
 _OTHER_CASES = frozenset(map("".join, product(*zip("model", "MODEL", strict=True)))) - {"model"}
@@ -82,12 +83,11 @@ def read(
     kind = media_of(content_type).kind
     if kind != "application/json" and not kind.endswith("+json"):
         return _read_form(body, content_type, kind)
-    if not every_field and len(body) <= large_json.LONG_BYTES:
-        few = members(body, _ROUTED, (), _NOT_PLAIN)
-        if few is not None:
-            name, stream = few.get("model"), few.get("stream", False)
-            if isinstance(name, str) and isinstance(stream, bool):
-                return ParsedBody(_model(name), stream, few, (), plain=True)
+    few = None if every_field else _few_of(body)
+    if few is not None:
+        name, streamed = few.get("model"), few.get("stream", False)
+        if isinstance(name, str) and isinstance(streamed, bool):
+            return ParsedBody(_model(name), streamed, few, (), plain=True)
     fields, twice = _object_of(body)
     plain = _OURS_OR_OTHER_CASES.isdisjoint(fields)
     # If the key occurs once, and no letter can be written as an escape, the body cannot name the model twice.
@@ -201,6 +201,16 @@ def object_of(body: bytes) -> Mapping[str, object]:
 
 _Object = tuple[Mapping[str, object], bool | None]
 """A JSON object; for a large one also whether the parser saw `model` twice."""
+
+
+def _few_of(body: bytes) -> dict[str, object] | None:
+    """Return the fields that routing needs, `None` if the body has to be parsed."""
+    size = len(body)
+    if size > SMALL_BYTES and (
+        size > large_json.LONG_BYTES or sum(count_of(mark, body) for mark in _PARTS) > MAX_VALUES
+    ):
+        return None
+    return members(body, _ROUTED, (), _NOT_PLAIN)
 
 
 def _object_of(body: bytes) -> _Object:

@@ -113,6 +113,7 @@ class OpenAIHttp:
         self._takers = Takers()
         self._by_chat = ByChat(links)
         self.prepare = partial(prepared, links.workers)
+        """See `Starter.prepare`."""
 
     def resume(
         self, request: Request, candidate: Candidate, reply: Reply

@@ -1,12 +1,7 @@
 """Members of a JSON object, found by the compiled scanner: what it returns is what a parser finds, or nothing."""
 
-import importlib.machinery
 import importlib.util
-import subprocess
-import sysconfig
-from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
+import json
 from typing import Any
 
 import orjson
@@ -14,7 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from router.openai import members as installed
+from router.errors import BadRequest
+from router.openai import body as bodies
+from tests.router.openai.conftest import SOURCE, Members
 
 PLAIN, RAW, NEVER = ("model", "stream", "n"), ("usage",), ("models", "error")
 USUAL: dict[str, Any] = {
@@ -26,30 +23,6 @@ USUAL: dict[str, Any] = {
     "stop": None,
     "usage": {"prompt_tokens": 3, "details": [1, -2.5, {}]},
 }
-SOURCE = Path(__file__).parents[3] / "router/openai/members.c"
-
-Members = Callable[
-    [bytes, tuple[str, ...], tuple[str, ...], tuple[str, ...]], dict[str, Any] | None
-]
-
-
-@pytest.fixture(scope="session")
-def members(tmp_path_factory: pytest.TempPathFactory) -> Members:
-    """Return the compiled function; compile it if it was not installed so."""
-    module: ModuleType = installed
-    if str(module.__file__).endswith(".py"):
-        made = tmp_path_factory.mktemp("members") / "members.so"
-        compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
-        include = f"-I{sysconfig.get_path('include')}"
-        flags = ("-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared")
-        subprocess.run([compiler, *flags, include, str(SOURCE), "-o", str(made)], check=True)
-        loader = importlib.machinery.ExtensionFileLoader("members", str(made))
-        spec = importlib.util.spec_from_loader("members", loader)
-        assert spec is not None
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
-    found: Members = module.members
-    return found
 
 
 def parsed(body: bytes) -> dict[str, Any] | None:
@@ -177,3 +150,47 @@ def test_the_form_in_python_leaves_everything_to_a_parser() -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.members(orjson.dumps(USUAL), PLAIN, RAW, NEVER) is None
+
+
+def outcome(body: bytes, *, every_field: bool) -> object:
+    """Return what routing needs of a body, or how it is refused."""
+    try:
+        asked = bodies.read(body, "application/json", named_by="model_id", every_field=every_field)
+    except BadRequest as refused:
+        return str(refused), refused.status
+    needed = {
+        name: asked.fields.get(name) for name in ("prompt_cache_key", "service_tier", "project")
+    }
+    return asked.model, asked.stream, asked.names, asked.plain, needed
+
+
+NAMES = (
+    "model",
+    "Model",
+    "model_id",
+    "models",
+    "stream",
+    "prompt_cache_key",
+    "service_tier",
+    "project",
+    "messages",
+)
+ROUTED = st.dictionaries(
+    st.sampled_from(NAMES), JSON | st.sampled_from(["tiny", True, ["a", "b"]]), max_size=6
+)
+
+
+@given(ROUTED, st.booleans(), st.sampled_from([b"", b" ", b',"model":"b"}', b"\xff"]))
+@example(fields={"model": "tiny", "stream": True}, ascii_only=True, behind=b"")
+@example(fields={"model": "tiny", "messages": [0] * 300_000}, ascii_only=True, behind=b"")
+@example(fields={"model": "tiny", "messages": [0] * 2_100_000}, ascii_only=True, behind=b"")
+def test_a_body_that_is_read_for_routing_alone_is_read_as_it_is_otherwise(
+    members: Members, fields: dict[str, Any], ascii_only: bool, behind: bytes
+) -> None:
+    written = json.dumps(fields, ensure_ascii=ascii_only).encode(errors="surrogatepass")
+    body = (written[:-1] if behind.startswith(b",") else written) + behind
+    with pytest.MonkeyPatch.context() as patched:
+        if str(bodies.__file__).endswith(".py"):
+            patched.setattr(bodies, "members", members)
+        few = outcome(body, every_field=False)
+    assert few == outcome(body, every_field=True)
