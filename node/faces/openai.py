@@ -169,9 +169,7 @@ def request_of(
     and `pin_of` raise.
     """
     conversation = MIN_BYTES <= len(body) <= MAX_BYTES and kind in TEXT
-    asked = bodies.read(
-        body, content_type, named_by=NAMED_BY.get(kind, ""), every_field=conversation
-    )
+    asked = bodies.read(body, content_type, named_by=NAMED_BY.get(kind, ""), whole=conversation)
     if asked.names:
         body = bodies.with_one_model(body, asked)
     fields, words, asking = asked.fields, words_of(context, http), http.get(PRINCIPAL, ANYBODY)

@@ -72,18 +72,16 @@ class ParsedBody:
     plain: bool = False
 
 
-def read(
-    body: bytes, content_type: str, *, named_by: str = "", every_field: bool = True
-) -> ParsedBody:
+def read(body: bytes, content_type: str, *, named_by: str = "", whole: bool = True) -> ParsedBody:
     """Read a JSON object or a multipart form; raise `BadRequest` for everything else.
 
-    `named_by` is the field of a JSON object that names the model if `model` is missing. Without `every_field`, the fields may be
-    only those that routing needs.
+    `named_by` is the field of a JSON object that names the model if `model` is missing. Without `whole`, the fields may be only
+    those that routing needs.
     """
     kind = media_of(content_type).kind
     if kind != "application/json" and not kind.endswith("+json"):
         return _read_form(body, content_type, kind)
-    few = None if every_field else _few_of(body)
+    few = None if whole else _few_of(body)
     if few is not None:
         name, streamed = few.get("model"), few.get("stream", False)
         if isinstance(name, str) and isinstance(streamed, bool):
@@ -205,10 +203,8 @@ _Object = tuple[Mapping[str, object], bool | None]
 
 def _few_of(body: bytes) -> dict[str, object] | None:
     """Return the fields that routing needs, `None` if the body has to be parsed."""
-    size = len(body)
-    if size > SMALL_BYTES and (
-        size > large_json.LONG_BYTES or sum(count_of(mark, body) for mark in _PARTS) > MAX_VALUES
-    ):
+    parts = sum(count_of(mark, body) for mark in _PARTS) if len(body) > SMALL_BYTES else 0
+    if parts > MAX_VALUES or len(body) > large_json.LONG_BYTES:
         return None
     return members(body, _ROUTED, (), _NOT_PLAIN)
 
