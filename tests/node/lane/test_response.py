@@ -1,0 +1,52 @@
+"""Header lines that the lane keeps from answer to answer: those of another answer are made anew."""
+
+import pytest
+
+from node.lane.response import EndOfHead, SteadyLines
+
+FIRST = ("application/json", "12D3a", "local", 1)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("text/plain", "12D3a", "local", 1),
+        ("application/json", "12D3b", "local", 1),
+        ("application/json", "12D3a", "peer", 1),
+        ("application/json", "12D3a", "local", 2),
+    ],
+)
+def test_lines_are_those_of_the_answer_whatever_the_one_before_was(
+    other: tuple[str, str, str, int],
+) -> None:
+    kept = SteadyLines()
+    for content_type, node, route, attempts in (FIRST, FIRST, other, FIRST):
+        kept.look_up(content_type, node, route, attempts)
+        assert kept.before == f"content-type: {content_type}\r\nx-request-id: "
+        assert kept.behind == (
+            f"\r\nx-modelvine-node: {node}\r\nx-modelvine-route: {route}\r\nx-modelvine-attempts: {attempts}\r\n"
+        )
+
+
+def test_a_line_break_in_a_value_is_refused_and_the_lines_before_stay() -> None:
+    kept = SteadyLines()
+    kept.look_up(*FIRST)
+    before = kept.before, kept.behind
+    for wrong in (("text/plain\r\nx: y", *FIRST[1:]), (FIRST[0], "a\nb", *FIRST[2:])):
+        with pytest.raises(ValueError, match="line break"):
+            kept.look_up(*wrong)
+        kept.look_up(*FIRST)
+        assert (kept.before, kept.behind) == before
+
+
+def test_the_end_of_a_head_has_the_date_and_the_headers_of_its_listener() -> None:
+    end = EndOfHead()
+    date = "Thu, 01 Jan 1970 00:00:0%d GMT"
+    for second, fixed in (
+        (0, "a: b\r\n"),
+        (0, "a: b\r\n"),
+        (1, "a: b\r\n"),
+        (1, "c: d\r\n"),
+        (0, ""),
+    ):
+        assert end.at(second, fixed) == f"\r\nDate: {date % second}\r\n{fixed}\r\n"
