@@ -13,7 +13,7 @@ _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _DIGITS = 32
 _TOGETHER = 64
 _DRAWN: list[str] = []
-"""New ids that were drawn together, which takes a fifth of the time, and are not given out yet."""
+"""New ids that were drawn together, in under a third of the instructions, and are not given out yet."""
 
 # Two processes must not give out the same ids.
 os.register_at_fork(after_in_child=_DRAWN.clear)
