@@ -62,7 +62,6 @@ TESTED_AS_A_WHOLE = {
     "node/processes/assembly.py": "tests/swarm/test_processes.py runs whole helpers",
     "node/processes/first.py": "tests/swarm/test_processes.py runs nodes with helpers",
     "node/processes/helper.py": "tests/swarm/test_processes.py runs whole helpers",
-    "node/lane/response.py": "tests/node/lane/test_connection.py compares all that it writes",
     "node/faces/grpc/localai/*.py": "tests/node/faces/grpc/test_localai.py asks every RPC",
     "router/dialects/*/*.py": "parts of dialects, under the contract suite",
     "registry/mesh/libp2p/*.py": "parts of the mesh over libp2p, under the contract suite",
