@@ -47,10 +47,6 @@ from node.observe.refusals import Refusals
 from node.peers import contacts
 from node.peers.followers import tell_revoked
 from node.peers.reach import host_of, invitation, reach_of, within_reach
-from node.processes.first import Helpers, Post
-from node.processes.forward import PassedOn
-from node.processes.protocol import Welcome
-from node.processes.session import Offices
 from node.runtime import Signals, supervise
 from node.secrets.identity import control_token
 from node.tls import Certificate, certificate_given
@@ -111,35 +107,29 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
         registry = parts.registry
         context = _context(given, parts, listening)
         others = await _open_link(context, given.identity, links[0], closing)
-        # Restored before any address is dialled: a configured one may have been removed.
-        await parts.bootstrap.restore()
-        own = within_reach(place_of(links[0]))
-        await registry.start(partial(serve_pipe, host=own.host, port=own.port))
-        closing.push_async_callback(registry.stop)
-        reach = partial(_reach, registry, certificate_of(given.identity), place_of(links[0]))
-        await registry.introduce(
-            services=parts.agent.workers.services(),
-            reach=reach(),
-            agent=f"modelvine/{__version__}",
-            name=settings.node.name or host_name(),
-        )
-        closing.push_async_callback(registry.stand, Standing.LEFT)
+        reach = await _enter_mesh(given, parts, place_of(links[0]), closing)
         crowd = parts.metrics.crowd
         public = await serve(
             public_app(context), faces[0], closing, settings.web, crowd, certificate=certificate
         )
-        posts = [*map(Post, faces[1:], links[1:])]
         rpcs = await grpc.open_faces(context, closing)
         sync = QuotaSync(
             context.quotas, parts.counters or OwnCounters(time.monotonic), given.outside.wall
         )
-        helpers = _helpers(given, parts, context, posts, (public, others), sync)
+        helpers = None
+        if len(faces) > 1:
+            # Imported only where it is used: one megabyte.
+            from node.processes.first import helpers_of  # noqa: PLC0415
+
+            posts = zip(faces[1:], links[1:], strict=True)
+            judge = partial(_judge, given=given, keys=parts.keys)
+            helpers = helpers_of(given, parts, context, posts, (public, others), sync, judge)
         async with asyncio.TaskGroup() as group:
             beside = _background(context, parts.measured, reach, certificate)
-            if posts or parts.counters:
+            if helpers or parts.counters:
                 beside["quotas"] = sync.run
             work = [group.create_task(supervise(name, run)) for name, run in beside.items()]
-            if posts:
+            if helpers:
                 work.append(group.create_task(supervise("helpers", helpers.run)))
                 await helpers.ready()
             memory.settle()
@@ -151,10 +141,31 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
                 log.info("%s", invitation(registry.mesh.addresses(), private=private))
             await signals.first.wait()
             await _drain(context, signals.second, settings.node.drain_timeout)
-            if posts:
+            if helpers:
                 await asyncio.gather(helpers.leave(), public.close())
             for task in work:
                 task.cancel()
+
+
+async def _enter_mesh(
+    given: Given, parts: Parts, link: HostPort, closing: AsyncExitStack
+) -> Callable[[], Reach]:
+    """Start the registry and publish this node; return what tells where other nodes reach it."""
+    registry = parts.registry
+    # Restored before any address is dialled: a configured one may have been removed.
+    await parts.bootstrap.restore()
+    own = within_reach(link)
+    await registry.start(partial(serve_pipe, host=own.host, port=own.port))
+    closing.push_async_callback(registry.stop)
+    reach = partial(_reach, registry, certificate_of(given.identity), link)
+    await registry.introduce(
+        services=parts.agent.workers.services(),
+        reach=reach(),
+        agent=f"modelvine/{__version__}",
+        name=given.settings.node.name or host_name(),
+    )
+    closing.push_async_callback(registry.stand, Standing.LEFT)
+    return reach
 
 
 def _bind(
@@ -282,47 +293,6 @@ def _judge(kind: type[Access], given: Given, keys: KeyLookup) -> Access:
         keyless=given.settings.node.open,
         wall=given.outside.wall,
     )
-
-
-def _helpers(
-    given: Given,
-    parts: Parts,
-    context: Context,
-    posts: Sequence[Post],
-    served: tuple[Listener, Listener],
-    sync: QuotaSync,
-) -> Helpers:
-    """Create the helper processes' supervisor; a node of one process has no helpers."""
-    registry, listening, whole = parts.registry, context.listening, context.whole
-    judge = _judge(PassedOn, given, parts.keys)
-    helpers = Helpers(
-        posts,
-        first_word=Welcome(
-            given.identity.seed, given.settings, listening.http, listening.link, given.grant
-        ),
-        offices=Offices(
-            registry=registry,
-            lending=parts.router.lending,
-            peers=parts.peers,
-            quotas=sync,
-            usage=parts.usage.book,
-            receipts=parts.receipts.book,
-            metrics=parts.metrics,
-            control=Listener(public_app(replace(context, access=judge))),
-        ),
-        workers=lambda: parts.agent.workers,
-        keys=lambda: parts.keys.table,
-        served=served,
-        whole=whole,
-    )
-    if posts:
-        registry.on_change(helpers.changed)
-        registry.load.on_load(helpers.heard)
-        registry.load.measure(whole.busy)
-        parts.agent.on_change(helpers.register)
-        parts.keys.on_change(helpers.keys_changed)
-        sync.on_standing(helpers.standings)
-    return helpers
 
 
 async def _open_link(

@@ -5,5 +5,5 @@ socket pair what a router needs to know, and passes on every request that is not
 `first` and `session` are the first process's side; `helper`, `assembly` and `world` are a helper's side; `forward` has the
 connections between them.
 
-A node of one process needs none of this: only `node.run` imports this folder, and such a node starts no helper.
+A node of one process needs none of this: only `node.run` imports this folder, and only for several processes.
 """

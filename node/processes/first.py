@@ -12,14 +12,20 @@ import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import node
+from node.assembly import Given, Parts
+from node.auth.access import Access
 from node.auth.key_table import KeyTable
+from node.auth.quota_sync import QuotaSync
 from node.auth.quotas import QuotaStanding
+from node.faces import Context
+from node.faces.app import public_app
 from node.listeners import Listener
 from node.observe.aggregate import Whole
+from node.processes.forward import PassedOn
 from node.processes.protocol import (
     Forgotten,
     KeysHeld,
@@ -240,6 +246,49 @@ class Helpers:
         news = self._told.get(node_id) is not held.frame
         self._told[node_id] = held.frame
         return Seen(node_id, registry.presence(node_id), held.frame if news else b"")
+
+
+def helpers_of(
+    given: Given,
+    parts: Parts,
+    context: Context,
+    posts: Iterable[tuple[socket.socket, socket.socket]],
+    served: tuple[Listener, Listener],
+    sync: QuotaSync,
+    judge: Callable[[type[Access]], Access],
+) -> Helpers:
+    """Create a node's helpers, each with its two listeners, and tell them of every change.
+
+    `judge` creates the check of who may do what in a request that a helper passes on.
+    """
+    registry, listening, whole = parts.registry, context.listening, context.whole
+    helpers = Helpers(
+        [Post(http, link) for http, link in posts],
+        first_word=Welcome(
+            given.identity.seed, given.settings, listening.http, listening.link, given.grant
+        ),
+        offices=Offices(
+            registry=registry,
+            lending=parts.router.lending,
+            peers=parts.peers,
+            quotas=sync,
+            usage=parts.usage.book,
+            receipts=parts.receipts.book,
+            metrics=parts.metrics,
+            control=Listener(public_app(replace(context, access=judge(PassedOn)))),
+        ),
+        workers=lambda: parts.agent.workers,
+        keys=lambda: parts.keys.table,
+        served=served,
+        whole=whole,
+    )
+    registry.on_change(helpers.changed)
+    registry.load.on_load(helpers.heard)
+    registry.load.measure(whole.busy)
+    parts.agent.on_change(helpers.register)
+    parts.keys.on_change(helpers.keys_changed)
+    sync.on_standing(helpers.standings)
+    return helpers
 
 
 async def _spawn(post: Post, session: HelperSession) -> Process:
