@@ -8,13 +8,15 @@ from router.dialects import Flow, Listener
 from router.errors import AnswerBroken
 from router.failover_recording import Recording
 from router.http.cut_through import CutThrough
-from router.openai.sse import EVENT_ENDS, Splitter, WholeEvents
-from router.openai.usage import Tokens, Usage
+from router.openai.sse import Splitter, WholeEvents
+from router.openai.usage import OPENAI, Tokens, Usage
 
 Others = Callable[[Routed, AnswerBroken], AsyncGenerator[bytes, None]]
 """Has other workers continue a stream whose first part broke off."""
 
 _ERROR = b'"error"'
+SIGNS = (_ERROR, OPENAI.sign)
+"""Byte strings of events that are examined: failures and usage."""
 
 
 class GaveUp(AnswerBroken):
@@ -58,7 +60,7 @@ class FirstPart:
         self._tally = routed.tally
         self._held = WholeEvents()
         self._tokens = Tokens(hidden=routed.answer.hides_usage)
-        self._ready = self._passing(routed.answer.first)
+        self._ready = self._examined(self._held.take(routed.answer.first))
 
     def opening(self) -> bytes:
         """Return what is ready of the first bytes, once."""
@@ -67,20 +69,22 @@ class FirstPart:
 
     def take(self, chunk: bytes) -> bytes:
         """Take in the next bytes, and return what is ready to be passed on, possibly nothing."""
-        self._counted([chunk])
-        # Nearly all chunks are whole events without a failure or usage.
-        plain = not self._held.held and chunk.endswith(EVENT_ENDS) and _ERROR not in chunk
-        if not plain or self._tokens.sign in chunk:
-            return self._passing(chunk)
-        self._sent.add(chunk)
-        return chunk
+        whole = self._held.take(chunk)
+        # Nearly all events are like those before, without a failure or usage.
+        taken = self._taken(whole)
+        if taken == len(whole):
+            return whole
+        rest = whole[taken:]
+        self._counted([rest])
+        return whole[:taken] + self._examined(rest)
 
     def inspect(self, cut_through: CutThrough) -> None:
         """Register what this part needs to see of the events that `cut_through` passes."""
-        cut_through.signs += (_ERROR, self._tokens.sign)
+        cut_through.signs += SIGNS
+        cut_through.known = self._knows
         if self._tally is not None:
             cut_through.seen.append(self._counted)
-        cut_through.seen.append(self._sent.keep)
+        cut_through.seen.append(self._add)
         cut_through.held.append(self._held)
 
     async def next(self) -> bytes:
@@ -99,7 +103,7 @@ class FirstPart:
                 return ready
         if self.failure:
             raise GaveUp(self.failure)
-        if failover.ended_too_soon(self._sent.last):
+        if failover.ended_too_soon(self._sent.newest):
             raise AnswerBroken("the stream ended before its text was complete")
         if self._tally:
             self.routed.answer.usage = self._tokens.usage()
@@ -113,15 +117,30 @@ class FirstPart:
             self.routed.answer.rest = self._chunks
             self._spent(self.routed, self._tokens.usage())
 
+    def _knows(self, events: bytes) -> bool:
+        """Take in whole events if all are like those before, and return whether they are."""
+        return self._taken(events, all_or_none=True) > 0
+
+    def _taken(self, events: bytes, *, all_or_none: bool = False) -> int:
+        """Take in the events at the beginning that are like those before, and return their bytes."""
+        count, size = self._sent.take(events, all_or_none=all_or_none)
+        if count and self._tally is not None:
+            self._tally.events += count
+            self._tokens.events += count
+        return size
+
+    def _add(self, pieces: list[bytes]) -> None:
+        for piece in pieces:
+            self._sent.add(piece)
+
     def _counted(self, chunks: list[bytes]) -> None:
         if self._tally is not None:
             self._tokens.events += self._tally.streamed(chunks)
 
-    def _passing(self, chunk: bytes) -> bytes:
-        whole = self._held.take(chunk)
-        if _ERROR in whole:
-            whole, self.failure = _until_failure(whole)
-        return self._remembered(whole)
+    def _examined(self, events: bytes) -> bytes:
+        if _ERROR in events:
+            events, self.failure = _until_failure(events)
+        return self._remembered(events)
 
     def _remembered(self, events: bytes) -> bytes:
         ready = self._tokens.passing(events)

@@ -2,22 +2,27 @@
 
 import zlib
 
-BLOCK = 2048
+from router.openai.event_texts import event_texts
+
+BLOCK = 4096
 """Fewest bytes that are compressed together, without what events have in common."""
 
 MOST_KEPT = 128 * 1024
 """Most compressed bytes kept of one stream: 8,000 tokens or more, whose events have 2 MB. Longer ones are not continued."""
 
-TOGETHER = 4
-"""Most pieces that are kept as they came."""
-
 LARGE = 4096
-"""Bytes of a piece above which it is abridged at once."""
+"""Bytes of a piece above which its first events tell the form of the others; and the longest form."""
 
-_LENGTH_BYTES = 4
+_NEWEST = 4
+"""Most pieces that `newest` has."""
+
 _EVENT_END = b"\n\n"
+_FEW = 4  # events
+
+# What follows in a record: events in full, after their length; or how events begin and end, after both lengths.
+_EVENTS, _FORM = b"\0e", b"\0f"
 _MARK = b"\0"
-_UNLIKE = 4  # parts of three events
+_LENGTH_BYTES = 4
 
 # Raw deflate, with room for a block: 32 KiB of memory during compression.
 _WINDOW_BITS, _MEMORY_LEVEL = -12, 5
@@ -26,111 +31,93 @@ _WINDOW_BITS, _MEMORY_LEVEL = -12, 5
 class Recording:
     """What a caller was sent of a stream: abridged, compressed, and dropped if there is too much of it.
 
-    Events are alike, so each is a line with only what differs. After a zero byte come bytes of another form: their length, and
-    all of them. The form of the events that follow is taken from them.
+    Events are alike, so of each a line is kept with only what differs. Other events are kept in full, in records that begin
+    with a zero byte. `signs` are byte strings of which no event is taken that contains one, where the form of events is known.
     """
 
-    __slots__ = ("_abridged", "_before", "_blocks", "_form", "_newest", "_too_much")
+    __slots__ = (
+        "_abridged",
+        "_begin",
+        "_blocks",
+        "_end",
+        "_learns_at",
+        "_newest",
+        "_signs",
+        "_too_much",
+        "_unlike",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, signs: tuple[bytes, ...] = ()) -> None:
+        self._signs = signs
+        self._begin = self._end = b""
+        """How events begin and end, once that is known."""
+        # The first event is often unlike those that follow.
+        self._unlike, self._learns_at = -1, 2
+        """Events of another form since the last one of this form, and their number from which on the form is learnt anew."""
         self._newest: list[bytes] = []
-        """The last pieces; other objects hold the same list."""
-        self._before = b""
-        """The piece before these, if these are only one."""
-        self._form = _NO_FORM
         self._abridged = bytearray()
-        """What is not compressed yet of all earlier pieces."""
+        """What is not compressed yet."""
         self._blocks = bytearray()
         """Compressed blocks in a row; each marks its own end."""
         self._too_much = False
 
-    def add(self, sent: bytes) -> None:
-        """Take in bytes that were sent."""
-        if len(sent) <= LARGE:
-            self.keep([sent])
-        else:
-            newest, self._newest = self._newest, []
-            self._abridge(b"".join(newest))
-            self._abridge(sent)
+    def take(self, events: bytes, *, all_or_none: bool = False) -> tuple[int, int]:
+        """Take in the events at the beginning that have the form of earlier ones, and no sign; return their number, and bytes.
+
+        With `all_or_none`, take none if there are others.
+        """
+        if not self._begin:
+            return 0, 0
+        texts, count, size = event_texts(events, self._begin, self._end, self._signs)
+        if count == 0 or (all_or_none and size < len(events)):
+            return 0, 0
+        self._unlike, self._learns_at = 0, 2
+        self._keep(texts)
+        return count, size
+
+    def add(self, events: bytes) -> None:
+        """Take in events of any form, or with signs."""
+        newest = events
+        if len(events) > LARGE:
             # At least the last event is kept.
-            at = sent.rfind(_EVENT_END, 0, len(sent) - LARGE)
-            self._before = sent[at + len(_EVENT_END) :] if at >= 0 else sent
+            at = events.rfind(_EVENT_END, 0, len(events) - LARGE)
+            newest = events[at + len(_EVENT_END) :] if at >= 0 else events
+        self._newest = [*self._newest, newest][-_NEWEST:]
+        few = b"" if self._begin else _few_of(events)
+        if few:
+            # The form is learnt from the first events, so that the others take little room.
+            self._store(few, few)
+            events = events[len(few) :]
+            events = events[self.take(events)[1] :]
+        if events:
+            self._store(events, b"".join(self._newest[-2:]))
 
-    def keep(self, pieces: list[bytes]) -> None:
-        """Take in small pieces; the caller must not change the list afterwards."""
-        newest = self._newest
-        if len(newest) + len(pieces) <= TOGETHER:
-            self._newest = newest + pieces if newest else pieces
-        else:
-            self._newest = pieces
-            self._abridge(b"".join(newest))
-            self._before = newest[-1] if len(pieces) == 1 else b""
-
-    @property
-    def last(self) -> bytes:
-        """The last few pieces; empty if there was too much."""
-        return b"" if self._too_much else b"".join((self._before, *self._newest))
-
-    def whole(self) -> bytes | None:
-        """Return all that was sent; `None` if there was too much."""
-        if self._too_much:
-            return None
-        return b"".join(
-            (*_unabridged(_unpacked(bytes(self._blocks)) + self._abridged), *self._newest)
+    def _store(self, events: bytes, last: bytes) -> None:
+        """Keep events in full; learn the form of the last two if enough events were unlike those before."""
+        self._keep(b"%b%b%b" % (_EVENTS, len(events).to_bytes(_LENGTH_BYTES, "big"), events))
+        self._unlike += max(1, events.count(_EVENT_END))
+        if self._unlike < self._learns_at:
+            return
+        form = _form_of(last)
+        if form is None:
+            return
+        # Of a stream whose events have no form, few are compared.
+        self._learns_at = 2 * self._unlike
+        begin, end = form
+        if not begin or any(sign in begin or sign in end for sign in self._signs):
+            return
+        self._begin, self._end = begin, end
+        lengths = len(begin).to_bytes(_LENGTH_BYTES, "big") + len(end).to_bytes(
+            _LENGTH_BYTES, "big"
         )
+        self._keep(b"%b%b%b%b" % (_FORM, lengths, begin, end))
 
-    def _abridge(self, events: bytes) -> None:
+    def _keep(self, abridged: bytes) -> None:
         if self._too_much:
             return
-        if self._form == _NO_FORM and len(events) > LARGE:
-            # The form is learnt from the first events, so that the others take little room.
-            at = 0
-            for _ in range(_UNLIKE):
-                at = events.find(_EVENT_END, at, LARGE) + len(_EVENT_END)
-                if at < len(_EVENT_END):
-                    break
-            else:
-                self._store(events[:at])
-                events = events[at:]
-        rest = self._in_lines(events)
-        if rest:
-            self._store(rest)
-        if len(self._abridged) >= BLOCK:
-            self._compress()
-
-    def _in_lines(self, events: bytes) -> bytes:
-        """Append a line for each event of the known form, and return the rest, from the first one of another form."""
-        begin, end = self._form
-        if not begin:
-            return events
-        # A search for all that stands between two texts takes four times the instructions.
-        parts = events.split(_EVENT_END)
-        inside = end[: -len(_EVENT_END)]
-        least, at = len(begin) + len(inside), 0
-        lines: list[bytes] = []
-        for part in parts[:-1]:
-            if len(part) < least or not (part.startswith(begin) and part.endswith(inside)):
-                break
-            lines.append(part[len(begin) : len(part) - len(inside)])
-            at += len(part) + len(_EVENT_END)
-        told = b"\n".join(lines)
-        if not lines or told.count(b"\n") >= len(lines) or told.find(_MARK) >= 0:
-            return events
-        self._abridged += told
-        self._abridged += b"\n"
-        return events[at:]
-
-    def _store(self, events: bytes) -> None:
-        """Append events in full, and take their form."""
-        self._abridged += b"%b%b%b" % (_MARK, len(events).to_bytes(_LENGTH_BYTES, "big"), events)
-        form = _form_of(events)
-        if form is not None:
-            known, self._form = self._form != _NO_FORM, form
-            if not known:
-                # Many streams have no other event stored in full.
-                self._compress()
-
-    def _compress(self) -> None:
+        self._abridged += abridged
+        if len(self._abridged) < BLOCK:
+            return
         packing = zlib.compressobj(1, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL)
         self._blocks += packing.compress(self._abridged) + packing.flush()
         self._abridged.clear()
@@ -138,25 +125,44 @@ class Recording:
             self._too_much = True
             self._blocks.clear()
 
+    @property
+    def newest(self) -> bytes:
+        """The last few pieces of those that `add` took."""
+        return b"".join(self._newest)
 
-_Form = tuple[bytes, bytes]
-"""How events begin and end."""
+    def whole(self) -> bytes | None:
+        """Return all that was sent; `None` if there was too much."""
+        if self._too_much:
+            return None
+        return b"".join(_unabridged(_unpacked(bytes(self._blocks)) + self._abridged))
 
-_NO_FORM = (b"", b"")
+
+def _few_of(events: bytes) -> bytes:
+    """Return the first few of more than `LARGE` bytes of events; none if they are longer than that."""
+    if len(events) <= LARGE:
+        return b""
+    at = 0
+    for _ in range(_FEW):
+        at = events.find(_EVENT_END, at, LARGE) + len(_EVENT_END)
+        if at < len(_EVENT_END):
+            return b""
+    return events[:at]
 
 
-def _form_of(events: bytes) -> _Form | None:
-    """Return the common beginning and end of the last two events, around the texts that differ; `None` if there is none."""
-    parts = events.split(_EVENT_END)
-    # The first event is often unlike those that follow.
-    if len(parts) < _UNLIKE or parts[-1]:
+def _form_of(events: bytes) -> tuple[bytes, bytes] | None:
+    """Return the common beginning and end of the last two events, around the texts that differ; `None` if they do not differ.
+
+    Both are empty if there is none.
+    """
+    parts = events.rsplit(_EVENT_END, 3)
+    if len(parts) < 3 or parts[-1]:
         return None
     one, two = parts[-3], parts[-2]
-    if len(one) > LARGE:
+    if one == two or len(one) > LARGE:
         return None
     begin = one[: one.rfind(b'"', 0, _alike(one, two)) + 1]
     at = one.find(b'"', len(one) - _alike(one[::-1], two[::-1]))
-    return (begin, one[at:] + _EVENT_END) if begin and at > 0 else None
+    return (begin, one[at:] + _EVENT_END) if begin and at > 0 else (b"", b"")
 
 
 def _alike(one: bytes, two: bytes) -> int:
@@ -170,31 +176,40 @@ def _alike(one: bytes, two: bytes) -> int:
 
 def _unpacked(blocks: bytes) -> bytes:
     """Return what compressed blocks hold."""
-    events: list[bytes] = []
+    abridged: list[bytes] = []
     while blocks:
         unpacking = zlib.decompressobj(_WINDOW_BITS)
-        events.append(unpacking.decompress(blocks))
+        abridged.append(unpacking.decompress(blocks))
         blocks = unpacking.unused_data
-    return b"".join(events)
+    return b"".join(abridged)
 
 
 def _unabridged(abridged: bytes) -> list[bytes]:
     """Return abridged events in full, in pieces."""
     pieces: list[bytes] = []
-    begin, end = _NO_FORM
+    begin = end = b""
     at = 0
+
+    def length() -> int:
+        nonlocal at
+        at += _LENGTH_BYTES
+        return int.from_bytes(abridged[at - _LENGTH_BYTES : at], "big")
+
     while at < len(abridged):
-        if abridged.startswith(_MARK, at):
-            at += len(_MARK)
-            length = int.from_bytes(abridged[at : at + _LENGTH_BYTES], "big")
-            at += _LENGTH_BYTES
-            events = abridged[at : at + length]
-            pieces.append(events)
-            at += length
-            begin, end = _form_of(events) or (begin, end)
+        if abridged.startswith(_EVENTS, at):
+            at += len(_EVENTS)
+            size = length()
+            stop = at + size
+            pieces.append(abridged[at:stop])
+            at = stop
+        elif abridged.startswith(_FORM, at):
+            at += len(_FORM)
+            first, last = length(), length()
+            begin, end = abridged[at : at + first], abridged[at + first : at + first + last]
+            at += first + last
         else:
             found = abridged.find(_MARK, at)
-            ends = found if found >= 0 else len(abridged)
-            pieces += (begin, abridged[at : ends - 1].replace(b"\n", end + begin), end)
-            at = ends
+            stop = found if found >= 0 else len(abridged)
+            pieces += (begin, abridged[at : stop - 1].replace(b"\n", end + begin), end)
+            at = stop
     return pieces

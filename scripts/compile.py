@@ -97,7 +97,9 @@ made = mypycify(
 for one in made:
     # Calls between functions are direct then, and nothing has to be found when it is loaded.
     one.extra_compile_args.append("-fvisibility=hidden")
-made.append(Extension("router.openai.members", ["router/openai/members.c"], extra_compile_args=["-O2"]))
+for name in ("event_texts", "members"):
+    source = f"router/openai/{name}.c"
+    made.append(Extension(f"router.openai.{name}", [source], extra_compile_args=["-O2"]))
 setup(name="modelvine", packages=[], ext_modules=made, script_args=["-q", "build_ext", "--build-lib", "compiled"])
 """
 

@@ -77,8 +77,8 @@ class Passage:
 
     def inspect(self, cut_through: CutThrough) -> None:
         """Register what this tap needs to see of the bytes that are cut through."""
-        if self._looks and self._tokens.sign not in cut_through.signs:
-            cut_through.signs.append(self._tokens.sign)
+        if self._looks:
+            cut_through.look_for(self._tokens.sign)
         if self._tally is not None:
             cut_through.seen.append(self._counted)
         cut_through.seen.append(self._end.keep)

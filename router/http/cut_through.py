@@ -27,11 +27,13 @@ class CutThrough:
     Parts of the ordinary path add here what they need of the stream, before it begins.
     """
 
-    __slots__ = ("_passed", "_transport", "each", "held", "open", "seen", "sent", "signs")
+    __slots__ = ("_passed", "_transport", "each", "held", "known", "open", "seen", "sent", "signs")
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:
         self.signs: list[bytes] = []
         """Byte strings; events that contain one of them take the ordinary path."""
+        self.known: Callable[[bytes], bool] | None = None
+        """Takes in events that it knows to need no further look, and returns whether it did; else they are shown to `seen`."""
         self.each: Callable[[], object] | None = None
         """Called for each chunk that passes."""
         self.seen: list[Callable[[list[bytes]], object]] = []
@@ -68,22 +70,33 @@ class CutThrough:
             size = _size_of(data)
             if not size:
                 return False
-        events = data[len(size) : -2]
-        for sign in self.signs:
-            # `in` takes twice as long as `find`, as it tries a number first.
-            if events.find(sign) >= 0:
-                return False
         transport = self._transport
         if transport.is_closing() or transport.get_write_buffer_size():
+            return False
+        events = data[len(size) : -2]
+        is_known = self.known is not None and self.known(events)
+        if not is_known and self._has_sign(events):
             return False
         transport.write(data)
         self.sent += len(events)
         if self.each is not None:
             self.each()
-        self._passed.append(events)
-        if len(self._passed) >= SHOWN_TOGETHER:
-            self._show()
+        if not is_known:
+            self._passed.append(events)
+            # What is known has to be taken in after it.
+            if self.known is not None or len(self._passed) >= SHOWN_TOGETHER:
+                self._show()
         return True
+
+    def _has_sign(self, events: bytes) -> bool:
+        # `in` takes twice as long as `find`, as it tries a number first.
+        return any(events.find(sign) >= 0 for sign in self.signs)
+
+    def look_for(self, sign: bytes) -> None:
+        """Have events that contain `sign` take the ordinary path."""
+        if sign not in self.signs:
+            self.signs.append(sign)
+            self.known = None
 
     def _show(self) -> None:
         passed, self._passed = self._passed, []

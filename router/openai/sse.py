@@ -85,10 +85,11 @@ class WholeEvents:
         """Take in the next bytes and return those that are ready to be sent, possibly none."""
         if not self.held and chunk.endswith(EVENT_ENDS):
             return chunk
-        # The held bytes contain no end of an event, but may end with the beginning of one.
-        before = bytes(self.held[-_LONGEST_TAIL:])
-        looked = before + chunk
-        end = max(looked.rfind(mark) + len(mark) if mark in looked else 0 for mark in EVENT_ENDS)
+        end = _last_end(chunk)
+        if end == 0 and self.held:
+            # The held bytes contain no end of an event, but may end with the beginning of one.
+            tail = bytes(self.held[-_LONGEST_TAIL:])
+            end = max(0, _last_end(tail + chunk[:_LONGEST_TAIL]) - len(tail))
         if end == 0 and len(self.held) + len(chunk) < _LONGEST_HELD:
             # The buffer grows in place: joining anew for every chunk would copy an event of small chunks again and again.
             if self.held:
@@ -96,11 +97,21 @@ class WholeEvents:
             else:
                 self.held = bytearray(chunk)
             return b""
-        cut = end - len(before) if end else len(chunk)
-        ready = b"".join((self.held, chunk[:cut]))
+        cut = end or len(chunk)
+        ready = b"".join((self.held, memoryview(chunk)[:cut]))
         # A new buffer, since one that was once long keeps its memory.
         self.held = bytearray(chunk[cut:]) if cut < len(chunk) else _NOTHING
         return ready
+
+
+def _last_end(chunk: bytes) -> int:
+    """Return where the last event ends that ends in a chunk, 0 if none does."""
+    end = 0
+    for mark in EVENT_ENDS:
+        # Behind the last end of one form, few bytes are left to be searched for another.
+        at = chunk.rfind(mark, max(0, end - len(mark)))
+        end = max(end, at + len(mark)) if at >= 0 else end
+    return end
 
 
 class Splitter:

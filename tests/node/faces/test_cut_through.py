@@ -17,7 +17,7 @@ from registry.records import PeerId, Service
 from router.answer import Route
 from router.attempt import Routed
 from router.errors import AnswerBroken
-from router.failover_part import ContinuedFlow, FirstPart
+from router.failover_part import SIGNS, ContinuedFlow, FirstPart
 from router.failover_recording import Recording
 from router.http.connection import Connection
 from router.http.cut_through import SHOWN_TOGETHER
@@ -32,7 +32,8 @@ from tests.router.http.dictated import HEAD, Pool, Wire
 
 CALL = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
 BEGINS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-FIRST, PLAIN = b'data: {"choices":[]}\n\n', b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+FIRST, EVENT = b'data: {"choices":[]}\n\n', b'data: {"choices":[{"delta":{"content":"%b"}}]}\n\n'
+PLAIN = EVENT % b"a"
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
 FAILS = b'data: {"error":{"message":"no"}}\n\n'
 DONE = b"data: [DONE]\n\n"
@@ -49,7 +50,7 @@ class Stream:
     """One stream from a worker to its caller."""
 
     def __init__(self, *, cuts: bool, continues: bool, hides: bool = False) -> None:
-        self.caller, self.tally, self.recording = CallerLine(), Tally(), Recording()
+        self.caller, self.tally, self.recording = CallerLine(), Tally(), Recording(SIGNS)
         self.connection = Connection(Pool())
         self.connection.connection_made(Wire())
         self.reply = self.connection.begin(HEAD, b"")
@@ -85,7 +86,7 @@ class Stream:
         await settled()
         if not self.cuts:
             # This sign is in all bytes, so nothing is cut through.
-            self.reply.cut_through.signs.append(b"")
+            self.reply.cut_through.look_for(b"")
 
     async def seen(self) -> dict[str, object]:
         """Return what the caller got, and what the node saw of the stream."""
@@ -136,16 +137,19 @@ async def passed(reads: Sequence[bytes], **how: bool) -> dict[str, object]:
     return await stream.seen()
 
 
-EVENTS = st.sampled_from(
-    [PLAIN, PLAIN, PLAIN, USAGE, FAILS, DONE, b": c\n\n", b"data: x\r\n\r\n", b"data: y\r\r", PLAIN[:-1], b"\n", b"0\r\n\r\n"]
+TEXTS = st.sampled_from([b"a", b"bc", b"", b"error", b'\\"error', b"prompt_tokens", b"\0", b"x\ny"])
+OTHER = st.sampled_from(
+    [USAGE, FAILS, DONE, b": c\n\n", b"data: x\r\n\r\n", b"data: y\r\r", PLAIN[:-1], b"\n", b"0\r\n\r\n"]
 )  # fmt: skip
+# Most events are alike.
+EVENTS = st.one_of(*[TEXTS.map(lambda text: EVENT % text)] * 3, OTHER)
 CHUNKS = st.tuples(
     st.lists(EVENTS, min_size=1, max_size=3), st.sampled_from(["%x", "%X", "%04x", "%x;a=b", "%x "])
 )
 
 
 @given(
-    st.lists(CHUNKS, max_size=8),
+    st.lists(CHUNKS, max_size=12),
     st.lists(st.integers(0, 400), max_size=4),
     st.booleans(),
     st.booleans(),

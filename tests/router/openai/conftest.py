@@ -1,5 +1,6 @@
-"""The compiled scanner of members, whether or not it is installed."""
+"""The modules in C, whether or not they are installed."""
 
+import importlib
 import importlib.machinery
 import importlib.util
 import subprocess
@@ -11,29 +12,53 @@ from typing import Any
 
 import pytest
 
-from router.openai import members as installed
-
-SOURCE = Path(__file__).parents[3] / "router/openai/members.c"
+FOLDER = Path(__file__).parents[3] / "router/openai"
 
 Members = Callable[
     [bytes, tuple[str, ...], tuple[str, ...], tuple[str, ...]], dict[str, Any] | None
 ]
+EventTexts = Callable[[bytes, bytes, bytes, tuple[bytes, ...]], tuple[bytes, int, int]]
 
 
 @pytest.fixture(scope="session")
 def members(tmp_path_factory: pytest.TempPathFactory) -> Members:
-    """Return the compiled function; compile it if it was not installed so."""
-    module: ModuleType = installed
-    if str(module.__file__).endswith(".py"):
-        made = tmp_path_factory.mktemp("members") / "members.so"
-        compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
-        include = f"-I{sysconfig.get_path('include')}"
-        flags = ("-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared")
-        subprocess.run([compiler, *flags, include, str(SOURCE), "-o", str(made)], check=True)
-        loader = importlib.machinery.ExtensionFileLoader("members", str(made))
-        spec = importlib.util.spec_from_loader("members", loader)
-        assert spec is not None
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
-    found: Members = module.members
+    """Return the compiled function."""
+    found: Members = compiled("members", tmp_path_factory.mktemp("members")).members
     return found
+
+
+@pytest.fixture(scope="session")
+def event_texts(tmp_path_factory: pytest.TempPathFactory) -> EventTexts:
+    """Return the compiled function."""
+    found: EventTexts = compiled("event_texts", tmp_path_factory.mktemp("texts")).event_texts
+    return found
+
+
+def in_python(name: str) -> ModuleType:
+    """Return a module's form in Python."""
+    spec = importlib.util.spec_from_file_location("plain", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def compiled(name: str, folder: Path) -> ModuleType:
+    """Return a module in C; compile it into a folder if it was not installed so."""
+    module = importlib.import_module(f"router.openai.{name}")
+    if not str(module.__file__).endswith(".py"):
+        return module
+    made = folder / f"{name}.so"
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    include = f"-I{sysconfig.get_path('include')}"
+    flags = ("-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared")
+    subprocess.run(
+        [compiler, *flags, include, str(FOLDER / f"{name}.c"), "-o", str(made)], check=True
+    )
+    loader = importlib.machinery.ExtensionFileLoader(name, str(made))
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module

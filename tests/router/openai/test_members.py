@@ -1,6 +1,5 @@
 """Members of a JSON object, found by the compiled scanner: what it returns is what a parser finds, or nothing."""
 
-import importlib.util
 import json
 from typing import Any
 
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from router.errors import BadRequest
 from router.openai import body as bodies
-from tests.router.openai.conftest import SOURCE, Members
+from tests.router.openai.conftest import Members, in_python
 
 PLAIN, RAW, NEVER = ("model", "stream", "n"), ("usage",), ("models", "error")
 USUAL: dict[str, Any] = {
@@ -144,12 +143,7 @@ def test_arguments_of_other_types_are_refused(members: Members) -> None:
 
 
 def test_the_form_in_python_leaves_everything_to_a_parser() -> None:
-    spec = importlib.util.spec_from_file_location("plain", SOURCE.with_suffix(".py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.members(orjson.dumps(USUAL), PLAIN, RAW, NEVER) is None
+    assert in_python("members").members(orjson.dumps(USUAL), PLAIN, RAW, NEVER) is None
 
 
 def outcome(body: bytes, *, whole: bool) -> object:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.openai.sse import EventTooLarge, Opening, Splitter, has_line
+from router.openai.sse import EVENT_ENDS, EventTooLarge, Opening, Splitter, WholeEvents, has_line
 
 pieces = st.sampled_from(
     [b"data: a", b"data:b", b"data", b": note", b"event: x", b"\n", b"\r\n", b"\r", b"\n\n", b"\r\n\r\n",
@@ -30,6 +30,22 @@ def test_any_chunking_gives_the_same_events_and_all_the_bytes(
     events = split(chunks)
     assert events == split([stream[i : i + 1] for i in range(len(stream))])
     assert b"".join(raw for raw, _ in events) == stream
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from([b"a", b"\n", b"\r"]), min_size=1, max_size=4).map(b"".join),
+        max_size=12,
+    )
+)
+def test_what_ends_within_all_that_came_is_passed_on(chunks: list[bytes]) -> None:
+    events, held = WholeEvents(), b""
+    for chunk in chunks:
+        held += chunk
+        end = max(held.rfind(mark) + len(mark) if mark in held else 0 for mark in EVENT_ENDS)
+        assert events.take(chunk) == held[:end]
+        held = held[end:]
+        assert events.rest == held
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
