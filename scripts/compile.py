@@ -22,9 +22,9 @@ PACKAGES = ("registry", "router", "node")
 MODULES = """
     node/faces/access_log.py node/faces/openai.py node/faces/passage.py node/faces/pump.py node/faces/respond.py
     node/faces/response_writer.py
-    node/auth/receipt_book.py node/auth/usage_book.py node/connections.py node/world.py
+    node/auth/principal.py node/auth/receipt_book.py node/auth/usage_book.py node/connections.py node/world.py
     node/faces/peer_access.py node/faces/request_ids.py
-    node/lane/connection.py node/lane/direct.py node/lane/request.py node/lane/response.py
+    node/lane/calls.py node/lane/connection.py node/lane/direct.py node/lane/request.py node/lane/response.py
     node/observe/log_writer.py node/observe/logs.py node/observe/metrics.py node/observe/recent_lines.py
     node/observe/request_sums.py
     registry/hashed.py registry/members/deadlines.py registry/members/liveness.py registry/members/membership.py
@@ -35,7 +35,7 @@ MODULES = """
     router/dialects/openai_http/json_answer.py router/dialects/openai_http/request_mapping.py router/dialects/peer.py
     router/http/connection.py router/http/cut_through.py router/http/exchange.py router/http/heads.py
     router/http/pool.py router/http/repeated_head.py router/http/reply.py router/http/write_batch.py
-    router/openai/body.py router/openai/usage.py
+    router/openai/body.py router/openai/sse.py router/openai/usage.py
     router/peers/links.py router/peers/mux.py router/peers/mux_frames.py router/peers/muxed.py router/peers/muxed_stream.py
     router/peers/paths.py router/peers/shared_place.py
     router/select/attempts.py router/select/candidates.py router/select/rendezvous.py router/select/weights.py

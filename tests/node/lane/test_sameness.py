@@ -10,13 +10,15 @@ import logging
 import os
 import random
 import re
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
-from aiohttp import web
 
-from node.lane.calls import LaneCall
+from node.faces import app
+from node.lane.calls import LaneCall, LaneCalls
 from node.lane.request import LaneRequest
 from registry.mesh.memory.network import MemoryNet
 from router.requests import Request
@@ -188,17 +190,19 @@ async def test_requests_give_the_same_through_the_lane_and_through_aiohttp(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng, taken = random.Random(int(os.environ.get("SEED") or 15)), 0
-    at = LaneCall.at
 
-    def counted(call: LaneCall, path: str) -> web.RouteDef:
+    def counted(call: LaneCall) -> LaneCall:
         def read(http: LaneRequest) -> Request | None:
             nonlocal taken
             taken += 1
             return call.read(http)
 
-        return at(replace(call, read=read), path)
+        return replace(call, read=read)
 
-    monkeypatch.setattr(LaneCall, "at", counted)
+    def counting(calls: Mapping[str, LaneCall], *rest: Any) -> LaneCalls:
+        return LaneCalls({path: counted(call) for path, call in calls.items()}, *rest)
+
+    monkeypatch.setattr(app, "LaneCalls", counting)
     caplog.set_level(logging.INFO, "modelvine.requests")
     async with AsyncExitStack() as stack:
         lane, plain = [await alike(stack, more) for more in ("", "TE: trailers")]
