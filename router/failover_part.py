@@ -18,6 +18,9 @@ _ERROR = b'"error"'
 SIGNS = (_ERROR, OPENAI.sign)
 """Byte strings of events that are examined: failures and usage."""
 
+RECORDED_SIGNS = (*SIGNS, b'_reason":"', b'_reason": "', b'_reason" ')
+"""Byte strings of events that are not like those before, whatever their form: also those with which a text ends."""
+
 
 class GaveUp(AnswerBroken):
     """A worker reported a failure by an event; `events` is that event and what came with it."""

@@ -31,8 +31,8 @@ _WINDOW_BITS, _MEMORY_LEVEL = -12, 5
 class Recording:
     """What a caller was sent of a stream: abridged, compressed, and dropped if there is too much of it.
 
-    Events are alike, so of each a line is kept with only what differs. Other events are kept in full, in records that begin
-    with a zero byte. `signs` are byte strings of which no event is taken that contains one, where the form of events is known.
+    Events are alike, so of most only the text in which they differ is kept, as a line. Others are kept in full, in records that
+    begin with a zero byte.
     """
 
     __slots__ = (
@@ -48,6 +48,7 @@ class Recording:
     )
 
     def __init__(self, signs: tuple[bytes, ...] = ()) -> None:
+        """Start with nothing. `take` leaves events that contain one of these byte strings."""
         self._signs = signs
         self._begin = self._end = b""
         """How events begin and end, once that is known."""
@@ -62,7 +63,7 @@ class Recording:
         self._too_much = False
 
     def take(self, events: bytes, *, all_or_none: bool = False) -> tuple[int, int]:
-        """Take in the events at the beginning that have the form of earlier ones, and no sign; return their number, and bytes.
+        """Take in the first events as far as they have the form of earlier ones; return their number, and their bytes.
 
         With `all_or_none`, take none if there are others.
         """
@@ -76,7 +77,7 @@ class Recording:
         return count, size
 
     def add(self, events: bytes) -> None:
-        """Take in events of any form, or with signs."""
+        """Take in events of any form."""
         newest = events
         if len(events) > LARGE:
             # At least the last event is kept.

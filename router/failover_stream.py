@@ -15,7 +15,13 @@ from router.attempt import Routed
 from router.dialects import Flow
 from router.errors import AnswerBroken, RouterError
 from router.failover import Continuing, Finish, StreamState
-from router.failover_part import SIGNS, ContinuedFlow, ContinuedRest, FirstPart, GaveUp
+from router.failover_part import (
+    RECORDED_SIGNS,
+    ContinuedFlow,
+    ContinuedRest,
+    FirstPart,
+    GaveUp,
+)
 from router.failover_recording import Recording
 from router.openai.sse import Event, EventTooLarge, Splitter
 from router.openai.usage import Tokens, Usage
@@ -46,7 +52,7 @@ class Continued:
         self._request = request
         self._max_event_bytes = max_event_bytes
         self._spent = spent
-        self._sent = Recording(SIGNS)
+        self._sent = Recording(RECORDED_SIGNS)
         self._rest: ContinuedRest | None = None
 
     async def __aenter__(self) -> Routed:

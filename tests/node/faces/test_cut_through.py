@@ -17,7 +17,7 @@ from registry.records import PeerId, Service
 from router.answer import Route
 from router.attempt import Routed
 from router.errors import AnswerBroken
-from router.failover_part import SIGNS, ContinuedFlow, FirstPart
+from router.failover_part import RECORDED_SIGNS, ContinuedFlow, FirstPart
 from router.failover_recording import Recording
 from router.http.connection import Connection
 from router.http.cut_through import SHOWN_TOGETHER
@@ -50,7 +50,7 @@ class Stream:
     """One stream from a worker to its caller."""
 
     def __init__(self, *, cuts: bool, continues: bool, hides: bool = False) -> None:
-        self.caller, self.tally, self.recording = CallerLine(), Tally(), Recording(SIGNS)
+        self.caller, self.tally, self.recording = CallerLine(), Tally(), Recording(RECORDED_SIGNS)
         self.connection = Connection(Pool())
         self.connection.connection_made(Wire())
         self.reply = self.connection.begin(HEAD, b"")
@@ -188,6 +188,28 @@ async def test_plain_events_are_cut_through_as_they_came_and_are_counted(continu
     assert stream.tally.events == count + SHOWN_TOGETHER
     stream.bring(b"0\r\n\r\n")
     assert (await stream.seen())["broke"] is False
+
+
+def of_llama_cpp(text: bytes, reason: bytes, second: int) -> bytes:
+    return b'data: {"choices":[{"text":"%b","finish_reason":%b}],"created":%d,"id":"a"}\n\n' % (
+        text,
+        reason,
+        second,
+    )
+
+
+@pytest.mark.parametrize("cuts", [True, False])
+@pytest.mark.parametrize("reason", [b'"stop"', b'"length"'])
+async def test_a_last_event_is_seen_even_if_it_looks_like_those_before(cuts, reason) -> None:
+    # What differs goes from the text to the second, and so includes the finish reason.
+    sent = [of_llama_cpp(b"%d" % second, b"null", second) for second in range(1, 9)]
+    sent.append(of_llama_cpp(b"", reason, 9))
+    seen = await passed([chunk(one) for one in (*sent, b"")], cuts=cuts, continues=True)
+    assert (seen["broke"], seen["lacking"], seen["recorded"]) == (
+        False,
+        DONE,
+        b"".join((FIRST, *sent)),
+    )
 
 
 BESIDE = [
