@@ -4,7 +4,7 @@ import zlib
 
 from router.openai.event_texts import event_texts
 
-BLOCK = 4096
+BLOCK = 2048
 """Fewest bytes that are compressed together, without what events have in common."""
 
 MOST_KEPT = 128 * 1024
