@@ -236,6 +236,7 @@ class SeedMachine:
             listening=listening,
             swarm_key="",
             started=now(),
+            now=now,
         )
 
     async def _serve_link(

@@ -8,6 +8,7 @@ for a third party's protocol, what becomes of each of its RPCs or endpoints, for
 folder serve the faces.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from node.config.addresses import HostPort
 from node.config.settings import Settings
 from node.faces.pump_queue import PumpQueue
+from registry.clock import Clock
 from registry.records import Load, PeerId
 from router.http.timers import Timers
 from router.state.remote_load import Tellings
@@ -101,6 +103,8 @@ class Serving:
     """Queue in which the streams of this process take turns."""
     timers: Timers = field(default_factory=Timers)
     """Timers of this process's streams."""
+    now: Clock = time.monotonic
+    """The clock of requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import time
 from collections.abc import Iterable
 from functools import lru_cache
 from types import TracebackType
@@ -43,6 +42,7 @@ class Account:
     id: str
     kind: Kind
     began: float
+    """The time at which it arrived, on the clock of `Serving.now`."""
     model: str = "?"
     node: str = "-"
     route: str = "-"
@@ -94,9 +94,8 @@ class Account:
     trace: Trace | None = None
     """The trace of the request, if it is traced."""
 
-    def __init__(self, id_: str, kind: Kind, asker: str = "") -> None:
-        self.id, self.kind = id_, kind
-        self.began = time.monotonic()
+    def __init__(self, id_: str, kind: Kind, began: float, asker: str = "") -> None:
+        self.id, self.kind, self.began = id_, kind, began
         if asker:
             self.asker = asker
 
@@ -145,9 +144,9 @@ class Account:
         if isinstance(error, WorkerError | NobodyServes | NoCapacity):
             self.failure = f" at={error.at or '-'} why={quoted(str(error))}"
 
-    def ends(self) -> Usage | None:
+    def ends(self, now: float) -> Usage | None:
         """End the request: return the tokens that workers of this machine used, and drop the HTTP request and the counter."""
-        self.seconds = time.monotonic() - self.began
+        self.seconds = now - self.began
         self.http = None
         if self.tokens is not None:
             self.usage, self.tokens = self.tokens.usage(), None
@@ -181,7 +180,7 @@ def _lay_out(usual: Iterable[str]) -> None:
     CPython sizes an instance by the attributes that earlier ones had set. Without this one, the fields that thousands of requests
     get only at their end would cost each of them a dictionary of 1.3 KB.
     """
-    example = Account("", Kind.CHAT)
+    example = Account("", Kind.CHAT, 0.0)
     for name in usual:
         setattr(example, name, getattr(example, name))
 
@@ -191,7 +190,7 @@ _lay_out(list(inspect.get_annotations(Account))[:MAX_USUAL])
 
 def opened(context: Serving, id_: str, kind: Kind, asker: str = "") -> Account:
     """Open the account of one request, from the node `asker` or, if that is empty, a client; the caller must `conclude` it."""
-    account = Account(id_, kind, asker)
+    account = Account(id_, kind, context.now(), asker)
     context.metrics.recent.under_way[account] = None
     return account
 
@@ -226,7 +225,7 @@ class Concluding:
 
 def conclude(context: Serving, account: Account) -> None:
     """Write the log line of a request, and count it in metrics, quota, usage and receipts."""
-    own = account.ends()
+    own = account.ends(context.now())
     context.metrics.ended(account)
     if account.ticket is not None:
         # Without a reported usage, the quota's estimate stands.

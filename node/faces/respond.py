@@ -6,7 +6,6 @@ with an error event and without `[DONE]`, and any other body breaks off visibly.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 
@@ -152,7 +151,7 @@ async def _pass_on(
 
 def begin(context: Serving, routed: Routed, account: Account) -> None:
     """Record that an answer begins, and which candidate gives it."""
-    account.first = time.monotonic() - account.began
+    account.first = context.now() - account.began
     context.metrics.first_bytes[account.kind].append(account.first)
     account.routed(routed)
 

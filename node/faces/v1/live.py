@@ -244,7 +244,7 @@ def request_row(
 ) -> dict[str, Any]:
     """Return the row of one request; `at` is Unix time, durations are in seconds."""
     running = account.seconds < 0
-    age = time.monotonic() - account.began
+    age = context.now() - account.began
     used = account.used
     return {
         "id": account.id,

@@ -67,7 +67,7 @@ def test_days_are_those_of_utc(clock):
 
 
 def ended(key="ann", model="m", node="n1", status=200, used=None):
-    account = Account("r", Kind.CHAT)
+    account = Account("r", Kind.CHAT, 0.0)
     account.key, account.model, account.node = key, model, node
     account.status, account.used = status, used
     account.seconds, account.first = 0.5, 0.25

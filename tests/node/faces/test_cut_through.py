@@ -60,7 +60,7 @@ class Stream:
         answer = exchange.answer(self.reply.here(), Route.LOCAL)
         answer.hides_usage = hides
         routed = Routed(answer, CANDIDATE, 1, self.tally)
-        account = Account("r", Kind.CHAT)
+        account = Account("r", Kind.CHAT, 0.0)
         flow = answer.rest
         if continues:
             part = FirstPart(routed, self.recording, lambda *_: None)

@@ -11,7 +11,7 @@ from router.select.candidates import Candidate
 
 def ended(recent, *names):
     for name in names:
-        recent.ended.append(Account(name, Kind.CHAT))
+        recent.ended.append(Account(name, Kind.CHAT, 0.0))
         recent.count += 1
 
 

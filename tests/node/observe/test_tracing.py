@@ -51,7 +51,7 @@ def tracer(share=1.0, chance=0.5):
 
 
 def begun(made, **passed):
-    account = Account("r-1", Kind.CHAT)
+    account = Account("r-1", Kind.CHAT, 0.0)
     return made.begin(replace(chat(), passed=PassedHeaders(passed)), account), account
 
 
