@@ -89,6 +89,22 @@ def test_what_is_unusual_is_left_to_a_parser(members: Members, body: bytes) -> N
     assert members(body, PLAIN, RAW, NEVER) is None
 
 
+LONG = 300
+"""Bytes of a string that is read by words, by blocks, and by words again."""
+
+
+@pytest.mark.parametrize("at", range(LONG))
+def test_what_ends_a_long_string_is_found_anywhere(members: Members, at: int) -> None:
+    def body(special: bytes) -> bytes:
+        return b'{"a": "' + b"x" * at + special + b"x" * (LONG - at) + b'", "n": 1}'
+
+    for harmless in (b"", b"\x7f", b" ", b"\\n", "é☃".encode()):
+        assert agrees(members, body(harmless))
+    for special in (b'"', b"\\x", b"\x00", b"\x1f", b"\xff", b"\xc3"):
+        assert members(body(special), PLAIN, RAW, NEVER) is None
+    assert members(body(b"")[: at + 7], PLAIN, RAW, NEVER) is None
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**17), 10**17) | st.floats() | st.text(),
     lambda inner: (
