@@ -10,7 +10,7 @@ import socket
 from collections.abc import Mapping
 from math import inf
 from types import MappingProxyType
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from aiohttp import HttpVersion11, web
 
@@ -44,19 +44,24 @@ _HEAD_END = b"\r\n\r\n"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-class Surroundings(Protocol):
-    """What a connection needs from its listener."""
+class Surroundings:
+    """What a connection needs from its listener, which is a subclass."""
 
-    now: float
-    closing: bool
-    settings: WebSettings
-    fixed: heads.FixedHeaders
+    def __init__(self, settings: WebSettings, fixed: heads.FixedHeaders, now: float) -> None:
+        self.settings = settings
+        self.fixed = fixed
+        self.now = now
+        """The event loop's time at the last look at all connections."""
+        self.closing = False
+        """Whether each answer is the last one of its connection."""
 
     def made(self, connection: "CallerConnection") -> bool:
         """Add an open connection; return whether there is room for it."""
+        raise NotImplementedError
 
     def lost(self, connection: "CallerConnection") -> None:
         """Remove a closed connection."""
+        raise NotImplementedError
 
 
 class CallerConnection(asyncio.Protocol):

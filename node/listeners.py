@@ -21,7 +21,7 @@ from node.config.addresses import HostPort
 from node.config.settings import Settings
 from node.config.web import WebSettings
 from node.connection_limits import ConnectionLimits, Crowd
-from node.connections import CallerConnection
+from node.connections import CallerConnection, Surroundings
 from node.faces.errors import FaceError
 from node.faces.peer_access import KnownPeers
 from node.heads import FixedHeaders, check, fixed_headers, is_spoken
@@ -133,7 +133,7 @@ def place_of(listener: socket.socket) -> HostPort:
     return HostPort(*listener.getsockname()[:2])
 
 
-class Listener:
+class Listener(Surroundings):
     """An application that is served on any number of sockets. A caller that disconnects cancels its request."""
 
     def __init__(
@@ -149,31 +149,28 @@ class Listener:
 
         `tls` is for the connections of other nodes, `certificate` for those of clients.
         """
-        self.settings = settings or WebSettings()
-        self.now = asyncio.get_running_loop().time()
-        self.closing = False
+        settings = settings or WebSettings()
+        fixed = fixed_headers(settings, secured=certificate is not None, peers=tls is not None)
+        super().__init__(settings, fixed, asyncio.get_running_loop().time())
         self._shared = SharedConnections()
         # Proxies of clients are not trusted on the listener for nodes.
-        proxies = TrustedProxies(self.settings.trusted_proxies) if tls is None else NO_PROXIES
+        proxies = TrustedProxies(settings.trusted_proxies) if tls is None else NO_PROXIES
         self._preface = Preface(
             certificate.context if certificate else None,
-            proxies if self.settings.proxy_protocol else NO_PROXIES,
-            self.settings.head_timeout,
-        )
-        self.fixed = fixed_headers(
-            self.settings, secured=certificate is not None, peers=tls is not None
+            proxies if settings.proxy_protocol else NO_PROXIES,
+            settings.head_timeout,
         )
         self._tls = tls
         if tls is not None:
             offer(tls)
         self._runner = web.AppRunner(app)
         self._calls = app.get(LANE)
-        app.on_response_prepare.append(partial(_dress, self.fixed))
+        app.on_response_prepare.append(partial(_dress, fixed))
         self._server: web.Server | None = None
         self._connections: dict[CallerConnection, None] = {}
         self._doors = ConnectionLimits(
-            self.settings.connections,
-            self.settings.connections_per_address,
+            settings.connections,
+            settings.connections_per_address,
             crowd or Crowd(),
             proxies=proxies,
         )

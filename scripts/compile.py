@@ -25,8 +25,8 @@ MODULES = """
     node/auth/principal.py node/auth/receipt_book.py node/auth/usage_book.py node/connections.py node/world.py
     node/faces/peer_access.py node/faces/request_ids.py
     node/lane/calls.py node/lane/connection.py node/lane/direct.py node/lane/request.py node/lane/response.py
-    node/observe/log_writer.py node/observe/logs.py node/observe/metrics.py node/observe/recent_lines.py
-    node/observe/request_sums.py
+    node/observe/log_writer.py node/observe/logs.py node/observe/metrics.py node/observe/recent.py
+    node/observe/recent_lines.py node/observe/request_sums.py
     registry/hashed.py registry/members/deadlines.py registry/members/liveness.py registry/members/membership.py
     registry/own_record.py registry/replica.py
     router/answer.py router/answer_times.py router/attempt.py router/choice.py router/desk.py router/dispatch.py
@@ -41,7 +41,7 @@ MODULES = """
     router/select/attempts.py router/select/candidates.py router/select/rendezvous.py router/select/weights.py
     router/state/circuit.py router/state/concurrency.py router/state/estimator.py router/state/in_flight.py
     router/state/local_load.py router/state/queue.py router/state/readiness.py router/state/remote_load.py
-    router/state/service_time.py router/state/stuck.py
+    router/state/service_time.py router/state/slow_start.py router/state/stuck.py
 """.split()  # noqa: SIM905  (a list would be a page)
 """Modules that are compiled.
 
@@ -67,8 +67,8 @@ ADAPTED = (
     (r"(@dataclass\([^)\n]*?)frozen=True", r"\1unsafe_hash=True"),
     (r"@dataclass\(, ?", "@dataclass("),
     (r"@dataclass\(\)\n", "@dataclass\n"),
-    # The only class that interpreted ones inherit from.
-    (r"class Hashed:", f"{_SUBCLASSED}class Hashed:"),
+    # Interpreted classes inherit from these.
+    (r"class (Hashed|Surroundings):", f"{_SUBCLASSED}class \\1:"),
 )
 """Source that mypyc 2.4 needs in another form: patterns, and their replacements."""
 
