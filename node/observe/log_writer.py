@@ -54,7 +54,7 @@ class Lines:
         self._writer: threading.Thread | None = None
         self._idle = threading.Event()
         self._sleep = threading.Lock()
-        """Held while the thread shall sleep: waiting for it takes a tenth of the time of waiting for an `Event`."""
+        """Held while the thread shall sleep; not an `Event`, which is written in Python and takes more."""
         self._sleep.acquire()
         self._asleep = True
         """Whether the thread waits for a first line, and nobody has woken it."""

@@ -45,7 +45,7 @@ static inline uint64_t specials(uint64_t word)
 #ifdef __GNUC__
 typedef unsigned char Block __attribute__((vector_size(16)));
 
-/* Go on to the block of 64 bytes with the next special one: a byte takes half an instruction. */
+/* Go on to the block of 64 bytes with the next special one. */
 static inline void skip_plain_blocks(Reader *reader)
 {
     Block block[4], found, high;
@@ -69,7 +69,7 @@ static inline void skip_plain_blocks(Reader *reader)
 static inline void skip_plain_blocks(Reader *reader) { (void)reader; }
 #endif
 
-/* Go on to the next special byte by words, and by blocks in a long run. */
+/* Go on to the next special byte by words, and by blocks after LONG_RUN words: for a short string these take longer. */
 static inline void skip_plain(Reader *reader)
 {
     uint64_t word, found;
