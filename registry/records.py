@@ -10,6 +10,7 @@ They are a few bits of a record; 0 means that none was reported.
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag, StrEnum
+from functools import cache
 from typing import NamedTuple, NewType
 
 from registry.hashed import Hashed
@@ -44,17 +45,17 @@ PROTOCOLS = Ability.TGI | Ability.LLAMA_STACK | Ability.LOCALAI | Ability.REMOTE
 
 def taken(abilities: int) -> list[str]:
     """Return the names of the inputs: `text`, `image`, `audio`, `video`; empty if none was reported."""
-    return _named(abilities, INPUTS)
+    return [*_named(abilities & INPUTS)]
 
 
 def given(abilities: int) -> list[str]:
     """Return the names of the outputs, which are the same words."""
-    return _named(abilities, OUTPUTS)
+    return [*_named(abilities & OUTPUTS)]
 
 
-def _named(abilities: int, among: Ability) -> list[str]:
-    found = Ability(abilities & among)
-    return [str(one.name).partition("_")[0].lower() for one in found]
+@cache
+def _named(found: int) -> tuple[str, ...]:
+    return tuple(str(one.name).partition("_")[0].lower() for one in Ability(found))
 
 
 PeerId = NewType("PeerId", str)

@@ -186,7 +186,7 @@ class MeshSettings(BaseModel):
         2.0,
         gt=0,
         le=60,
-        description="Seconds that a ping may take before its connection is closed.",
+        description="Seconds in which neither an answer to a ping nor other data may come, before a connection is closed.",
     )
     queue: int = Field(
         4096,

@@ -159,13 +159,22 @@ class Client:
 
     async def met(self, nodes: Sequence[Node], *, within: float = 15.0) -> float:
         """Wait until every node sees every other as alive; return the seconds it took."""
-        peers = {node.peer for node in nodes}
+        views: list[Mapping[str, str]] = []
 
         async def all_alive() -> bool:
-            views = await asyncio.gather(*(self.states(node) for node in nodes))
-            return all(peers <= {p for p, s in view.items() if s == "alive"} for view in views)
+            views[:] = await asyncio.gather(*(self.states(node) for node in nodes))
+            return all(view.get(node.peer) == "alive" for view in views for node in nodes)
 
-        return await until(all_alive, within=within, otherwise="the nodes have not met")
+        def not_met() -> str:
+            missed = (
+                f"{viewer.name} sees {node.name} as {view.get(node.peer, 'unknown')}"
+                for viewer, view in zip(nodes, views, strict=True)
+                for node in nodes
+                if view.get(node.peer) != "alive"
+            )
+            return f"the nodes have not met: {', '.join(missed)}"
+
+        return await until(all_alive, within=within, otherwise=not_met)
 
 
 @asynccontextmanager

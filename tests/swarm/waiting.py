@@ -22,7 +22,7 @@ async def until(
     holds: Callable[[], Awaitable[bool]] | Callable[[], bool],
     *,
     within: float,
-    otherwise: str,
+    otherwise: str | Callable[[], str],
     since: float | None = None,
 ) -> float:
     """Return the seconds after `since` (now, where it is not given) at which `holds` first held.
@@ -34,7 +34,9 @@ async def until(
         held = holds()
         if held if isinstance(held, bool) else await held:
             return time.monotonic() - began
-        assert time.monotonic() - began < SLACK * within, f"{otherwise}: not within {within:g} s"
+        if time.monotonic() - began >= SLACK * within:
+            wrong = otherwise if isinstance(otherwise, str) else otherwise()
+            raise AssertionError(f"{wrong}: not within {within:g} s")
         await asyncio.sleep(POLL)
 
 

@@ -4,6 +4,7 @@ A stranger must subscribe to our topic. If it does not, it is disconnected, and 
 dialled it.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import trio
@@ -15,6 +16,8 @@ from registry.mesh.libp2p.eviction import InboundPeer, excess
 from registry.mesh.libp2p.watch import Watch
 from registry.records import PeerId
 from registry.settings import MeshSettings
+
+_log = logging.getLogger("modelvine.mesh")
 
 STRANGE = frozenset({Origin.MDNS, Origin.RENDEZVOUS})
 """Sources for whose addresses no known node vouches."""
@@ -233,6 +236,7 @@ class Company:
             if origin in STRANGE:
                 self._nursery.start_soon(self._strangers.prove, target.peer)
         except NobodyAnswered as error:
+            _log.debug("could not dial %s: %s", target.peer, error.reasons)
             if target.bootstrap:
                 self._unanswered(error.reasons)
             self._dialer.failed(target.peer, trio.current_time())

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import libp2p
 import libp2p.pubsub.pubsub as library
@@ -42,7 +43,15 @@ from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 from registry.errors import InvalidFrame
 from registry.mesh import MAX_FRAME_BYTES, Judge, Verdict
-from registry.mesh.libp2p.guards import SPARE, SPARE_OF_ONE, Callers, HardGossipSub, guard, harden
+from registry.mesh.libp2p.guards import (
+    SPARE,
+    SPARE_OF_ONE,
+    Callers,
+    HardGossipSub,
+    guard,
+    harden,
+    indifferent,
+)
 from registry.records import PeerId
 from registry.settings import MeshSettings
 from registry.signing import KEY_BYTES, Identity, peer_of
@@ -95,6 +104,7 @@ class HardPubsub(library.Pubsub):
         self._offended = offended
         self._forwarders: dict[int, ID] = {}
         self._delivered: set[int] = set()
+        self._writers: WeakKeyDictionary[INetStream, trio.Lock] = WeakKeyDictionary()
         # The library's counter starts at whole seconds: after a quick restart, new messages would look like old ones.
         self.counter = time.time_ns()
 
@@ -177,9 +187,21 @@ class HardPubsub(library.Pubsub):
             self._peer_subscription_count[peer_id] = len(topics)
 
     async def write_msg(self, stream: INetStream, rpc_msg: rpc_pb2.RPC) -> bool:
-        """Write to a peer without our signed addresses, whose 300 bytes the library adds to every RPC."""
+        """Write to a peer, one message at a time, without the signed addresses (300 bytes) that the library adds to each.
+
+        Two tasks of the library write to one stream, and where the window is full, each in parts. A stream on which a write
+        failed is reset: the peer would take the next message for the rest of the one before.
+        """
         rpc_msg.ClearField("senderRecord")
-        return await super().write_msg(stream, rpc_msg)
+        async with self._writers.setdefault(stream, trio.Lock()):
+            written = False
+            try:
+                written = await super().write_msg(stream, rpc_msg)
+            finally:
+                if not written:
+                    with trio.CancelScope(shield=True), indifferent():
+                        await stream.reset()
+            return written
 
     def _passes(self, forwarder: ID, message: rpc_pb2.Message) -> bool:
         # A message in our own name comes from another machine that has our key; the registry learns of it by comparing.

@@ -39,6 +39,13 @@ class GuardedYamux(Yamux):
         super().__init__(*positional, **named)
         self.streams = _Streams()
         self.stream_buffers = _Buffers(self)
+        self.heard = float("-inf")
+        """When data arrived last, on trio's clock."""
+
+    async def _read_data_body(self, length: int) -> bytes:
+        data: bytes = await super()._read_data_body(length)
+        self.heard = trio.current_time()
+        return data
 
     async def _write_frame(self, data: bytes) -> None:
         try:

@@ -1,5 +1,6 @@
 """Watch over connections: tracks which peers are connected and alive, reports changes, and pings every connection."""
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from itertools import chain, repeat
@@ -17,6 +18,8 @@ from registry.mesh.libp2p.eviction import InboundPeer
 from registry.mesh.libp2p.guards import indifferent, ping
 from registry.records import PeerId
 from registry.settings import MeshSettings
+
+_log = logging.getLogger("modelvine.mesh")
 
 _FIRST_PINGS = (0.5, 5.0)
 
@@ -175,6 +178,9 @@ class Watch(INotifee):
         with indifferent():
             answered = await ping(conn, self._settings.ping_timeout)
         if not answered and not conn.is_closed:
+            _log.debug(
+                "closing a connection to %s, which answered no ping", conn.muxed_conn.peer_id
+            )
             # Reported before its streams end: they end because of this connection, not because of their peer.
             self._silent.add(conn)
             self.tell()

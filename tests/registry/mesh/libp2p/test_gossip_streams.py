@@ -5,7 +5,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import trio
 from libp2p.peer.id import ID
+from libp2p.pubsub.pb import rpc_pb2
 from multiaddr import Multiaddr
 
 from registry.mesh import PeerLeft
@@ -76,5 +78,62 @@ async def test_a_connection_that_cannot_be_written_to_takes_no_other_of_its_peer
     await until(lambda: len(wires(victim, peer)) == 1)
     await frames_flow(peer, victim, b"over the other")
     await frames_flow(victim, peer, b"and back")
+    assert PeerLeft(peer.mesh.peer) not in victim.seen
+    assert complaints(caplog) == []
+
+
+LONG = 100 * 1024
+"""Bytes of an RPC; three fill the window of a stream."""
+
+
+def pubsub_of(seat: Seat) -> Any:
+    mesh: Any = seat.mesh
+    return mesh._place._made.pubsub
+
+
+def long_rpc() -> rpc_pb2.RPC:
+    """Return an RPC that is read and ignored: its message is of a topic that nobody subscribes to."""
+    message = rpc_pb2.Message(data=bytes(LONG), topicIDs=["another"])
+    return rpc_pb2.RPC(publish=[message])
+
+
+async def test_long_messages_written_at_one_time_arrive_whole(
+    world: LibP2PWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    victim = await world.seat("victim", ping_timeout=30)
+    peer = await world.seat("peer", victim, ping_timeout=30)
+    await frames_flow(peer, victim, b"before")
+
+    async def write_all() -> None:
+        pubsub = pubsub_of(peer)
+        stream = pubsub.peers[ID.from_string(victim.mesh.peer)]
+        async with trio.open_nursery() as nursery:
+            for _ in range(12):
+                nursery.start_soon(pubsub.write_msg, stream, long_rpc())
+
+    await inside(peer)[1].call(write_all)
+    await frames_flow(peer, victim, b"after")
+    assert PeerLeft(peer.mesh.peer) not in victim.seen
+    assert complaints(caplog) == []
+
+
+async def test_a_message_that_was_written_in_part_is_the_last_of_its_stream(
+    world: LibP2PWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    victim = await world.seat("victim", ping_timeout=30)
+    peer = await world.seat("peer", victim, ping_timeout=30)
+    await frames_flow(peer, victim, b"before")
+
+    async def write_in_part() -> None:
+        pubsub = pubsub_of(peer)
+        stream = pubsub.peers[ID.from_string(victim.mesh.peer)]
+        stream.muxed_stream.send_window = 1_000
+        with trio.move_on_after(0.1) as patience:
+            await pubsub.write_msg(stream, long_rpc())
+        assert patience.cancelled_caught
+        stream.muxed_stream.send_window = LONG
+
+    await inside(peer)[1].call(write_in_part)
+    await frames_flow(peer, victim, b"after")
     assert PeerLeft(peer.mesh.peer) not in victim.seen
     assert complaints(caplog) == []

@@ -1,13 +1,19 @@
 """Guards over the library: one whose target is gone stops the start instead of vanishing."""
 
+import logging
+import time
+
 import libp2p.pubsub.pubsub as pubsub_module
 import pytest
 from libp2p.network.swarm import Swarm
+from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import GossipSub
+from libp2p.pubsub.pb import rpc_pb2
 from libp2p.stream_muxer.yamux.yamux import Yamux, YamuxStream
 
 from registry.errors import MeshDown, PeerUnreachable
-from registry.mesh.libp2p.guards import harden, unreachable
+from registry.mesh.libp2p.guards import HardGossipSub, harden, unreachable
+from registry.mesh.libp2p.host import route_logs
 from registry.mesh.libp2p.mesh import LibP2PMesh
 from tests.registry.mesh.worlds import echo, identity, return_everything, settings
 
@@ -20,6 +26,7 @@ from tests.registry.mesh.worlds import echo, identity, return_everything, settin
         (pubsub_module.Pubsub, "notify_subscriptions"),
         (pubsub_module.Pubsub, "push_msg"),
         (GossipSub, "_get_in_topic_gossipsub_peers_from_minus"),
+        (GossipSub, "_prune_pending_messages"),
         (pubsub_module.Pubsub, "write_msg"),
         (Yamux, "_measure_rtt_loop"),
         (YamuxStream, "_auto_tune_and_send_window_update"),
@@ -47,3 +54,30 @@ async def test_a_mesh_does_not_start_without_a_guard_of_its_host(
 def test_whatever_the_library_raises_means_that_the_peer_is_unreachable() -> None:
     with pytest.raises(PeerUnreachable, match="KeyError"), unreachable("the peer"):
         raise KeyError("anything")
+
+
+def test_messages_for_a_peer_without_a_stream_are_the_newest_and_no_older_than_their_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    route_logs()
+    caplog.set_level(logging.DEBUG, "modelvine.mesh")
+    gossip = HardGossipSub([], 6, 4, 8, max_pending_messages_per_peer=3, pending_messages_ttl=30.0)
+    now, rpc = time.time(), rpc_pb2.RPC()
+    waiting = {
+        "few": [now - 20, now],
+        "many": [now - 9, now - 8, now - 7, now - 6, now - 5],
+        "old": [now - 40, now - 35, now - 7, now - 6],
+        "expired": [now - 40, now - 35],
+        "none": [],
+    }
+    for name, times in waiting.items():
+        gossip._pending_messages[ID(name.encode())] = [(at, rpc) for at in times]
+    for name in (*waiting, "unknown"):
+        gossip._prune_pending_messages(ID(name.encode()))
+    kept = {peer.to_bytes().decode(): held for peer, held in gossip._pending_messages.items()}
+    assert {name: [at for at, _ in held] for name, held in kept.items()} == {
+        "few": waiting["few"],
+        "many": waiting["many"][2:],
+        "old": waiting["old"][2:],
+    }
+    assert not caplog.records

@@ -120,3 +120,37 @@ async def test_long_questions_and_answers_are_no_offence(world: LibP2PWorld) -> 
     )
     assert all(answer.endswith(question) for answer in answers)
     assert PeerLeft(second.mesh.peer) not in first.seen
+
+
+@pytest.mark.parametrize("speaks", [True, False], ids=["speaks", "silent"])
+async def test_a_peer_that_answers_no_ping_keeps_its_connection_while_it_speaks(
+    world: LibP2PWorld, *, speaks: bool
+) -> None:
+    victim = await world.seat("victim", ping=0.2, ping_timeout=0.4)
+    peer = await world.seat("peer", ping=30, ping_timeout=30)
+    await peer.mesh.connect(victim.mesh.addresses()[0], timeout=5)
+    await joined(peer, victim)
+    await frames_flow(peer, victim, b"first")
+    unanswered: list[bytes] = []
+
+    async def answer_no_ping() -> None:
+        (conn,) = inside(peer)[0].get_network().get_connections(ID.from_string(victim.mesh.peer))
+        wire: Any = conn.muxed_conn
+        write = wire._write_frame
+
+        async def write_unless_pong(frame: bytes) -> None:
+            if frame[1] == PING:
+                unanswered.append(frame)
+            else:
+                await write(frame)
+
+        wire._write_frame = write_unless_pong
+
+    await inside(peer)[1].call(answer_no_ping)
+    for number in range(1_000):
+        if len(unanswered) >= 4 or PeerLeft(peer.mesh.peer) in victim.seen:
+            break
+        if speaks:
+            await peer.mesh.publish(b"number %d" % number)
+        await asyncio.sleep(0.05)
+    assert (PeerLeft(peer.mesh.peer) not in victim.seen) == speaks
