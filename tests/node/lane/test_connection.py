@@ -227,7 +227,12 @@ async def test_the_same_bytes_get_the_same_answers(ends: bool) -> None:
             asyncio.gather(*(answers(app.port, *way, ends=ends) for app in (lane, plain)))
             for way in WAYS.values()
         ]
-        for name, (ours, theirs) in zip(WAYS, await asyncio.gather(*both), strict=True):
+        for (name, way), came in zip(WAYS.items(), await asyncio.gather(*both), strict=True):
+            ours, theirs = came
+            if ours != theirs:
+                # A busy machine answers late.
+                again = [answers(app.port, *way, quiet=3.0, ends=ends) for app in (lane, plain)]
+                ours, theirs = await asyncio.gather(*again)
             assert ours == theirs, name
         assert LaneRequest in lane.seen
         assert LaneRequest not in plain.seen
