@@ -35,13 +35,13 @@ MODULES = """
     router/dialects/openai_http/json_answer.py router/dialects/openai_http/request_mapping.py router/dialects/peer.py
     router/http/connection.py router/http/cut_through.py router/http/exchange.py router/http/heads.py
     router/http/pool.py router/http/repeated_head.py router/http/reply.py router/http/write_batch.py
-    router/openai/body.py router/openai/sse.py router/openai/usage.py
+    router/openai/body.py router/openai/prefixes.py router/openai/sse.py router/openai/usage.py
     router/peers/links.py router/peers/mux.py router/peers/mux_frames.py router/peers/muxed.py router/peers/muxed_stream.py
     router/peers/paths.py router/peers/shared_place.py
     router/select/attempts.py router/select/candidates.py router/select/rendezvous.py router/select/weights.py
     router/state/circuit.py router/state/concurrency.py router/state/estimator.py router/state/in_flight.py
-    router/state/local_load.py router/state/queue.py router/state/readiness.py router/state/remote_load.py
-    router/state/service_time.py router/state/slow_start.py router/state/stuck.py
+    router/state/local_load.py router/state/prefix_index.py router/state/queue.py router/state/readiness.py
+    router/state/remote_load.py router/state/service_time.py router/state/slow_start.py router/state/stuck.py
 """.split()  # noqa: SIM905  (a list would be a page)
 """Modules that are compiled.
 

@@ -4,11 +4,10 @@ A replica's cache may still hold what it has read; its node learns for how long 
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from registry.records import Load, PeerId, Service
-from registry.values import value_class
-from router.openai.prefixes import Prefixes
+from registry.values import changed, value_class
+from router.openai.prefixes import Prefix, Prefixes
 from router.state.service_time import ServiceTime
 
 MAX_PREFIXES = 65_536
@@ -54,13 +53,13 @@ class PrefixIndex:
             before = readers.pop(prefix.digest, ())
             if len(readers) >= MAX_PREFIXES:
                 del readers[next(iter(readers))]
-            others = [reader for reader in before if reader[0] != key]
+            others = [reader for reader in before if not _is_of(reader[0], key)]
             readers[prefix.digest] = ((key, now), *others[: MAX_READERS - 1])
 
     def hear(self, key: _Key, said: Prefixes, read: Read, now: float) -> None:
         """Note how much of a conversation a replica has read, as its node says."""
         known = tuple(prefix for prefix in said.chain if prefix.size <= read.size)
-        self.take(key, replace(said, chain=known), now - read.age)
+        self.take(key, changed(said, chain=known), now - read.age)
 
     def read_by(
         self, said: Prefixes, now: float, *, of_batch: bool = False
@@ -71,16 +70,26 @@ class PrefixIndex:
         are remembered. Of a batch, which may hold the prefixes of many services, that is presumed only where the list of
         readers is full.
         """
-        found: dict[_Key, Read] = {}
-        everybodys = 0
-        for place, prefix in enumerate(said.chain):
+        known: list[tuple[Prefix, tuple[tuple[_Key, float], ...]]] = []
+        for prefix in said.chain:
             readers = self._readers.get(prefix.digest)
             if readers is None:
                 # A replica that has read more has also read this prefix.
                 break
+            known.append((prefix, readers))
+        found: dict[_Key, Read] = {}
+        everybodys = 0
+        for place in reversed(range(len(known))):
+            prefix, readers = known[place]
             if place < said.shared and not (of_batch and len(readers) < MAX_READERS):
-                everybodys = prefix.size
+                everybodys = max(everybodys, prefix.size)
                 continue
             for key, at in readers:
-                found[key] = Read(prefix.size, now - at)
+                if key not in found:
+                    found[key] = Read(prefix.size, now - at)
         return found, everybodys
+
+
+def _is_of(reader: _Key, key: _Key) -> bool:
+    # Nearly always one and the same object.
+    return (reader[1] is key[1] or reader[1] == key[1]) and reader[0] == key[0]
