@@ -41,6 +41,13 @@ class GuardedYamux(Yamux):
         self.stream_buffers = _Buffers(self)
         self.heard = float("-inf")
         """When data arrived last, on trio's clock."""
+        self._remote: tuple[str, int] | None = None
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        """Return the address of the other end, asked for once: `Watch` wants it of all connections at each change."""
+        if self._remote is None:
+            self._remote = super().get_remote_address()
+        return self._remote
 
     async def _read_data_body(self, length: int) -> bytes:
         data: bytes = await super()._read_data_body(length)

@@ -163,8 +163,12 @@ class PipeEnd:
         # The shield is bounded: yamux gives up after 5 s, and a dead connection is closed by its ping.
         with trio.CancelScope(shield=True):
             async with self._sending:
-                with unreachable("the pipe broke"):
-                    await self._stream.write(frame)
+                try:
+                    with unreachable("the pipe broke"):
+                        await self._stream.write(frame)
+                except PeerUnreachable:
+                    await self.reset()
+                    raise
 
     def _require_open(self) -> None:
         if self.over.is_set() or self._sent_end:
