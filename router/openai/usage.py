@@ -6,7 +6,7 @@ If the node added the question, that event is removed again. Only events that re
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import orjson
@@ -112,7 +112,7 @@ def told_in(usage: bytes) -> Usage | None:
     return _counted(few)
 
 
-def _counted(usage: Mapping[str, object]) -> Usage | None:
+def _counted(usage: dict[str, object]) -> Usage | None:
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens", 0)
     if not (isinstance(prompt, int) and isinstance(completion, int)):
         return None
@@ -274,7 +274,7 @@ def _answering(options: bytes) -> bytes:
     return b"{%b%b%b" % (_QUESTION, comma, options[1:])
 
 
-def _parsed(data: bytes) -> Mapping[str, object]:
+def _parsed(data: bytes) -> dict[str, object]:
     try:
         said = orjson.loads(data)
     except orjson.JSONDecodeError:
