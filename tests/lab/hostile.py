@@ -32,11 +32,8 @@ from registry.settings import MeshSettings
 from registry.signing import SIGNATURE_BYTES, Identity
 from registry.sync import EQUAL
 
-_EACH = 6
-"""Bad frames that one identity gossips and pushes: twelve offences at each node, of the twenty that are forgiven.
-
-Gossip may repeat a frame that was refused: six more, if it repeats each.
-"""
+_EACH = 8
+"""Bad frames that one identity gossips and pushes: sixteen offences at each node, of the twenty that are forgiven."""
 
 _AT_ONCE = 4
 """Identities that take part at one time."""
