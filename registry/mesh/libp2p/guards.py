@@ -118,7 +118,7 @@ class HardGossipSub(GossipSub):
 
     def _prune_pending_messages(self, peer_id: ID) -> None:
         # For each message, the library copies these lists of all subscribed peers that accept no stream, and logs a warning
-        # for each: with 250 such peers that was a third of the thread's time.
+        # for each: with 250 such peers, three tenths of the thread's time went there.
         waiting = self._pending_messages.get(peer_id, [])
         oldest = time.time() - self._pending_messages_ttl
         fresh = next((n for n, (at, _) in enumerate(waiting) if at >= oldest), len(waiting))

@@ -86,9 +86,19 @@ LONG = 100 * 1024
 """Bytes of an RPC; three fill the window of a stream."""
 
 
-def pubsub_of(seat: Seat) -> Any:
-    mesh: Any = seat.mesh
-    return mesh._place._made.pubsub
+async def pair(world: LibP2PWorld) -> tuple[Seat, Seat]:
+    """Return a node, and a peer whose gossip it hears."""
+    victim = await world.seat("victim", ping_timeout=30)
+    peer = await world.seat("peer", victim, ping_timeout=30)
+    await frames_flow(peer, victim, b"before")
+    return victim, peer
+
+
+def gossip_to(victim: Seat, peer: Seat) -> tuple[Any, Any]:
+    """Return a peer's pubsub, and its stream to a node; call it in the peer's thread."""
+    mesh: Any = peer.mesh
+    pubsub = mesh._place._made.pubsub
+    return pubsub, pubsub.peers[ID.from_string(victim.mesh.peer)]
 
 
 def long_rpc() -> rpc_pb2.RPC:
@@ -100,13 +110,10 @@ def long_rpc() -> rpc_pb2.RPC:
 async def test_long_messages_written_at_one_time_arrive_whole(
     world: LibP2PWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    victim = await world.seat("victim", ping_timeout=30)
-    peer = await world.seat("peer", victim, ping_timeout=30)
-    await frames_flow(peer, victim, b"before")
+    victim, peer = await pair(world)
 
     async def write_all() -> None:
-        pubsub = pubsub_of(peer)
-        stream = pubsub.peers[ID.from_string(victim.mesh.peer)]
+        pubsub, stream = gossip_to(victim, peer)
         async with trio.open_nursery() as nursery:
             for _ in range(12):
                 nursery.start_soon(pubsub.write_msg, stream, long_rpc())
@@ -120,13 +127,10 @@ async def test_long_messages_written_at_one_time_arrive_whole(
 async def test_a_message_that_was_written_in_part_is_the_last_of_its_stream(
     world: LibP2PWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    victim = await world.seat("victim", ping_timeout=30)
-    peer = await world.seat("peer", victim, ping_timeout=30)
-    await frames_flow(peer, victim, b"before")
+    victim, peer = await pair(world)
 
     async def write_in_part() -> None:
-        pubsub = pubsub_of(peer)
-        stream = pubsub.peers[ID.from_string(victim.mesh.peer)]
+        pubsub, stream = gossip_to(victim, peer)
         stream.muxed_stream.send_window = 1_000
         with trio.move_on_after(0.1) as patience:
             await pubsub.write_msg(stream, long_rpc())
