@@ -100,7 +100,7 @@ QUEUE = 1024
 
 
 class HardGossipSub(GossipSub):
-    """GossipSub whose lazy gossip also reaches pruned peers, which need it most, and whose unsent messages cost little."""
+    """GossipSub whose lazy gossip also reaches pruned peers, which need it most, and that sends each message once."""
 
     def _get_in_topic_gossipsub_peers_from_minus(
         self,
@@ -126,6 +126,20 @@ class HardGossipSub(GossipSub):
         if not waiting:
             self._pending_messages.pop(peer_id, None)
 
+    async def flush_pending_messages(self, peer_id: ID) -> None:
+        """Send nothing yet: the library drops here what waits for a subscription, or sends it once more as recent."""
+
+    async def send_recent_messages(self, peer_id: ID, topic: str) -> None:
+        """Send a new subscriber what waited for its subscription, then what is recent, each message once."""
+        self._prune_pending_messages(peer_id)
+        waiting = self._pending_messages.pop(peer_id, [])
+        pubsub: Any = self.pubsub
+        recent = set(self.mcache.window(topic))
+        for _, rpc in waiting:
+            if not recent.issuperset(map(pubsub.get_message_id, rpc.publish)):
+                await pubsub.write_msg(pubsub.peers[peer_id], rpc)
+        await super().send_recent_messages(peer_id, topic)
+
 
 def harden() -> None:
     """Patch the library once for the whole process; call it before any host is made."""
@@ -133,6 +147,7 @@ def harden() -> None:
     _require(pubsub_module.Pubsub, "push_msg", "notify_subscriptions", "stream_handler")
     _require(pubsub_module.Pubsub, "continuously_read_stream", "_handle_dead_peer", "write_msg")
     _require(pubsub_module.Pubsub, "_peer_is_connected", "_schedule_peer_stream_retry")
+    _require(pubsub_module.Pubsub, "_peer_stream_retry_task")
     _require(pubsub_module.Pubsub, "_is_msg_seen", "_is_subscribed_to_msg", "handle_subscription")
     _require(GossipSub, "_get_in_topic_gossipsub_peers_from_minus", "_handle_topic_heartbeat")
     _require(GossipSub, "_prune_pending_messages")

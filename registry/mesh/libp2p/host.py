@@ -104,6 +104,7 @@ class HardPubsub(library.Pubsub):
         self._offended = offended
         self._forwarders: dict[int, ID] = {}
         self._delivered: set[int] = set()
+        self._died_again: set[ID] = set()
         self._writers: WeakKeyDictionary[INetStream, trio.Lock] = WeakKeyDictionary()
         # The library's counter starts at whole seconds: after a quick restart, new messages would look like old ones.
         self.counter = time.time_ns()
@@ -185,6 +186,18 @@ class HardPubsub(library.Pubsub):
             for topic in topics:
                 self.peer_topics.setdefault(topic, set()).add(peer_id)
             self._peer_subscription_count[peer_id] = len(topics)
+
+    async def _peer_stream_retry_task(self, peer_id: ID) -> None:
+        # The library ignores a stream that dies while this task still sends over it, since one such task is at work already.
+        await super()._peer_stream_retry_task(peer_id)
+        if peer_id in self._died_again:
+            self._died_again.discard(peer_id)
+            self._schedule_peer_stream_retry(peer_id)
+
+    def _schedule_peer_stream_retry(self, peer_id: ID) -> None:
+        if peer_id in self._peer_stream_retries_pending:
+            self._died_again.add(peer_id)
+        super()._schedule_peer_stream_retry(peer_id)
 
     async def write_msg(self, stream: INetStream, rpc_msg: rpc_pb2.RPC) -> bool:
         """Write to a peer, one message at a time, without the signed addresses (300 bytes) that the library adds to each.

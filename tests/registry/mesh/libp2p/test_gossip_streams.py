@@ -27,6 +27,14 @@ def wires(seat: Seat, other: Seat) -> list[Any]:
     return list(inside(seat)[0].get_network().get_connections(ID.from_string(other.mesh.peer)))
 
 
+async def pair(world: LibP2PWorld) -> tuple[Seat, Seat]:
+    """Return a node, and a peer whose gossip it hears."""
+    victim = await world.seat("victim", ping_timeout=30)
+    peer = await world.seat("peer", victim, ping_timeout=30)
+    await frames_flow(peer, victim, b"before")
+    return victim, peer
+
+
 def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
 
@@ -34,8 +42,7 @@ def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_a_peer_that_resets_a_stream_of_gossip_keeps_its_connection(
     world: LibP2PWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    victim = await world.seat("victim", ping_timeout=30)
-    peer = await world.seat("peer", victim, ping_timeout=30)
+    victim, peer = await pair(world)
     host, thread = inside(peer)
     (wire,) = wires(victim, peer)
     opened: list[Any] = []
@@ -56,8 +63,7 @@ async def test_a_peer_that_resets_a_stream_of_gossip_keeps_its_connection(
 async def test_a_connection_that_cannot_be_written_to_takes_no_other_of_its_peer_along(
     world: LibP2PWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    victim = await world.seat("victim", ping_timeout=30)
-    peer = await world.seat("peer", victim, ping_timeout=30)
+    victim, peer = await pair(world)
     host, thread = inside(peer)
     address = Multiaddr(victim.mesh.addresses()[0].partition("/p2p/")[0])
     there = ID.from_string(victim.mesh.peer)
@@ -73,6 +79,7 @@ async def test_a_connection_that_cannot_be_written_to_takes_no_other_of_its_peer
                 await gossip._place._made.pubsub.stream_handler(stream)
                 await stream.muxed_conn.secured_conn.close()
                 return
+        pytest.fail("no connection carries gossip")
 
     await inside(victim)[1].call(shut_one)
     await until(lambda: len(wires(victim, peer)) == 1)
@@ -84,14 +91,6 @@ async def test_a_connection_that_cannot_be_written_to_takes_no_other_of_its_peer
 
 LONG = 100 * 1024
 """Bytes of an RPC; three fill the window of a stream."""
-
-
-async def pair(world: LibP2PWorld) -> tuple[Seat, Seat]:
-    """Return a node, and a peer whose gossip it hears."""
-    victim = await world.seat("victim", ping_timeout=30)
-    peer = await world.seat("peer", victim, ping_timeout=30)
-    await frames_flow(peer, victim, b"before")
-    return victim, peer
 
 
 def gossip_to(victim: Seat, peer: Seat) -> tuple[Any, Any]:
@@ -141,3 +140,56 @@ async def test_a_message_that_was_written_in_part_is_the_last_of_its_stream(
     await frames_flow(peer, victim, b"after")
     assert PeerLeft(peer.mesh.peer) not in victim.seen
     assert complaints(caplog) == []
+
+
+async def test_a_message_that_waited_for_a_subscription_is_sent_once(world: LibP2PWorld) -> None:
+    victim, peer = await pair(world)
+    written: list[bytes] = []
+
+    async def subscribe_late() -> None:
+        pubsub, stream = gossip_to(victim, peer)
+        there = stream.muxed_conn.peer_id
+        (topic,) = pubsub.topic_ids
+
+        async def write_msg(stream: Any, rpc: rpc_pb2.RPC) -> bool:
+            written.extend(message.data for message in rpc.publish)
+            return bool(await type(pubsub).write_msg(pubsub, stream, rpc))
+
+        for _ in range(pubsub.router.mcache.window_size):
+            pubsub.router.mcache.shift()
+        pubsub.write_msg = write_msg
+        pubsub.handle_subscription(there, rpc_pb2.RPC.SubOpts(subscribe=False, topicid=topic))
+        await pubsub.publish(topic, b"no longer recent")
+        for _ in range(pubsub.router.mcache.window_size):
+            pubsub.router.mcache.shift()
+        await pubsub.publish(topic, b"recent")
+        pubsub.handle_subscription(there, rpc_pb2.RPC.SubOpts(subscribe=True, topicid=topic))
+
+    await inside(peer)[1].call(subscribe_late)
+    await until(lambda: {b"no longer recent", b"recent"} <= {*victim.frames()})
+    await frames_flow(peer, victim, b"after")
+    assert written[:2] == [b"no longer recent", b"recent"]
+    assert {*written[2:]} == {b"after"}
+
+
+async def test_a_stream_that_dies_as_it_is_opened_again_is_opened_once_more(
+    world: LibP2PWorld,
+) -> None:
+    victim, peer = await pair(world)
+    deaths: list[ID] = []
+
+    async def dies_at_first(there: ID, topic: str) -> None:
+        pubsub, stream = gossip_to(victim, peer)
+        if not deaths:
+            deaths.append(there)
+            await stream.reset()
+            await pubsub.write_msg(stream, long_rpc())
+
+    async def reopen() -> None:
+        pubsub, stream = gossip_to(victim, peer)
+        pubsub.router.send_recent_messages = dies_at_first
+        pubsub.reopen(stream.muxed_conn.peer_id)
+
+    await inside(peer)[1].call(reopen)
+    await until(lambda: bool(deaths))
+    await frames_flow(peer, victim, b"after")
