@@ -4,8 +4,8 @@ import zlib
 
 from router.openai.event_texts import event_texts
 
-BLOCK = 2048
-"""Fewest bytes that are compressed together, without what events have in common."""
+BLOCK = 8192
+"""Fewest bytes that are compressed together, without what events have in common: most answers end before that."""
 
 MOST_KEPT = 128 * 1024
 """Most compressed bytes kept of one stream: 8,000 tokens or more, whose events have 2 MB. Longer ones are not continued."""
