@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -130,7 +131,7 @@ def test_redis_that_is_away(look):
 
 def test_a_database_of_a_newer_version(look, data_dir):
     data_dir.mkdir(0o700)
-    with sqlite3.connect(data_dir / "modelvine.db") as database:
+    with closing(sqlite3.connect(data_dir / "modelvine.db")) as database:
         database.execute("PRAGMA user_version = 9")
     assert look()["store"]["do"].startswith("upgrade this one")
 

@@ -3,6 +3,7 @@
 import os
 import socket
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -128,7 +129,7 @@ def test_a_store_is_opened_as_by_a_node_and_a_missing_one_is_not_created(tmp_pat
     assert facts.store_error(settings(), tmp_path) == ""
     assert [*tmp_path.iterdir()] == []
     file = tmp_path / "modelvine.db"
-    with sqlite3.connect(file) as database:
+    with closing(sqlite3.connect(file)) as database:
         database.execute("PRAGMA user_version = 9")
     assert "newer modelvine (layout 9" in facts.store_error(settings(), tmp_path)
     file.write_bytes(b"no database " * 500)
