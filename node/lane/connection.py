@@ -306,8 +306,9 @@ class LaneConnection(CallerConnection):
     async def _send_whole(self, request: LaneRequest, response: web.StreamResponse) -> None:
         answer = cast("web.Response", response)
         body = cast("bytes", answer.body) or b""
-        headers = {"x-request-id": request[ID], **answer.headers}
-        self.send_now(self.head(answer.status, header_lines(headers), len(body)), body)
+        # Last, as in answers to direct calls: a head that the caller saw before is read faster.
+        answer.headers.setdefault("x-request-id", request[ID])
+        self.send_now(self.head(answer.status, header_lines({**answer.headers}), len(body)), body)
         await self.drain()
 
     def _done(self) -> None:

@@ -14,7 +14,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from router.http.answer_headers import AnswerHeaders
 from router.http.errors import HttpError, HungUp, NotHttp
-from router.http.repeated_head import TRIES, RepeatedHead, remembered, tells, without_told
+from router.http.repeated_head import PARSED, TRIES, RepeatedHead, remembered, tells, without_told
 from router.http.reply import FULL_BYTES, Reply
 from router.http.write_batch import WriteBatch
 
@@ -321,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
         if found is None or found[0] + found[1] != len(whole) or cut_at + len(_HEAD_END) > found[0]:
             return False
         self._tries, self.streamed = TRIES, False
-        # The length and request id in `headers` are those of the earlier answer; no reader uses them.
+        # The length, request id and date in `headers` are those of the earlier answer; no reader uses them.
         reply.came_whole(seen.status, headers, whole[found[0] :])
         self._release(stays=True)
         reply.wake()
@@ -334,14 +334,17 @@ class Connection(asyncio.BufferedProtocol):
         whole = bytes(data)
         at = len(whole) - reply.length
         begins = whole.startswith(b"HTTP/1.1 %d " % reply.status)
-        self._tries -= 1
         if begins and whole.find(_HEAD_END) + len(_HEAD_END) == at:
             self._seen = _seen_in(whole[:at], reply)
 
     def _end(self, data: bytes | memoryview, reply: Reply, *, begins: bool) -> None:
         """Reset the parse state after a complete answer, whose head may be remembered, and wake its reader."""
-        if begins and self._tries:
-            self._remember(data, reply)
+        if begins:
+            self._tries -= 1
+            if self._tries >= 0:
+                self._remember(data, reply)
+            elif self._tries <= -PARSED:
+                self._tries = 1
         self._barren, self._until_close, self._between = 0, False, False
         self._inward = _LITTLE
         if self._headers:
@@ -372,5 +375,5 @@ def _seen_in(head: bytes, reply: Reply) -> _Seen | None:
         head, told, _ = other
         headers = AnswerHeaders({n: v for n, v in headers.items() if n not in told})
     # A head with a second pair of these lines is not remembered: of two headers with one name the last counts.
-    pattern = None if tells(head) else remembered(head)
+    pattern = None if tells(head) else remembered(head, dated=True)
     return None if pattern is None else _Seen(pattern, reply.status, headers, other is not None)

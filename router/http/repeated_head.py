@@ -1,7 +1,7 @@
-"""Matcher for HTTP/1.1 heads that repeat an earlier one of their connection, but for the length and the request id.
+"""Matcher for HTTP/1.1 heads that repeat an earlier one of their connection, but for the length, the request id and the date.
 
-Programs send the same head again and again. Such a head is compared and not parsed anew. Nothing but digits may differ, so
-nothing is accepted that was not parsed once. What another node tells of its worker in the head of an answer is cut out before.
+Programs send the same head again and again. Such a head is compared and not parsed anew. Nothing but digits may differ, and of
+an answer its date, so nothing is accepted that was not parsed once. What another node tells of its worker is cut out before.
 """
 
 import re
@@ -14,7 +14,10 @@ MOST_BYTES = 2 * 1024
 """Maximum size of a head that is remembered."""
 
 TRIES = 3
-"""Heads of one connection that are remembered in vain before the connection remembers none any more."""
+"""Heads of one connection that are remembered in vain before the connection remembers none for a while."""
+
+PARSED = 32
+"""Heads that such a connection parses before it remembers one again."""
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: ([0-9]{1,7})\r\n", re.IGNORECASE)
 _MOST_DIGITS: Final = 7
@@ -28,6 +31,11 @@ _ID_NAME: Final = b"\r\nx-request-id:"
 _ID_DIGITS: Final = b"0123456789abcdef"
 _ID_BYTES: Final = 32
 
+# As all servers write it (RFC 9110 5.6.7).
+_DATE: Final = re.compile(
+    rb"\r\n(?i:date): [A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT(?=\r\n)"
+)
+
 # Both lines together, as nodes write them.
 _TELLS: Final = b"\r\n%b: " % LOAD.encode()
 _TELLS_TIME: Final = b"%b: " % SERVICE_TIME.encode()
@@ -36,12 +44,13 @@ _TOLD_NAMES: Final = LOAD.encode(), SERVICE_TIME.encode()
 
 
 class RepeatedHead:
-    """A head in which only the length, and a request id of 32 hexadecimal digits before it, may differ."""
+    """A head in which only the length, a request id of 32 hexadecimal digits before it, and a date, if `dated`, may differ."""
 
-    __slots__ = ("_after", "_before", "_between", "_id_at", "_id_end", "_left", "_length_at")
+    __slots__ = ("_after", "_before", "_between", "_dated", "_id_at", "_id_end", "_left", "_length_at")  # fmt: skip
 
-    def __init__(self, before: bytes, between: bytes, after: bytes) -> None:
+    def __init__(self, before: bytes, between: bytes, after: bytes, *, dated: bool) -> None:
         """Take the bytes before the id, between it and the length, and after that; `between` is empty if there is no id."""
+        self._dated = dated
         self._before = before
         self._between = between
         self._after = after
@@ -52,6 +61,12 @@ class RepeatedHead:
 
     def found_in(self, data: bytes) -> tuple[int, int, bytes] | None:
         """Return the end of the head that `data` begins with, the body's length and the request id; `None` for another head."""
+        found = self._found_in(data)
+        if found is None and self._dated and self._take_date(data):
+            found = self._found_in(data)
+        return found
+
+    def _found_in(self, data: bytes) -> tuple[int, int, bytes] | None:
         if not data.startswith(self._before):
             return None
         id_ = b""
@@ -71,9 +86,22 @@ class RepeatedHead:
         ends = end + self._left
         return (ends, length, id_) if data[end:ends] == self._after else None
 
+    def _take_date(self, data: bytes) -> bool:
+        """Put the first date of other bytes in the place of the known one, which is as long; return whether they have one."""
+        date = _DATE.search(data, 0, MOST_BYTES)
+        if date is None:
+            return False
+        self._before = _DATE.sub(date[0], self._before)
+        self._between = _DATE.sub(date[0], self._between)
+        self._after = _DATE.sub(date[0], self._after)
+        return True
 
-def remembered(head: bytes) -> RepeatedHead | None:
-    """Return the matcher for a parsed head, given up to its empty line; `None` if it has no length, or is too long."""
+
+def remembered(head: bytes, *, dated: bool = False) -> RepeatedHead | None:
+    """Return the matcher for a parsed head, given up to its empty line; `None` if it has no length, or is too long.
+
+    If `dated`, a head with another date matches: only where no reader uses it.
+    """
     length = _LENGTH.search(head) if len(head) <= MOST_BYTES else None
     if length is None:
         return None
@@ -81,8 +109,8 @@ def remembered(head: bytes) -> RepeatedHead | None:
     id_ = _ID.search(head, 0, start)
     # Of two ids it is unclear which one counts.
     if id_ is None or head.lower().count(_ID_NAME) != 1:
-        return RepeatedHead(head[:start], b"", after)
-    return RepeatedHead(head[: id_.start(1)], head[id_.end(1) : start], after)
+        return RepeatedHead(head[:start], b"", after, dated=dated)
+    return RepeatedHead(head[: id_.start(1)], head[id_.end(1) : start], after, dated=dated)
 
 
 def without_told(data: bytes) -> tuple[bytes, Mapping[str, str], int] | None:

@@ -1,7 +1,9 @@
 """Laws of one HTTP/1.1 exchange: independent of how bytes are split, and bounded whatever the server does."""
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from router.http.connection import HEAD_BYTES, Connection
 from router.http.errors import HungUp, NotHttp
 from router.http.heads import request_head
 from router.http.pool import PooledPlace, start_of, tcp
+from router.http.repeated_head import PARSED
 from router.http.reply import FULL_BYTES
 from tests.garbage import living, uncollected
 from tests.router.http.dictated import BODY, HEAD, Exchange, split
@@ -45,12 +48,13 @@ def test_an_answer_is_the_same_however_its_bytes_are_split(
 
 
 ID = b"x-request-id: %032x\r\n"
+DATE = b"Date: Sun, 29 Nov 2026 16:21:%02d GMT\r\n"
 LIKE_BEFORE = (
-    b"HTTP/1.1 200 OK\r\n" + ID + b"Server: s\r\n%bContent-Length: %d\r\nDate: d\r\n\r\n%b"
+    b"HTTP/1.1 200 OK\r\n" + ID + b"Server: s\r\n%bContent-Length: %d\r\n" + DATE + b"\r\n%b"
 )
 LOAD = b"x-modelvine-load: in_flight=%d\r\n"
 TOLD = LOAD + b"x-modelvine-service-time: fixed=%d.0\r\n"
-AGAIN = LIKE_BEFORE % (99, TOLD % (1, 2), 5, b"hello")
+AGAIN = LIKE_BEFORE % (99, TOLD % (1, 2), 5, 59, b"hello")
 PUT = st.one_of(
     st.binary(max_size=4),
     st.sampled_from([b"\r\n", b"0", b"1", b"-", b"A", b"\r\n\r\n", b"Content-Length: 5\r\n", b"Connection: close\r\n"]),
@@ -78,8 +82,8 @@ def test_an_answer_like_those_before_is_read_as_on_a_new_connection(told, change
         try:
             status, body = await exchange.whole()
             reply = await exchange.asking
-            # These two headers are not read: the length of an answer is in `length`.
-            unread = ("content-length", "x-request-id")
+            # These headers are not read: the length of an answer is in `length`.
+            unread = ("content-length", "x-request-id", "date")
             headers = reply.length, {n: v for n, v in reply.headers.items() if n not in unread}
         except (HungUp, NotHttp) as error:
             return str(error), exchange.pool.freed - before
@@ -89,12 +93,56 @@ def test_an_answer_like_those_before_is_read_as_on_a_new_connection(told, change
         used, new = Exchange(), Exchange()
         for size in (5, 12, 0, 3):
             await used.ask()
-            used.say(LIKE_BEFORE % (size, told, size, b"x" * size))
+            used.say(LIKE_BEFORE % (size, told, size, size, b"x" * size))
             assert await used.whole() == (200, b"x" * size)
         assert used.pool.freed == 4
         assert await outcome(used) == await outcome(new)
 
     asyncio.run(once())
+
+
+async def parsed_of(exchange: Exchange, answers: Iterable[bytes]) -> list[bytes]:
+    """Take these answers over one connection; return those whose heads were parsed."""
+    parser, parsed = exchange.connection._parser, list[bytes]()
+
+    class Counting:
+        def feed_data(self, data: bytes) -> None:
+            parsed.append(bytes(data))
+            parser.feed_data(data)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(parser, name)
+
+    exchange.connection._parser = Counting()
+    for answer in answers:
+        await exchange.ask()
+        exchange.say(answer)
+        assert (await exchange.whole())[0] == 200
+    return parsed
+
+
+PLACES = (
+    b"HTTP/1.1 200 OK\r\n" + DATE + b"Content-Length: 0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n" + DATE.replace(b"Date", b"date") + b"A: b\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nX-Request-Id: " + b"0" * 32 + b"\r\n" + DATE + b"Content-Length: 0\r\n\r\n",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_an_answer_that_differs_only_in_its_date_is_not_parsed_again(place: bytes) -> None:
+    answers = [place % second for second in range(60)]
+    assert await parsed_of(Exchange(), answers) == answers[:1]
+    odd = answers[0].replace(b"Sun, 29", b"2026-11-29")
+    assert await parsed_of(Exchange(), [*answers, odd]) == [answers[0], odd]
+
+
+async def test_heads_that_are_never_alike_are_remembered_now_and_then() -> None:
+    unlike = [
+        b"HTTP/1.1 200 OK\r\nA: %d\r\nContent-Length: 0\r\n\r\n" % n for n in range(PARSED + 3)
+    ]
+    alike = [b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"] * 9
+    assert await parsed_of(Exchange(), unlike[:3] + alike) == unlike[:3] + alike
+    assert await parsed_of(Exchange(), unlike + alike) == unlike + alike[:1]
 
 
 async def test_load_headers_are_those_of_each_answer() -> None:
@@ -103,7 +151,7 @@ async def test_load_headers_are_those_of_each_answer() -> None:
     heard = []
     for lines in told:
         await exchange.ask()
-        exchange.say(LIKE_BEFORE % (1, lines, 1, b"x"))
+        exchange.say(LIKE_BEFORE % (1, lines, 1, 0, b"x"))
         assert await exchange.whole() == (200, b"x")
         headers = (await exchange.asking).headers
         assert headers["server"] == "s"
@@ -125,10 +173,10 @@ async def test_load_headers_are_those_of_each_answer() -> None:
 async def test_load_headers_in_a_body_are_part_of_the_body(body: bytes, cut: int) -> None:
     exchange = Exchange()
     await exchange.ask()
-    exchange.say(LIKE_BEFORE % (1, LOAD % 2, 1, b"x"))
+    exchange.say(LIKE_BEFORE % (1, LOAD % 2, 1, 0, b"x"))
     assert await exchange.whole() == (200, b"x")
     await exchange.ask()
-    exchange.say(LIKE_BEFORE % (1, b"", len(body) - cut, body))
+    exchange.say(LIKE_BEFORE % (1, b"", len(body) - cut, 0, body))
     assert await exchange.whole() == (200, body[: len(body) - cut])
 
 

@@ -120,3 +120,12 @@ def test_load_headers_that_no_node_would_write_are_left_in_place(lines: bytes) -
     head = HEAD % b"12"
     at = head.index(b"\r\ncontent")
     assert without_told(head[:at] + lines + head[at:]) is None
+
+
+def test_a_request_with_another_date_is_another_head() -> None:
+    dated = b"POST / HTTP/1.1\r\nDate: Sun, 29 Nov 2026 16:21:%02d GMT\r\nContent-Length: 1\r\n\r\n"
+    head, answers = remembered(dated % 1), remembered(dated % 1, dated=True)
+    assert head is not None
+    assert answers is not None
+    assert (head.found_in(dated % 1) is None, head.found_in(dated % 2)) == (False, None)
+    assert answers.found_in(dated % 2) == (len(dated % 2), 1, b"")
