@@ -274,12 +274,11 @@ def more_headers_of(context: Serving, routed: Routed, account: Account) -> dict[
     more: dict[str, str] = {}
     asker, worker = account.asker, routed.candidate.worker
     if asker and worker:
-        now = account.began + account.first
-        kind, due = account.kind, context.tellings.is_due
-        if due(asker, worker.api, LOAD, now):
+        now, kind, tellings = account.began + account.first, account.kind, context.tellings
+        if tellings.is_due(asker, worker.api, LOAD, now):
             more[LOAD] = remote_load.written(context.load_of(worker))
             learnt = context.router.service_time(worker, kind)
-            if learnt and due(asker, worker.api, kind, now, remote_load.LEARNT_AGAIN):
+            if learnt and tellings.is_due(asker, worker.api, kind, now, remote_load.LEARNT_AGAIN):
                 more[SERVICE_TIME] = service_time.written(learnt)
     if account.ticket is not None:
         more |= account.ticket.headers()
