@@ -1,5 +1,6 @@
 """Laws of a stream that several workers write: it reads as one, locally and over a hop, unless its caller declines."""
 
+import asyncio
 from dataclasses import dataclass
 
 import orjson
@@ -50,6 +51,8 @@ def offered(running):
 
 async def read(scene, body=ASKED, headers=CONTINUE):
     """Ask, register the second worker while the first one answers, and return the bytes read and their events."""
+    death = asyncio.Event()
+    scene.mortal.fail(die_after=4, delay_between=0.1, death=death)
     await scene.first.register(scene.mortal, cid="1")
     await until(lambda: offered(scene.asked) == 1)
     async with scene.asked.http.post(PATH, json=body, headers=headers) as response:
@@ -58,6 +61,7 @@ async def read(scene, body=ASKED, headers=CONTINUE):
         scene.mortal.fail(die_before_headers=True)
         await scene.second.register(scene.heir, cid="2")
         await until(lambda: offered(scene.asked) == 2)
+        death.set()
         said = await response.read()
     lines = [line[6:] for line in said.split(b"\n") if line.startswith(b"data: {")]
     return said, [orjson.loads(line) for line in lines]
@@ -112,7 +116,6 @@ async def test_a_caller_may_request_it_at_a_node_that_does_not_continue_streams_
     settings = settings.model_copy(update={"router": router})
     headers = {} if header is None else {"x-modelvine-continue": header}
     async with node(World(MemoryNet()), settings) as one, running() as mortal, running() as heir:
-        mortal.fail(die_after=4, delay_between=0.1)
         _, events = await read(Scene(one, one, one, mortal, heir), headers=headers)
     assert ("error" in events[-1]) is (header != "1")
 

@@ -28,6 +28,8 @@ class Faults:
     delay_first: float = 0.0
     delay_between: float = 0.0
     die_after: int | None = None
+    death: asyncio.Event | None = None
+    """What the worker awaits before it dies in a stream."""
     die_before_headers: bool = False
     fails_after: int | None = None
     key: str = ""
@@ -205,6 +207,8 @@ class OpenAIWorker:
         await asyncio.sleep(faults.delay_first)
         for sent, event in enumerate(self.events(model, usage=usage, begun=_begun(fields))):
             if faults.die_after is not None and sent >= faults.die_after:
+                if faults.death is not None:
+                    await faults.death.wait()
                 return self._die(request)
             if sent == faults.fails_after:
                 await response.write(FAILURE)
