@@ -192,6 +192,8 @@ class HardPubsub(library.Pubsub):
         await super()._peer_stream_retry_task(peer_id)
         if peer_id in self._died_again:
             self._died_again.discard(peer_id)
+            # A peer that resets each stream while it is opened costs one a second.
+            await trio.sleep(HEARTBEAT)
             self._schedule_peer_stream_retry(peer_id)
 
     def _schedule_peer_stream_retry(self, peer_id: ID) -> None:
