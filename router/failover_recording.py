@@ -5,7 +5,7 @@ import zlib
 from router.openai.event_texts import event_texts
 
 BLOCK = 8192
-"""Fewest bytes that are compressed together, without what events have in common: most answers end before that."""
+"""Fewest bytes that are compressed together, without what events have in common. Shorter answers are not compressed."""
 
 MOST_KEPT = 128 * 1024
 """Most compressed bytes kept of one stream: 8,000 tokens or more, whose events have 2 MB. Longer ones are not continued."""

@@ -68,6 +68,9 @@ class App:
                     raise
             case b"fail":
                 raise KeyError
+            case b"ordered":
+                lines = {"x-a": "1", "x-request-id": http[ID], "x-b": "2"}
+                return web.Response(body=b"{}", headers=lines)
             case b"much":
                 return web.Response(body=b"x" * 32 * 1024 * 1024)
         said = {
@@ -271,6 +274,16 @@ async def test_a_caller_that_disconnects_cancels_its_handler() -> None:
             writer.transport.abort()
             await app.cancelled.wait()
         assert app.seen == [LaneRequest]
+
+
+async def test_an_id_that_an_answer_has_keeps_its_place() -> None:
+    async with served(lane=True) as app:
+        reader, writer = await asyncio.open_connection("127.0.0.1", app.port)
+        writer.write(call(b"ordered"))
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        assert app.seen == [LaneRequest]
+    assert b"x-a: 1\r\nx-request-id: r1\r\nx-b: 2\r\n" in head
 
 
 async def test_a_closing_listener_waits_for_the_answer_and_then_ends_the_connection() -> None:
