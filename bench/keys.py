@@ -19,7 +19,8 @@ from node.auth.key_table import GrantRules, KeyTable
 from node.auth.keys import ApiKey, hash_of, new_secret
 from node.auth.principal import Principal, holder_of
 from node.auth.quotas import Quotas
-from node.auth.receipts import ReceiptBook, ReceiptLog, Side
+from node.auth.receipt_book import ReceiptBook
+from node.auth.receipts import ReceiptLog, Side
 from registry import signing
 from registry.signing import Identity
 from registry.store.memory import MemoryStore

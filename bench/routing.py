@@ -36,9 +36,9 @@ from bench.conversations import READING, SHARED_BYTES, Agents, Chats, Talk
 from registry.members.load import Reporter
 from registry.records import Load, PeerId, Service
 from router import policies
-from router.policies import Policy, in_order
 from router.requests import Request
 from router.select.candidates import Candidate, begin_gently
+from router.select.policy import Policy, in_order
 from router.select.weights import patience, worth_asking
 from router.state.estimator import Estimator
 from router.state.in_flight import Occupancy

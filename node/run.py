@@ -304,7 +304,7 @@ async def _open_link(
     registry.on_change(welcome(tls, registry, at_most=most))
     settings, crowd = context.settings.web, context.metrics.crowd
     return await serve(
-        link_app(context, registry, context.keys, own_link_routes(context)),
+        link_app(context, registry.replica, context.keys, own_link_routes(context)),
         link,
         closing,
         settings,

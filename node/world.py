@@ -2,75 +2,80 @@
 
 import math
 import time
-from dataclasses import dataclass
 
 from node.agent import Agent
 from node.observe.metrics import Metrics
 from registry.catalog import Catalog
 from registry.clock import Clock
-from registry.members.liveness import Presence
+from registry.members.liveness import Evidence, Presence
 from registry.records import PeerId
 from registry.service import Registry
 from router.outcome import Outcome
 from router.workers import Workers
 
 
-@dataclass(frozen=True, slots=True)
 class NodeWorld:
     """The `World` of a node."""
 
-    registry: Registry
-    agent: Agent
-    metrics: Metrics
-    now: Clock = time.monotonic
+    def __init__(
+        self, registry: Registry, agent: Agent, metrics: Metrics, now: Clock = time.monotonic
+    ) -> None:
+        self._registry = registry
+        self._agent = agent
+        self._metrics = metrics
+        self._now = now
+        # What each request reads is read from the core of the registry, which is machine code in wheels.
+        self._replica = registry.replica
 
     @property
     def own(self) -> PeerId:
         """This node."""
-        return self.registry.peer
+        return self._registry.peer
 
     @property
     def catalog(self) -> Catalog:
         """The newest record of every node."""
-        return self.registry.replica.catalog
+        return self._replica.catalog
 
     @property
     def workers(self) -> Workers:
         """The workers of this machine."""
-        return self.agent.workers
+        return self._agent.workers
 
     @property
     def draining(self) -> bool:
         """Whether this node's own record says that it takes no new requests."""
-        return self.registry.replica.is_draining()
+        return self._replica.is_draining()
 
     def presence_of(self, node: PeerId) -> Presence:
         """Return whether a node is alive, and reachable from this node."""
-        return self.registry.presence(node)
+        return self._replica.presence(node)
 
     def absence_of(self, node: PeerId) -> float:
         """Return for how many seconds a node has not been heard; infinite for an unknown node."""
-        pulse = self.registry.pulse(node)
-        return math.inf if pulse is None else pulse.silence(self.now())
+        pulse = self._replica.pulses().get(node)
+        return math.inf if pulse is None else pulse.silence(self._now())
 
     def is_silent(self, node: PeerId) -> bool:
         """Return whether a node left this node's probe unanswered, and has not answered since."""
-        return self.registry.silent(node)
+        return self._registry.silent(node)
 
     def look_at(self, node: PeerId) -> None:
         """Have the registry probe a node."""
-        self.registry.look(node)
+        self._registry.look(node)
 
     def observe(self, outcome: Outcome) -> None:
         """Pass the outcome of an attempt to the metrics and the registry."""
-        self.metrics.attempt(outcome)
+        self._metrics.attempt(outcome)
         candidate = outcome.candidate
         # The outcome at a worker of this node tells the registry nothing.
         if candidate.worker is not None:
             return
-        shown = outcome.shows
-        if shown is not None:
-            self.registry.observe(candidate.node, shown)
+        node, shown = candidate.node, outcome.shows
+        # A busy node gives the same evidence a thousand times a second.
+        known = shown is Evidence.ANSWERED and self._replica.is_well(node, self._now())
+        if shown is not None and not known:
+            self._registry.observe(node, shown)
         # The node's newest record has not arrived yet, or was lost.
         if outcome.error is not None and outcome.stale:
-            self.registry.refresh(candidate.node)
+            self._registry.refresh(node)

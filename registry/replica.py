@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from registry import wire
-from registry.catalog import Catalog, Signed, newer
+from registry.catalog import Catalog, Signed, bucket_of, newer
 from registry.clock import Chance
 from registry.effects import (
     Changed,
@@ -263,10 +263,15 @@ class Replica:
         """Return the presence of a node; an unknown node is lost."""
         if node == self.peer:
             return presence(self.own.standing, Status.ALIVE)
-        held = self.catalog.held.get(node)
+        held = self.catalog.held.parts[bucket_of(node)].get(node)
         if held is None:
             return Presence.LOST
         return presence(held.record.standing, self.members.pulses[node].contact)
+
+    def is_well(self, node: PeerId, now: float) -> bool:
+        """Return whether a node was heard just now, is reached, and has not been doubted since."""
+        pulse = self.members.pulses.get(node)
+        return pulse is not None and pulse.well(now)
 
     def pulses(self) -> Mapping[PeerId, Pulse]:
         """Return the pulse of every other node that is known."""

@@ -216,11 +216,7 @@ class Registry:
 
     def observe(self, node: PeerId, evidence: Evidence) -> None:
         """Note what a request showed about a node."""
-        pulse, now = self.replica.pulses().get(node), self._now()
-        # A busy node gives the same evidence a thousand times a second.
-        if evidence is Evidence.ANSWERED and pulse is not None and pulse.well(now):
-            return
-        self._notify(self.replica.observe(node, evidence, now))
+        self._notify(self.replica.observe(node, evidence, self._now()))
 
     def look(self, node: PeerId) -> None:
         """Probe a node at once, because a request has been waiting for it for some time; at most once a second."""

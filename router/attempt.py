@@ -4,6 +4,7 @@ It is sent to its candidate, watched until the first byte, and booked from its s
 """
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -42,20 +43,20 @@ class Routed:
     others: tuple[Candidate, ...] = ()
 
 
-class AttemptDesk(Protocol):
+class AttemptDesk(ABC):
     """Desk that starts and books all attempts."""
 
-    @property
-    def ledger(self) -> Ledger:
+    def __init__(self, ledger: Ledger, now: Clock) -> None:
+        self.ledger = ledger
         """The books."""
-
-    @property
-    def now(self) -> Clock:
+        self.now = now
         """The clock of the books."""
 
+    @abstractmethod
     def put(self, attempt: "Attempt") -> AbstractAsyncContextManager[Answer]:
         """Send the request to the candidate; the result enters at the first byte, or raises a `WorkerError`."""
 
+    @abstractmethod
     def observe(self, outcome: Outcome) -> None:
         """Take in how an attempt went."""
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, starmap
-from operator import attrgetter
 from typing import Protocol
 
 from registry.catalog import Catalog, Offer
@@ -17,7 +16,6 @@ from registry.clock import Chance
 from registry.members.liveness import Presence
 from router.errors import NobodyServes, NoCapacity
 from router.ledger import Ledger
-from router.policies import Policy, in_order
 from router.requests import ANYWHERE, Kind, Request
 from router.select.candidates import (
     Candidate,
@@ -32,6 +30,7 @@ from router.select.candidates import (
 )
 from router.select.fitness import MediaNeeds
 from router.select.nobody import nobody
+from router.select.policy import Policy, in_order
 from router.select.rendezvous import key_of, mark, spread
 from router.select.weights import patience, worth_asking
 from router.state.concurrency import BoundedWorkers
@@ -60,9 +59,6 @@ MAX_TABLES = 1_024
 
 MAX_OFFERS = 65_536
 """Offers of all these models, about 500 bytes each; beyond that, the oldest are evicted. A model with more is kept alone."""
-
-
-_EJECTED = attrgetter("ejected")
 
 
 class ReplicaAsker(Protocol):
@@ -223,7 +219,7 @@ class Choosing:
             return (found,)
         field, _ = self._look(request, offered)
         eligible = field.eligible
-        if field.excluded or not eligible or any(map(_EJECTED, eligible)):
+        if field.excluded or not eligible or any(c.ejected for c in eligible):
             return None
         if len(eligible) == 1:
             return eligible

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import cast
 
 from registry.clock import Clock
 from registry.members.liveness import Presence
 from registry.values import changed
 from router.answer import Answer
-from router.attempt import Attempt
+from router.attempt import Attempt, AttemptDesk
 from router.dialects import Dialect, Starter
 from router.errors import WorkerFailed, WorkerUnreachable
 from router.first_byte_timeout import Waits
@@ -21,28 +20,36 @@ from router.slot_discovery import SlotDiscovery
 from router.world import World
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class Desk(AttemptDesk):
     """The `AttemptDesk` of a router."""
 
-    world: World
-    ledger: Ledger
-    dialects: Mapping[str, Dialect]
-    waits: Waits
-    discovery: SlotDiscovery
-    now: Clock
+    def __init__(
+        self,
+        ledger: Ledger,
+        now: Clock,
+        *,
+        world: World,
+        dialects: Mapping[str, Dialect],
+        waits: Waits,
+        discovery: SlotDiscovery,
+    ) -> None:
+        super().__init__(ledger, now)
+        self._world = world
+        self.dialects = dialects
+        self._waits = waits
+        self._discovery = discovery
 
     def observe(self, outcome: Outcome) -> None:
         """Take in how an attempt went."""
-        self.world.observe(outcome)
+        self._world.observe(outcome)
 
     def discover_slots(self, attempt: Attempt) -> None:
         """Have a local worker asked how many requests it takes at one time, if it has several and its bound is to be learnt."""
         worker = attempt.candidate.worker
-        if worker is None or attempt.occupancy.count <= 1 or not self.discovery.is_due(worker):
+        if worker is None or attempt.occupancy.count <= 1 or not self._discovery.is_due(worker):
             return
         if self.ledger.learns(worker):
-            self.discovery.ask(worker)
+            self._discovery.ask(worker)
 
     def put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
         """Send a request to its candidate; the result enters at the first byte, or raises a `WorkerError`."""
@@ -54,12 +61,12 @@ class Desk:
         if attempt.reply is None:
             self.discover_slots(attempt)
             answer = dialect.answer(asked, candidate)
-        elif not candidate.worker and self.world.presence_of(candidate.node) is Presence.LOST:
+        elif not candidate.worker and self._world.presence_of(candidate.node) is Presence.LOST:
             attempt.reply.close()
             raise WorkerUnreachable("the other node stopped answering", sent=True)
         else:
             answer = cast("Starter", dialect).resume(asked, candidate, attempt.reply)
-        return self.waits.watch(candidate, others, answer, elsewhere=not attempt.request.waits)
+        return self._waits.watch(candidate, others, answer, elsewhere=not attempt.request.waits)
 
 
 def as_asked(attempt: Attempt) -> Request:

@@ -28,11 +28,11 @@ from router.hedge import Hedging
 from router.hold import Holding
 from router.ledger import Ledger
 from router.openai.prefixes import Prefixes
-from router.policies import Policy
 from router.requests import SERVICES, Kind, Request
 from router.select.attempts import Failure, Tries, attempts, in_turn
 from router.select.candidates import Candidate, Reason
 from router.select.fitness import serves
+from router.select.policy import Policy
 from router.select.weights import expectations
 from router.settings import RouterSettings
 from router.slot_discovery import SlotDiscovery
@@ -94,12 +94,12 @@ class Router:
         )
         self._vigil = Vigil(self._ledger.silence, dialects, clock, crew)
         self._desk = Desk(
+            self._ledger,
+            clock,
             world=world,
-            ledger=self._ledger,
             dialects=dialects,
             waits=Waits(WorldLookout(self._vigil, world)),
             discovery=SlotDiscovery(dialects, self._ledger.limits, clock, crew),
-            now=clock,
         )
         # Borrowed slots are not spent on answers that may be thrown away.
         self._hedging = Hedging(self._desk) if settings.hedge and not self._ledger.lent else None
@@ -249,7 +249,7 @@ class Router:
         """
         began = self._now()
         if first is None:
-            self._ledger.asked()
+            self._ledger.asked(began)
             begun = await self._ask(request, began)
         else:
             try:

@@ -228,9 +228,9 @@ class Ledger:
         """Note that a slot of a local worker is taken."""
         self.occupancies[self._own, service].change(1, self._now())
 
-    def asked(self) -> None:
+    def asked(self, now: float) -> None:
         """Count a new request in the retry budget."""
-        self._budget.began(self._now())
+        self._budget.began(now)
 
     def afford(self, candidate: Candidate | None, error: RouterError) -> bool:
         """Return whether another attempt may follow this failure, of `candidate` if known; if so, charge the retry budget."""

@@ -7,7 +7,7 @@ restarted with other settings.
 from collections.abc import Mapping
 
 from registry.clock import Clock
-from registry.records import Key
+from registry.records import Service
 from registry.task_group import BackgroundTasks
 from router.dialects import Dialect
 from router.state.concurrency import Limits
@@ -35,7 +35,7 @@ class SlotDiscovery:
         self._limits = limits
         self._now = now
         self._crew = crew
-        self._asked: dict[tuple[str, str, Key], float] = {}
+        self._asked: dict[tuple[str, str, Service], float] = {}
 
     def is_due(self, worker: Worker) -> bool:
         """Return whether it is time to ask a worker."""
@@ -59,6 +59,6 @@ class SlotDiscovery:
             self._limits.said(worker.service, slots, self._now())
 
 
-def _which(worker: Worker) -> tuple[str, str, Key]:
-    # Strings are hashed faster than a worker, and every request looks one up.
-    return worker.api, worker.dialect, worker.service.key
+def _which(worker: Worker) -> tuple[str, str, Service]:
+    # These are hashed faster than a worker, and every request looks one up.
+    return worker.api, worker.dialect, worker.service

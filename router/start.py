@@ -7,8 +7,8 @@ from router.attempt import Attempt
 from router.choice import Choosing
 from router.desk import Desk, as_asked
 from router.dialects import Dialect, Starter
-from router.policies import Policy
 from router.requests import Request
+from router.select.policy import Policy
 from router.settings import RouterSettings
 from router.slot_lending import needs_slot
 
@@ -48,7 +48,6 @@ class Starting:
         if desk.ledger.lent is not None and needs_slot(candidate):
             return None
         self._policy.begun(request)
-        desk.ledger.asked()
         others = ordered[1:] if self._settings.attempts > 1 else ()
         attempt = Attempt(desk, request, candidate, number=1, others=others, holds_slot=False)
         starter, asked = self._starters[candidate.dialect], request
@@ -58,6 +57,7 @@ class Starting:
         connection = None if call is None else call.place.idle()
         # Booked at once, so that the next choice counts this attempt.
         attempt.begin()
+        desk.ledger.asked(attempt.began)
         if call is not None and connection is not None:
             if candidate.in_flight:
                 desk.discover_slots(attempt)

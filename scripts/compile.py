@@ -27,18 +27,20 @@ MODULES = """
     node/lane/calls.py node/lane/connection.py node/lane/direct.py node/lane/request.py node/lane/response.py
     node/observe/log_writer.py node/observe/logs.py node/observe/metrics.py node/observe/recent.py
     node/observe/recent_lines.py node/observe/request_sums.py
-    registry/hashed.py registry/members/deadlines.py registry/members/liveness.py registry/members/membership.py
-    registry/own_record.py registry/replica.py
+    registry/hashed.py registry/intake/access_list.py registry/members/deadlines.py registry/members/liveness.py
+    registry/members/membership.py registry/own_record.py registry/replica.py
     router/answer.py router/answer_times.py router/attempt.py router/choice.py router/desk.py router/dispatch.py
     router/failover_part.py router/failover_recording.py router/ledger.py
-    router/outcome.py router/requests.py router/start.py
+    router/outcome.py router/requests.py router/slot_discovery.py router/start.py
     router/dialects/openai_http/json_answer.py router/dialects/openai_http/request_mapping.py router/dialects/peer.py
     router/http/connection.py router/http/cut_through.py router/http/exchange.py router/http/heads.py
     router/http/pool.py router/http/repeated_head.py router/http/reply.py router/http/write_batch.py
     router/openai/body.py router/openai/prefixes.py router/openai/sse.py router/openai/usage.py
     router/peers/links.py router/peers/mux.py router/peers/mux_frames.py router/peers/muxed.py router/peers/muxed_stream.py
     router/peers/paths.py router/peers/shared_place.py
-    router/select/attempts.py router/select/candidates.py router/select/rendezvous.py router/select/weights.py
+    router/policies/p2c.py
+    router/select/attempts.py router/select/candidates.py router/select/policy.py router/select/rendezvous.py
+    router/select/weights.py
     router/state/circuit.py router/state/concurrency.py router/state/estimator.py router/state/in_flight.py
     router/state/local_load.py router/state/prefix_index.py router/state/queue.py router/state/readiness.py
     router/state/remote_load.py router/state/service_time.py router/state/slow_start.py router/state/stuck.py
@@ -68,7 +70,7 @@ ADAPTED = (
     (r"@dataclass\(, ?", "@dataclass("),
     (r"@dataclass\(\)\n", "@dataclass\n"),
     # Interpreted classes inherit from these.
-    (r"class (Hashed|Surroundings):", f"{_SUBCLASSED}class \\1:"),
+    (r"class (Hashed|Surroundings|Policy)(\(ABC\))?:", f"{_SUBCLASSED}class \\1\\2:"),
 )
 """Source that mypyc 2.4 needs in another form: patterns, and their replacements."""
 
@@ -194,8 +196,11 @@ def importing(module: str, name: str, source: str) -> str:
     """Import a name before all other imports, unless it is imported already."""
     if re.search(rf"^from {module} import .*\b{name}\b", source, flags=re.MULTILINE):
         return source
-    line = f"from {module} import {name}\n"
-    return re.sub(r"^(from|import) ", rf"{line}\1 ", source, count=1, flags=re.MULTILINE)
+    code = [one for one in ast.parse(source).body if not isinstance(one, ast.Expr)]
+    lines = source.splitlines(keepends=True)
+    if code:
+        lines.insert(code[0].lineno - 1, f"from {module} import {name}\n")
+    return "".join(lines)
 
 
 def with_constructors(source: str) -> str:
@@ -221,10 +226,12 @@ def constructor_of(node: ast.ClassDef) -> str:
             continue
         name, kind, value = ast.unparse(one.target), ast.unparse(one.annotation), one.value
         how = {k.arg: ast.unparse(k.value) for k in value.keywords} if is_field(value) else {}
-        if how.get("init") == "False":
-            continue
         made = how.get("default_factory")
         default = how.get("default") if is_field(value) else value and ast.unparse(value)
+        if how.get("init") == "False":
+            first = f"({made})()" if made else default
+            sets += [f"self.{name} = {first}"] if first else []
+            continue
         given.append(
             f"{name}: {kind} | None = None"
             if made

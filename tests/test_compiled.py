@@ -36,6 +36,8 @@ def test_a_module_is_adapted_and_nothing_is_left_that_mypyc_refuses(module):
     assert "@value_class" not in made
     assert "slots=True" not in made
     assert "._thread " not in made
+    # It would be computed again at each reading.
+    assert "cached_property" not in made
 
 
 def waits(statement: ast.stmt) -> bool:
@@ -86,7 +88,9 @@ class Whole:
     b: str = "x" * 2
     c: list[int] = field(default_factory=list)
     d: Callable[[], int] = field(default=int, repr=False)
-    e: int = field(init=False, compare=False)
+    e: int = field(init=False, compare=False, repr=False)
+    f: int = field(default=3, init=False)
+    g: list[int] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "e", self.a + 1)
@@ -142,6 +146,13 @@ def test_constants_are_marked_as_final_and_nothing_else_is():
     changed = [line for line in made if line not in CONSTANTS.splitlines()]
     assert changed[1:] == ["LONGEST: Final = 3", '_NAMES: Final[dict[str, int]] = {"A": 1}']
     assert hook.with_constants("\n".join(made)) == "\n".join(made)
+
+
+def test_a_line_of_a_docstring_that_begins_like_an_import_is_none():
+    source = '"""Words\nfrom a page.\n"""\n\nLIMIT = 3\n'
+    made = hook.with_constants(source)
+    assert made == source.replace("LIMIT", "from typing import Final\nLIMIT: Final")
+    assert hook.with_constants('"""Words."""\n') == '"""Words."""\n'
 
 
 MEMBERS = """

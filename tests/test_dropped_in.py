@@ -23,7 +23,7 @@ Ids are as long as each other, so this is no good policy.
 from collections.abc import Sequence
 
 from registry.clock import Chance
-from router.policies import Policy
+from router.select.policy import Policy
 from router.requests import Request
 from router.select.candidates import Candidate
 

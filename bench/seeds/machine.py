@@ -244,7 +244,7 @@ class SeedMachine:
     ) -> None:
         tls, registry = server_context(self.identity), context.registry
         registry.on_change(welcome(tls, registry, at_most=1_000))
-        app, crowd = link_app(context, registry, context.keys), context.metrics.crowd
+        app, crowd = link_app(context, registry.replica, context.keys), context.metrics.crowd
         await serve(app, _port(process, LINK), closing, self.settings.web, crowd, tls=tls)
 
 

@@ -190,6 +190,11 @@ class HelperPeers:
     doors: DescriptorChannel
     borrowing: Borrowing
 
+    @property
+    def snapshot(self) -> Catalog:
+        """The catalog, which is immutable."""
+        return self.view.catalog
+
     def reach(self, peer: PeerId) -> Reach | None:
         """Return a peer's published addresses and certificate, `None` for an unknown peer."""
         return self.view.catalog.reach_of(peer)

@@ -10,7 +10,6 @@ from functools import lru_cache, partial
 from math import ceil
 
 import orjson
-from yarl import URL
 
 from registry.records import Service
 from router.answer import Answer, Route
@@ -44,7 +43,6 @@ from router.http.exchange import (
     retry_after,
 )
 from router.http.heads import forwarded_head, header_lines
-from router.http.pool import start_of
 from router.http.reply import Reply
 from router.http.service_call import is_answer, read_service
 from router.http.verbatim import headers_of as headers_in_words
@@ -156,8 +154,8 @@ class Peer:
                 raise WorkerUnable(
                     "the request is too long to be forwarded unchanged", param=said.needs
                 )
-        start = _start(link.base, request.kind)
-        return Call(link.place, forwarded_head(request, start, len(body), lines), body)
+        head = forwarded_head(request, link.start(request.kind), len(body), lines)
+        return Call(link.place, head, body)
 
     async def alive(self, worker: Worker) -> bool:  # noqa: ARG002
         """Return true: the registry's own probes find out whether nodes live."""
@@ -221,11 +219,6 @@ def _wants_usage(request: Request) -> bool:
 @lru_cache(maxsize=1024)
 def _naming(service: Service) -> str:
     return header_lines({PROJECT: service.project, CID: service.cid})
-
-
-@lru_cache(maxsize=1024)
-def _start(base: URL, kind: Kind) -> bytes:
-    return start_of(base.with_path(f"/v1/{kind.value}"))
 
 
 async def _read(exchange: Exchange, request: Request, route: Route, *, hides: bool) -> Answer:

@@ -112,11 +112,14 @@ class Links:
 
     def at_hand(self, peer: PeerId) -> Link | None:
         """Return the link to a peer whose address is proven and unchanged since; `None` if `to` has to find one."""
-        way, reach = self._ways.get(peer), self._peers.reach(peer)
+        way, snapshot = self._ways.get(peer), self._peers.snapshot
         if way is None:
             return None
-        # Usually it is the same object from which the way was learnt.
-        return way.proven() if way.reach is reach or way.reach == reach else None
+        if snapshot is None or way.compared_in is not snapshot:
+            if way.reach != self._peers.reach(peer):
+                return None
+            way.compared_in = snapshot
+        return way.proven()
 
     def to(self, peer: PeerId) -> "Visit":
         """Return the context manager that gives a link to a peer."""

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from yarl import URL
 
@@ -13,9 +13,10 @@ from router.answer import Route
 from router.http.deadlines import Deadlines
 from router.http.errors import HttpError, NotHttp
 from router.http.heads import request_head
-from router.http.pool import Objection, PooledPlace, start_of, tcp
+from router.http.pool import Objection, start_of, tcp
 from router.peers.pipes import Peers, over_pipes
 from router.peers.shared_place import PIPE_STREAMS, SharedPlace
+from router.requests import Kind
 from router.settings import RouterSettings
 
 _FIRST_PAUSE = 5.0
@@ -29,10 +30,18 @@ _PIPED = URL("https://peer.invalid")  # RFC 2606: a name that never resolves
 class Link:
     """A way to a peer that is ready for use: append a path to `base`."""
 
-    place: PooledPlace
+    place: SharedPlace
     base: URL
     route: Route
     deadlines: Deadlines
+    starts: dict[Kind, bytes] = field(default_factory=dict)
+
+    def start(self, kind: Kind) -> bytes:
+        """Return the start of the head of requests of a kind, made once for the link."""
+        start = self.starts.get(kind)
+        if start is None:
+            start = self.starts[kind] = start_of(self.base.with_path(f"/v1/{kind.value}"))
+        return start
 
     async def ask(
         self, path: str, headers: Mapping[str, str], body: bytes = b"", *, at_most: int
@@ -91,6 +100,8 @@ class Way:
     ) -> None:
         """Take what ways need; `objection` is called for each address to which a peer's claims lead."""
         self.reach = reach
+        self.compared_in: object | None = None
+        """Snapshot of the peers in which the peer still had this `reach`."""
         self.deadlines = Deadlines()
         self._context = context
         self._peers = peers
@@ -102,11 +113,12 @@ class Way:
         self._trying = asyncio.Lock()
         self._places: dict[URL, SharedPlace] = {}
         self._pipe = over_pipes(peers, peer, context=context, crew=crew)
-        self._pipes: dict[Route, SharedPlace] = {}
+        self._pipes: dict[Route, Link] = {}
 
     def learn(self, reach: Reach) -> None:
         """Take in a newer statement of the peer's addresses."""
         self.reach = reach
+        self.compared_in = None
 
     def forgive(self) -> None:
         """Wait once more for the addresses of a peer that was lost and is alive, unless it is reached in another way."""
@@ -117,23 +129,26 @@ class Way:
         """Have a proven address proven anew, and pipes answer a ping, since a request could not connect."""
         if isinstance(self._direct, Proven):
             self._direct = Untried()
-        for place in self._pipes.values():
-            self._crew.spawn(place.check())
+        for link in self._pipes.values():
+            self._crew.spawn(link.place.check())
 
     def let_go(self) -> None:
         """Cut the idle connections: the peer was restarted, and may not have told the end of its last run."""
-        for place in (*self._pipes.values(), *self._places.values()):
+        for place in self._all_places():
             place.let_go()
 
     def retire(self) -> None:
         """Keep no connection any more: each ends with its requests."""
-        for place in (*self._pipes.values(), *self._places.values()):
+        for place in self._all_places():
             place.retire()
 
     def close(self) -> None:
         """Close the connections."""
-        for place in (*self._pipes.values(), *self._places.values()):
+        for place in self._all_places():
             place.close()
+
+    def _all_places(self) -> list[SharedPlace]:
+        return [*(link.place for link in self._pipes.values()), *self._places.values()]
 
     def proven(self) -> Link | None:
         """Return the link over a proven address, if there is one."""
@@ -223,7 +238,8 @@ class Way:
         route = Route.RELAY if await self._peers.relayed(self._peer) else Route.DIRECT
         # Pipes through a relay are not for requests that can go directly: once they are closed the relay is released.
         for other in [r for r in self._pipes if r is not route]:
-            self._pipes.pop(other).retire()
+            self._pipes.pop(other).place.retire()
         if route not in self._pipes:
-            self._pipes[route] = SharedPlace(self._pipe, self._settings, streams=PIPE_STREAMS)
-        return Link(self._pipes[route], _PIPED, route, self.deadlines)
+            place = SharedPlace(self._pipe, self._settings, streams=PIPE_STREAMS)
+            self._pipes[route] = Link(place, _PIPED, route, self.deadlines)
+        return self._pipes[route]

@@ -54,6 +54,10 @@ class Records(Protocol):
 class Peers(Protocol):
     """Other nodes, and the ways to them over the mesh."""
 
+    @property
+    def snapshot(self) -> object | None:
+        """Object that is another one after any peer's `reach` has changed; `None` if that is not known."""
+
     def reach(self, peer: PeerId) -> Reach | None:
         """Return how a peer says that it is reached, `None` for an unknown peer."""
 
@@ -72,6 +76,7 @@ class NoMesh:
     """Peers of a process without a mesh, which knows at most their records."""
 
     reaches: Mapping[PeerId, Reach] = field(default_factory=dict)
+    snapshot: object | None = None
 
     def reach(self, peer: PeerId) -> Reach | None:
         """Return how a peer says that it is reached."""
@@ -101,6 +106,11 @@ class MeshPeers:
         self._silent = Backoff[str](_FIRST_PAUSE, _LONGEST_PAUSE)
         self._meetings: dict[PeerId, asyncio.Task[None]] = {}
         self._crew = BackgroundTasks()
+
+    @property
+    def snapshot(self) -> Catalog:
+        """The catalog, which is immutable."""
+        return self._records.catalog
 
     def reach(self, peer: PeerId) -> Reach | None:
         """Return how a peer says that it is reached, `None` for an unknown peer."""

@@ -6,10 +6,10 @@ For machines with a worker of their own that should serve their own callers: no 
 from collections.abc import Sequence
 
 from registry.clock import Chance
-from router.policies import Policy
 from router.policies.p2c import FewChoices, load_of
 from router.requests import Request
 from router.select.candidates import Candidate
+from router.select.policy import Policy
 
 
 class LocalFirst(Policy):

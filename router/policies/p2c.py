@@ -12,11 +12,11 @@ join them: what is in a cache need not be read, and the seconds saved are compar
 from collections.abc import Mapping, Sequence
 
 from registry.clock import Chance
-from router.policies import Policy
 from router.requests import Request
 from router.select.candidates import Candidate
+from router.select.policy import Policy
 from router.select.rendezvous import by_key, key_of
-from router.select.weights import COST, PART, draw, drawn, prospects, worth_keeping
+from router.select.weights import draw, drawn, prospects, worth_keeping
 
 _CHOICES = 3
 """Two are enough for machines that are alike; among unlike ones, a third finds a fast one more often."""
@@ -42,8 +42,8 @@ class FewChoices(Policy):
         The first few of a conversation are ordered by cost: the next one may have read it, too.
         """
         expected = prospects(request, candidates)
-        parts: list[float] = [*map(PART, expected)]
-        costs: list[float] = [*map(COST, expected)]
+        parts = [its.part for its in expected]
+        costs = [its.cost for its in expected]
         ordered: list[int] = []
         left = [*range(len(candidates))]
         if (key := key_of(request)) and worth_keeping(request, candidates):
@@ -58,10 +58,12 @@ class FewChoices(Policy):
             left = [left[at] for at in drawn([parts[place] for place in left], random)]
             # The best of those drawn first, then the best of the others and the next one, and so on.
             for at in range(min(_ORDERED - len(ordered), len(left) - 1)):
-                best = min(left[at : at + _CHOICES], key=costs.__getitem__)
-                left.remove(best)
-                left.insert(at, best)
-        return [*map(candidates.__getitem__, ordered + left)]
+                best = at
+                for place in range(at + 1, min(at + _CHOICES, len(left))):
+                    if costs[left[place]] < costs[left[best]]:
+                        best = place
+                left.insert(at, left.pop(best))
+        return [candidates[place] for place in ordered + left]
 
     def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:  # noqa: ARG002
         """Say how much of the conversation is probably cached, and the load."""

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from registry.clock import Chance
-from router.policies import Policy
 from router.requests import Request
 from router.select.candidates import Candidate
+from router.select.policy import Policy
 
 
 class RoundRobin(Policy):

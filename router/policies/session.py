@@ -8,10 +8,10 @@ choices.
 from collections.abc import Mapping, Sequence
 
 from registry.clock import Chance
-from router.policies import Policy
 from router.policies.p2c import FewChoices, load_of
 from router.requests import Request
 from router.select.candidates import Candidate
+from router.select.policy import Policy
 from router.select.rendezvous import by_key
 from router.select.weights import crowded, prospects, with_room_first
 

@@ -6,9 +6,9 @@ Capacity is a replica's slots, registered (`capacity`) or reported by its node, 
 from collections.abc import Mapping, Sequence
 
 from registry.clock import Chance
-from router.policies import Policy
 from router.requests import Request
 from router.select.candidates import Candidate
+from router.select.policy import Policy
 from router.select.weights import draw, prospects
 
 

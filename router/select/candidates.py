@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from enum import StrEnum
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Protocol
 
 from registry.catalog import Offer
@@ -43,24 +43,28 @@ class Candidate:
     told: float = 0.0
     time: ServiceTime | None = None
     before: Before = NOTHING_BEFORE
-    key: tuple[PeerId, Service] = field(init=False, repr=False, compare=False)
-    """Key of in-flight counts and outcomes."""
-    address: str = field(init=False, repr=False, compare=False)
-    """Key of its circuit: the worker's URL, or the replica at its node."""
-    dialect: str = field(init=False, repr=False, compare=False)
+    address: str = field(default="", repr=False, compare=False)
+    """Key of its circuit: the worker's URL, or the replica at its node. Made of these if it is not given."""
+    dialect: str = field(default="", repr=False, compare=False)
     """The module name of the dialect that speaks to it; a replica at another node is reached by the dialect `peer`."""
-    rank: int = field(init=False, repr=False, compare=False)
+    rank: int = field(default=0, init=False, repr=False, compare=False)
     """Its group in the order, whatever the load: 0 is trusted, 1 held back or tight, 2 in doubt, 3 ejected, 4 unreachable."""
 
     def __post_init__(self) -> None:
         # A value is frozen for the type checker only.
         made: Any = self
-        service, worker = self.service, self.worker
-        made.key = self.node, service
-        made.address = _at_peer(self.node, service) if worker is None else worker.api
-        made.dialect = "peer" if worker is None else worker.dialect
+        if not self.address:
+            worker = self.worker
+            made.address = _at_peer(self.node, self.service) if worker is None else worker.api
+            made.dialect = "peer" if worker is None else worker.dialect
         doubt = 3 if self.ejected else 2 if self.suspect else int(self.held_back or self.tight)
-        made.rank = 4 if self.unreachable else doubt
+        if doubt or self.unreachable:
+            made.rank = 4 if self.unreachable else doubt
+
+    @property
+    def key(self) -> tuple[PeerId, Service]:
+        """Key of in-flight counts and outcomes."""
+        return self.node, self.service
 
     @property
     def expected(self) -> float:
@@ -138,10 +142,11 @@ class OfferedReplica:
     `unfit` is why it may answer no request of a kind, if that is so.
     """
 
-    __slots__ = ("address", "key", "unfit", "worker")
+    __slots__ = ("address", "dialect", "key", "unfit", "worker")
 
     def __init__(self, one: Candidate, unfit: Reason | None = None) -> None:
-        self.key, self.address, self.worker, self.unfit = one.key, one.address, one.worker, unfit
+        self.key, self.address, self.dialect = one.key, one.address, one.dialect
+        self.worker, self.unfit = one.worker, unfit
 
     def seen(
         self, in_flight: int, report: Reported | None, time: ServiceTime | None, before: Before
@@ -149,7 +154,15 @@ class OfferedReplica:
         """Return it as a trusted candidate with this load."""
         node, service = self.key
         return Candidate(
-            node, service, self.worker, in_flight, report=report, time=time, before=before
+            node,
+            service,
+            self.worker,
+            in_flight,
+            report=report,
+            time=time,
+            before=before,
+            address=self.address,
+            dialect=self.dialect,
         )
 
 
@@ -168,23 +181,23 @@ class NameOffers:
         self._own = own
         self._types = Types(kind, self._names)
         self._found: dict[tuple[PeerId, Service], OfferedReplica] = {}
+        self._everybody: list[OfferedReplica] | None = None
         self._here = [self._replica(own, worker.service, worker) for worker in workers]
+        # The catalog also offers what this machine serves.
+        few = self.everybody if len(workers) + len(offers) <= 2 else []
+        self.lone = few[0] if len(few) == 1 and few[0].unfit is None else None
+        """The replica, if there is only one, and it serves such requests."""
         self.bounded = any(worker.capacity for worker in workers)
         services = [service for _, service in self._names()]
         self.alike = len({service.context for service in services}) < 2
         self.inputs = any(map(says_inputs, services))
 
-    @cached_property
+    @property
     def everybody(self) -> list[OfferedReplica]:
         """All replicas, this machine's first."""
-        return self.among(self.offers)
-
-    @cached_property
-    def lone(self) -> OfferedReplica | None:
-        """The replica, if there is only one, and it serves such requests."""
-        # The catalog also offers what this machine serves.
-        replicas = self.everybody if len(self.workers) + len(self.offers) <= 2 else ()
-        return replicas[0] if len(replicas) == 1 and replicas[0].unfit is None else None
+        if self._everybody is None:
+            self._everybody = self.among(self.offers)
+        return self._everybody
 
     def among(self, offers: Iterable[Offer]) -> list[OfferedReplica]:
         """Return the replicas of this machine, and of other nodes those that are among these offers."""

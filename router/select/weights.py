@@ -9,7 +9,7 @@ import math
 from bisect import bisect
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from operator import attrgetter
+from math import log
 from statistics import median
 
 from registry.clock import Chance
@@ -18,7 +18,7 @@ from registry.values import value_class
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.select.rendezvous import by_key, key_of
-from router.state.service_time import MEMORY, UNKNOWN_SHARING, ServiceTime
+from router.state.service_time import MEMORY, UNKNOWN_SHARING
 
 SLACK = 1.25
 """How much more than its share of all requests a machine may have and still be preferred."""
@@ -53,9 +53,6 @@ LONG = 0.3
 FRESH = 1.0
 """Seconds for which a report of load is good enough for a long answer."""
 
-# With many candidates, a comprehension would take twice as long.
-_TIME, _SLOTS = attrgetter("time"), attrgetter("slots")
-
 _LEAST = 0.01  # least part of an answer's time that remains, whatever is in a cache
 
 
@@ -75,18 +72,15 @@ class Prospect:
     reread: float = 0.0
 
 
-PART, COST = attrgetter("part"), attrgetter("cost")
-
-
 def weights(candidates: Sequence[Candidate]) -> Sequence[int]:
     """Return each candidate's slots, or 1 for all if those of any are unknown."""
-    found: list[int] = [*map(_SLOTS, candidates)]
+    found = [candidate.slots for candidate in candidates]
     return found if all(found) else [1] * len(found)
 
 
 def prospects(request: Request, candidates: Sequence[Candidate]) -> list[Prospect]:
     """Return what to expect of each candidate. If no service time is known, an answer counts as one second everywhere."""
-    times: list[ServiceTime | None] = [*map(_TIME, candidates)]
+    times = [candidate.time for candidate in candidates]
     answers = tokens = 0.0
     for time in times:
         if time:
@@ -186,7 +180,7 @@ def drawn(parts: Sequence[float], random: Chance) -> list[int]:
 
     Each gets an exponentially distributed waiting time, and the shortest is drawn first: so one pass draws all.
     """
-    waits = [-math.log(1.0 - random()) / part if part else math.inf for part in parts]
+    waits = [-log(1.0 - random()) / part if part else math.inf for part in parts]
     return sorted(range(len(waits)), key=waits.__getitem__)
 
 
@@ -204,7 +198,8 @@ def worth_keeping(request: Request, candidates: Sequence[Candidate]) -> bool:
 def worth_asking(request: Request, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates whose nodes to ask for their load and how much of a conversation they have read; mostly none."""
     kilobytes = len(request.body) / 1_000
-    for time in map(_TIME, candidates):
+    for candidate in candidates:
+        time = candidate.time
         if time and time.alone(kilobytes=kilobytes, tokens=time.tokens) >= LONG:
             break
     else:
@@ -216,10 +211,10 @@ def worth_asking(request: Request, candidates: Sequence[Candidate]) -> list[Cand
         most = max(candidates, key=lambda c: c.before.kilobytes)
         if 2_000 * most.before.kilobytes > said.size and not _may_be_full(most):
             return []
-        by_its_key = by_key(key_of(request), candidates, [*map(PART, expected)])
+        by_its_key = by_key(key_of(request), candidates, [its.part for its in expected])
         asked = [candidates[place] for place in by_its_key[:ASKED]]
         return asked if not most.before.kilobytes or most in asked else [most, *asked]
-    costs: list[float] = [*map(COST, expected)]
+    costs = [its.cost for its in expected]
     place = costs.index(min(costs))
     best = candidates[place]
     if expected[place].service < LONG or not best.report:

@@ -27,10 +27,10 @@ from router.errors import (
 from router.first_byte_timeout import GRAIN
 from router.outcome import Outcome
 from router.peers.links import Links
-from router.policies import Policy
 from router.requests import Pin, Request
 from router.select.attempts import RESERVE
 from router.select.candidates import Candidate, Reason
+from router.select.policy import Policy
 from router.settings import RouterSettings
 from router.slot_lending import Lender
 from router.state.circuit import FIRST_PAUSE, TRIP, Circuit

@@ -241,7 +241,7 @@ async def _open_link(context, identity, listener, closing) -> None:
 
     context.registry.on_change(meet)
     own = own_link_routes(context)
-    app = link_app(context, context.registry, context.keys, own)
+    app = link_app(context, context.registry.replica, context.keys, own)
     limits, crowd = context.settings.web, context.metrics.crowd
     await serve(app, listener, closing, limits, crowd, tls=tls)
 

@@ -214,6 +214,23 @@ async def test_an_answer_from_a_peer_that_left_the_registry_is_finished() -> Non
         await links.close()
 
 
+async def test_a_proven_address_is_at_hand_until_a_newer_snapshot_has_another() -> None:
+    reaches = {OWN.peer: TOGETHER}
+    peers = NoMesh(reaches, snapshot="first")
+    async with running() as worker, peer_node(own(worker.url)) as node:
+        peer, links = node.identity.peer, Links(identity=OWN, peers=peers, settings=QUICK)
+        reaches[peer] = node.reach
+        assert links.at_hand(peer) is None
+        assert await answered(links, node)
+        link = links.at_hand(peer)
+        assert link is not None
+        peers.snapshot = "of another peer's change"
+        assert links.at_hand(peer) is link
+        reaches[peer], peers.snapshot = replace(node.reach, links=("127.0.0.1:1",)), "of its own"
+        assert links.at_hand(peer) is None
+        await links.close()
+
+
 async def test_closing_the_links_leaves_no_task() -> None:
     async with running() as worker, peer_node(own(worker.url)) as node:
         before = len(asyncio.all_tasks())

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from registry.records import Load, PeerId, Service
 from router import policies
-from router.policies import in_order
 from router.requests import Request
 from router.select.candidates import Candidate
+from router.select.policy import in_order
 from router.state.remote_load import Reported
 from router.state.service_time import ServiceTime
 from tests.router.world import chat

@@ -132,6 +132,13 @@ def test_a_name_with_its_project_finds_that_project_only() -> None:
     assert [candidate.node for candidate in field.eligible] == [OTHER]
 
 
+def test_the_replicas_of_a_name_are_listed_once() -> None:
+    # Also as machine code, which makes a property of a `cached_property`.
+    offered = NameOffers(OWN, Kind.CHAT, (), catalog((FAR, SERVICE), (OTHER, SERVICE)).offers["m"])
+    assert len(offered.everybody) == 2
+    assert offered.everybody is offered.everybody
+
+
 def test_a_name_that_no_node_offers_has_no_candidates() -> None:
     assert find((FAR, SERVICE), model="x") == Field((), ())
 

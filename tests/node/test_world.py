@@ -1,0 +1,98 @@
+"""World of a node's router: what attempts show of other nodes reaches the registry, unless it is known already."""
+
+import random
+import time
+
+import pytest
+
+from node.agent import Agent
+from node.observe.metrics import Metrics
+from node.world import NodeWorld
+from registry.catalog import Signed
+from registry.members.liveness import FRESH, Evidence, Presence
+from registry.mesh.memory.mesh import MemoryMesh
+from registry.mesh.memory.network import MemoryNet
+from registry.records import Record, Service, Version
+from registry.service import Registry
+from registry.settings import RegistrySettings
+from registry.store.memory import MemoryStore
+from router.errors import WorkerStale, WorkerUnreachable
+from router.outcome import Outcome
+from router.select.candidates import Candidate
+from tests.strategies import IDENTITIES
+
+HERE, THERE = IDENTITIES[:2]
+LLAMA = Service("p", "llama")
+OUTCOMES = {
+    "an answer": (None, [Evidence.ANSWERED]),
+    "no connection": (WorkerUnreachable("no route"), [Evidence.FAILED]),
+    "a failure of the worker": (WorkerStale("gone"), []),
+}
+
+
+class Watched(Registry):
+    """A registry that notes what it is shown."""
+
+    def __init__(self) -> None:
+        mesh = MemoryMesh(HERE.peer, MemoryNet(), bootstrap=())
+        super().__init__(
+            HERE,
+            RegistrySettings(),
+            store=MemoryStore(),
+            mesh=mesh,
+            epoch=1,
+            now=time.monotonic,
+            random=random.random,
+        )
+        self.shown: list[Evidence] = []
+        self.refreshed = 0
+
+    def observe(self, node, evidence) -> None:
+        """Note the evidence."""
+        self.shown.append(evidence)
+
+    def refresh(self, node) -> None:
+        """Count the call."""
+        self.refreshed += 1
+
+
+def world_at(now: float, registry: Registry) -> NodeWorld:
+    return NodeWorld(registry, Agent(registry, MemoryStore()), Metrics(), lambda: now)
+
+
+def heard_at(now: float) -> Watched:
+    registry = Watched()
+    record = Record(THERE.peer, Version(1, 0), services=(LLAMA,))
+    registry.replica.learn(Signed(record, b"frame"), heard=now, now=now)
+    registry.replica.observe(THERE.peer, Evidence.ANSWERED, now)
+    return registry
+
+
+@pytest.mark.parametrize(("error", "shown"), OUTCOMES.values(), ids=OUTCOMES)
+def test_what_an_attempt_shows_of_a_node_that_was_not_heard_just_now_is_passed_on(error, shown):
+    registry = heard_at(100.0)
+    world = world_at(100.0 + 2 * FRESH, registry)
+    world.observe(Outcome(Candidate(THERE.peer, LLAMA), error, 0.1))
+    assert registry.shown == shown
+    assert registry.refreshed == isinstance(error, WorkerStale)
+
+
+def test_an_answer_of_a_node_that_was_heard_just_now_is_no_news_but_a_failure_is():
+    registry = heard_at(100.0)
+    world = world_at(100.0 + FRESH / 2, registry)
+    world.observe(Outcome(Candidate(THERE.peer, LLAMA), None, 0.1))
+    assert registry.shown == []
+    world.observe(Outcome(Candidate(THERE.peer, LLAMA), WorkerUnreachable("no route"), 0.1))
+    assert registry.shown == [Evidence.FAILED]
+
+
+def test_a_node_is_seen_as_the_registry_sees_it():
+    registry = heard_at(100.0)
+    world = world_at(130.0, registry)
+    assert [world.presence_of(one.peer) for one in IDENTITIES[:3]] == [
+        Presence.ALIVE,
+        Presence.ALIVE,
+        Presence.LOST,
+    ]
+    assert world.absence_of(THERE.peer) == 30.0
+    assert world.absence_of(IDENTITIES[2].peer) == float("inf")
