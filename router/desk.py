@@ -6,7 +6,6 @@ from typing import cast
 
 from registry.clock import Clock
 from registry.members.liveness import Presence
-from registry.values import changed
 from router.answer import Answer
 from router.attempt import Attempt, AttemptDesk
 from router.dialects import Dialect, Starter
@@ -72,12 +71,14 @@ class Desk(AttemptDesk):
 def as_asked(attempt: Attempt) -> Request:
     """Return the request as its candidate gets it: if there are others, with how long it may wait there."""
     request, candidate, others = attempt.request, attempt.candidate, attempt.others
+    waits, patient, holds, passed = request.waits, request.patience, request.holds, request.passed
     if request.trace is not None and attempt.trace is not None:
-        request = changed(request, passed=request.trace.onward(request.passed, attempt.trace))
+        passed = request.trace.onward(passed, attempt.trace)
     if others and not candidate.worker:
-        patient = patience(request, candidate, others)
-        return changed(request, waits=False, patience=patient)
-    if attempt.number > 1 and request.holds:
+        waits, patient = False, patience(request, candidate, others)
+    elif attempt.number > 1 and holds:
         # It has other candidates to go to; this node finds the one that is ready first.
-        return changed(request, holds=False)
-    return request
+        holds = False
+    elif passed is request.passed:
+        return request
+    return request.asked(waits=waits, patience=patient, holds=holds, passed=passed)

@@ -160,6 +160,16 @@ class Request:
     plain: bool = False
     trace: "Trace | None" = field(default=None, compare=False)
 
+    def asked(
+        self, *, waits: bool, patience: float, holds: bool, passed: PassedHeaders
+    ) -> "Request":
+        """Return it with these fields changed, as a candidate gets it: written out, since it is done for most requests."""
+        return Request(
+            self.id, self.kind, self.model, self.body, self.content_type, self.stream, self.pin, self.own_only,
+            self.session, self.caller, waits, patience, self.aim, holds, self.background, self.continues,
+            self.fallbacks, self.verbatim, self.target, self.prefixes, passed, self.deaths, self.plain, self.trace,
+        )  # fmt: skip
+
     @property
     def once(self) -> bool:
         """Whether it must not be done twice: it begins or changes something at a service."""

@@ -70,7 +70,7 @@ ADAPTED = (
     (r"@dataclass\(, ?", "@dataclass("),
     (r"@dataclass\(\)\n", "@dataclass\n"),
     # Interpreted classes inherit from these.
-    (r"class (Hashed|Surroundings|Policy)(\(ABC\))?:", f"{_SUBCLASSED}class \\1\\2:"),
+    (r"class (AttemptDesk|Hashed|Policy|Surroundings)(\(ABC\))?:", f"{_SUBCLASSED}class \\1\\2:"),
 )
 """Source that mypyc 2.4 needs in another form: patterns, and their replacements."""
 

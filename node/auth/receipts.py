@@ -22,7 +22,7 @@ from registry.signing import Identity
 from registry.store import Delete, Put, Space, Store
 
 if TYPE_CHECKING:
-    from node.auth.receipt_book import ReceiptBook
+    from node.auth.receipt_book import ReceiptBook, WaitingReceipt
 
 log = logging.getLogger("modelvine.receipts")
 
@@ -57,10 +57,7 @@ Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 @dataclass(slots=True)
 class Receipt:
-    """One answer that ended well. `at` is Unix time in milliseconds, tokens are `None` if they are not known.
-
-    Receipts from other nodes are validated by pydantic; those made here are not validated.
-    """
+    """One answer that ended well, as a page has it. `at` is Unix time in milliseconds, tokens are `None` if not known."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -76,19 +73,6 @@ class Receipt:
     def tokens(self) -> int:
         """Prompt and completion tokens together; unknown ones count as 0."""
         return (self.prompt or 0) + (self.completion or 0)
-
-    @property
-    def json(self) -> str:
-        """The receipt's JSON exactly as in `Page.digest`, formatted by hand: many are written in a second."""
-        return (
-            f'{{"at":{self.at},"completion":{_number(self.completion)},"milliseconds":{self.milliseconds},'
-            f'"model":{_quoted(self.model)},"prompt":{_number(self.prompt)},"request":{_quoted(self.request)},'
-            f'"side":"{self.side}"}}'
-        )
-
-
-def _number(count: int | None) -> int | str:
-    return "null" if count is None else count
 
 
 class Page(BaseModel):
@@ -148,13 +132,13 @@ class _Chain:
             f'"peer":{_quoted(self.peer)},"rows":['
         )
 
-    def take_from(self, receipts: list[Receipt]) -> None:
+    def take_from(self, receipts: "list[WaitingReceipt]") -> None:
         """Move the first receipts to the last page, as many as it has room for."""
         taken = receipts[: PAGE_ROWS - self.rows]
         if not self.rows:
             self.began = receipts[0].at
         comma = "," if self.rows else ""
-        self._add(comma + ",".join([receipt.json for receipt in taken]))
+        self._add(comma + ",".join([receipt.text for receipt in taken]))
         self.rows += len(taken)
         del receipts[: len(taken)]
 
@@ -231,9 +215,9 @@ class ReceiptLog:
             if not taken:
                 return
             now = self._wall()
-            by_peer: dict[str, list[Receipt]] = {}
-            for peer, receipt in taken:
-                by_peer.setdefault(peer, []).append(receipt)
+            by_peer: dict[str, list[WaitingReceipt]] = {}
+            for receipt in taken:
+                by_peer.setdefault(receipt.peer, []).append(receipt)
             undo = {peer: self._chain(peer).copy() for peer in by_peer}
             pages: dict[str, bytes] = {}
             began: dict[str, int] = {}
@@ -252,8 +236,8 @@ class ReceiptLog:
             except (StoreUnavailable, asyncio.CancelledError):
                 # The next write replaces the same pages.
                 self._chains |= undo
-                for peer, receipt in taken:
-                    self.book.take_in(peer, receipt)
+                for receipt in taken:
+                    self.book.take_in(receipt)
                 raise
             self._kept = {name: at for name, at in kept.items() if name not in gone}
 

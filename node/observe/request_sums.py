@@ -1,6 +1,6 @@
 """Sums over ended requests, which are added in batches. No I/O."""
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,8 +30,18 @@ class Histogram:
 
     def observe(self, value: float) -> None:
         """Count a value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+        self.observe_all([value])
+
+    def observe_all(self, values: list[float]) -> None:
+        """Count some values, which are sorted for it."""
+        values.sort()
+        counted = 0
+        for place, bound in enumerate(self.bounds):
+            within = bisect_right(values, bound)
+            self.counts[place] += within - counted
+            counted = within
+        self.counts[-1] += len(values) - counted
+        self.total += sum(values)
 
     def add(self, counts: Iterable[int], total: float) -> None:
         """Add the counts of another histogram with the same bounds."""
@@ -41,10 +51,9 @@ class Histogram:
 
 @dataclass(slots=True)
 class _Alike:
-    """Requests of one kind, status and model: their number, and their reported tokens."""
+    """Requests of one kind, status and model: how many seconds each took, and their reported tokens."""
 
-    seconds: Histogram
-    times: int = 0
+    seconds: list[float] = field(default_factory=list)
     tells: bool = False
     """Whether tokens were reported for any of them."""
     prompt: int = 0
@@ -63,25 +72,23 @@ class RequestSums:
         self._models: set[str] = set()
         self._taken = self._sent = 0
 
-    def add(self, first_bytes: Mapping[Kind, Sequence[float]], ended: "Sequence[Account]") -> None:
+    def add(self, first_bytes: Mapping[Kind, list[float]], ended: "Sequence[Account]") -> None:
         """Add ended requests, and the seconds to the first bytes of answers."""
         for kind, seconds in first_bytes.items():
-            histogram = self._first_byte[kind.value]
-            for value in seconds:
-                histogram.observe(value)
+            self._first_byte[kind.value].observe_all(seconds)
         found: dict[tuple[Kind, int, str], _Alike] = {}
         for account in ended:
             key = account.kind, account.status, account.served
             alike = found.get(key)
             if alike is None:
-                alike = found[key] = _Alike(self._seconds[account.kind.value])
-            alike.times += 1
-            alike.seconds.observe(account.seconds)
+                alike = found[key] = _Alike()
+            alike.seconds.append(account.seconds)
             self._add_tokens(account, alike)
             self._taken += account.taken
             self._sent += account.sent
         for (kind, status, model), alike in found.items():
-            self._requests[kind.value, status] += alike.times
+            self._requests[kind.value, status] += len(alike.seconds)
+            self._seconds[kind.value].observe_all(alike.seconds)
             if alike.tells:
                 self._spend(model, "no", alike.prompt, alike.completion)
 

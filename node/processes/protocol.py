@@ -13,7 +13,7 @@ from pydantic import Base64Bytes, Field, TypeAdapter, ValidationError
 from node.auth.key_table import GrantRules
 from node.auth.keys import ApiKey
 from node.auth.quotas import QuotaSpending, QuotaStanding
-from node.auth.receipts import Receipt
+from node.auth.receipt_book import WaitingReceipt
 from node.auth.usage_row import UsageRow
 from node.config.settings import Settings
 from node.errors import NodeError
@@ -292,9 +292,9 @@ class UsageCounted:
 
 @dataclass(frozen=True, slots=True)
 class ReceiptsMade:
-    """Receipts of answers between this node and other nodes since the previous message, by peer."""
+    """Receipts of answers between this node and other nodes since the previous message."""
 
-    receipts: tuple[tuple[str, Receipt], ...]
+    receipts: tuple[WaitingReceipt, ...]
     kind: Literal["receipts"] = "receipts"
 
 

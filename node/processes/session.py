@@ -161,8 +161,8 @@ class Offices:
                 for row in rows:
                     self.usage.add(row)
             case ReceiptsMade(receipts):
-                for peer, receipt in receipts:
-                    self.receipts.take_in(peer, receipt)
+                for receipt in receipts:
+                    self.receipts.take_in(receipt)
             case Observed(refused, measured):
                 for model, node, times in refused:
                     self.metrics.recent.found_no_room(model, node, times)

@@ -3,13 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
 
 import pytest
 
 from registry.members.liveness import Evidence
 from router.answer import Answer, Route
-from router.attempt import Attempt
+from router.attempt import Attempt, AttemptDesk
 from router.errors import AnswerBroken, WorkerError, WorkerFailed
 from router.http.exchange import NOTHING
 from router.ledger import Ledger
@@ -21,19 +20,18 @@ OURS = own("http://127.0.0.1:1")
 Put = Callable[[Attempt], AbstractAsyncContextManager[Answer]]
 
 
-@dataclass
-class Office:
+class Office(AttemptDesk):
     """A desk that records the reported outcomes."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
-    time: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.ledger = Ledger(LoneWorld(OWN.peer), QUICK, now=lambda: self.time, random=lambda: 0.5)
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+        self.time = 0.0
         self._put: Put | None = None
 
-    def now(self) -> float:
-        return self.time
+        def now() -> float:
+            return self.time
+
+        super().__init__(Ledger(LoneWorld(OWN.peer), QUICK, now=now, random=lambda: 0.5), now)
 
     def put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
         assert self._put is not None

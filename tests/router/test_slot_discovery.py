@@ -1,10 +1,11 @@
 """Laws of the discovery of slots."""
 
-from collections.abc import Coroutine
-from typing import Any
+import asyncio
 
 from registry.records import Service
+from registry.task_group import BackgroundTasks
 from router.slot_discovery import AGAIN, MAX_WORKERS, SlotDiscovery
+from router.state.concurrency import Limits
 from router.workers import Worker
 
 
@@ -12,30 +13,22 @@ class World:
     def __init__(self, slots: int) -> None:
         self.now = 0.0
         self.told = slots
-        self.heard: list[int] = []
-        self.work: list[Coroutine[Any, Any, None]] = []
+        self.asked = 0
+        self.limits, self.crew = Limits(), BackgroundTasks()
         self.discovery = SlotDiscovery(
-            {"openai_http": self},
-            self,
-            lambda: self.now,
-            self,
+            {"openai_http": self}, self.limits, lambda: self.now, self.crew
         )
 
     async def slots(self, _: Worker) -> int:
+        self.asked += 1
         return self.told
 
-    def said(self, service: Service, slots: int, now: float) -> None:
-        self.heard.append(slots)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        self.work.append(work)
-
-    async def ask(self, worker: Worker) -> list[int]:
+    async def ask(self, worker: Worker) -> int:
+        """Have a worker asked if it is time to; return the limit that is known then."""
         self.discovery.ask(worker)
-        while self.work:
-            await self.work.pop()
-        heard, self.heard = self.heard, []
-        return heard
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return self.limits.of(worker.service)
 
 
 def worker(number: int = 0) -> Worker:
@@ -44,14 +37,16 @@ def worker(number: int = 0) -> Worker:
 
 async def test_a_worker_is_asked_once_per_interval_and_its_answer_is_recorded() -> None:
     world = World(4)
-    assert await world.ask(worker()) == [4]
-    assert await world.ask(worker()) == []
+    assert (await world.ask(worker()), world.asked) == (4, 1)
+    world.told = 5
+    assert (await world.ask(worker()), world.asked) == (4, 1)
     world.now = AGAIN
-    assert await world.ask(worker()) == [4]
+    assert (await world.ask(worker()), world.asked) == (5, 2)
 
 
 async def test_an_unknown_number_of_slots_is_not_recorded() -> None:
-    assert await World(0).ask(worker()) == []
+    world = World(0)
+    assert (await world.ask(worker()), world.limits.changes) == (0, 0)
 
 
 async def test_memory_is_bounded() -> None:

@@ -3,14 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 
-from registry.clock import Clock
 from registry.records import Reach, Service
 from registry.signing import Identity
 from router.answer import Answer
-from router.attempt import Attempt
-from router.ledger import Ledger
+from router.attempt import Attempt, AttemptDesk
 from router.outcome import Outcome
 from router.peers.links import Links
 from router.peers.pipes import NoMesh
@@ -57,12 +54,8 @@ def own(
     return Candidate(OWN.peer, service, worker)
 
 
-@dataclass
-class Books:
+class Books(AttemptDesk):
     """A desk that books attempts without sending them."""
-
-    ledger: Ledger
-    now: Clock
 
     def put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
         raise NotImplementedError(attempt.number)

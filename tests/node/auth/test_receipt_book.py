@@ -1,9 +1,11 @@
 """Receipts that wait to be written down."""
 
+import json
+
 import pytest
 
 from node.auth.receipt_book import MAX_WAITING, ReceiptBook
-from node.auth.receipts import Receipt, Side
+from node.auth.receipts import Side
 from router.openai.usage import Usage
 
 
@@ -13,17 +15,19 @@ from router.openai.usage import Usage
 )
 def test_an_answer_is_written_down_with_the_tokens_that_were_told(usage, prompt, completion):
     book = ReceiptBook(lambda: 12.3456)
-    book.add(Side.SERVED, "peer", "r" * 200, "m" * 200, usage, 0.0257)
-    receipt = Receipt(
-        at=12_345,
-        request="r" * 100,
-        side=Side.SERVED,
-        model="m" * 100,
-        prompt=prompt,
-        completion=completion,
-        milliseconds=25,
-    )
-    assert book.take() == (("peer", receipt),)
+    book.add(Side.SERVED, "peer", "r" * 99 + '"r', "\u00e9" * 200, usage, 0.0257)
+    [receipt] = book.take()
+    assert (receipt.peer, receipt.at) == ("peer", 12_345)
+    said = {
+        "at": 12_345,
+        "request": "r" * 99 + '"',
+        "side": "served",
+        "model": "\u00e9" * 100,
+        "prompt": prompt,
+        "completion": completion,
+        "milliseconds": 25,
+    }
+    assert receipt.text == json.dumps(said, sort_keys=True, separators=(",", ":"))
     assert book.take() == ()
 
 

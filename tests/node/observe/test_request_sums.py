@@ -1,6 +1,11 @@
 """Sums of requests that have ended."""
 
-from node.observe.counters import Spent, Times
+from bisect import bisect_left
+from random import Random
+
+import pytest
+
+from node.observe.counters import SECONDS, Spent, Times
 from node.observe.request_sums import Histogram, RequestSums
 from router.openai.usage import Usage
 from router.requests import Kind
@@ -13,6 +18,20 @@ def test_a_histogram_takes_in_another_with_the_same_bounds():
         histogram.observe(value)
     one.add(two.counts, two.total)
     assert (one.counts, one.total) == ([1, 1, 1], 8)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_values_fall_into_the_same_places_counted_together_or_one_by_one(seed):
+    random = Random(seed)
+    values = [
+        random.choice([random.uniform(0, 100), *SECONDS]) for _ in range(random.randrange(50))
+    ]
+    together, places = Histogram(), [0] * (len(SECONDS) + 1)
+    together.observe_all([*values])
+    for value in values:
+        places[bisect_left(SECONDS, value)] += 1
+    assert together.counts == places
+    assert together.total == pytest.approx(sum(values))
 
 
 def test_requests_are_counted_by_kind_and_status_and_tokens_by_model_and_source():
