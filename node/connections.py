@@ -48,7 +48,7 @@ class Surroundings:
     """What a connection needs from its listener, which is a subclass."""
 
     def __init__(self, settings: WebSettings, fixed: heads.FixedHeaders, now: float) -> None:
-        self.settings = settings
+        self.head_timeout, self.idle_timeout = settings.head_timeout, settings.idle_timeout
         self.fixed = fixed
         self.now = now
         """The event loop's time at the last look at all connections."""
@@ -194,7 +194,7 @@ class CallerConnection(asyncio.Protocol):
             self.refuse(TooManyConnections("too many connections are open"))
             wire.close()
             return
-        self._head_due = self._place.now + self._place.settings.head_timeout
+        self._head_due = self._place.now + self._place.head_timeout
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release everything: the caller is gone, and its answer is no longer needed."""
@@ -279,7 +279,7 @@ class CallerConnection(asyncio.Protocol):
         """Finish a request whose answer was sent as far as the caller reads it; go on to the next one unless it `ends`."""
         self._under_way = self.task = None
         self._last = ends
-        wait = STALL_SECONDS if ends else self._place.settings.idle_timeout
+        wait = STALL_SECONDS if ends else self._place.idle_timeout
         self._due = self._place.now + wait
         if self._left:
             self._loop.call_later(_SOON, self._look_again)
@@ -339,7 +339,7 @@ class CallerConnection(asyncio.Protocol):
                 self.refuse(HeadTooLarge(f"the headers exceed {heads.MAX_HEAD_BYTES} bytes"))
                 return
             if not self._head_bytes:
-                self._head_due, self._due = self._place.now + self._place.settings.head_timeout, inf
+                self._head_due, self._due = self._place.now + self._place.head_timeout, inf
             self._head_bytes += len(piece)
         if self._handler is None:
             self._handler = HttpHandler(self._server, self)

@@ -68,12 +68,7 @@ SERVICES: Mapping[Kind, ModelType] = MappingProxyType(
 MODEL_KINDS = tuple(kind for kind in Kind if kind not in SERVICES)
 """Requests to models."""
 
-NAMED_BY: Mapping[Kind, str] = MappingProxyType(
-    {
-        Kind.SOUND: "model_id",
-        **dict.fromkeys(STORES, "store"),
-    }
-)
+NAMED_BY: dict[Kind, str] = {Kind.SOUND: "model_id", **dict.fromkeys(STORES, "store")}
 """Fields that name the model where `model` is missing: clients of ElevenLabs and of LocalAI's stores send no other."""
 
 

@@ -35,7 +35,8 @@ class Starting:
         self._desk = desk
         self._choosing = choosing
         self._policy = policy
-        self._settings = settings
+        self._second_attempts = settings.attempts > 1
+        self._max_answer_bytes = settings.max_answer_bytes
         self._starters = _Starters(desk.dialects)
 
     def start(self, request: Request) -> Attempt | None:
@@ -48,7 +49,7 @@ class Starting:
         if desk.ledger.lent is not None and needs_slot(candidate):
             return None
         self._policy.begun(request)
-        others = ordered[1:] if self._settings.attempts > 1 else ()
+        others = ordered[1:] if self._second_attempts else ()
         attempt = Attempt(desk, request, candidate, number=1, others=others, holds_slot=False)
         starter, asked = self._starters[candidate.dialect], request
         if others or attempt.trace is not None:
@@ -70,6 +71,6 @@ class Starting:
         if starter is None or reply is None:
             return None
         answer = starter.whole(first.candidate, reply)
-        if answer is None or len(answer.first) > self._settings.max_answer_bytes:
+        if answer is None or len(answer.first) > self._max_answer_bytes:
             return None
         return answer

@@ -322,7 +322,7 @@ class LaneConnection(CallerConnection):
         if self._last or place.closing:
             self.end()
             return
-        self._due = place.now + place.settings.idle_timeout
+        self._due = place.now + place.idle_timeout
         if self._left:
             self._look_again()
         elif self._ahead:
