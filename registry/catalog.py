@@ -76,6 +76,8 @@ class PersistentMap(Mapping[Key, Value], Generic[Key, Value, Part]):
             if (part := fresh.get(number)) is None:
                 part = fresh[number] = make(parts[number])
             part[key] = value
+        if not fresh:
+            return self
         for number, part in fresh.items():
             size += len(part) - len(parts[number])
             parts[number] = part

@@ -45,7 +45,7 @@ def peer_check(
         derived = request.head.derived if isinstance(request, LaneRequest) else {}
         seen: _Seen | None = derived.get(_Seen)
         # Requests with the same head on a connection are from the same peer, and a peer that leaves changes the catalog.
-        if seen is None or seen.catalog is not known.catalog:
+        if seen is None or seen.version != known.catalog.total:
             seen = derived[_Seen] = _seen(request, known)
         peer = seen.peer
         if not known.admits(peer):
@@ -58,10 +58,10 @@ def peer_check(
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The peer that a connection's requests are from, and a snapshot of the catalog in which it had not left."""
+    """The peer that a connection's requests are from, and the digest of a catalog in which it had not left."""
 
     peer: PeerId
-    catalog: Catalog
+    version: int
 
 
 def _seen(request: HttpRequest, known: KnownPeers) -> _Seen:
@@ -73,7 +73,7 @@ def _seen(request: HttpRequest, known: KnownPeers) -> _Seen:
         raise NotAllowed(f"this node's registry does not contain {peer}")
     if known.presence(peer) is Presence.LEFT:
         raise NotAllowed(f"{peer} has left the network")
-    return _Seen(peer, catalog)
+    return _Seen(peer, catalog.total)
 
 
 def _granted(request: HttpRequest, peer: PeerId, grants: GrantLookup, now: float) -> Principal:

@@ -191,9 +191,9 @@ class HelperPeers:
     borrowing: Borrowing
 
     @property
-    def snapshot(self) -> Catalog:
-        """The catalog, which is immutable."""
-        return self.view.catalog
+    def version(self) -> int:
+        """The digest of the catalog."""
+        return self.view.catalog.total
 
     def reach(self, peer: PeerId) -> Reach | None:
         """Return a peer's published addresses and certificate, `None` for an unknown peer."""

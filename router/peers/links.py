@@ -112,13 +112,13 @@ class Links:
 
     def at_hand(self, peer: PeerId) -> Link | None:
         """Return the link to a peer whose address is proven and unchanged since; `None` if `to` has to find one."""
-        way, snapshot = self._ways.get(peer), self._peers.snapshot
+        way, version = self._ways.get(peer), self._peers.version
         if way is None:
             return None
-        if snapshot is None or way.compared_in is not snapshot:
+        if version is None or way.version != version:
             if way.reach != self._peers.reach(peer):
                 return None
-            way.compared_in = snapshot
+            way.version = version
         return way.proven()
 
     def to(self, peer: PeerId) -> "Visit":

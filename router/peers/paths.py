@@ -100,8 +100,8 @@ class Way:
     ) -> None:
         """Take what ways need; `objection` is called for each address to which a peer's claims lead."""
         self.reach = reach
-        self.compared_in: object | None = None
-        """Snapshot of the peers in which the peer still had this `reach`."""
+        self.version: int | None = None
+        """Version of the peers in which the peer still had this `reach`."""
         self.deadlines = Deadlines()
         self._context = context
         self._peers = peers
@@ -118,7 +118,7 @@ class Way:
     def learn(self, reach: Reach) -> None:
         """Take in a newer statement of the peer's addresses."""
         self.reach = reach
-        self.compared_in = None
+        self.version = None
 
     def forgive(self) -> None:
         """Wait once more for the addresses of a peer that was lost and is alive, unless it is reached in another way."""

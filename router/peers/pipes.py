@@ -55,8 +55,8 @@ class Peers(Protocol):
     """Other nodes, and the ways to them over the mesh."""
 
     @property
-    def snapshot(self) -> object | None:
-        """Object that is another one after any peer's `reach` has changed; `None` if that is not known."""
+    def version(self) -> int | None:
+        """Number that is another one after any peer's `reach` has changed; `None` if that is not known."""
 
     def reach(self, peer: PeerId) -> Reach | None:
         """Return how a peer says that it is reached, `None` for an unknown peer."""
@@ -76,7 +76,7 @@ class NoMesh:
     """Peers of a process without a mesh, which knows at most their records."""
 
     reaches: Mapping[PeerId, Reach] = field(default_factory=dict)
-    snapshot: object | None = None
+    version: int | None = None
 
     def reach(self, peer: PeerId) -> Reach | None:
         """Return how a peer says that it is reached."""
@@ -108,9 +108,9 @@ class MeshPeers:
         self._crew = BackgroundTasks()
 
     @property
-    def snapshot(self) -> Catalog:
-        """The catalog, which is immutable."""
-        return self._records.catalog
+    def version(self) -> int:
+        """The digest of the catalog."""
+        return self._records.catalog.total
 
     def reach(self, peer: PeerId) -> Reach | None:
         """Return how a peer says that it is reached, `None` for an unknown peer."""

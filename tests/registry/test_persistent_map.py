@@ -41,3 +41,8 @@ def test_a_change_makes_its_own_part_anew_and_shares_the_others() -> None:
     after = before.changed({5: 5})
     fresh = [number for number in range(PARTS) if after.parts[number] is not before.parts[number]]
     assert fresh == [1]
+
+
+def test_without_a_change_the_map_stays_the_same_object() -> None:
+    before = nothing().changed({1: 1})
+    assert before.changed({}) is before

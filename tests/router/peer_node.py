@@ -61,7 +61,7 @@ class OverMesh:
     mesh: Mesh
     reaches: Mapping[PeerId, Reach]
     through_relays: bool = False
-    snapshot: object | None = None
+    version: int | None = None
 
     def reach(self, peer: PeerId) -> Reach | None:
         """Return the known record of a peer."""

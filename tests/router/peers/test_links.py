@@ -214,9 +214,9 @@ async def test_an_answer_from_a_peer_that_left_the_registry_is_finished() -> Non
         await links.close()
 
 
-async def test_a_proven_address_is_at_hand_until_a_newer_snapshot_has_another() -> None:
+async def test_a_proven_address_is_at_hand_until_a_newer_version_has_another() -> None:
     reaches = {OWN.peer: TOGETHER}
-    peers = NoMesh(reaches, snapshot="first")
+    peers = NoMesh(reaches, version=1)
     async with running() as worker, peer_node(own(worker.url)) as node:
         peer, links = node.identity.peer, Links(identity=OWN, peers=peers, settings=QUICK)
         reaches[peer] = node.reach
@@ -224,9 +224,9 @@ async def test_a_proven_address_is_at_hand_until_a_newer_snapshot_has_another() 
         assert await answered(links, node)
         link = links.at_hand(peer)
         assert link is not None
-        peers.snapshot = "of another peer's change"
+        peers.version = 2
         assert links.at_hand(peer) is link
-        reaches[peer], peers.snapshot = replace(node.reach, links=("127.0.0.1:1",)), "of its own"
+        reaches[peer], peers.version = replace(node.reach, links=("127.0.0.1:1",)), 3
         assert links.at_hand(peer) is None
         await links.close()
 
