@@ -13,8 +13,7 @@ from node.provide.batch.provider import BatchProvider
 from node.provide.face import application
 from node.provide.plan import ProviderPlan
 from node.provide.service import registrations
-from registry.records import SERVICE_TYPES, name_of_any
-from tests.node.faces.assembly import told
+from tests.node.faces.assembly import told, until
 from tests.node.faces.test_services import BODIES, as_specified
 from tests.swarm.waiting import until as wait
 from tests.workers.serving import served
@@ -28,6 +27,12 @@ async def providing(make, mesh, folder, *, database=""):
     place = HostPort("127.0.0.1", 0)
     plan = ProviderPlan(make.__module__, folder, place, "services", "own", 4, database=database)
     folder.mkdir()
+
+    def known():
+        """Types of the first node's services that the second knows; several may have one name."""
+        record = mesh.two.context.registry.catalog.held[mesh.one.context.peer].record
+        return {service.type for service in record.services}
+
     provider = make(plan, str(mesh.two.http._base_url))
     (folder / "key").write_text(KEY)
     try:
@@ -37,9 +42,7 @@ async def providing(make, mesh, folder, *, database=""):
                 said["headers"] = {"authorization": f"Bearer {KEY}"}
                 status, why = await told(mesh.one.http.post("/api/v0/ai/model/register", json=said))
                 assert status == 200, why
-            for kind in provider.types:
-                named = name_of_any(kind) if kind in SERVICE_TYPES else plan.name
-                await mesh.knows(mesh.two, named)
+            await until(lambda: known() >= {*provider.types})
             yield provider
             work.cancel()
     finally:
