@@ -98,7 +98,7 @@ bench: $(TESTED) ## run the benchmarks
 	@$(PYTHON) -m bench $(ARGS)
 
 # Upper bounds of a node's instructions ÷ those of bare aiohttp; for a wheel 10 % above a run.
-BOUNDS := $(if $(COMPILED),request=0.25 paced=0.32,request=0.68 paced=0.72)
+BOUNDS := $(if $(COMPILED),request=0.24 paced=0.32,request=0.68 paced=0.72)
 
 instructions: $(TESTED) ## count instructions of a request and a chunk with callgrind; fails if one exceeds its bound
 	@$(PYTHON) -m bench.instructions --bounds $(BOUNDS) $(ARGS)
