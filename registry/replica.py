@@ -263,6 +263,7 @@ class Replica:
         """Return the presence of a node; an unknown node is lost."""
         if node == self.peer:
             return presence(self.own.standing, Status.ALIVE)
+        # Looked up in its part, since `PersistentMap` is interpreted and each request over a hop asks.
         held = self.catalog.held.parts[bucket_of(node)].get(node)
         if held is None:
             return Presence.LOST

@@ -1,6 +1,6 @@
 """Sums over ended requests, which are added in batches. No I/O."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +30,8 @@ class Histogram:
 
     def observe(self, value: float) -> None:
         """Count a value."""
-        self.observe_all([value])
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
 
     def observe_all(self, values: list[float]) -> None:
         """Count some values, which are sorted for it."""
