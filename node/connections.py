@@ -194,7 +194,7 @@ class CallerConnection(asyncio.Protocol):
             self.refuse(TooManyConnections("too many connections are open"))
             wire.close()
             return
-        self._head_due = self._place.now + self._place.head_timeout
+        self._head_due = self._loop.time() + self._place.head_timeout
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release everything: the caller is gone, and its answer is no longer needed."""
@@ -339,7 +339,7 @@ class CallerConnection(asyncio.Protocol):
                 self.refuse(HeadTooLarge(f"the headers exceed {heads.MAX_HEAD_BYTES} bytes"))
                 return
             if not self._head_bytes:
-                self._head_due, self._due = self._place.now + self._place.head_timeout, inf
+                self._head_due, self._due = self._loop.time() + self._place.head_timeout, inf
             self._head_bytes += len(piece)
         if self._handler is None:
             self._handler = HttpHandler(self._server, self)

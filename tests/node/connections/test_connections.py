@@ -463,6 +463,20 @@ async def test_every_wait_for_a_caller_has_an_end(served):
         assert await idle.ended()
 
 
+@pytest.mark.parametrize("begun", [b"", b"GET /st"], ids=["nothing sent", "begun"])
+async def test_a_head_has_its_whole_time_however_long_ago_the_last_look_was(served, caller, begun):
+    await connection_of(served)
+    served.server.now -= LIMITS.head_timeout
+    async with calling(served) as late:
+        late.writer.write(begun)
+        await until(lambda: len(served.server._connections) == 2)
+        newest = [*served.server._connections][-1]
+        await until(lambda: newest._head_bytes == len(begun))
+        newest.look(asyncio.get_running_loop().time())
+        late.say(b"GET /status"[len(begun) :])
+        assert await late.hear() == (299, b"{}")
+
+
 async def test_a_head_that_has_arrived_is_not_late_because_the_event_loop_is_slow(served, caller):
     connection = await connection_of(served)
     connection.data_received(b"GET / HTTP/1\r\n\r\n")
