@@ -91,6 +91,7 @@ TRUSTED_PER_NODE = 2
 # Requests had their time in the drain; those that are left after it are cut off.
 _CLOSE_WITHIN = 1.0
 _BACKLOG = 1024
+_TURNS = 10  # turns of the event loop: a connection takes some to be accepted, a request some to reach its handler
 _GRAIN = 0.5  # seconds between two checks of all connections; time limits may be late by as much
 
 UNSENT_BYTES = 512 * 1024
@@ -176,6 +177,8 @@ class Listener(Surroundings):
         )
         self._sockets: dict[socket.socket, asyncio.Server | Acceptor] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._shut = False
+        """Whether no further connection is served."""
 
     async def on(self, listener: socket.socket) -> None:
         """Accept connections on a bound socket."""
@@ -202,11 +205,17 @@ class Listener(Surroundings):
         await asyncio.get_running_loop().connect_accepted_socket(alone, connection)
 
     async def close(self, *, within: float = _CLOSE_WITHIN) -> None:
-        """Stop serving: idle connections end now, busy ones with their answer or after `within` seconds."""
+        """Stop serving: idle connections end now, busy ones with their answer or after `within` seconds.
+
+        Connections that wait to be accepted and requests that wait to be read, which closed sockets would reset, are served.
+        """
         self.closing = True
-        self._shared.go_away()
+        await _caught_up()
         for listener in self._sockets.values():
             listener.close()
+        await _caught_up()
+        self._shut = True
+        self._shared.go_away()
         for connection in tuple(self._connections):
             connection.leave()
         if busy := self._busy():
@@ -231,7 +240,7 @@ class Listener(Surroundings):
 
     def made(self, connection: CallerConnection) -> bool:
         """Add an open connection; return whether there is room for it."""
-        if self.closing or not self._doors.enter(connection, connection.address):
+        if self._shut or not self._doors.enter(connection, connection.address):
             return False
         self._connections[connection] = None
         if self._timer is None:
@@ -274,6 +283,12 @@ class Listener(Surroundings):
             connection.look(self.now)
         # A listener without connections has no timer.
         self._timer = loop.call_later(_GRAIN, self._look, loop) if self._connections else None
+
+
+async def _caught_up() -> None:
+    """Return when the event loop has taken in what had arrived at its sockets, and has begun to answer it."""
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
 
 
 def connection_of(request: web.BaseRequest) -> CallerConnection:

@@ -74,6 +74,38 @@ async def test_closing_ends_idle_connections_at_once_and_busy_ones_after_their_a
     writer.close()
 
 
+@pytest.mark.parametrize("preface", [False, True], ids=["plain", "PROXY headers allowed"])
+async def test_a_connection_that_waits_to_be_accepted_is_answered_at_closing(app, preface):
+    """It arrives while the event loop is busy with something else."""
+    settings = WebSettings(proxy_protocol=preface, trusted_proxies=["192.0.2.1"] * preface)
+    server, port = await serving(app, settings=settings)
+    app.go.set()
+    with socket.create_connection(("127.0.0.1", port)) as late:
+        late.sendall(ASKED)
+        await server.close(within=5)
+        assert answer_on(late).startswith(b"HTTP/1.1 200")
+
+
+async def test_a_request_that_waits_to_be_read_is_answered_at_closing(app):
+    server, port = await serving(app)
+    app.go.set()
+    with socket.create_connection(("127.0.0.1", port)) as kept:
+        kept.sendall(ASKED)
+        first = await asyncio.to_thread(kept.recv, 2**16)
+        assert b"Connection: close" not in first
+        kept.sendall(ASKED)
+        await server.close(within=5)
+        second = answer_on(kept)
+    assert second.startswith(b"HTTP/1.1 200")
+    assert b"Connection: close" in second
+
+
+def answer_on(connection):
+    """Return all that was sent on a connection that has ended; raise `ConnectionError` if it was reset."""
+    connection.settimeout(5)
+    return b"".join(iter(lambda: connection.recv(2**16), b""))
+
+
 async def test_closing_does_not_wait_for_ever(app):
     server, port = await serving(app)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
