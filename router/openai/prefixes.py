@@ -5,10 +5,10 @@ has one hash for every `BLOCK` as well: two questions about one document share t
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from hashlib import blake2b
 from itertools import takewhile
 
 import orjson
+from blake3 import blake3
 
 from registry.values import value_class
 
@@ -24,6 +24,7 @@ MAX_LINKS = 256
 BLOCK = 4096
 """Bytes of a message with a hash of their own: about a thousand tokens, of which a worker reads a cut-off rest again."""
 
+_HASH_BYTES = 16
 _EVERYBODYS = frozenset({"system", "developer"})
 
 
@@ -90,12 +91,12 @@ def prefixes_of(fields: Mapping[str, object], size: int) -> Prefixes:
 
 def _chain(seed: bytes, messages: Sequence[object]) -> Iterator[tuple[int, bool, Prefix]]:
     """Yield each prefix with the index of the message that it ends in, and whether it covers all of that message."""
-    digest, size, links = blake2b(seed, digest_size=16).digest(), 0, 0
+    digest, size, links = blake3(seed).digest(_HASH_BYTES), 0, 0
     for place, message in enumerate(messages):
         written = orjson.dumps(message)
         for at in range(0, len(written), BLOCK):
             block = written[at : at + BLOCK]
-            digest = blake2b(digest + block, digest_size=16).digest()
+            digest = blake3(digest + block).digest(_HASH_BYTES)
             size += len(block)
             yield place, at + BLOCK >= len(written), Prefix(digest, size)
             links += 1

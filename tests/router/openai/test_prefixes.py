@@ -2,6 +2,7 @@
 
 import orjson
 import pytest
+from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,6 +57,16 @@ def test_two_chains_are_equal_as_far_as_their_conversations_are(
     a, b = digests(talk(first)), digests(talk(second))
     assert a[:same] == b[:same]
     assert not set(a[same:]) & set(b[same:])
+
+
+def test_hashes_are_those_of_the_protocol() -> None:
+    """They are compared between nodes: docs/protocol.md says how they are computed."""
+    written = orjson.dumps(user("a" * 5000))
+    tools = blake3(b"null").digest(16)
+    first = blake3(tools + written[:4096]).digest(16)
+    second = blake3(first + written[4096:]).digest(16)
+    assert digests(talk([user("a" * 5000)])) == [first, second]
+    assert second.hex() == "cc17f3466462928fc4243f81b801093e"
 
 
 def test_the_same_words_with_other_tools_are_another_conversation() -> None:
