@@ -49,12 +49,14 @@ class PrefixIndex:
     def take(self, key: _Key, said: Prefixes, now: float) -> None:
         """Note that a replica reads a conversation."""
         readers = self._readers
+        # Most prefixes have one reader: all of a conversation share this value.
+        alone = ((key, now),)
         for prefix in said.chain:
             before = readers.pop(prefix.digest, ())
             if len(readers) >= MAX_PREFIXES:
                 del readers[next(iter(readers))]
             others = [reader for reader in before if not _is_of(reader[0], key)]
-            readers[prefix.digest] = ((key, now), *others[: MAX_READERS - 1])
+            readers[prefix.digest] = (*alone, *others[: MAX_READERS - 1]) if others else alone
 
     def hear(self, key: _Key, said: Prefixes, read: Read, now: float) -> None:
         """Note how much of a conversation a replica has read, as its node says."""
@@ -78,6 +80,7 @@ class PrefixIndex:
                 break
             known.append((prefix, readers))
         found: dict[_Key, Read] = {}
+        last: _Key | None = None
         everybodys = 0
         for place in reversed(range(len(known))):
             prefix, readers = known[place]
@@ -85,8 +88,9 @@ class PrefixIndex:
                 everybodys = max(everybodys, prefix.size)
                 continue
             for key, at in readers:
-                if key not in found:
+                if key is not last and key not in found:
                     found[key] = Read(prefix.size, now - at)
+                last = key
         return found, everybodys
 
 
