@@ -16,7 +16,7 @@ from router.errors import BadRequest
 from router.openai import large_json, multipart
 from router.openai.large_json import SMALL_BYTES, count_of
 from router.openai.media_type import media_of
-from router.openai.members import members
+from router.openai.members import Names, members
 
 MAX_MODEL_CHARACTERS = 513
 """`PROJECT/MODEL`, each at most 256 bytes."""
@@ -72,16 +72,17 @@ class ParsedBody:
     plain: bool = False
 
 
-def read(body: bytes, content_type: str, *, named_by: str = "", whole: bool = True) -> ParsedBody:
+def read(
+    body: bytes, content_type: str, *, named_by: str = "", raw: Names | None = None
+) -> ParsedBody:
     """Read a JSON object or a multipart form; raise `BadRequest` for everything else.
 
-    `named_by` is the field of a JSON object that names the model if `model` is missing. Without `whole`, the fields may be only
-    those that routing needs.
+    `named_by` is the field that names the model if `model` is missing. With `raw`, fields are routing's alone, and these as JSON.
     """
     kind = media_of(content_type).kind
     if kind != "application/json" and not kind.endswith("+json"):
         return _read_form(body, content_type, kind)
-    few = None if whole else _few_of(body)
+    few = None if raw is None else _few_of(body, raw)
     if few is not None:
         name, streamed = few.get("model"), few.get("stream", False)
         if isinstance(name, str) and isinstance(streamed, bool):
@@ -201,12 +202,11 @@ _Object = tuple[Mapping[str, object], bool | None]
 """A JSON object; for a large one also whether the parser saw `model` twice."""
 
 
-def _few_of(body: bytes) -> dict[str, object] | None:
-    """Return the fields that routing needs, `None` if the body has to be parsed."""
+def _few_of(body: bytes, raw: Names) -> dict[str, object] | None:
+    """Return the fields that routing needs, and those of `raw` as JSON; `None` if the body has to be parsed."""
     parts = sum(count_of(mark, body) for mark in _PARTS) if len(body) > SMALL_BYTES else 0
-    if parts > MAX_VALUES or len(body) > large_json.LONG_BYTES:
-        return None
-    return members(body, _ROUTED, (), _NOT_PLAIN)
+    is_long = parts > MAX_VALUES or len(body) > large_json.LONG_BYTES
+    return None if is_long else members(body, _ROUTED, raw, _NOT_PLAIN)
 
 
 def _object_of(body: bytes) -> _Object:

@@ -1,4 +1,5 @@
-/* Members of a JSON object, found without parsing the others: the compiled form of `members.py`, which says what it returns.
+/* Members of a JSON object, and elements of an array, found without parsing the others: the compiled form of `members.py`, which
+   says what is returned.
 
    It accepts less than any JSON parser: whatever is unusual is left to one, by returning None. Every read is behind a
    comparison with `end`, and nesting is bounded by MAX_DEPTH. */
@@ -12,11 +13,13 @@ enum { MAX_DEPTH = 64, MAX_DIGITS = 15, MAX_NAME = 64, WORD = sizeof(uint64_t), 
 
 #define EACH_BYTE(byte) (~UINT64_C(0) / 255 * (byte))
 
-/* The bytes still to be read; `high` has a high bit of a byte set once one of a string was not ASCII. */
+/* The bytes still to be read; `high` has a high bit of a byte set once one of a string was not ASCII, and `loose` is set once
+   something was written in another form than the shortest. */
 typedef struct {
     const unsigned char *at;
     const unsigned char *end;
     uint64_t high;
+    int loose;
 } Reader;
 
 static int skip_value(Reader *reader, int depth);
@@ -29,8 +32,10 @@ static inline int next_is(const Reader *reader, unsigned char byte)
 static inline void skip_spaces(Reader *reader)
 {
     while (reader->at < reader->end
-           && (*reader->at == ' ' || *reader->at == '\n' || *reader->at == '\r' || *reader->at == '\t'))
+           && (*reader->at == ' ' || *reader->at == '\n' || *reader->at == '\r' || *reader->at == '\t')) {
         reader->at++;
+        reader->loose = 1;
+    }
 }
 
 /* The high bit of each byte of a word that may end a run of plain characters: a quote, a backslash or a control character. The
@@ -113,6 +118,8 @@ static int skip_escape(Reader *reader)
     if (reader->at == reader->end)
         return 0;
     unsigned char letter = *reader->at++;
+    if (letter == 'u' || letter == '/')
+        reader->loose = 1;
     if (letter != 'u')
         return letter != 0 && strchr("\"\\/bfnrt", letter) != NULL;
     int code = hexadecimal(reader);
@@ -154,10 +161,13 @@ static int skip_digits(Reader *reader)
     return reader->at > from && reader->at - from <= MAX_DIGITS;
 }
 
-/* Skip a number of few digits without an exponent. */
+/* Skip a number of few digits without an exponent. Only natural numbers have no other form. */
 static int skip_number(Reader *reader)
 {
-    reader->at += next_is(reader, '-');
+    if (next_is(reader, '-')) {
+        reader->at++;
+        reader->loose = 1;
+    }
     int zero = next_is(reader, '0');
     const unsigned char *from = reader->at;
     if (!skip_digits(reader) || (zero && reader->at - from > 1))
@@ -165,6 +175,7 @@ static int skip_number(Reader *reader)
     if (!next_is(reader, '.'))
         return 1;
     reader->at++;
+    reader->loose = 1;
     return skip_digits(reader);
 }
 
@@ -330,11 +341,10 @@ static int read_member(Reader *reader, const Names *names, PyObject *members)
     return failed ? -1 : 1;
 }
 
-/* Read a whole body into `members`, with the results of `read_member`. */
+/* Read an object into `members`, with the results of `read_member`. */
 static int read_object(Reader *reader, const Names *names, PyObject *members)
 {
     int read = 1;
-    skip_spaces(reader);
     if (!next_is(reader, '{'))
         return 0;
     reader->at++;
@@ -354,8 +364,16 @@ static int read_object(Reader *reader, const Names *names, PyObject *members)
     if (!next_is(reader, '}'))
         return 0;
     reader->at++;
+    return 1;
+}
+
+/* Read a whole body into `members`, with the results of `read_member`. */
+static int read_body(Reader *reader, const Names *names, PyObject *members)
+{
     skip_spaces(reader);
-    return reader->at == reader->end;
+    int read = read_object(reader, names, members);
+    skip_spaces(reader);
+    return read > 0 && reader->at < reader->end ? 0 : read;
 }
 
 /* Add the lengths of names; return whether they are a tuple of ASCII texts shorter than MAX_NAME. */
@@ -383,11 +401,11 @@ static PyObject *members(PyObject *module, PyObject *const *args, Py_ssize_t cou
     }
     Names names = {args[1], args[2], args[3], lengths};
     const unsigned char *body = (const unsigned char *)PyBytes_AS_STRING(args[0]);
-    Reader reader = {body, body + PyBytes_GET_SIZE(args[0]), 0};
+    Reader reader = {body, body + PyBytes_GET_SIZE(args[0]), 0, 0};
     PyObject *found = PyDict_New();
     if (found == NULL)
         return NULL;
-    int read = read_object(&reader, &names, found);
+    int read = read_body(&reader, &names, found);
     if (read > 0 && (reader.high & EACH_BYTE(0x80))) {
         PyObject *text = PyUnicode_DecodeUTF8((const char *)body, reader.end - body, "strict");
         read = text == NULL ? -1 : 1;
@@ -402,7 +420,91 @@ static PyObject *members(PyObject *module, PyObject *const *args, Py_ssize_t cou
     Py_RETURN_NONE;
 }
 
+/* Return an element of an array and its member of the only plain name, if it is an object that has it; NULL with an exception, or
+   without one if the element is in doubt. */
+static PyObject *element(Reader *reader, const Names *names)
+{
+    const unsigned char *from = reader->at;
+    PyObject *members = NULL, *member = Py_None;
+    if (next_is(reader, '{')) {
+        members = PyDict_New();
+        if (members == NULL)
+            return NULL;
+        if (read_object(reader, names, members) <= 0) {
+            Py_DECREF(members);
+            return NULL;
+        }
+        member = PyDict_GetItemWithError(members, PyTuple_GET_ITEM(names->plain, 0));
+        if (member == NULL)
+            member = Py_None;
+    } else if (!skip_value(reader, MAX_DEPTH - 1)) {
+        return NULL;
+    }
+    PyObject *found = Py_BuildValue("(y#O)", (const char *)from, (Py_ssize_t)(reader->at - from), member);
+    Py_XDECREF(members);
+    return found;
+}
+
+/* Append all elements of an array, at most `most`; return 0, maybe with an exception, if that is impossible. */
+static int add_elements(Reader *reader, const Names *names, Py_ssize_t most, PyObject *found)
+{
+    if (!next_is(reader, '['))
+        return 0;
+    reader->at++;
+    if (!next_is(reader, ']')) {
+        for (;;) {
+            PyObject *next = PyList_GET_SIZE(found) < most ? element(reader, names) : NULL;
+            if (next == NULL)
+                return 0;
+            int failed = PyList_Append(found, next);
+            Py_DECREF(next);
+            if (failed)
+                return 0;
+            if (!next_is(reader, ','))
+                break;
+            reader->at++;
+        }
+    }
+    if (!next_is(reader, ']'))
+        return 0;
+    reader->at++;
+    return reader->at == reader->end && !reader->loose;
+}
+
+static PyObject *elements(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    uint64_t lengths = 0;
+    if (count != 3 || !PyBytes_Check(args[0]) || !add_lengths(args[1], &lengths) || PyTuple_GET_SIZE(args[1]) != 1
+        || !PyLong_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "elements(array: bytes, name: tuple of a short ASCII name, most: int)");
+        return NULL;
+    }
+    Py_ssize_t most = PyLong_AsSsize_t(args[2]);
+    if (most == -1 && PyErr_Occurred())
+        return NULL;
+    PyObject *none = PyTuple_New(0), *found = PyList_New(0);
+    if (none == NULL || found == NULL) {
+        Py_XDECREF(none);
+        Py_XDECREF(found);
+        return NULL;
+    }
+    Names names = {args[1], none, none, lengths};
+    const unsigned char *array = (const unsigned char *)PyBytes_AS_STRING(args[0]);
+    Reader reader = {array, array + PyBytes_GET_SIZE(args[0]), 0, 0};
+    int whole = add_elements(&reader, &names, most, found);
+    Py_DECREF(none);
+    if (whole)
+        return found;
+    Py_DECREF(found);
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_UnicodeDecodeError))
+        return NULL;
+    PyErr_Clear();
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"elements", (PyCFunction)(void (*)(void))elements, METH_FASTCALL, NULL},
     {"members", (PyCFunction)(void (*)(void))members, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

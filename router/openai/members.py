@@ -1,4 +1,4 @@
-"""Members of a JSON object, found without parsing the others; `members.c` is the form that wheels have."""
+"""Members of a JSON object and elements of an array, found without parsing; `members.c` is the form that wheels have."""
 
 from typing import Any
 
@@ -11,5 +11,14 @@ def members(body: bytes, plain: Names, raw: Names, never: Names, /) -> dict[str,
 
     Values of `plain` are strings, booleans, `None` or natural numbers; those of `raw` are JSON. `None` is returned for what is no
     valid object, has a member of `never`, has one twice or in another case, and for any form that is unusual. Here, it always is.
+    """
+    return None
+
+
+def elements(array: bytes, name: tuple[str], most: int, /) -> list[tuple[bytes, Any]] | None:  # noqa: ARG001
+    """Return each element's JSON and its member of this name, `None` without one; or `None` if the array has to be parsed.
+
+    An array whose JSON orjson would write otherwise has to be parsed, one of more than `most` elements, and what `members` leaves
+    to a parser as well. `array` is valid UTF-8. An object that has a key twice is returned as it is.
     """
     return None

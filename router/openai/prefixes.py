@@ -11,6 +11,7 @@ import orjson
 from blake3 import blake3
 
 from registry.values import value_class
+from router.openai.members import elements
 
 MIN_BYTES = 1024
 """Shorter bodies have no chain: a worker reads them anew very fast."""
@@ -24,8 +25,13 @@ MAX_LINKS = 256
 BLOCK = 4096
 """Bytes of a message with a hash of their own: about a thousand tokens, of which a worker reads a cut-off rest again."""
 
+CONVERSATION = ("messages", "prompt", "tools")
+"""The fields of a body that make a conversation."""
+
+_ROLE = ("role",)
+_MAX_ELEMENTS = 1024  # an array of more is parsed: its elements may be numbers
 _HASH_BYTES = 16
-_EVERYBODYS = frozenset({"system", "developer"})
+_EVERYBODYS = ("system", "developer")
 
 
 @value_class
@@ -64,20 +70,22 @@ NONE = Prefixes()
 
 
 def prefixes_of(fields: Mapping[str, object], size: int) -> Prefixes:
-    """Return the prefixes of the conversation in a request whose body has these fields and `size` bytes."""
-    messages = fields.get("messages")
-    if messages is None and isinstance(fields.get("prompt"), str):
-        messages = [fields["prompt"]]
-    readable = MIN_BYTES <= size <= MAX_BYTES
-    if not readable or not isinstance(messages, list) or not messages:
+    """Return the prefixes of the conversation in a request whose body has these fields and `size` bytes.
+
+    Those of `CONVERSATION` may be JSON instead of values.
+    """
+    if not MIN_BYTES <= size <= MAX_BYTES:
         return NONE
-    spoken = len([*takewhile(_is_everybodys, messages)])
     try:
+        messages = _messages_of(fields)
         # A chat template puts the tools before everything else.
-        found = [*_chain(orjson.dumps(fields.get("tools")), messages)]
+        found = [*_chain(_tools_of(fields), messages)] if messages else []
     except orjson.JSONEncodeError:
         # The body can be parsed, but is nested too deeply to be serialised: no worker finds a conversation in it.
         return NONE
+    if not found:
+        return NONE
+    spoken = len([*takewhile(_is_everybodys, messages)])
     # If there are only system messages, the last prefix has to tell conversations apart.
     shared = min(sum(place < spoken for place, _, _ in found), len(found) - 1)
     ends = (at for at, (place, whole, _) in enumerate(found) if whole and place >= spoken)
@@ -85,15 +93,47 @@ def prefixes_of(fields: Mapping[str, object], size: int) -> Prefixes:
         tuple(prefix for _, _, prefix in found),
         shared,
         next(ends, len(found) - 1),
-        any(isinstance(said, dict) and said.get("role") == "assistant" for said in messages),
+        any(role == "assistant" for _, role in messages),
     )
 
 
-def _chain(seed: bytes, messages: Sequence[object]) -> Iterator[tuple[int, bool, Prefix]]:
+_Message = tuple[bytes, object]  # its JSON, as orjson writes it, and its role
+
+
+def _messages_of(fields: Mapping[str, object]) -> Sequence[_Message]:
+    messages, prompt = fields.get("messages"), fields.get("prompt")
+    if messages is None or messages == b"null":
+        if isinstance(prompt, bytes):
+            messages = b"[" + prompt + b"]" if prompt.startswith(b'"') else None
+        else:
+            messages = [prompt] if isinstance(prompt, str) else None
+    if isinstance(messages, bytes):
+        found = elements(messages, _ROLE, _MAX_ELEMENTS)
+        if found is not None:
+            return found
+        messages = orjson.loads(messages)
+    if not isinstance(messages, list):
+        return ()
+    return [
+        (orjson.dumps(one), one.get("role") if isinstance(one, dict) else None) for one in messages
+    ]
+
+
+def _tools_of(fields: Mapping[str, object]) -> bytes:
+    tools = fields.get("tools")
+    if not isinstance(tools, bytes):
+        return orjson.dumps(tools)
+    return (
+        orjson.dumps(orjson.loads(tools))
+        if elements(tools, _ROLE, _MAX_ELEMENTS) is None
+        else tools
+    )
+
+
+def _chain(seed: bytes, messages: Sequence[_Message]) -> Iterator[tuple[int, bool, Prefix]]:
     """Yield each prefix with the index of the message that it ends in, and whether it covers all of that message."""
     digest, size, links = blake3(seed).digest(_HASH_BYTES), 0, 0
-    for place, message in enumerate(messages):
-        written = orjson.dumps(message)
+    for place, (written, _) in enumerate(messages):
         for at in range(0, len(written), BLOCK):
             block = written[at : at + BLOCK]
             digest = blake3(digest + block).digest(_HASH_BYTES)
@@ -104,5 +144,5 @@ def _chain(seed: bytes, messages: Sequence[object]) -> Iterator[tuple[int, bool,
                 return
 
 
-def _is_everybodys(message: object) -> bool:
-    return isinstance(message, dict) and message.get("role") in _EVERYBODYS
+def _is_everybodys(message: _Message) -> bool:
+    return message[1] in _EVERYBODYS

@@ -17,6 +17,7 @@ FOLDER = Path(__file__).parents[3] / "router/openai"
 Members = Callable[
     [bytes, tuple[str, ...], tuple[str, ...], tuple[str, ...]], dict[str, Any] | None
 ]
+Elements = Callable[[bytes, tuple[str], int], list[tuple[bytes, Any]] | None]
 EventTexts = Callable[[bytes, bytes, bytes, tuple[bytes, ...]], tuple[bytes, int, int]]
 
 
@@ -24,6 +25,13 @@ EventTexts = Callable[[bytes, bytes, bytes, tuple[bytes, ...]], tuple[bytes, int
 def members(tmp_path_factory: pytest.TempPathFactory) -> Members:
     """Return the compiled function."""
     found: Members = compiled("members", tmp_path_factory.mktemp("members")).members
+    return found
+
+
+@pytest.fixture(scope="session")
+def elements(tmp_path_factory: pytest.TempPathFactory) -> Elements:
+    """Return the compiled function."""
+    found: Elements = compiled("members", tmp_path_factory.mktemp("elements")).elements
     return found
 
 

@@ -1,4 +1,4 @@
-"""Members of a JSON object, found by the compiled scanner: what it returns is what a parser finds, or nothing."""
+"""Members of a JSON object and elements of an array, found by the compiled scanner: what a parser finds, or nothing."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from router.errors import BadRequest
 from router.openai import body as bodies
-from tests.router.openai.conftest import Members, in_python
+from tests.router.openai.conftest import Elements, Members, in_python
 
 PLAIN, RAW, NEVER = ("model", "stream", "n"), ("usage",), ("models", "error")
 USUAL: dict[str, Any] = {
@@ -159,13 +159,15 @@ def test_arguments_of_other_types_are_refused(members: Members) -> None:
 
 
 def test_the_form_in_python_leaves_everything_to_a_parser() -> None:
-    assert in_python("members").members(orjson.dumps(USUAL), PLAIN, RAW, NEVER) is None
+    plain = in_python("members")
+    assert plain.members(orjson.dumps(USUAL), PLAIN, RAW, NEVER) is None
+    assert plain.elements(b"[]", ("role",), 9) is None
 
 
-def outcome(body: bytes, *, whole: bool) -> object:
+def outcome(body: bytes, raw: tuple[str, ...] | None) -> object:
     """Return what routing needs of a body, or how it is refused."""
     try:
-        asked = bodies.read(body, "application/json", named_by="model_id", whole=whole)
+        asked = bodies.read(body, "application/json", named_by="model_id", raw=raw)
     except BadRequest as refused:
         return str(refused), refused.status
     needed = {
@@ -191,17 +193,89 @@ BEHIND = st.sampled_from([b"", b" ", b',"model":"b"}', b',"Model":"b"}', b"\xff"
 
 
 @settings(max_examples=500)
-@given(ROUTED, st.booleans(), BEHIND)
-@example(fields={"model": "tiny", "stream": True}, ascii_only=True, behind=b"")
-@example(fields={"model": "tiny", "messages": [0] * 300_000}, ascii_only=True, behind=b"")
-@example(fields={"model": "tiny", "messages": [0] * 2_100_000}, ascii_only=True, behind=b"")
+@given(ROUTED, st.booleans(), BEHIND, st.sampled_from([(), ("messages",)]))
+@example(fields={"model": "tiny", "stream": True}, ascii_only=True, behind=b"", raw=())
+@example(fields={"model": "tiny", "messages": [0] * 300_000}, ascii_only=True, behind=b"", raw=())
+@example(fields={"model": "tiny", "messages": [0] * 2_100_000}, ascii_only=True, behind=b"", raw=())
 def test_a_body_that_is_read_for_routing_alone_is_read_as_it_is_otherwise(
-    members: Members, fields: dict[str, Any], ascii_only: bool, behind: bytes
+    members: Members, fields: dict[str, Any], ascii_only: bool, behind: bytes, raw: tuple[str, ...]
 ) -> None:
     written = json.dumps(fields, ensure_ascii=ascii_only).encode(errors="surrogatepass")
     body = (written[:-1] if behind.startswith(b",") else written) + behind
     with pytest.MonkeyPatch.context() as patched:
         if str(bodies.__file__).endswith(".py"):
             patched.setattr(bodies, "members", members)
-        few = outcome(body, whole=False)
-    assert few == outcome(body, whole=True)
+        few = outcome(body, raw)
+    assert few == outcome(body, None)
+
+
+ROLE = ("role",)
+
+
+@given(st.lists(JSON | st.fixed_dictionaries({"role": JSON, "content": JSON}), max_size=5))
+def test_elements_are_those_that_a_parser_finds(elements: Elements, array: list[Any]) -> None:
+    found = elements(orjson.dumps(array), ROLE, 5)
+    if found is not None:
+        roles = [one.get("role") if isinstance(one, dict) else None for one in array]
+        assert found == [*zip(map(orjson.dumps, array), roles, strict=True)]
+
+
+def test_elements_of_usual_arrays_are_found(elements: Elements) -> None:
+    array: list[Any] = [
+        {"role": "user", "content": 'Say "hi"\n\u2603 \x7f'},
+        {"content": [{"type": "text", "n": 12}]},
+        "text",
+        [True, False, None, {}],
+        0,
+    ]
+    written = [*map(orjson.dumps, array)]
+    assert elements(orjson.dumps(array), ROLE, 5) == [
+        (written[0], "user"),
+        *((w, None) for w in written[1:]),
+    ]
+    assert elements(orjson.dumps(array), ROLE, 4) is None
+    assert elements(b"[]", ROLE, 0) == []
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        b"", b"[", b"]", b"{}", b"null", b'"a"', b"[1", b"[1,]", b"[,1]", b"[1 2]", b"[1]]", b"[1],", b"[01]", b"[nul]", b'["a]',
+        b'[{"role"}]', b'[{"role":}]', b'[{"role":"a"]', b'[{"role":"\xff"}]', b"[" * 70 + b"]" * 70,
+        # What orjson writes otherwise, and what is left to a parser.
+        b" []", b"[] ", b"[ ]", b"[1, 2]", b'[{"a": 1}]', b'[{"a":1 }]', b"[-1]", b"[1.5]", b"[1e3]", b'["\\/"]', b'["\\u00e9"]',
+        b'["\\u0001"]', b'[{"role":"a","role":"b"}]', b'[{"Role":"a"}]', b'[{"role":["a"]}]', b'[{"r\\u006fle":"a"}]',
+    ],
+)  # fmt: skip
+def test_what_is_no_array_in_its_shortest_form_is_left_to_a_parser(
+    elements: Elements, array: bytes
+) -> None:
+    assert elements(array, ROLE, 9) is None
+
+
+@given(st.binary(max_size=40), st.integers(0, 60))
+def test_elements_of_damaged_arrays_are_whole_or_none(
+    elements: Elements, damage: bytes, at: int
+) -> None:
+    array = orjson.dumps([{"role": "user", "content": "a"}, {"role": "system", "n": [1, {}]}])
+    damaged = (array[:at] + damage + array[at + len(damage) :]).decode(errors="ignore").encode()
+    found = elements(damaged, ROLE, 9)
+    if found is not None:
+        assert b"[" + b",".join(one for one, _ in found) + b"]" == damaged
+        orjson.loads(damaged)
+
+
+def test_other_arguments_of_elements_are_refused(elements: Elements) -> None:
+    wrong: list[Any] = [
+        ("[]", ROLE, 1),
+        (b"[]", "role", 1),
+        (b"[]", (), 1),
+        (b"[]", ("a", "b"), 1),
+        (b"[]", ROLE, 1.0),
+        (b"[]",),
+    ]
+    for arguments in wrong:
+        with pytest.raises(TypeError, match="bytes"):
+            elements(*arguments)
+    with pytest.raises(OverflowError):
+        elements(b"[]", ROLE, 2**70)

@@ -1,13 +1,18 @@
 """Laws of the prefixes of conversations."""
 
+import json
+from typing import Any
+
 import orjson
 import pytest
 from blake3 import blake3
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from router.openai import prefixes
 from router.openai.prefixes import (
     BLOCK,
+    CONVERSATION,
     MAX_BYTES,
     MAX_LINKS,
     MIN_BYTES,
@@ -15,6 +20,7 @@ from router.openai.prefixes import (
     Prefixes,
     prefixes_of,
 )
+from tests.router.openai.conftest import Elements, Members
 
 messages = st.lists(
     st.dictionaries(st.sampled_from(["role", "content"]), st.text(max_size=5)), max_size=8
@@ -26,8 +32,8 @@ def talk(said: object, **more: object) -> Prefixes:
     return read({"messages": said, **more})
 
 
-def read(fields: dict[str, object]) -> Prefixes:
-    return prefixes_of(fields, max(len(orjson.dumps(fields)), MIN_BYTES))
+def read(fields: dict[str, object], size: int = 0) -> Prefixes:
+    return prefixes_of(fields, max(size or len(orjson.dumps(fields)), MIN_BYTES))
 
 
 def user(words: str) -> dict[str, str]:
@@ -57,6 +63,46 @@ def test_two_chains_are_equal_as_far_as_their_conversations_are(
     a, b = digests(talk(first)), digests(talk(second))
     assert a[:same] == b[:same]
     assert not set(a[same:]) & set(b[same:])
+
+
+WORDS = st.text(max_size=5) | st.sampled_from(['"\\\n/', "x" * 5000, "\x01", "é☃"])
+MESSAGES = st.fixed_dictionaries(
+    {},
+    optional={
+        "role": st.sampled_from(["system", "developer", "user", "assistant", None, 7, []]),
+        "content": WORDS | st.lists(WORDS, max_size=2),
+        "n": st.integers(-1, 1) | st.floats(allow_nan=False),
+    },
+)
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "messages": st.none() | WORDS | st.lists(MESSAGES | WORDS, max_size=5),
+        "prompt": st.none() | WORDS | st.lists(WORDS, max_size=2),
+        "tools": st.none() | st.lists(MESSAGES, max_size=2),
+    },
+)
+
+
+@given(FIELDS, st.booleans())
+@example(fields={"messages": [{"role": "user", "content": "a"}] * 2000}, spaced=False)
+def test_a_conversation_in_json_has_the_prefixes_of_its_values(
+    members: Members, elements: Elements, fields: dict[str, Any], spaced: bool
+) -> None:
+    body = json.dumps(fields).encode() if spaced else orjson.dumps(fields)
+    found = members(body, (), CONVERSATION, ())
+    if found is not None:
+        with pytest.MonkeyPatch.context() as patched:
+            if str(prefixes.__file__).endswith(".py"):
+                patched.setattr(prefixes, "elements", elements)
+            assert read(found, len(body)) == read(orjson.loads(body), len(body))
+
+
+@pytest.mark.parametrize("role", [[], {}, 7, None])
+def test_a_role_may_be_anything(role: object) -> None:
+    said = talk([{"role": role, "content": LONG}])
+    assert said.shared == 0
+    assert not said.goes_on
 
 
 def test_hashes_are_those_of_the_protocol() -> None:
