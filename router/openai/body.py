@@ -16,7 +16,7 @@ from router.errors import BadRequest
 from router.openai import large_json, multipart
 from router.openai.large_json import SMALL_BYTES, count_of
 from router.openai.media_type import media_of
-from router.openai.members import Names, members
+from router.openai.members import members
 
 MAX_MODEL_CHARACTERS = 513
 """`PROJECT/MODEL`, each at most 256 bytes."""
@@ -73,7 +73,7 @@ class ParsedBody:
 
 
 def read(
-    body: bytes, content_type: str, *, named_by: str = "", raw: Names | None = None
+    body: bytes, content_type: str, *, named_by: str = "", raw: tuple[str, ...] | None = None
 ) -> ParsedBody:
     """Read a JSON object or a multipart form; raise `BadRequest` for everything else.
 
@@ -202,7 +202,7 @@ _Object = tuple[Mapping[str, object], bool | None]
 """A JSON object; for a large one also whether the parser saw `model` twice."""
 
 
-def _few_of(body: bytes, raw: Names) -> dict[str, object] | None:
+def _few_of(body: bytes, raw: tuple[str, ...]) -> dict[str, object] | None:
     """Return the fields that routing needs, and those of `raw` as JSON; `None` if the body has to be parsed."""
     parts = sum(count_of(mark, body) for mark in _PARTS) if len(body) > SMALL_BYTES else 0
     is_long = parts > MAX_VALUES or len(body) > large_json.LONG_BYTES
