@@ -13,12 +13,13 @@ enum { MAX_DEPTH = 64, MAX_DIGITS = 15, MAX_NAME = 64, WORD = sizeof(uint64_t), 
 
 #define EACH_BYTE(byte) (~UINT64_C(0) / 255 * (byte))
 
-/* The bytes still to be read; `high` has a high bit of a byte set once one of a string was not ASCII, and `loose` is set once
-   something was written in another form than the shortest. */
+/* The bytes still to be read; `high` has a high bit of a byte set once one of a string was not ASCII, `spaced` is set after spaces,
+   and `loose` once something else was written in another form than the shortest. */
 typedef struct {
     const unsigned char *at;
     const unsigned char *end;
     uint64_t high;
+    int spaced;
     int loose;
 } Reader;
 
@@ -34,7 +35,7 @@ static inline void skip_spaces(Reader *reader)
     while (reader->at < reader->end
            && (*reader->at == ' ' || *reader->at == '\n' || *reader->at == '\r' || *reader->at == '\t')) {
         reader->at++;
-        reader->loose = 1;
+        reader->spaced = 1;
     }
 }
 
@@ -401,7 +402,7 @@ static PyObject *members(PyObject *module, PyObject *const *args, Py_ssize_t cou
     }
     Names names = {args[1], args[2], args[3], lengths};
     const unsigned char *body = (const unsigned char *)PyBytes_AS_STRING(args[0]);
-    Reader reader = {body, body + PyBytes_GET_SIZE(args[0]), 0, 0};
+    Reader reader = {body, body + PyBytes_GET_SIZE(args[0]), 0, 0, 0};
     PyObject *found = PyDict_New();
     if (found == NULL)
         return NULL;
@@ -420,12 +421,37 @@ static PyObject *members(PyObject *module, PyObject *const *args, Py_ssize_t cou
     Py_RETURN_NONE;
 }
 
+/* Return JSON that was skipped before, without its spaces. */
+static PyObject *compact(const unsigned char *from, const unsigned char *end)
+{
+    int escaped;
+    PyObject *found = PyBytes_FromStringAndSize(NULL, end - from);
+    if (found == NULL)
+        return NULL;
+    char *to = PyBytes_AS_STRING(found);
+    Reader reader = {from, end, 0, 0, 0};
+    while (reader.at < end) {
+        const unsigned char *kept = reader.at++;
+        if (*kept == '"')
+            skip_string(&reader, &escaped);
+        else
+            while (reader.at < end && strchr("\" \n\r\t", *reader.at) == NULL)
+                reader.at++;
+        memcpy(to, kept, reader.at - kept);
+        to += reader.at - kept;
+        skip_spaces(&reader);
+    }
+    _PyBytes_Resize(&found, to - PyBytes_AS_STRING(found));
+    return found;
+}
+
 /* Return an element of an array and its member of the only plain name, if it is an object that has it; NULL with an exception, or
    without one if the element is in doubt. */
 static PyObject *element(Reader *reader, const Names *names)
 {
     const unsigned char *from = reader->at;
     PyObject *members = NULL, *member = Py_None;
+    reader->spaced = 0;
     if (next_is(reader, '{')) {
         members = PyDict_New();
         if (members == NULL)
@@ -440,7 +466,11 @@ static PyObject *element(Reader *reader, const Names *names)
     } else if (!skip_value(reader, MAX_DEPTH - 1)) {
         return NULL;
     }
-    PyObject *found = Py_BuildValue("(y#O)", (const char *)from, (Py_ssize_t)(reader->at - from), member);
+    PyObject *found = NULL, *json = reader->spaced ? compact(from, reader->at)
+                                                   : PyBytes_FromStringAndSize((const char *)from, reader->at - from);
+    if (json != NULL)
+        found = PyTuple_Pack(2, json, member);
+    Py_XDECREF(json);
     Py_XDECREF(members);
     return found;
 }
@@ -448,9 +478,11 @@ static PyObject *element(Reader *reader, const Names *names)
 /* Append all elements of an array, at most `most`; return 0, maybe with an exception, if that is impossible. */
 static int add_elements(Reader *reader, const Names *names, Py_ssize_t most, PyObject *found)
 {
+    skip_spaces(reader);
     if (!next_is(reader, '['))
         return 0;
     reader->at++;
+    skip_spaces(reader);
     if (!next_is(reader, ']')) {
         for (;;) {
             PyObject *next = PyList_GET_SIZE(found) < most ? element(reader, names) : NULL;
@@ -460,14 +492,17 @@ static int add_elements(Reader *reader, const Names *names, Py_ssize_t most, PyO
             Py_DECREF(next);
             if (failed)
                 return 0;
+            skip_spaces(reader);
             if (!next_is(reader, ','))
                 break;
             reader->at++;
+            skip_spaces(reader);
         }
     }
     if (!next_is(reader, ']'))
         return 0;
     reader->at++;
+    skip_spaces(reader);
     return reader->at == reader->end && !reader->loose;
 }
 
@@ -491,7 +526,7 @@ static PyObject *elements(PyObject *module, PyObject *const *args, Py_ssize_t co
     }
     Names names = {args[1], none, none, lengths};
     const unsigned char *array = (const unsigned char *)PyBytes_AS_STRING(args[0]);
-    Reader reader = {array, array + PyBytes_GET_SIZE(args[0]), 0, 0};
+    Reader reader = {array, array + PyBytes_GET_SIZE(args[0]), 0, 0, 0};
     int whole = add_elements(&reader, &names, most, found);
     Py_DECREF(none);
     if (whole)

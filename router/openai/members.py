@@ -18,7 +18,7 @@ def members(body: bytes, plain: Names, raw: Names, never: Names, /) -> dict[str,
 def elements(array: bytes, name: tuple[str], most: int, /) -> list[tuple[bytes, Any]] | None:  # noqa: ARG001
     """Return each element's JSON and its member of this name, `None` without one; or `None` if the array has to be parsed.
 
-    An array whose JSON orjson would write otherwise has to be parsed, one of more than `most` elements, and what `members` leaves
-    to a parser as well. `array` is valid UTF-8. An object that has a key twice is returned as it is.
+    The JSON is without spaces, as orjson writes it. What orjson would write with other escapes or digits has to be parsed, more
+    than `most` elements, and what `members` leaves to a parser. `array` is valid UTF-8; a key that an object has twice stays.
     """
     return None

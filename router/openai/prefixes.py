@@ -123,11 +123,10 @@ def _tools_of(fields: Mapping[str, object]) -> bytes:
     tools = fields.get("tools")
     if not isinstance(tools, bytes):
         return orjson.dumps(tools)
-    return (
-        orjson.dumps(orjson.loads(tools))
-        if elements(tools, _ROLE, _MAX_ELEMENTS) is None
-        else tools
-    )
+    found = elements(tools, _ROLE, _MAX_ELEMENTS)
+    if found is None:
+        return orjson.dumps(orjson.loads(tools))
+    return b"[" + b",".join([written for written, _ in found]) + b"]"
 
 
 def _chain(seed: bytes, messages: Sequence[_Message]) -> Iterator[tuple[int, bool, Prefix]]:

@@ -212,9 +212,14 @@ def test_a_body_that_is_read_for_routing_alone_is_read_as_it_is_otherwise(
 ROLE = ("role",)
 
 
-@given(st.lists(JSON | st.fixed_dictionaries({"role": JSON, "content": JSON}), max_size=5))
-def test_elements_are_those_that_a_parser_finds(elements: Elements, array: list[Any]) -> None:
-    found = elements(orjson.dumps(array), ROLE, 5)
+@given(
+    st.lists(JSON | st.fixed_dictionaries({"role": JSON, "content": JSON}), max_size=5),
+    st.sampled_from((0, orjson.OPT_INDENT_2)),
+)
+def test_elements_are_those_that_a_parser_finds(
+    elements: Elements, array: list[Any], form: int
+) -> None:
+    found = elements(orjson.dumps(array, option=form), ROLE, 5)
     if found is not None:
         roles = [one.get("role") if isinstance(one, dict) else None for one in array]
         assert found == [*zip(map(orjson.dumps, array), roles, strict=True)]
@@ -234,7 +239,12 @@ def test_elements_of_usual_arrays_are_found(elements: Elements) -> None:
         *((w, None) for w in written[1:]),
     ]
     assert elements(orjson.dumps(array), ROLE, 4) is None
-    assert elements(b"[]", ROLE, 0) == []
+    for spaced in (
+        json.dumps(array, ensure_ascii=False),
+        json.dumps(array, ensure_ascii=False, indent="\t\r "),
+    ):
+        assert elements(f" {spaced}\n".encode(), ROLE, 5) == elements(orjson.dumps(array), ROLE, 5)
+    assert elements(b"[]", ROLE, 0) == elements(b"[ ]", ROLE, 0) == []
 
 
 @pytest.mark.parametrize(
@@ -243,7 +253,7 @@ def test_elements_of_usual_arrays_are_found(elements: Elements) -> None:
         b"", b"[", b"]", b"{}", b"null", b'"a"', b"[1", b"[1,]", b"[,1]", b"[1 2]", b"[1]]", b"[1],", b"[01]", b"[nul]", b'["a]',
         b'[{"role"}]', b'[{"role":}]', b'[{"role":"a"]', b'[{"role":"\xff"}]', b"[" * 70 + b"]" * 70,
         # What orjson writes otherwise, and what is left to a parser.
-        b" []", b"[] ", b"[ ]", b"[1, 2]", b'[{"a": 1}]', b'[{"a":1 }]', b"[-1]", b"[1.5]", b"[1e3]", b'["\\/"]', b'["\\u00e9"]',
+        b"[-1]", b"[1.5]", b"[1e3]", b'["\\/"]', b'["\\u00e9"]',
         b'["\\u0001"]', b'[{"role":"a","role":"b"}]', b'[{"Role":"a"}]', b'[{"role":["a"]}]', b'[{"r\\u006fle":"a"}]',
     ],
 )  # fmt: skip
@@ -261,8 +271,7 @@ def test_elements_of_damaged_arrays_are_whole_or_none(
     damaged = (array[:at] + damage + array[at + len(damage) :]).decode(errors="ignore").encode()
     found = elements(damaged, ROLE, 9)
     if found is not None:
-        assert b"[" + b",".join(one for one, _ in found) + b"]" == damaged
-        orjson.loads(damaged)
+        assert [orjson.loads(one) for one, _ in found] == orjson.loads(damaged)
 
 
 def test_other_arguments_of_elements_are_refused(elements: Elements) -> None:
