@@ -29,7 +29,7 @@ CONVERSATION = ("messages", "prompt", "tools")
 """The fields of a body that make a conversation."""
 
 _ROLE = ("role",)
-_MAX_ELEMENTS = 1024  # an array of more is parsed: its elements may be numbers
+_MAX_ELEMENTS = 1024  # messages that are looked at: a body of a megabyte may have half a million
 _HASH_BYTES = 16
 _EVERYBODYS = ("system", "developer")
 
@@ -115,7 +115,8 @@ def _messages_of(fields: Mapping[str, object]) -> Sequence[_Message]:
     if not isinstance(messages, list):
         return ()
     return [
-        (orjson.dumps(one), one.get("role") if isinstance(one, dict) else None) for one in messages
+        (orjson.dumps(one), one.get("role") if isinstance(one, dict) else None)
+        for one in messages[:_MAX_ELEMENTS]
     ]
 
 

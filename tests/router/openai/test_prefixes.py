@@ -33,7 +33,7 @@ def talk(said: object, **more: object) -> Prefixes:
 
 
 def read(fields: dict[str, object], size: int = 0) -> Prefixes:
-    return prefixes_of(fields, max(size or len(orjson.dumps(fields)), MIN_BYTES))
+    return prefixes_of(fields, max(size or len(orjson.dumps(fields, default=str)), MIN_BYTES))
 
 
 def user(words: str) -> dict[str, str]:
@@ -96,6 +96,12 @@ def test_a_conversation_in_json_has_the_prefixes_of_its_values(
             if str(prefixes.__file__).endswith(".py"):
                 patched.setattr(prefixes, "elements", elements)
             assert read(found, len(body)) == read(orjson.loads(body), len(body))
+
+
+def test_of_many_messages_only_the_first_are_looked_at() -> None:
+    many = talk([*[{"role": "user"}] * 2000, {"role": "assistant", "content": float}])
+    assert len(many.chain) == MAX_LINKS
+    assert not many.goes_on
 
 
 @pytest.mark.parametrize("role", [[], {}, 7, None])
