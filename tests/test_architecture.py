@@ -41,6 +41,7 @@ OUTSIDE = {"aiohttp", "asyncio", "grpc", "libp2p", "psycopg", "redis", "socket",
 # Modules that may catch every exception, each with the reason. All others catch exceptions by name.
 CATCH_ALL = {
     "node/faces/app.py": "the outermost middleware: nothing leaves as a bare 500",
+    "node/lane/connection.py": "hands an error that nothing foresaw to the outermost middleware",
     "node/runtime.py": "the supervisor of background tasks",
     "router/rpc/server.py": "the outermost of every RPC: the library would tell the caller an exception's text",
     "registry/mesh/libp2p/guards.py": "guards against libp2p, which raises anything",

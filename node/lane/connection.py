@@ -261,7 +261,10 @@ class LaneConnection(CallerConnection):
             except KNOWN:
                 self.hand_over(call.handler)
                 return
-        self._direct = direct.begin(call, request, self)
+        try:
+            self._direct = direct.begin(call, request, self)
+        except Exception as error:  # noqa: BLE001 (the outermost middleware logs and answers it)
+            self.hand_over(direct.failing(error))
 
     def _await_body(self, head: LaneHead) -> None:
         self._awaited, self._since = head, self._loop.time()

@@ -62,17 +62,29 @@ def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "DirectCal
     if ticket is not None:
         account.ticket = ticket
     account.asks(request)
-    if context.tracer is not None:
-        request = context.tracer.begin(request, account)
     try:
+        if context.tracer is not None:
+            request = context.tracer.begin(request, account)
         attempt = context.router.start(request)
     except KNOWN:
         # The handler finds the same error, and answers with it.
         attempt = None
+    except BaseException:
+        conclude(context, account)
+        raise
     if attempt is None or attempt.reply is None:
         caller.hand_over(Handler(call, request, account, attempt))
         return None
     return DirectCall(call, account, attempt, attempt.reply, caller)
+
+
+def failing(error: Exception) -> CallHandler:
+    """Return a handler that raises an error which nothing foresaw."""
+
+    async def fail(_: HttpRequest) -> web.StreamResponse:
+        raise error
+
+    return fail
 
 
 class DirectCall:

@@ -66,7 +66,7 @@ class App:
                 except asyncio.CancelledError:
                     self.cancelled.set()
                     raise
-            case b"fail":
+            case b"fail" | b"unreadable":
                 raise KeyError
             case b"ordered":
                 lines = {"x-a": "1", "x-request-id": http[ID], "x-b": "2"}
@@ -89,9 +89,13 @@ class App:
         }
         return web.json_response(body=orjson.dumps(said), status=200 + (body == b"201"))
 
+    def read(self, http):
+        if http.body == b"unreadable":
+            raise KeyError
+
     def made(self, *, lane: bool) -> web.Application:
         taken = LaneCall(
-            context=None, kind=Kind.CHAT, to_peer=False, handler=self.handle, read=lambda http: None
+            context=None, kind=Kind.CHAT, to_peer=False, handler=self.handle, read=self.read
         )
         elsewhere = web.route("*", "/{tail:.*}", self.handle)
         app = application([taken.at(PATH.decode()), elsewhere], lambda request: None)
@@ -211,6 +215,7 @@ WAYS = {
     "stream": (call(b"stream") + call(b"x"),),
     "half": (call(b"half"),),
     "fail": (call(b"fail") + call(b"x"),),
+    "unreadable": (call(b"unreadable") + call(b"x"), call(b"unreadable"), call(b"x")),
     "garbage behind": (call(b"x") + b"\0\1\2 nonsense\r\n\r\n",),
     "garbage": (b"\x16\x03\x01 nonsense\r\n\r\n",),
     "length that lies": (call(b"x").replace(b"Length: 1", b"Length: 2"),),

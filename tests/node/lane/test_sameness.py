@@ -21,6 +21,8 @@ from node.faces import app
 from node.lane.calls import LaneCall, LaneCalls
 from node.lane.request import LaneRequest
 from registry.mesh.memory.network import MemoryNet
+from router import policies
+from router.policies.round_robin import RoundRobin
 from router.requests import Request
 from tests.node.faces.assembly import Running, World, node, until
 from tests.workers.openai_worker import OpenAIWorker, Received, running
@@ -183,6 +185,31 @@ async def alike(stack: AsyncExitStack, more: str) -> Side:
     one = await stack.enter_async_context(node(World(MemoryNet())))
     await one.register(worker)
     return Side(one, worker, more)
+
+
+class Wrong(RoundRobin):
+    """Policy with a defect."""
+
+    def begun(self, request: Request) -> None:
+        raise KeyError(request.body)
+
+
+async def test_an_error_that_nothing_foresaw_is_answered_and_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policies, "load", lambda name: Wrong())
+    caplog.set_level(logging.INFO, "modelvine.requests")
+    sent = Sent(PATHS[0], (), b'{"model":"tiny","messages":[{"role":"user","content":"secret"}]}')
+    async with AsyncExitStack() as stack:
+        for more in ("", "TE: trailers"):
+            side = await alike(stack, more)
+            answer = await side.ask(1, sent)
+            assert answer[0] == "HTTP/1.1 500 Internal Server Error", answer
+            assert "secret" not in caplog.text
+            (line,) = lines_of(caplog)
+            assert "status=500" in line
+            await settled(side)
+            assert not side.received()
 
 
 @pytest.mark.timeout(900)
