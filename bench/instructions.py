@@ -237,6 +237,9 @@ def until(ready: Callable[[], object], process: Counted) -> None:
     raise TimeoutError(process.log.read_text()[-1_000:])
 
 
+TARGETS = ("bare", "local", "hop")
+
+
 @contextmanager
 def targets(folder: Path, only: Sequence[str]) -> Iterator[list[Target]]:
     """Start the targets. The node of `hop` has no worker, and forwards to the node of `local`."""
@@ -303,18 +306,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", default="bare,local", help="which programs, by name")
+    parser.add_argument("--only", default="bare,local", help=f"of: {', '.join(TARGETS)}")
     parser.add_argument(
         "--bounds", nargs="*", default=(), help=f"of local ÷ bare: {', '.join(_LABELS)}"
     )
     options = parser.parse_args(arguments)
+    only = options.only.split(",")
+    if unknown := {*only}.difference(TARGETS):
+        parser.error(f"no such program: {', '.join(unknown)}")
     if shutil.which("valgrind") is None:
         print("needs valgrind (a package of that name)", file=sys.stderr)
         return 1
     build()
     with (
         tempfile.TemporaryDirectory(prefix="modelvine-bench-") as name,
-        targets(Path(name), options.only.split(",")) as running,
+        targets(Path(name), only) as running,
     ):
         found = {target.name: measure(target) for target in running}
     print(table(found))
