@@ -9,11 +9,11 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 64, MAX_DIGITS = 15, MAX_NAME = 64, WORD = sizeof(uint64_t), LONG_RUN = 16 };
+enum { MAX_DEPTH = 64, MAX_DIGITS = 15, MAX_NAME = 64, HALF = sizeof(uint64_t) };
 
-#define EACH_BYTE(byte) (~UINT64_C(0) / 255 * (byte))
+#define NOT_ASCII UINT64_C(0x8080808080808080)
 
-/* The bytes still to be read; `high` has a high bit of a byte set once one of a string was not ASCII, `spaced` is set after spaces,
+/* The bytes still to be read; `high` has a bit of NOT_ASCII set once a byte of a string was not ASCII, `spaced` is set after spaces,
    and `loose` once something else was written in another form than the shortest. */
 typedef struct {
     const unsigned char *at;
@@ -39,61 +39,56 @@ static inline void skip_spaces(Reader *reader)
     }
 }
 
-/* The high bit of each byte of a word that may end a run of plain characters: a quote, a backslash or a control character. The
-   lowest of these bits is one for certain. */
-static inline uint64_t specials(uint64_t word)
+/* Enter an array or object: return 1 if something is in it, 0 if it is empty and was left again, -1 if it is something else. */
+static inline int enter(Reader *reader, unsigned char open, unsigned char close)
 {
-    uint64_t quote = word ^ EACH_BYTE('"'), backslash = word ^ EACH_BYTE('\\');
-    uint64_t found = ((quote - EACH_BYTE(1)) & ~quote) | ((backslash - EACH_BYTE(1)) & ~backslash);
-    return (found | ((word - EACH_BYTE(0x20)) & ~word)) & EACH_BYTE(0x80);
+    if (!next_is(reader, open))
+        return -1;
+    reader->at++;
+    skip_spaces(reader);
+    if (!next_is(reader, close))
+        return 1;
+    reader->at++;
+    return 0;
 }
 
-#ifdef __GNUC__
-typedef unsigned char Block __attribute__((vector_size(16)));
-
-/* Go on to the block of 64 bytes with the next special one. */
-static inline void skip_plain_blocks(Reader *reader)
+/* Go on behind a value in an array or object: return 1 if another one follows, 0 if that was the last, -1 if neither is so. */
+static inline int go_on(Reader *reader, unsigned char close)
 {
-    Block block[4], found, high;
-    uint64_t half[2];
+    skip_spaces(reader);
+    int follows = next_is(reader, ',');
+    if (!follows && !next_is(reader, close))
+        return -1;
+    reader->at++;
+    if (follows)
+        skip_spaces(reader);
+    return follows;
+}
+
+#if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+typedef unsigned char Block __attribute__((vector_size(2 * HALF)));
+
+/* Go on to the next quote, backslash or control character, or near the end. */
+static inline void skip_plain(Reader *reader)
+{
+    Block block;
+    uint64_t text[2], found[2];
     while (reader->end - reader->at >= (Py_ssize_t)sizeof block) {
-        memcpy(block, reader->at, sizeof block);
-        found = high = (Block){0};
-        for (int i = 0; i < 4; i++) {
-            found |= (Block)(block[i] == '"') | (Block)(block[i] == '\\') | (Block)(block[i] < 0x20);
-            high |= block[i];
-        }
-        memcpy(half, &found, sizeof half);
-        if (half[0] | half[1])
+        memcpy(text, reader->at, sizeof block);
+        memcpy(&block, text, sizeof block);
+        block = (Block)(block == '"') | (Block)(block == '\\') | (Block)(block < 0x20);
+        memcpy(found, &block, sizeof block);
+        reader->high |= text[0] | text[1];
+        if (found[0] | found[1]) {
+            reader->at += found[0] ? __builtin_ctzll(found[0]) / 8 : HALF + __builtin_ctzll(found[1]) / 8;
             return;
-        memcpy(half, &high, sizeof half);
-        reader->high |= half[0] | half[1];
+        }
         reader->at += sizeof block;
     }
 }
 #else
-static inline void skip_plain_blocks(Reader *reader) { (void)reader; }
+static inline void skip_plain(Reader *reader) { (void)reader; }
 #endif
-
-/* Go on to the next special byte by words, and by blocks after LONG_RUN words: for a short string these take longer. */
-static inline void skip_plain(Reader *reader)
-{
-    uint64_t word, found;
-    for (int words = 1; reader->end - reader->at >= WORD; words++) {
-        memcpy(&word, reader->at, WORD);
-        found = specials(word);
-        reader->high |= word;
-        if (found) {
-#if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-            reader->at += __builtin_ctzll(found) / 8;
-#endif
-            return;
-        }
-        reader->at += WORD;
-        if (words % LONG_RUN == 0)
-            skip_plain_blocks(reader);
-    }
-}
 
 /* Read four hexadecimal digits; return -1 if they are none. */
 static int hexadecimal(Reader *reader)
@@ -207,26 +202,15 @@ static int skip_member(Reader *reader, int depth)
 /* Skip an array or object, from its bracket on. */
 static int skip_container(Reader *reader, int depth)
 {
-    int object = *reader->at++ == '{';
+    int object = next_is(reader, '{');
     unsigned char close = object ? '}' : ']';
-    if (depth == 0)
-        return 0;
-    skip_spaces(reader);
-    if (!next_is(reader, close)) {
-        for (;;) {
-            if (!(object ? skip_member(reader, depth - 1) : skip_value(reader, depth - 1)))
-                return 0;
-            skip_spaces(reader);
-            if (!next_is(reader, ','))
-                break;
-            reader->at++;
-            skip_spaces(reader);
-        }
+    int more = depth ? enter(reader, object ? '{' : '[', close) : -1;
+    while (more > 0) {
+        if (!(object ? skip_member(reader, depth - 1) : skip_value(reader, depth - 1)))
+            return 0;
+        more = go_on(reader, close);
     }
-    if (!next_is(reader, close))
-        return 0;
-    reader->at++;
-    return 1;
+    return more == 0;
 }
 
 static int skip_value(Reader *reader, int depth)
@@ -285,11 +269,15 @@ static int find(const unsigned char *key, Py_ssize_t length, PyObject *names, Py
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
         PyObject *name = PyTuple_GET_ITEM(names, i);
-        Py_ssize_t size = PyUnicode_GET_LENGTH(name);
-        if (size != length || PyOS_mystrnicmp((const char *)key, PyUnicode_DATA(name), size) != 0)
+        const char *text = PyUnicode_DATA(name);
+        if (PyUnicode_GET_LENGTH(name) != length)
             continue;
-        *found = name;
-        return memcmp(key, PyUnicode_DATA(name), size) == 0 ? 1 : -1;
+        if (memcmp(key, text, length) == 0) {
+            *found = name;
+            return 1;
+        }
+        if (((*key ^ *text) & ~0x20) == 0 && PyOS_mystrnicmp((const char *)key, text, length) == 0)
+            return -1;
     }
     return 0;
 }
@@ -345,27 +333,14 @@ static int read_member(Reader *reader, const Names *names, PyObject *members)
 /* Read an object into `members`, with the results of `read_member`. */
 static int read_object(Reader *reader, const Names *names, PyObject *members)
 {
-    int read = 1;
-    if (!next_is(reader, '{'))
-        return 0;
-    reader->at++;
-    skip_spaces(reader);
-    if (!next_is(reader, '}')) {
-        for (;;) {
-            read = read_member(reader, names, members);
-            if (read <= 0)
-                return read;
-            skip_spaces(reader);
-            if (!next_is(reader, ','))
-                break;
-            reader->at++;
-            skip_spaces(reader);
-        }
+    int more = enter(reader, '{', '}');
+    while (more > 0) {
+        int read = read_member(reader, names, members);
+        if (read <= 0)
+            return read;
+        more = go_on(reader, '}');
     }
-    if (!next_is(reader, '}'))
-        return 0;
-    reader->at++;
-    return 1;
+    return more == 0;
 }
 
 /* Read a whole body into `members`, with the results of `read_member`. */
@@ -407,7 +382,7 @@ static PyObject *members(PyObject *module, PyObject *const *args, Py_ssize_t cou
     if (found == NULL)
         return NULL;
     int read = read_body(&reader, &names, found);
-    if (read > 0 && (reader.high & EACH_BYTE(0x80))) {
+    if (read > 0 && reader.high & NOT_ASCII) {
         PyObject *text = PyUnicode_DecodeUTF8((const char *)body, reader.end - body, "strict");
         read = text == NULL ? -1 : 1;
         Py_XDECREF(text);
@@ -479,29 +454,19 @@ static PyObject *element(Reader *reader, const Names *names)
 static int add_elements(Reader *reader, const Names *names, Py_ssize_t most, PyObject *found)
 {
     skip_spaces(reader);
-    if (!next_is(reader, '['))
-        return 0;
-    reader->at++;
-    skip_spaces(reader);
-    if (!next_is(reader, ']')) {
-        for (;;) {
-            PyObject *next = PyList_GET_SIZE(found) < most ? element(reader, names) : NULL;
-            if (next == NULL)
-                return 0;
-            int failed = PyList_Append(found, next);
-            Py_DECREF(next);
-            if (failed)
-                return 0;
-            skip_spaces(reader);
-            if (!next_is(reader, ','))
-                break;
-            reader->at++;
-            skip_spaces(reader);
-        }
+    int more = enter(reader, '[', ']');
+    while (more > 0) {
+        PyObject *next = PyList_GET_SIZE(found) < most ? element(reader, names) : NULL;
+        if (next == NULL)
+            return 0;
+        int failed = PyList_Append(found, next);
+        Py_DECREF(next);
+        if (failed)
+            return 0;
+        more = go_on(reader, ']');
     }
-    if (!next_is(reader, ']'))
+    if (more < 0)
         return 0;
-    reader->at++;
     skip_spaces(reader);
     return reader->at == reader->end && !reader->loose;
 }
