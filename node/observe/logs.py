@@ -45,6 +45,7 @@ _USUAL: Final = re.compile(rf"[!#-\[\]-~]{{0,{MAX_FIELD}}}")
 _THOUSANDTHS: Final = tuple([f".{thousandth:03d}" for thousandth in range(1_000)])
 _EXPECTED = (NodeError, RegistryError, RouterError, OSError)
 _FRAMES = 8
+_LOOP = "asyncio"  # the logger of uvloop, too
 _BLANK = vars(logging.makeLogRecord({}))
 _STANDARD = frozenset(_BLANK) | {"message", "asctime", "taskName"}
 _COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
@@ -213,6 +214,7 @@ class Log(logging.Handler):
         super().__init__()
         self.setFormatter(form)
         self._form = form
+        self.addFilter(without_values)
         self.addFilter(repeats)
         self._repeats = repeats
         self.recent = RecentLines()
@@ -252,6 +254,13 @@ class Log(logging.Handler):
     def _lost(self, count: int) -> str:
         message = "%d log lines were dropped: standard error was blocked"
         return self.format(_record("modelvine.log", logging.WARNING, message, count))
+
+
+def without_values(record: logging.LogRecord) -> bool:
+    """Cut what the event loop says about an exception that nothing caught: the objects that it shows may quote a request."""
+    if record.name == _LOOP and record.exc_info:
+        record.msg, record.args = record.getMessage().partition("\n")[0], None
+    return True
 
 
 @dataclass(slots=True)
@@ -360,8 +369,10 @@ def _error(record: logging.LogRecord) -> str:
     error = record.exc_info[1] if record.exc_info else None
     if error is None:
         return ""
-    said = escaped(f"{type(error).__name__}: {error}")
-    if isinstance(error, _EXPECTED):
+    # As in `without_values`, for the text of the exception.
+    unforeseen = record.name == _LOOP
+    said = type(error).__name__ if unforeseen else escaped(f"{type(error).__name__}: {error}")
+    if isinstance(error, _EXPECTED) and not unforeseen:
         return said
     frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
     way = " > ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)

@@ -1,3 +1,5 @@
+import asyncio
+import gc
 import io
 import json
 import logging
@@ -159,6 +161,25 @@ def test_an_unexpected_error_shows_its_traceback_on_the_same_line() -> None:
     assert "KeyError: 'oops' at " in line
     assert "raised" in line
     assert "\n" not in line
+
+
+async def test_an_error_that_no_task_awaits_is_shown_without_what_it_says() -> None:
+    async def fail(prompt: str) -> None:
+        raise ValueError(prompt)
+
+    stream = Written()
+    configure(form="console", level="info", stream=stream)
+    for number in range(REPEATS + 1):
+        task = asyncio.get_running_loop().create_task(fail(f"secret {number}"))
+        await asyncio.wait([task])
+        del task
+        gc.collect()
+    said = stream.getvalue()
+    assert "Task exception was never retrieved" in said
+    assert "[ValueError at " in said
+    assert " fail" in said
+    assert "secret" not in said
+    assert len(said.splitlines()) == REPEATS
 
 
 def test_every_logger_writes_to_the_one_stream_at_the_level_that_was_set() -> None:
