@@ -15,7 +15,7 @@ from typing import BinaryIO
 import orjson
 
 from node.provide.asker import Asker, NodeAnswer
-from node.provide.batch import lines, synthetic, work
+from node.provide.batch import lines, synthetic
 from node.provide.batch.lines import MAX_LINE_BYTES, BadLine, BatchLine
 from node.provide.batch.store import LEASE, BatchStore, OpenLine
 from node.provide.database import DatabaseError, Superseded
@@ -50,6 +50,15 @@ class LineVerdict:
     ok: bool = False
     pause: float = 0.0
     counts: bool = False
+
+
+async def answer_to(asker: Asker, line: OpenLine, session: str = "") -> NodeAnswer:
+    """Send a line's requests, one or several; lines of one `session` should be routed to the same cache."""
+    if line.endpoint == synthetic.SCORING:
+        return await synthetic.score(asker, orjson.loads(line.body))
+    if line.endpoint == synthetic.ENDPOINT:
+        return await synthetic.points_of(asker, orjson.loads(line.body), line.custom_id)
+    return await asker.post(line.endpoint, line.body, session=session)
 
 
 def judge(line: OpenLine, heard: NodeAnswer) -> LineVerdict:
@@ -189,7 +198,7 @@ class BatchEngine:
 
     async def _ask(self, asker: Asker, line: OpenLine, session: str) -> None:
         try:
-            verdict = judge(line, await work.do(asker, line, session))
+            verdict = judge(line, await answer_to(asker, line, session))
             due = self._now() + verdict.pause
             await self.files.run_in_thread(lambda: self._keep(line, verdict, due))
         except (DatabaseError, OSError) as error:

@@ -17,8 +17,7 @@ from node.provide.batch.engine import MAX_LINES, BatchEngine
 from node.provide.batch.lines import MAX_LINE_BYTES
 from node.provide.files import new_id, write_file
 from node.provide.form import Fault, as_json, object_of, passed
-from node.provide.rewards.pair import Unscored
-from node.provide.rewards.scoring import scored
+from node.provide.rewards import Unscored, scored
 from node.provide.uploads import MAX_FILE_BYTES
 from router.errors import BadRequest, WorkerUnable
 from router.services import llama_stack_words as words

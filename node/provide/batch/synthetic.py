@@ -11,8 +11,7 @@ import orjson
 
 from node.faces.llama_stack.request_mapping import body_of
 from node.provide.asker import Asker, NodeAnswer
-from node.provide.rewards.pair import Unscored, fault
-from node.provide.rewards.scoring import ELSEWHERE, FUNCTIONS, scored
+from node.provide.rewards import ELSEWHERE, FUNCTIONS, Unscored, fault, scored
 from router.errors import BadRequest
 
 ENDPOINT = "/synthetic_data_gen"

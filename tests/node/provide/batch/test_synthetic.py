@@ -4,10 +4,10 @@ import orjson
 import pytest
 
 from node.provide.asker import Asker, NodeAnswer
-from node.provide.batch import work
+from node.provide.batch.engine import answer_to
 from node.provide.batch.store import OpenLine
 from node.provide.batch.synthetic import ENDPOINT, SCORING, check, kept, points_of
-from node.provide.rewards.pair import Unscored
+from node.provide.rewards import Unscored
 
 LENGTH = {"name": "length", "params": {"max": 2}}
 
@@ -72,11 +72,11 @@ async def test_a_failure_of_the_node_or_of_the_request_is_the_answer():
 async def test_a_reward_model_with_an_endpoint_of_its_own_is_asked_through_the_node():
     counts = Counts()
     line = OpenLine("b", SCORING, 1, "a", b'{"scoring_function":{"name":"score"}}', 0)
-    assert (await work.do(counts, line)).status == 200
+    assert (await answer_to(counts, line)).status == 200
     assert counts.asked == [SCORING]
     other = OpenLine("b", "/v1/embeddings", 1, "a", b"{}", 0)
-    await work.do(counts, other)
-    await work.do(counts, OpenLine("b", ENDPOINT, 1, "a", orjson.dumps(asked()), 0))
+    await answer_to(counts, other)
+    await answer_to(counts, OpenLine("b", ENDPOINT, 1, "a", orjson.dumps(asked()), 0))
     assert counts.asked[1:] == ["/v1/embeddings", *["/v1/chat/completions"] * 4]
 
 
