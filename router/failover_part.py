@@ -8,6 +8,7 @@ from router.dialects import Flow, Listener
 from router.errors import AnswerBroken
 from router.failover_recording import Recording
 from router.http.cut_through import CutThrough
+from router.openai.event_texts import contains
 from router.openai.sse import Splitter, WholeEvents
 from router.openai.usage import OPENAI, Tokens, Usage
 
@@ -141,7 +142,7 @@ class FirstPart:
             self._tokens.events += self._tally.streamed(chunks)
 
     def _examined(self, events: bytes) -> bytes:
-        if _ERROR in events:
+        if contains(events, _ERROR):
             events, self.failure = _until_failure(events)
         return self._remembered(events)
 

@@ -5,6 +5,7 @@ import re
 from node.faces.access_log import Account
 from router.attempt import Routed
 from router.http.cut_through import CutThrough
+from router.openai.event_texts import contains
 from router.openai.sse import EVENT_ENDS, WholeEvents, has_line
 from router.openai.text_writer import DONE
 from router.openai.usage import TEXT, Tokens
@@ -71,7 +72,7 @@ class Passage:
         self._counted([chunk])
         whole = not self._events.held and chunk.endswith(EVENT_ENDS)
         ready = chunk if whole else self._events.take(chunk)
-        if self._looks and self._tokens.sign in ready:
+        if self._looks and contains(ready, self._tokens.sign):
             ready = self._tokens.passing(ready)
         return self._end.seen(ready)
 

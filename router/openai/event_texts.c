@@ -1,4 +1,4 @@
-/* Texts in which similar events differ: the compiled form of `event_texts.py`, which says what is returned.
+/* Texts in which similar events differ, and search in events: the compiled form of `event_texts.py`, which says what is returned.
 
    Every read is behind a comparison with `stop`. */
 
@@ -16,7 +16,7 @@ static Bytes bytes_of(PyObject *object)
     return (Bytes){PyBytes_AS_STRING(object), PyBytes_GET_SIZE(object)};
 }
 
-static int contains(const char *from, const char *stop, Bytes searched)
+static int occurs(const char *from, const char *stop, Bytes searched)
 {
     while (stop - from >= searched.size) {
         from = memchr(from, *searched.at, stop - from - searched.size + 1);
@@ -36,7 +36,7 @@ static int has_sign(const char *event, const char *from, const char *to, const c
         Bytes sign = bytes_of(PyTuple_GET_ITEM(signs, i));
         const char *first = from - event >= sign.size ? from - sign.size + 1 : event;
         const char *last = stop - to >= sign.size ? to + sign.size - 1 : stop;
-        if (contains(first, last, sign))
+        if (occurs(first, last, sign))
             return 1;
     }
     return 0;
@@ -115,7 +115,19 @@ static PyObject *event_texts(PyObject *module, PyObject *const *args, Py_ssize_t
     return result_of(texts, events_read, event - events.at);
 }
 
+static PyObject *contains(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 2 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[1]) || PyBytes_GET_SIZE(args[1]) == 0) {
+        PyErr_SetString(PyExc_TypeError, "contains(events: bytes, searched: bytes), and some are searched");
+        return NULL;
+    }
+    Bytes events = bytes_of(args[0]);
+    return PyBool_FromLong(occurs(events.at, events.at + events.size, bytes_of(args[1])));
+}
+
 static PyMethodDef methods[] = {
+    {"contains", (PyCFunction)(void (*)(void))contains, METH_FASTCALL, NULL},
     {"event_texts", (PyCFunction)(void (*)(void))event_texts, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -7,6 +7,7 @@ only where events must be examined; otherwise streams pass through as bytes.
 import re
 
 from registry.values import value_class
+from router.openai.event_texts import contains
 
 # A line end is CRLF, LF or CR; the groups are atomic so that one CRLF is never taken for two.
 _EVENT_END = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
@@ -61,7 +62,11 @@ EVENT_ENDS = (b"\n\n", b"\n\r\n", b"\r\r")
 def has_line(events: bytes, data: bytes) -> bool:
     """Return whether the data of some line begins with `data`. A pattern anchored at each line costs fifty times as much."""
     usual, short = b"\ndata: " + data, b"\ndata:" + data
-    return usual in events or short in events or events.startswith((usual[1:], short[1:]))
+    return (
+        contains(events, usual)
+        or contains(events, short)
+        or events.startswith((usual[1:], short[1:]))
+    )
 
 
 _NOTHING = bytearray()  # shared by all that hold nothing; only a buffer with bytes is ever changed
@@ -177,9 +182,9 @@ def data_of(raw: bytes) -> bytes:
     if raw.startswith(b"data: ") and raw.endswith(b"\n\n"):
         only = raw[6:-2]
         # Nearly all events are one line.
-        if b"\n" not in only and b"\r" not in only:
+        if not (contains(only, b"\n") or contains(only, b"\r")):
             return only
-    if b"data" not in raw:
+    if not contains(raw, b"data"):
         return b""
     lines = _LINE_END.split(raw.removeprefix(_MARK))
     return b"\n".join(

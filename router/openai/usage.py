@@ -13,6 +13,7 @@ import orjson
 
 from registry.values import value_class
 from router.openai import large_json
+from router.openai.event_texts import contains
 from router.openai.members import members
 from router.openai.sse import Splitter, data_of
 from router.requests import Kind
@@ -70,7 +71,7 @@ def asking(body: bytes) -> bytes | None:
 
     Return `None` if it asks already, or if its options are written so that nothing can be inserted without parsing all of it.
     """
-    if _OPTIONS not in body:
+    if not contains(body, _OPTIONS):
         return _put_first(body)
     if _ASKED.search(body):
         return None
@@ -90,7 +91,7 @@ def asking(body: bytes) -> bytes | None:
 
 def asks_itself(body: bytes) -> bool:
     """Return whether a request has stream options, which may contain the question."""
-    return _OPTIONS in body
+    return contains(body, _OPTIONS)
 
 
 def told(said: object) -> Usage | None:
@@ -182,7 +183,7 @@ class Tokens:
 
     def passing(self, events: bytes) -> bytes:
         """Take in events that are ready to be sent, and return what the caller is to see of them."""
-        if self.sign not in events:
+        if not contains(events, self.sign):
             return events
         if not self._hidden:
             # Some workers report usage after every token; only the last report counts, so only that one is parsed.
@@ -204,7 +205,7 @@ class Tokens:
         at = events.rfind(b"\n\n", 0, tells)
         begins, ends = at + 2 if at >= 0 else 0, events.find(b"\n\n", tells) + 2
         # Nearly always only one event has usage, and its lines end with a line feed alone.
-        if ends >= 2 and b"\r" not in events and events.find(sign, ends) < 0:
+        if ends >= 2 and not contains(events, b"\r") and events.find(sign, ends) < 0:
             kept = self._kept(data_of(events[begins:ends]))
             return events if kept else events[:begins] + events[ends:]
         splitter = Splitter(max_event_bytes=len(events))
@@ -213,7 +214,7 @@ class Tokens:
 
     def _kept(self, data: bytes) -> bool:
         """Take in the usage of an event, and return whether the caller is to see the event."""
-        if self.sign not in data:
+        if not contains(data, self.sign):
             return True
         said = _parsed(data)
         usage = self._tells.read(said)

@@ -19,6 +19,7 @@ Members = Callable[
 ]
 Elements = Callable[[bytes, tuple[str], int], list[tuple[bytes, Any]] | None]
 EventTexts = Callable[[bytes, bytes, bytes, tuple[bytes, ...]], tuple[bytes, int, int]]
+Contains = Callable[[bytes, bytes], bool]
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +40,13 @@ def elements(tmp_path_factory: pytest.TempPathFactory) -> Elements:
 def event_texts(tmp_path_factory: pytest.TempPathFactory) -> EventTexts:
     """Return the compiled function."""
     found: EventTexts = compiled("event_texts", tmp_path_factory.mktemp("texts")).event_texts
+    return found
+
+
+@pytest.fixture(scope="session")
+def contains(tmp_path_factory: pytest.TempPathFactory) -> Contains:
+    """Return the compiled function."""
+    found: Contains = compiled("event_texts", tmp_path_factory.mktemp("contains")).contains
     return found
 
 

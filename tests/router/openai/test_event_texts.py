@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.router.openai.conftest import EventTexts, in_python
+from tests.router.openai.conftest import Contains, EventTexts, in_python
 
 BEGIN, END = b'data: {"content":"', b'"}\n\n'
 SIGNS = (b'"error"', b'"usage"')
@@ -78,3 +78,20 @@ def test_half_an_event_is_left(event_texts: EventTexts, rest: bytes) -> None:
 def test_other_arguments_are_refused(event_texts: EventTexts, given: tuple[object, ...]) -> None:
     with pytest.raises(TypeError):
         event_texts(*given)  # type: ignore[arg-type]
+
+
+@given(st.lists(PIECE, max_size=6).map(b"".join), PIECE.filter(bool))
+@example(b"", b"a")
+@example(b"aab", b"ab")
+@example(b"ab", b"abc")
+def test_bytes_are_found_as_python_finds_them(
+    contains: Contains, events: bytes, searched: bytes
+) -> None:
+    assert contains(events, searched) is (searched in events)
+    assert in_python("event_texts").contains(events, searched) is (searched in events)
+
+
+@pytest.mark.parametrize("given", [(), (b"a",), (b"a", b""), (b"a", 97), (bytearray(b"a"), b"a")])
+def test_only_bytes_are_searched(contains: Contains, given: tuple[object, ...]) -> None:
+    with pytest.raises(TypeError):
+        contains(*given)  # type: ignore[arg-type]
