@@ -4,9 +4,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from router import failover
 from router.attempt import Routed
-from router.dialects import Flow, Listener
 from router.errors import AnswerBroken
 from router.failover_recording import Recording
+from router.flow import Flow, Listener
 from router.http.cut_through import CutThrough
 from router.openai.event_texts import contains
 from router.openai.sse import Splitter, WholeEvents
@@ -178,18 +178,21 @@ class ContinuedRest(AsyncIterator[bytes]):
         return await anext(self.later)
 
 
-class ContinuedFlow(ContinuedRest, Flow):
+class ContinuedFlow(Flow):
     """The same for a first part that can be read without waiting."""
 
-    __slots__ = ("_flow",)
+    __slots__ = ("_flow", "_rest")
 
-    def __init__(self, part: FirstPart, flow: Flow, others: Others) -> None:
-        super().__init__(part, others)
+    def __init__(self, rest: ContinuedRest, flow: Flow) -> None:
+        self._rest = rest
         self._flow = flow
+
+    async def __anext__(self) -> bytes:
+        return await self._rest.__anext__()
 
     def here(self) -> tuple[bytes, bool]:
         """Return what has come of the first part, and whether the rest has to be awaited; raise `AnswerBroken`."""
-        part = self.part
+        part = self._rest.part
         ready = b"" if part.opened else part.opening()
         if part.failure:
             return ready, True
@@ -205,7 +208,7 @@ class ContinuedFlow(ContinuedRest, Flow):
 
     def inspect(self, cut_through: CutThrough) -> None:
         """Register what both parts need to see of the events that `cut_through` passes."""
-        self.part.inspect(cut_through)
+        self._rest.part.inspect(cut_through)
         self._flow.inspect(cut_through)
 
     def listen(self, listener: Listener | None, cut_through: CutThrough | None = None) -> None:

@@ -12,7 +12,6 @@ from registry.values import changed
 from router import failover
 from router.answer import Answer
 from router.attempt import Routed
-from router.dialects import Flow
 from router.errors import AnswerBroken, RouterError
 from router.failover import Continuing, Finish, StreamState
 from router.failover_part import (
@@ -23,6 +22,7 @@ from router.failover_part import (
     GaveUp,
 )
 from router.failover_recording import Recording
+from router.flow import Flow
 from router.openai.sse import Event, EventTooLarge, Splitter
 from router.openai.usage import Tokens, Usage
 from router.requests import Request
@@ -63,12 +63,10 @@ class Continued:
             return routed
         answer, flow = routed.answer, routed.answer.rest
         first = FirstPart(routed, self._sent, self._spent)
-        if isinstance(flow, Flow):
-            self._rest = ContinuedFlow(first, flow, self._go_on)
-        else:
-            self._rest = ContinuedRest(first, self._go_on)
+        rest = self._rest = ContinuedRest(first, self._go_on)
+        answer.rest = ContinuedFlow(rest, flow) if isinstance(flow, Flow) else rest
         # These hold until the first part is concluded.
-        answer.first, answer.rest, answer.hides_usage = b"", self._rest, False
+        answer.first, answer.hides_usage = b"", False
         return Routed(answer, routed.candidate, routed.attempts, None, routed.others)
 
     async def __aexit__(

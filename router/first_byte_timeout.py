@@ -145,11 +145,11 @@ class _Watched:
         self._task, cancelling = task, task.cancelling()
         self._waits._add(self)  # noqa: SLF001 (one mechanism in two classes)
         try:
-            return await self._answer.__aenter__()
+            answer = await self._answer.__aenter__()
         except asyncio.CancelledError as error:
             # If other code has cancelled the task as well, its cancellation counts.
             if not self._given_up or task.cancelling() > cancelling + 1:
-                raise
+                raise error  # noqa: TRY201 (as mypyc needs it)
             # The answer of a node that is asked again cannot arrive: doing the work twice is better than not at all.
             raise WorkerUnreachable(
                 "the worker or node stopped answering", sent=not self._again
@@ -158,6 +158,7 @@ class _Watched:
             self._waits._remove(self)  # noqa: SLF001
             if self._given_up:
                 task.uncancel()
+        return answer
 
     def __aexit__(
         self,

@@ -30,11 +30,12 @@ MODULES = """
     registry/hashed.py registry/intake/access_list.py registry/members/deadlines.py registry/members/liveness.py
     registry/members/membership.py registry/own_record.py registry/replica.py
     router/answer.py router/answer_times.py router/attempt.py router/choice.py router/desk.py router/dispatch.py
-    router/failover_part.py router/failover_recording.py router/ledger.py
+    router/failover_part.py router/failover_recording.py router/first_byte_timeout.py router/flow.py router/ledger.py
     router/outcome.py router/requests.py router/slot_discovery.py router/start.py
-    router/dialects/openai_http/json_answer.py router/dialects/openai_http/request_mapping.py router/dialects/peer.py
-    router/http/connection.py router/http/cut_through.py router/http/exchange.py router/http/heads.py
-    router/http/pool.py router/http/repeated_head.py router/http/reply.py router/http/write_batch.py
+    router/dialects/openai_http/json_answer.py router/dialects/openai_http/request_mapping.py
+    router/dialects/openai_http/stream_answer.py router/dialects/openai_http/worker_call.py router/dialects/peer.py
+    router/http/connection.py router/http/cut_through.py router/http/deadlines.py router/http/exchange.py router/http/heads.py
+    router/http/pool.py router/http/repeated_head.py router/http/reply.py router/http/timers.py router/http/write_batch.py
     router/openai/body.py router/openai/prefixes.py router/openai/sse.py router/openai/usage.py
     router/peers/links.py router/peers/mux.py router/peers/mux_frames.py router/peers/muxed.py router/peers/muxed_stream.py
     router/peers/paths.py router/peers/shared_place.py
@@ -70,7 +71,10 @@ ADAPTED = (
     (r"@dataclass\(, ?", "@dataclass("),
     (r"@dataclass\(\)\n", "@dataclass\n"),
     # Interpreted classes inherit from these.
-    (r"class (AttemptDesk|Hashed|Policy|Surroundings)(\(ABC\))?:", f"{_SUBCLASSED}class \\1\\2:"),
+    (
+        r"class (AttemptDesk|Flow|Hashed|Policy|Surroundings)(\(ABC\))?:",
+        f"{_SUBCLASSED}class \\1\\2:",
+    ),
 )
 """Source that mypyc 2.4 needs in another form: patterns, and their replacements."""
 

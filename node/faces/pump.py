@@ -5,8 +5,8 @@ from typing import Protocol
 
 from node.faces.pump_queue import PumpQueue
 from node.faces.response_writer import Outgoing
-from router.dialects import Flow
 from router.errors import AnswerBroken
+from router.flow import Flow
 from router.http.cut_through import CutThrough
 
 

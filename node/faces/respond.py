@@ -31,9 +31,9 @@ from registry.values import changed
 from router import failover
 from router.answer import Answer
 from router.attempt import Attempt, Routed
-from router.dialects import Flow
 from router.errors import AnswerBroken, RouterError, WorkerFailed
 from router.failover_stream import Continued
+from router.flow import Flow
 from router.openai.usage import TEXT
 from router.peers.headers import ATTEMPTS, READY, USAGE, WAIT
 from router.requests import Kind, Request

@@ -14,6 +14,7 @@ from router.peers.headers import ATTEMPTS, NODE, ROUTE
 COPIED_BYTES = 64 * 1024
 """Most bytes that are joined, so that the transport gets one piece."""
 
+_STEADY = 5  # headers that `SteadyLines` writes, with the request id
 _STARTS = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n" for s in HTTPStatus}
 
 
@@ -35,7 +36,7 @@ class EndOfHead:
 
 
 class SteadyLines:
-    """Header lines of answers to direct calls: `before` and `behind` the request id, the only part that differs.
+    """Header lines of most answers: `before` and `behind` the request id, the only part that differs.
 
     They are kept for the next answer, which nearly always has the same.
     """
@@ -56,6 +57,19 @@ class SteadyLines:
         self.behind = f"\r\n{behind}"
         self._content_type, self._node, self._route = content_type, node, route
         self._attempts = attempts
+
+
+_LINES_OF_STREAMS = SteadyLines()
+
+
+def lines_of(headers: Mapping[str, str]) -> str:
+    """Return header lines; where only the request id differs from the last answer's headers, the lines are not made anew."""
+    node, route, id_ = headers.get(NODE), headers.get(ROUTE), headers.get("x-request-id")
+    if len(headers) != _STEADY or node is None or route is None or id_ is None:
+        return header_lines(headers)
+    steady = _LINES_OF_STREAMS
+    steady.look_up(headers["content-type"], node, route, int(headers[ATTEMPTS]))
+    return f"{steady.before}{id_}{steady.behind}"
 
 
 def head_of(status: int, lines: str, length: int | None, end: str) -> bytes:
@@ -85,7 +99,7 @@ class LaneResponse:
         self._line = line
         self.chunked = False
         """Whether the answer is chunked and its head was sent."""
-        self._head = line.head(status, header_lines(headers), length)
+        self._head = line.head(status, lines_of(headers), length)
 
     def write_now(self, piece: bytes) -> None:
         """Send bytes; raise `ConnectionError` if the caller is gone."""

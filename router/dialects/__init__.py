@@ -8,8 +8,7 @@ tried elsewhere. Such a failure is raised as a `WorkerError`.
 """
 
 import pkgutil
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 from types import ModuleType
@@ -23,40 +22,9 @@ from router.worker_description import Described
 from router.workers import Worker
 
 if TYPE_CHECKING:
-    from router.http.cut_through import CutThrough
     from router.http.exchange import Call
     from router.http.reply import Reply
     from router.peers.links import Links
-
-
-Listener = Callable[[], None]
-"""Callback for news: new bytes, the end or a failure."""
-
-
-class Flow(ABC, AsyncIterator[bytes]):
-    """Bytes as they arrive: a reader awaits them, or a listener is called on news and takes what has arrived."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def here(self) -> tuple[bytes, bool]:
-        """Return the bytes that have arrived, possibly none, and whether no more can be read this way; raise `AnswerBroken`.
-
-        No more can be read this way once the flow has ended, has broken off, or has to be awaited.
-        """
-
-    @property
-    @abstractmethod
-    def prompt(self) -> bool:
-        """Whether a listener may do all its work within the call. If not, more of the same read may follow the call."""
-
-    @abstractmethod
-    def inspect(self, cut_through: "CutThrough") -> None:
-        """Add to `cut_through` what the flow needs of the bytes that pass it by."""
-
-    @abstractmethod
-    def listen(self, listener: Listener | None, cut_through: "CutThrough | None" = None) -> None:
-        """Set the listener, or remove it with `None`: then the idle timeout stops. Bytes that `cut_through` takes are no news."""
 
 
 ALIVE_SECONDS = 1.0

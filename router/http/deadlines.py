@@ -5,11 +5,8 @@ import math
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
+from router.http.errors import GivenUp
 from router.http.timers import SHORT, Timers
-
-
-class GivenUp(TimeoutError):
-    """The wait was ended early: there is nothing to wait for any more."""
 
 
 class Deadlines:

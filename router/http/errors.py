@@ -27,3 +27,7 @@ class HungUp(HttpError):
 
 class NotHttp(HttpError):
     """The answer is not HTTP, or exceeds the limits."""
+
+
+class GivenUp(TimeoutError):
+    """The wait was ended early: there is nothing to wait for any more."""

@@ -13,7 +13,6 @@ from types import AsyncGeneratorType
 
 from registry.values import value_class
 from router.answer import Answer, Route
-from router.dialects import Flow, Listener
 from router.errors import (
     AnswerBroken,
     Looped,
@@ -25,10 +24,11 @@ from router.errors import (
     WorkerTimeout,
     WorkerUnreachable,
 )
+from router.flow import Flow, Listener
 from router.http.answer_headers import NO_HEADERS, HeadFacts, facts_of
 from router.http.cut_through import CutThrough
-from router.http.deadlines import Deadlines, GivenUp
-from router.http.errors import CannotConnect, ConnectTimeout, HttpError, HungUp
+from router.http.deadlines import Deadlines
+from router.http.errors import CannotConnect, ConnectTimeout, GivenUp, HttpError, HungUp
 from router.http.pool import PooledPlace
 from router.http.reply import Reply
 from router.http.timers import Timers

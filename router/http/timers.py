@@ -6,7 +6,6 @@ twice `GRAIN` seconds late, which does not matter for waits of seconds; shorter 
 
 import asyncio
 import math
-from functools import cached_property
 from typing import Protocol
 
 GRAIN = 0.25
@@ -32,11 +31,14 @@ class Timers:
         self._due: dict[int, dict[Timed, None]] = {}  # in the order in which they began
         self._own: dict[Timed, asyncio.TimerHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    @cached_property
+    @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop, cached: each call costs a system call before Python 3.12."""
-        return asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
 
     def start(self, timed: Timed, seconds: float) -> int:
         """Fire `timed` once in so many seconds, and return the slot that `stop` needs. Each has one timer at a time."""

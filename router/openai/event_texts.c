@@ -16,6 +16,7 @@ static Bytes bytes_of(PyObject *object)
     return (Bytes){PyBytes_AS_STRING(object), PyBytes_GET_SIZE(object)};
 }
 
+/* Search few bytes; for many, `memmem` takes a quarter of the time. */
 static int occurs(const char *from, const char *stop, Bytes searched)
 {
     while (stop - from >= searched.size) {
@@ -122,8 +123,8 @@ static PyObject *contains(PyObject *module, PyObject *const *args, Py_ssize_t co
         PyErr_SetString(PyExc_TypeError, "contains(events: bytes, searched: bytes), and some are searched");
         return NULL;
     }
-    Bytes events = bytes_of(args[0]);
-    return PyBool_FromLong(occurs(events.at, events.at + events.size, bytes_of(args[1])));
+    Bytes events = bytes_of(args[0]), searched = bytes_of(args[1]);
+    return PyBool_FromLong(memmem(events.at, events.size, searched.at, searched.size) != NULL);
 }
 
 static PyMethodDef methods[] = {

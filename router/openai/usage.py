@@ -32,6 +32,8 @@ _REFUSALS = frozenset({400, 422})
 _QUESTION_NAMES = (b"stream_options", b"include_usage")
 _AT_END_BYTES = 2_048
 _USAGE = ("usage",)
+_CHOICES = ("choices",)
+_NO_CHOICES = b"[]"
 _COUNTS = ("prompt_tokens", "completion_tokens", "estimated")
 _DETAILS = ("prompt_tokens_details",)
 _TOKEN_BITS = 53
@@ -95,7 +97,7 @@ def asks_itself(body: bytes) -> bool:
 
 
 def told(said: object) -> Usage | None:
-    """Return the usage in a parsed answer or event, `None` without a valid one."""
+    """Return the usage in a parsed answer, `None` without a valid one."""
     if not isinstance(said, dict):
         return None
     usage = said.get("usage")
@@ -106,7 +108,7 @@ def told_in(usage: bytes) -> Usage | None:
     """Return what a usage object tells, `None` if it is not valid."""
     few = members(usage, _COUNTS, _DETAILS, ())
     if few is None:
-        return _counted(_parsed(usage))
+        return _counted(parsed(usage))
     for name in _DETAILS:
         if name in few:
             few[name] = orjson.loads(few[name])
@@ -146,7 +148,7 @@ def told_at_end(body: bytes) -> Usage | None:
     if ends == 0:
         return None
     # Most often the usage contains no other object.
-    if end.find(b"{", begins + 1, ends) < 0 and (said := _parsed(end[begins:ends])):
+    if end.find(b"{", begins + 1, ends) < 0 and (said := parsed(end[begins:ends])):
         return told({"usage": said})
     try:
         deep, _ = _DECODER.raw_decode(end[begins:].decode(errors="replace"))
@@ -157,13 +159,20 @@ def told_at_end(body: bytes) -> Usage | None:
 
 @dataclass(frozen=True, slots=True)
 class Tells:
-    """Where a stream reports its tokens: in events that contain `sign`, whose parsed data `read` reads."""
+    """Where a stream reports its tokens: in events that contain `sign`, whose data `read` reads."""
 
     sign: bytes
-    read: Callable[[object], Usage | None]
+    read: Callable[[bytes], Usage | None]
 
 
-OPENAI = Tells(_TOLD, told)
+def _told_by(event: bytes) -> Usage | None:
+    few = members(event, (), _USAGE, ())
+    if few is None:
+        return told(parsed(event))
+    return told_in(few["usage"]) if few else None
+
+
+OPENAI = Tells(_TOLD, _told_by)
 
 
 class Tokens:
@@ -216,10 +225,9 @@ class Tokens:
         """Take in the usage of an event, and return whether the caller is to see the event."""
         if not contains(data, self.sign):
             return True
-        said = _parsed(data)
-        usage = self._tells.read(said)
+        usage = self._tells.read(data)
         self._told = usage or self._told
-        return usage is None or bool(said.get("choices"))
+        return usage is None or not self._hidden or _has_choices(data)
 
 
 class Takers:
@@ -261,6 +269,14 @@ class Takers:
             self._takers.clear()
 
 
+def _has_choices(event: bytes) -> bool:
+    few = members(event, (), _CHOICES, ())
+    if few is None:
+        return bool(parsed(event).get("choices"))
+    choices = few.get("choices", _NO_CHOICES)
+    return choices != _NO_CHOICES and bool(orjson.loads(choices))
+
+
 def _put_first(body: bytes) -> bytes:
     return b'{"stream_options":{%b},%b' % (_QUESTION, body[body.index(b"{") + 1 :])
 
@@ -275,7 +291,8 @@ def _answering(options: bytes) -> bytes:
     return b"{%b%b%b" % (_QUESTION, comma, options[1:])
 
 
-def _parsed(data: bytes) -> dict[str, object]:
+def parsed(data: bytes) -> dict[str, object]:
+    """Return a JSON object, empty if it is invalid or something else."""
     try:
         said = orjson.loads(data)
     except orjson.JSONDecodeError:

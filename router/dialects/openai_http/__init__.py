@@ -5,57 +5,36 @@ registered one; the usage that the worker reports; and whether a status of 200 h
 """
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
-from router.answer import Answer, Route
-from router.canonical.rerank import Rerank
-from router.dialects.openai_http import description_parser, ranking
-from router.dialects.openai_http.chats import ByChat, NoCompletions
+from router.answer import Answer
+from router.dialects.openai_http import description_parser
+from router.dialects.openai_http.chats import ByChat
 from router.dialects.openai_http.endpoints import (
     beside,
     elsewhere,
     endpoint,
     metrics_of,
 )
-from router.dialects.openai_http.json_answer import json_answer, parsed, whole_answer
-from router.dialects.openai_http.request_mapping import (
-    Goal,
-    Made,
-    goal_at,
-    goes_to,
-    made_for,
-    prepared,
-)
-from router.dialects.openai_http.stream_answer import TellingUsage, stream_answer
-from router.errors import WorkerError, WorkerFailed, WorkerStale, WorkerUnable
-from router.http.exchange import (
-    MAX_REFUSAL_BYTES,
-    NOTHING,
-    Call,
-    Exchange,
-    Sending,
-    busy,
-    read_plain,
-    refusal,
-)
-from router.http.heads import head_to
+from router.dialects.openai_http.json_answer import parsed, whole_answer
+from router.dialects.openai_http.request_mapping import Made, goal_at, made_for, prepared
+from router.dialects.openai_http.stream_answer import TellingUsage
+from router.dialects.openai_http.worker_call import WorkerCall
+from router.errors import WorkerUnable
 from router.http.probe import Heard, glance
 from router.http.reply import Reply
 from router.http.service_call import call_service, services_of, shown
 from router.large_bodies import aside, takes_long
 from router.openai import usage
 from router.openai.large_json import SMALL_BYTES
-from router.openai.result_writer import DONE
 from router.openai.usage import Takers
 from router.peers.links import Links
 from router.recognition import Sighting
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
-from router.state import readiness
 from router.worker_description import Described
 from router.worker_metrics import Figure, Told, in_text
 from router.workers import Worker
@@ -79,16 +58,8 @@ _FIGURES: Mapping[str, Figure] = {
 }
 """Figures by the names that servers have for them."""
 
-_NOT_THERE = (404, 405, 501)
 _SHUT = frozenset({401, 403, 503})
 _LACKING = frozenset({400, 422})
-_SILENT = frozenset({Kind.STORE_SET, Kind.STORE_DELETE})
-"""Kinds of request that LocalAI answers with an empty body."""
-
-# Texts of a 503 without `Retry-After`, as Ollama, llama.cpp and most proxies write them.
-_BUSY = re.compile(
-    rb"server busy|overloaded|no slots? (?:is |are )?available|queue is full", re.IGNORECASE
-)
 
 
 ENDPOINTS: Mapping[str, str] = {
@@ -139,30 +110,16 @@ class OpenAIHttp:
             return call_service(self._links, request, worker)
         if made is None and len(request.body) > SMALL_BYTES and takes_long(request.body):
             return self._large(request, candidate, worker)
-        body, wanted = made or made_for(worker, request)
-        own = goes_to(worker.api, request.kind)
-
-        async def read(exchange: Exchange) -> Answer:
-            answer = await self._read(exchange, request.kind, name)
-            if wanted is not None and answer.rest is NOTHING:
-                _rank(answer, wanted, request.id, name)
-            return answer
-
-        def ask(body: bytes, goes_to: Goal = own) -> AbstractAsyncContextManager[Answer]:
-            origin, start = goes_to
-            head = head_to(worker, request, start, len(body))
-            call = Call(self._places.at(origin), head, body)
-            return Sending(call, self._settings, self._deadlines, read, reply)
-
+        call = WorkerCall(self._links, worker, request, name, made, reply)
         if request.kind in usage.TEXT:
             telling = self._settings.stream_usage and request.stream
-            text = TellingUsage(self._takers, worker.api, body, ask) if telling else ask(body)
+            text = TellingUsage(self._takers, call) if telling else call.sent()
             if request.kind is Kind.CHAT:
                 return text
             return self._by_chat.unless(text, request, candidate, worker)
         if (other := elsewhere(worker.api, request.kind)) is not None:
-            return _served(ask(body), ask(body, goal_at(other)))
-        return ask(body)
+            return _served(call.sent(), call.sent(goal_at(other)))
+        return call.sent()
 
     @asynccontextmanager
     async def _large(
@@ -171,17 +128,6 @@ class OpenAIHttp:
         made = await aside(request.body, partial(made_for, worker, request))
         async with self.answer(request, candidate, made) as answer:
             yield answer
-
-    async def _read(self, exchange: Exchange, kind: Kind, name: str) -> Answer:
-        if not 200 <= exchange.status <= 299:
-            raise await _refusal(exchange, kind)
-        if exchange.length == 0 and kind in _SILENT:
-            return Answer(200, "application/json", DONE, NOTHING, Route.LOCAL, len(DONE))
-        if exchange.streamed:
-            return await stream_answer(exchange, name, self._settings.max_event_bytes)
-        if "json" in exchange.content_type:
-            return await json_answer(exchange, name)
-        return await read_plain(exchange, Route.LOCAL)
 
     async def alive(self, worker: Worker) -> bool:
         """Ask for the list of models; a worker that answers with any status lives."""
@@ -268,38 +214,3 @@ async def _served(
         except WorkerUnable:
             answer = await open_.enter_async_context(second)
         yield answer
-
-
-def _rank(answer: Answer, wanted: Rerank, id_: str, name: str) -> None:
-    """Convert a ranking that has arrived in one piece to the common form."""
-    if answer.status == 200 and "json" in answer.content_type:
-        answer.first = ranking.told(answer.first, wanted, id_=id_, name=name)
-        answer.length = len(answer.first)
-
-
-def _not_there(kind: Kind) -> WorkerError:
-    match kind:
-        case Kind.COMPLETION:
-            return NoCompletions()
-        case Kind.CHAT:
-            return WorkerFailed("the worker has no such path")
-    # The worker still serves its model, through other endpoints.
-    return WorkerUnable(f"the worker does not serve /v1/{kind}", param="model")
-
-
-async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
-    if exchange.status == 404:
-        body = await exchange.at_most(MAX_REFUSAL_BYTES)
-        # A 404 about a missing path comes from a web server; one about a missing model, from a model server.
-        if b"model" in body.lower() and body.lstrip().startswith(b"{"):
-            return WorkerStale("the worker does not serve this model")
-    if exchange.status in _NOT_THERE:
-        return _not_there(kind)
-    if exchange.status == 503:
-        body = await exchange.at_most(MAX_REFUSAL_BYTES)
-        loading = readiness.said(body)
-        if loading is not None:
-            return loading
-        if exchange.header("retry-after") or _BUSY.search(body):
-            return busy(exchange)
-    return await refusal(exchange)

@@ -77,6 +77,12 @@ def told_in(body: bytes, name: str) -> tuple[bytes, Usage | None]:
     return body, spent
 
 
+def model_in(said: bytes) -> object:
+    """Return the model that an answer or event names, `None` if it names none; raise what `success` raises."""
+    few = members(said, _NAME, (), _FAILURES)
+    return (success(said) if few is None else few).get("model")
+
+
 def success(body: bytes) -> Mapping[str, object]:
     """Return the parsed answer, empty if it is no object; raise `WorkerFailed` if it is a failure with a success status."""
     said = parsed(body)

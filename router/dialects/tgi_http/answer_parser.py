@@ -29,7 +29,7 @@ from router.openai import logprobs
 from router.openai.logprobs import MAX_LIKELIEST, Token
 from router.openai.result_writer import write_token_texts, write_tokens
 from router.openai.text_writer import Event, Reason, ToolCall
-from router.openai.usage import Tells, Usage, told
+from router.openai.usage import Tells, Usage, parsed, told
 from router.requests import Kind, Request
 from router.select.fitness import USUAL_BYTES
 from router.translate.request import Orders, checked, refuse
@@ -98,9 +98,8 @@ def _whole(tokens_asked: bytes, body: bytes, header: Callable[[str], str]) -> Us
 
 
 def _tells(tokens_asked: bytes) -> Tells:
-    def read(said: object) -> Usage | None:
-        details = said.get("details") if isinstance(said, dict) else None
-        return of_details(details, "", partial(_read, tokens_asked))
+    def read(data: bytes) -> Usage | None:
+        return of_details(parsed(data).get("details"), "", partial(_read, tokens_asked))
 
     return Tells(b'"generated_tokens"', read)
 

@@ -17,7 +17,7 @@ from registry.records import PeerId, Service
 from router.answer import Route
 from router.attempt import Routed
 from router.errors import AnswerBroken
-from router.failover_part import RECORDED_SIGNS, ContinuedFlow, FirstPart
+from router.failover_part import RECORDED_SIGNS, ContinuedFlow, ContinuedRest, FirstPart
 from router.failover_recording import Recording
 from router.http.connection import Connection
 from router.http.cut_through import SHOWN_TOGETHER
@@ -64,7 +64,7 @@ class Stream:
         flow = answer.rest
         if continues:
             part = FirstPart(routed, self.recording, lambda *_: None)
-            flow = ContinuedFlow(part, flow, nobody)
+            flow = ContinuedFlow(ContinuedRest(part, nobody), flow)
             answer.first, answer.rest, answer.hides_usage = b"", flow, False
             routed = Routed(answer, CANDIDATE, 1, None)
         self.passage = Passage(routed, account)

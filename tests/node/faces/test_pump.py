@@ -8,8 +8,8 @@ from node.faces.pump import Pump
 from node.faces.pump_queue import PumpQueue
 from node.faces.response_writer import Outgoing
 from node.lane.request import LaneRequest, read_head
-from router.dialects import Flow
 from router.errors import AnswerBroken
+from router.flow import Flow
 from tests.node.faces.assembly import until
 from tests.node.faces.caller_line import CallerLine
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from node.lane.response import EndOfHead, SteadyLines
+from node.lane.response import EndOfHead, SteadyLines, lines_of
+from router.http.heads import header_lines
 
 FIRST = ("application/json", "12D3a", "local", 1)
 
@@ -50,3 +51,24 @@ def test_the_end_of_a_head_has_the_date_and_the_headers_of_its_listener() -> Non
         (0, ""),
     ):
         assert end.at(second, fixed) == f"\r\nDate: {date % second}\r\n{fixed}\r\n"
+
+
+def test_the_lines_of_any_headers_are_the_same_as_those_made_anew() -> None:
+    usual = {
+        "content-type": "text/event-stream",
+        "x-request-id": "r1",
+        "x-modelvine-node": "12D3a",
+        "x-modelvine-route": "local",
+        "x-modelvine-attempts": "1",
+    }
+    other = {name: value for name, value in usual.items() if name != "x-modelvine-node"}
+    for headers in (
+        usual,
+        {**usual, "x-request-id": "r2"},
+        {**usual, "x-modelvine-attempts": "2"},
+        {**usual, "x-modelvine-dropped": "n"},
+        {**other, "retry-after": "1"},
+        {"content-type": "a/b", "x-request-id": "r3"},
+        usual,
+    ):
+        assert lines_of(headers) == header_lines(headers)

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from router.http.deadlines import Deadlines, GivenUp
+from router.http.deadlines import Deadlines
+from router.http.errors import GivenUp
 from router.http.timers import GRAIN
 
 LONG = 8 * GRAIN

@@ -1,0 +1,108 @@
+"""Stream of a worker of the OpenAI protocol that is split into events: it begins unusually, or has another name for its model."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from registry.values import value_class
+from router.answer import Answer, Route
+from router.dialects.openai_http.json_answer import model_in, parsed
+from router.errors import WorkerFailed
+from router.http.exchange import Exchange
+from router.openai.body import splice_model
+from router.openai.sse import SILENT_BYTES, Event, EventTooLarge, Splitter, with_data
+
+LOOKED_AT_FIRST = 1024
+"""Bytes that are split at a time until the first event with data: what arrives behind that need not be split into events."""
+
+LAST = b"[DONE]"
+"""The data of a stream's last event."""
+
+_LOOKED_AT_ONCE = 16 * 1024
+"""Bytes of a stream that are processed before other tasks get their turn: with tiny events that takes 10 ms."""
+
+
+async def split_answer(exchange: Exchange, chunk: bytes, name: str, max_event_bytes: int) -> Answer:
+    """Return the answer of a stream that begins with this chunk; raise `WorkerFailed` if its first data is a failure."""
+    splitter = Splitter(max_event_bytes=max_event_bytes)
+    try:
+        begun = await _begin(exchange, splitter, chunk)
+    except EventTooLarge as error:
+        raise WorkerFailed(str(error)) from error
+    if begun.first == LAST or model_in(begun.first) == name:
+        return exchange.answer(begun.came, Route.LOCAL)
+    answer = exchange.answer(begun.silent + _renamed(begun.events, name), Route.LOCAL)
+    answer.rest = _renaming(exchange, splitter, name, begun.left)
+    return answer
+
+
+@value_class
+class _Begun:
+    """The start of a stream: silent events without data, then the events of the first piece with data, whose first is `first`."""
+
+    came: bytes
+    """All bytes that have arrived, unchanged."""
+    silent: bytes
+    events: list[Event]
+    first: bytes
+    left: bytes
+    """Bytes that have arrived and were not split."""
+
+
+async def _begin(exchange: Exchange, splitter: Splitter, chunk: bytes) -> _Begun:
+    came, silent = bytearray(), bytearray()
+    while chunk:
+        came += chunk
+        for start in range(0, len(chunk), LOOKED_AT_FIRST):
+            end = start + LOOKED_AT_FIRST
+            events = splitter.feed(chunk[start:end])
+            if first := _said(events):
+                return _Begun(bytes(came), bytes(silent), events, first, chunk[end:])
+            silent += b"".join(event.raw for event in events)
+            if len(silent) > SILENT_BYTES:
+                raise WorkerFailed(f"the stream had no event in {SILENT_BYTES:,} bytes")
+            await asyncio.sleep(0)
+        chunk = await exchange.some()
+    events = splitter.finish()
+    if first := _said(events):
+        return _Begun(bytes(came), bytes(silent), events, first, b"")
+    raise WorkerFailed("the stream ended before its first event")
+
+
+def _said(events: list[Event]) -> bytes:
+    for event in events:
+        if event.data:
+            return event.data
+    return b""
+
+
+async def _renaming(
+    exchange: Exchange, splitter: Splitter, name: str, left: bytes
+) -> AsyncGenerator[bytes, None]:
+    chunks = exchange.rest(0)
+    chunk = left or await anext(chunks, b"")
+    while chunk:
+        for start in range(0, len(chunk), _LOOKED_AT_ONCE):
+            try:
+                events = splitter.feed(chunk[start : start + _LOOKED_AT_ONCE])
+            except EventTooLarge as error:
+                raise exchange.broke(str(error)) from error
+            if start:
+                await asyncio.sleep(0)
+            if events:
+                yield _renamed(events, name)
+        chunk = await anext(chunks, b"")
+    if events := splitter.finish():
+        yield _renamed(events, name)
+
+
+def _renamed(events: list[Event], name: str) -> bytes:
+    return b"".join(_renamed_event(event, name) for event in events)
+
+
+def _renamed_event(event: Event, name: str) -> bytes:
+    if b"model" not in event.data:
+        return event.raw
+    said = parsed(event.data)
+    if not isinstance(said, dict) or not isinstance(said.get("model"), str):
+        return event.raw
+    return with_data(event, splice_model(event.data, name))

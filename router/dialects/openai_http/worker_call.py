@@ -1,0 +1,128 @@
+"""Request to a worker of the OpenAI protocol, and the answer or error that its first bytes mean."""
+
+import re
+
+from router.answer import Answer, Route
+from router.canonical.rerank import Rerank
+from router.dialects.openai_http import ranking
+from router.dialects.openai_http.chats import NoCompletions
+from router.dialects.openai_http.json_answer import json_answer
+from router.dialects.openai_http.request_mapping import Goal, Made, goes_to, made_for
+from router.dialects.openai_http.stream_answer import stream_answer
+from router.errors import WorkerError, WorkerFailed, WorkerStale, WorkerUnable
+from router.http.exchange import (
+    MAX_REFUSAL_BYTES,
+    NOTHING,
+    Call,
+    Exchange,
+    Sending,
+    busy,
+    read_plain,
+    refusal,
+)
+from router.http.heads import head_to
+from router.http.reply import Reply
+from router.openai.result_writer import DONE
+from router.peers.links import Links
+from router.requests import Kind, Request
+from router.state import readiness
+from router.workers import Worker
+
+_NOT_THERE = (404, 405, 501)
+_SILENT = frozenset({Kind.STORE_SET, Kind.STORE_DELETE})
+"""Kinds of request that LocalAI answers with an empty body."""
+
+# Texts of a 503 without `Retry-After`, as Ollama, llama.cpp and most proxies write them.
+_BUSY = re.compile(
+    rb"server busy|overloaded|no slots? (?:is |are )?available|queue is full", re.IGNORECASE
+)
+
+
+class WorkerCall:
+    """One request to a worker, which can be sent several times."""
+
+    __slots__ = ("_links", "_name", "_reply", "_request", "_wanted", "_worker", "body")
+
+    def __init__(
+        self,
+        links: Links,
+        worker: Worker,
+        request: Request,
+        name: str,
+        made: Made | None,
+        reply: Reply | None,
+    ) -> None:
+        """`made` is the body if it was made already, `reply` the first reply if it was sent already, `name` the model's."""
+        self._links = links
+        self._worker = worker
+        self._request = request
+        self._name = name
+        self._reply = reply
+        self.body, self._wanted = made or made_for(worker, request)
+
+    @property
+    def api(self) -> str:
+        """The worker's address."""
+        return self._worker.api
+
+    def sent(self, goal: Goal | None = None, body: bytes | None = None) -> Sending:
+        """Send the request to another goal, or with another body; entering waits for the first byte."""
+        links, worker, request = self._links, self._worker, self._request
+        origin, start = goal or goes_to(worker.api, request.kind)
+        body = self.body if body is None else body
+        head = head_to(worker, request, start, len(body))
+        call = Call(links.workers.at(origin), head, body)
+        reply, self._reply = self._reply, None
+        return Sending(call, links.settings, links.deadlines, self._read, reply)
+
+    async def _read(self, exchange: Exchange) -> Answer:
+        answer = await self._answer(exchange, self._request.kind)
+        if self._wanted is not None and answer.rest is NOTHING:
+            _rank(answer, self._wanted, self._request.id, self._name)
+        return answer
+
+    async def _answer(self, exchange: Exchange, kind: Kind) -> Answer:
+        if not 200 <= exchange.status <= 299:
+            raise await _refusal(exchange, kind)
+        if exchange.length == 0 and kind in _SILENT:
+            return Answer(200, "application/json", DONE, NOTHING, Route.LOCAL, len(DONE))
+        if exchange.streamed:
+            return await stream_answer(exchange, self._name, self._links.settings.max_event_bytes)
+        if "json" in exchange.content_type:
+            return await json_answer(exchange, self._name)
+        return await read_plain(exchange, Route.LOCAL)
+
+
+def _rank(answer: Answer, wanted: Rerank, id_: str, name: str) -> None:
+    """Convert a ranking that has arrived in one piece to the common form."""
+    if answer.status == 200 and "json" in answer.content_type:
+        answer.first = ranking.told(answer.first, wanted, id_=id_, name=name)
+        answer.length = len(answer.first)
+
+
+def _not_there(kind: Kind) -> WorkerError:
+    match kind:
+        case Kind.COMPLETION:
+            return NoCompletions()
+        case Kind.CHAT:
+            return WorkerFailed("the worker has no such path")
+    # The worker still serves its model, through other endpoints.
+    return WorkerUnable(f"the worker does not serve /v1/{kind}", param="model")
+
+
+async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
+    if exchange.status == 404:
+        body = await exchange.at_most(MAX_REFUSAL_BYTES)
+        # A 404 about a missing path comes from a web server; one about a missing model, from a model server.
+        if b"model" in body.lower() and body.lstrip().startswith(b"{"):
+            return WorkerStale("the worker does not serve this model")
+    if exchange.status in _NOT_THERE:
+        return _not_there(kind)
+    if exchange.status == 503:
+        body = await exchange.at_most(MAX_REFUSAL_BYTES)
+        loading = readiness.said(body)
+        if loading is not None:
+            return loading
+        if exchange.header("retry-after") or _BUSY.search(body):
+            return busy(exchange)
+    return await refusal(exchange)
