@@ -20,8 +20,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 PACKAGES = ("registry", "router", "node")
 
 MODULES = """
-    node/faces/access_log.py node/faces/openai.py node/faces/passage.py node/faces/pump.py node/faces/respond.py
-    node/faces/response_writer.py
+    node/faces/access_log.py node/faces/openai.py node/faces/passage.py node/faces/pump.py node/faces/pump_queue.py
+    node/faces/respond.py node/faces/response_writer.py
     node/auth/principal.py node/auth/receipt_book.py node/auth/usage_book.py node/connections.py node/world.py
     node/faces/peer_access.py node/faces/request_ids.py
     node/lane/calls.py node/lane/connection.py node/lane/direct.py node/lane/request.py node/lane/response.py
@@ -30,10 +30,12 @@ MODULES = """
     registry/hashed.py registry/intake/access_list.py registry/members/deadlines.py registry/members/liveness.py
     registry/members/membership.py registry/own_record.py registry/replica.py
     router/answer.py router/answer_times.py router/attempt.py router/choice.py router/desk.py router/dispatch.py
-    router/failover_part.py router/failover_recording.py router/first_byte_timeout.py router/flow.py router/ledger.py
+    router/failover.py router/failover_part.py router/failover_recording.py router/failover_stream.py
+    router/first_byte_timeout.py router/flow.py router/large_bodies.py router/ledger.py
     router/outcome.py router/requests.py router/slot_discovery.py router/start.py
-    router/dialects/openai_http/json_answer.py router/dialects/openai_http/request_mapping.py
-    router/dialects/openai_http/stream_answer.py router/dialects/openai_http/worker_call.py router/dialects/peer.py
+    router/dialects/openai_http/endpoints.py router/dialects/openai_http/json_answer.py
+    router/dialects/openai_http/request_mapping.py router/dialects/openai_http/stream_answer.py
+    router/dialects/openai_http/worker_call.py router/dialects/peer.py
     router/http/connection.py router/http/cut_through.py router/http/deadlines.py router/http/exchange.py router/http/heads.py
     router/http/pool.py router/http/repeated_head.py router/http/reply.py router/http/timers.py router/http/write_batch.py
     router/openai/body.py router/openai/prefixes.py router/openai/sse.py router/openai/usage.py

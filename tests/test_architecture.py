@@ -64,6 +64,7 @@ TESTED_AS_A_WHOLE = {
     "node/processes/first.py": "tests/swarm/test_processes.py runs nodes with helpers",
     "node/processes/helper.py": "tests/swarm/test_processes.py runs whole helpers",
     "node/faces/grpc/localai/*.py": "tests/node/faces/grpc/test_localai.py asks every RPC",
+    "router/failover_others.py": "tests/router/test_failover_stream.py continues streams with it",
     "router/dialects/*/*.py": "parts of dialects, under the contract suite",
     "registry/mesh/libp2p/*.py": "parts of the mesh over libp2p, under the contract suite",
 }

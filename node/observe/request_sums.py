@@ -11,7 +11,6 @@ from router.requests import Kind
 
 if TYPE_CHECKING:
     from node.faces.access_log import Account
-    from router.openai.usage import Usage
 
 MAX_MODELS = 4_096
 """Models whose tokens are counted separately; those of further models are counted together, under an empty name."""
@@ -52,9 +51,10 @@ class Histogram:
 
 @dataclass(slots=True)
 class _Alike:
-    """Requests of one kind, status and model: how many seconds each took, and their reported tokens."""
+    """Requests of one kind, status and model: the seconds of each, and of a token of each stream, and their reported tokens."""
 
     seconds: list[float] = field(default_factory=list)
+    of_token: list[float] = field(default_factory=list)
     tells: bool = False
     """Whether tokens were reported for any of them."""
     prompt: int = 0
@@ -90,6 +90,8 @@ class RequestSums:
         for (kind, status, model), alike in found.items():
             self._requests[kind.value, status] += len(alike.seconds)
             self._seconds[kind.value].observe_all(alike.seconds)
+            if alike.of_token:
+                self._token_time[kind.value].observe_all(alike.of_token)
             if alike.tells:
                 self._spend(model, "no", alike.prompt, alike.completion)
 
@@ -108,23 +110,17 @@ class RequestSums:
         )
 
     def _add_tokens(self, account: "Account", alike: _Alike) -> None:
-        usage = account.usage
-        if usage is not None:
-            if usage.estimated:
-                self._spend_part(account.served, usage)
+        # Several workers may have written a stream in parts.
+        for model, usage in account.spent():
+            if usage.estimated or model != account.served:
+                estimated = "yes" if usage.estimated else "no"
+                self._spend(model, estimated, usage.prompt, usage.completion)
             else:
                 alike.tells = True
                 alike.prompt += usage.prompt
                 alike.completion += usage.completion
-        # Parts of streams that several workers wrote.
-        for model, part in account.parts:
-            self._spend_part(model, part)
         if account.streams_text and (of_token := account.token_seconds()):
-            self._token_time[account.kind.value].observe(of_token)
-
-    def _spend_part(self, model: str, usage: "Usage") -> None:
-        estimated = "yes" if usage.estimated else "no"
-        self._spend(model, estimated, usage.prompt, usage.completion)
+            alike.of_token.append(of_token)
 
     def _spend(self, model: str, estimated: str, prompt: int, completion: int) -> None:
         """Count the tokens of one model's answers."""

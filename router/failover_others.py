@@ -1,0 +1,114 @@
+"""Parts of a text stream that other workers write after the first has died."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from registry.values import changed
+from router import failover
+from router.answer import Answer
+from router.attempt import Routed
+from router.errors import AnswerBroken, RouterError
+from router.failover import Continuing, Finish, StreamState
+from router.failover_part import GaveUp
+from router.openai.sse import Event, EventTooLarge, Splitter
+from router.openai.usage import Tokens
+
+if TYPE_CHECKING:
+    from router.failover_stream import Continued
+
+
+async def go_on(
+    whole: "Continued", routed: Routed, broken: AnswerBroken
+) -> AsyncGenerator[bytes, None]:
+    """Have other workers continue, one after the other, where the first part broke off."""
+    stream = _replayed(whole)
+    while True:
+        step = stream.broke(routed.candidate.node) if stream else None
+        if stream is None or step is None:
+            yield _last_words(broken)
+            return
+        whole.entered = False
+        await whole.part.__aexit__(None, None, None)
+        if isinstance(step, Finish):
+            yield step.last
+            return
+        pin = changed(step.request.pin, but=routed.candidate.key)
+        part = whole.ask(changed(step.request, pin=pin))
+        try:
+            routed = await part.__aenter__()
+        except RouterError:
+            yield _last_words(broken)
+            return
+        whole.part, whole.entered = part, True
+        if not routed.answer.streamed:
+            raise AnswerBroken("the second worker does not stream")
+        yield stream.seam(routed.candidate.node)
+        try:
+            async with aclosing(_later(whole, routed, stream)) as later:
+                async for ready in later:
+                    yield ready
+        except AnswerBroken as error:
+            broken = error
+        else:
+            return
+
+
+def _replayed(whole: "Continued") -> Continuing | None:
+    """Parse what was sent, and return the stream that goes on from there; `None` if it cannot be continued."""
+    sent = whole.sent.whole()
+    stream = None if sent is None else failover.of(whole.request)
+    if stream is not None and sent:
+        for event in Splitter(max_event_bytes=len(sent)).feed(sent):
+            stream.take(event)
+    return stream
+
+
+async def _later(
+    whole: "Continued", routed: Routed, stream: Continuing
+) -> AsyncGenerator[bytes, None]:
+    """Read one more worker's part to its end; raise `AnswerBroken` if that comes too soon."""
+    tokens = Tokens(hidden=routed.answer.hides_usage)
+    splitter = Splitter(max_event_bytes=whole.max_event_bytes)
+    try:
+        async for chunk in _chunks(routed.answer):
+            if routed.tally and chunk is not routed.answer.first:
+                tokens.events += routed.tally.streamed([chunk])
+            if ready := _taken(stream, splitter.feed(chunk), tokens):
+                yield ready
+            # The events before the failure have been passed on.
+            if stream.state is StreamState.BROKEN:
+                raise AnswerBroken("the worker stopped in the middle of its answer")
+        if ready := _taken(stream, splitter.finish(), tokens):
+            yield ready
+        if stream.state in (StreamState.OPEN, StreamState.BROKEN):
+            raise AnswerBroken("the stream ended before its text was complete")
+        if routed.tally:
+            routed.answer.usage = tokens.usage()
+    except EventTooLarge as error:
+        raise AnswerBroken(str(error)) from error
+    finally:
+        whole.spent(routed, tokens.usage())
+
+
+def _last_words(broken: AnswerBroken) -> bytes:
+    """Return a worker's own failure event, since no other worker continues; raise the error if it sent none."""
+    if isinstance(broken, GaveUp):
+        return broken.events
+    raise broken
+
+
+def _taken(stream: Continuing, events: list[Event], tokens: Tokens) -> bytes:
+    ready: list[bytes] = []
+    for event in events:
+        if tokens.passing(event.raw):
+            ready.append(stream.take(event))
+        if stream.state is StreamState.BROKEN:
+            break
+    return b"".join(ready)
+
+
+async def _chunks(answer: Answer) -> AsyncIterator[bytes]:
+    yield answer.first
+    async for chunk in answer.rest:
+        yield chunk
