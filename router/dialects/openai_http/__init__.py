@@ -21,8 +21,7 @@ from router.dialects.openai_http.endpoints import (
 )
 from router.dialects.openai_http.json_answer import parsed, whole_answer
 from router.dialects.openai_http.request_mapping import Made, goal_at, made_for, prepared
-from router.dialects.openai_http.stream_answer import TellingUsage
-from router.dialects.openai_http.worker_call import WorkerCall
+from router.dialects.openai_http.worker_call import TellingUsage, WorkerCall
 from router.errors import WorkerUnable
 from router.http.probe import Heard, glance
 from router.http.reply import Reply

@@ -1,6 +1,11 @@
 """Request to a worker of the OpenAI protocol, and the answer or error that its first bytes mean."""
 
+import asyncio
 import re
+from collections.abc import Coroutine
+from functools import partial
+from types import TracebackType
+from typing import Any
 
 from router.answer import Answer, Route
 from router.canonical.rerank import Rerank
@@ -9,7 +14,7 @@ from router.dialects.openai_http.chats import NoCompletions
 from router.dialects.openai_http.json_answer import json_answer
 from router.dialects.openai_http.request_mapping import Goal, Made, goes_to, made_for
 from router.dialects.openai_http.stream_answer import stream_answer
-from router.errors import WorkerError, WorkerFailed, WorkerStale, WorkerUnable
+from router.errors import WorkerError, WorkerFailed, WorkerRejected, WorkerStale, WorkerUnable
 from router.http.exchange import (
     MAX_REFUSAL_BYTES,
     NOTHING,
@@ -22,7 +27,9 @@ from router.http.exchange import (
 )
 from router.http.heads import head_to
 from router.http.reply import Reply
+from router.large_bodies import in_thread, takes_long
 from router.openai.result_writer import DONE
+from router.openai.usage import Takers, asking
 from router.peers.links import Links
 from router.requests import Kind, Request
 from router.state import readiness
@@ -39,7 +46,7 @@ _BUSY = re.compile(
 
 
 class WorkerCall:
-    """One request to a worker, which can be sent several times."""
+    """One request to a worker, which can be sent several times. `body` is what it gets, unless `sent` is given another."""
 
     __slots__ = ("_links", "_name", "_reply", "_request", "_wanted", "_worker", "body")
 
@@ -91,6 +98,49 @@ class WorkerCall:
         if "json" in exchange.content_type:
             return await json_answer(exchange, self._name)
         return await read_plain(exchange, Route.LOCAL)
+
+
+class TellingUsage:
+    """A stream that ends with its usage; a worker that refuses the usage option is asked once more without it."""
+
+    __slots__ = ("_asked", "_call", "_takers")
+    __deletable__ = ("_call",)  # mypyc asks
+
+    def __init__(self, takers: Takers, call: WorkerCall) -> None:
+        self._takers = takers
+        self._call = call
+
+    async def __aenter__(self) -> Answer:
+        now = asyncio.get_running_loop().time
+        call, body, question = self._call, self._call.body, None
+        if self._takers.takes(call.api, now()):
+            long = takes_long(body)
+            question = await in_thread(partial(asking, body)) if long else asking(body)
+        self._asked = call.sent(body=question)
+        try:
+            answer = await self._asked.__aenter__()
+        except WorkerRejected as refusal:
+            minds = self._takers.may_mind(call.api, refusal.status, refusal.body)
+            if question is None or not minds:
+                raise refusal  # noqa: TRY201 (as mypyc needs it)
+            self._asked = call.sent()
+            answer = await self._asked.__aenter__()
+            self._takers.refused(call.api, now())
+            return answer
+        if question is not None:
+            self._takers.took(call.api)
+            answer.hides_usage = True
+        # A stream lasts long, and the request is not sent again.
+        del self._call
+        return answer
+
+    def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> Coroutine[Any, Any, bool | None]:
+        return self._asked.__aexit__(kind, error, trace)
 
 
 def _rank(answer: Answer, wanted: Rerank, id_: str, name: str) -> None:
