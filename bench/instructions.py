@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench.mock import Mock, build
@@ -175,7 +176,7 @@ def counted(target: Target, work: Callable[[], None]) -> tuple[int, float]:
 
 
 def measure(target: Target) -> dict[str, float]:
-    """Return the instructions of a request, and of a chunk in bursts and paced."""
+    """Return the instructions of a request, of a stream of one chunk, and of a chunk in bursts and paced."""
     for process in target.processes:
         process.prepare()
     url = f"http://127.0.0.1:{target.port}/v1/chat/completions"
@@ -199,12 +200,15 @@ def measure(target: Target) -> dict[str, float]:
         found = (counted(target, work) for _ in range(runs))
         return statistics.median(instructions - rate * seconds for instructions, seconds in found)
 
-    def requests() -> None:
+    def requests(*, stream: bool) -> None:
         for _ in range(COUNTED):
             time.sleep(APART)
-            caller.ask("chunks=1", stream=False)
+            caller.ask("chunks=1", stream=stream)
 
-    figures = {"request": spent(requests, RUNS + 2) / COUNTED}
+    figures = {
+        "request": spent(partial(requests, stream=False), RUNS + 2) / COUNTED,
+        "stream": spent(partial(requests, stream=True)) / COUNTED,
+    }
     for name, delay in delays.items():
         orders = [f"chunks={count} delay_us={delay}" for count in (FEW, MANY)]
         few, many = (
@@ -283,7 +287,12 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-_LABELS = {"request": "a request", "burst": "a chunk, in bursts", "paced": "a chunk, paced"}
+_LABELS = {
+    "request": "a request",
+    "stream": "a stream of one chunk",
+    "burst": "a chunk, in bursts",
+    "paced": "a chunk, paced",
+}
 
 
 def table(found: Mapping[str, Mapping[str, float]]) -> str:
