@@ -251,7 +251,7 @@ def headers_of(
 ) -> dict[str, str]:
     """Return the headers of an answer: the worker's public ones, and what the router did for it.
 
-    `spoken` may be omitted where the face drops none of the caller's parameters. For the lane, `steady_lines` writes the same.
+    `spoken` may be omitted where the face drops none of the caller's parameters. For the lane, `SteadyLines` writes the same.
     """
     answer = routed.answer
     headers = {
