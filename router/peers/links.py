@@ -62,6 +62,7 @@ class Links:
         self.deadlines = Deadlines()
         self._peers = peers
         self._ways: dict[PeerId, Way] = {}
+        """The ways in the order of their last use."""
         self._closing: list[Callable[[], Awaitable[None]]] = []
         self.crew = BackgroundTasks()
         self.lingering = Lingering(self.crew)
@@ -127,11 +128,12 @@ class Links:
 
     async def found(self, peer: PeerId) -> tuple[Way, Link]:
         """Find the way to a peer, and the link that it takes now; raise `WorkerUnreachable`."""
-        # `at_hand` comes first, since `_way` takes in what has changed.
-        link = self.at_hand(peer)
+        if (link := self.at_hand(peer)) is not None:
+            way = self._ways[peer] = self._ways.pop(peer)
+            return way, link
         way = await self._way(peer)
         try:
-            return way, await way.link(self._usable(way.reach)) if link is None else link
+            return way, await way.link(self._usable(way.reach))
         except (WorkerUnreachable, WorkerTimeout, HttpError):
             way.doubt()
             raise
@@ -147,7 +149,7 @@ class Links:
             self._drop([peer])
             raise WorkerUnreachable("no address of this node is known")
         if known is not None and known.reach.certificate == reach.certificate:
-            self._ways[peer] = self._ways.pop(peer)  # the dictionary's order is the order of use
+            self._ways[peer] = self._ways.pop(peer)
             known.learn(reach)
             return known
         context = await asyncio.to_thread(self._context, peer, reach.certificate)
