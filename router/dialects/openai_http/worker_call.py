@@ -11,9 +11,9 @@ from router.answer import Answer, Route
 from router.canonical.rerank import Rerank
 from router.dialects.openai_http import ranking
 from router.dialects.openai_http.chats import NoCompletions
-from router.dialects.openai_http.json_answer import json_answer
+from router.dialects.openai_http.json_answer import json_answer, model_in
 from router.dialects.openai_http.request_mapping import Goal, Made, goes_to, made_for
-from router.dialects.openai_http.stream_answer import stream_answer
+from router.dialects.openai_http.stream_events import LAST, LOOKED_AT_FIRST, split_answer
 from router.errors import WorkerError, WorkerFailed, WorkerRejected, WorkerStale, WorkerUnable
 from router.http.exchange import (
     MAX_REFUSAL_BYTES,
@@ -28,7 +28,9 @@ from router.http.exchange import (
 from router.http.heads import head_to
 from router.http.reply import Reply
 from router.large_bodies import in_thread, takes_long
+from router.openai.event_texts import contains
 from router.openai.result_writer import DONE
+from router.openai.sse import data_of
 from router.openai.usage import Takers, asking
 from router.peers.links import Links
 from router.requests import Kind, Request
@@ -94,7 +96,7 @@ class WorkerCall:
         if exchange.length == 0 and kind in _SILENT:
             return Answer(200, "application/json", DONE, NOTHING, Route.LOCAL, len(DONE))
         if exchange.streamed:
-            return await stream_answer(exchange, self._name, self._links.settings.max_event_bytes)
+            return await _stream(exchange, self._name, self._links.settings.max_event_bytes)
         if "json" in exchange.content_type:
             return await json_answer(exchange, self._name)
         return await read_plain(exchange, Route.LOCAL)
@@ -176,3 +178,15 @@ async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
         if exchange.header("retry-after") or _BUSY.search(body):
             return busy(exchange)
     return await refusal(exchange)
+
+
+async def _stream(exchange: Exchange, name: str, max_event_bytes: int) -> Answer:
+    """Return the answer once the stream has an event with data; raise `WorkerFailed` if that is a failure."""
+    chunk = await exchange.some()
+    end = chunk.find(b"\n\n") + 2
+    # Nearly all streams begin with a short event that has the registered name, and need not be split.
+    if 2 < end <= LOOKED_AT_FIRST and not contains(begins := chunk[:end], b"\r"):
+        first = data_of(begins)
+        if first and (first == LAST or model_in(first) == name):
+            return exchange.answer(chunk, Route.LOCAL)
+    return await split_answer(exchange, chunk, name, max_event_bytes)
