@@ -123,7 +123,7 @@ vendored: $(MADE)/clients ## fetch the console's libraries with npm, and check t
 seeds: $(MADE)/dev ## simulate whole nodes with faults by seed, under a virtual clock; SEEDS=50 is quick, ARGS="--seed 7" runs one
 	@$(BIN)/python -m bench.seeds --count $(SEEDS) $(ARGS)
 
-soak: $(MADE)/dev ## send 200,000 requests, with kills and freezes; ARGS="--requests 2000 --rate 200" is quick
+soak: $(MADE)/dev ## send 500,000 requests, with kills and freezes; ARGS="--requests 2000 --rate 200" is quick
 	@$(BIN)/python -m bench.soak $(ARGS)
 
 install: $(MADE)/node ## install the node in .venv

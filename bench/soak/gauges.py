@@ -1,5 +1,6 @@
 """Gauges of a node's growth over a soak test, from its own metrics: memory as a slope, the rest as before and after."""
 
+import math
 import re
 import statistics
 from collections.abc import Sequence
@@ -28,8 +29,8 @@ SLOPE = 1.0
 WARM_UP = 0.3
 """Share of the requests after which a node's caches and pools are as full as they will be."""
 
-TELLING = 100_000
-"""Requests; the slope of a shorter run is mostly noise, and is not judged."""
+SURE = 2.0
+"""Standard errors by which the slope has to exceed its bound."""
 
 SPARE = 8
 """Additional descriptors, tasks or threads that a node may have at the end."""
@@ -78,13 +79,15 @@ def _value(metrics: str, series: str) -> float:
     return float(found[1])
 
 
-def slope(gauges: Sequence[Gauge]) -> float:
-    """Return the growth of memory in MiB for each `PER` requests, after the warm-up."""
-    warm = [g for g in gauges if g.requests >= WARM_UP * gauges[-1].requests]
-    if len({g.requests for g in warm}) < 3:
-        return 0.0
-    line = statistics.linear_regression([g.requests for g in warm], [g.resident for g in warm])
-    return line.slope * PER
+def slope(gauges: Sequence[Gauge]) -> tuple[float, float]:
+    """Return the growth of memory in MiB for each `PER` requests, after the warm-up, and its standard error."""
+    warm = {g.requests: g.resident for g in gauges if g.requests >= WARM_UP * gauges[-1].requests}
+    if len(warm) < 3:
+        return 0.0, math.inf
+    line = statistics.linear_regression(list(warm), list(warm.values()))
+    off = sum((seen - line.intercept - line.slope * at) ** 2 for at, seen in warm.items())
+    spread = statistics.pvariance(warm) * len(warm)
+    return line.slope * PER, math.sqrt(off / (len(warm) - 2) / spread) * PER
 
 
 def leaks(before: Gauge, after: Gauge) -> list[str]:
@@ -103,6 +106,7 @@ def leaks(before: Gauge, after: Gauge) -> list[str]:
 def judged(name: str, gauges: Sequence[Gauge]) -> list[str]:
     """Return what is wrong with a node's growth from the first gauge, at rest, to the last, at rest again."""
     wrong = leaks(gauges[0], gauges[-1])
-    if gauges[-1].requests >= TELLING and slope(gauges) > SLOPE:
-        wrong.append(f"memory grows by {slope(gauges):.2f} MiB in {PER:,} requests")
+    grows, error = slope(gauges)
+    if grows - SURE * error > SLOPE:
+        wrong.append(f"memory grows by {grows:.2f} ± {error:.2f} MiB in {PER:,} requests")
     return [f"{name}: {what}" for what in wrong]
