@@ -94,12 +94,32 @@ follow_imports = silent
 """
 
 _SETUP = """
+import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from mypyc.build import mypycify
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+# More compilers need more memory than small machines have.
+at_once = min(os.cpu_count() or 1, 4)
+
+
+class SideBySide(build_ext):
+    def build_extensions(self):
+        compile = self.compiler.compile
+
+        def compile_all(sources, **options):
+            with ThreadPoolExecutor(at_once) as compilers:
+                return sum(compilers.map(lambda source: compile([source], **options), sources), [])
+
+        self.compiler.compile = compile_all
+        super().build_extensions()
+
 
 made = mypycify(
-    ["--config-file", "mypy.ini", *sys.argv[1:]], opt_level="1", debug_level="0", group_name="modelvine"
+    ["--config-file", "mypy.ini", *sys.argv[1:]],
+    opt_level="1", debug_level="0", group_name="modelvine", multi_file=True,
 )
 for one in made:
     # Calls between functions are direct then, and nothing has to be found when it is loaded.
@@ -107,7 +127,10 @@ for one in made:
 for name in ("event_texts", "members"):
     source = f"router/openai/{name}.c"
     made.append(Extension(f"router.openai.{name}", [source], extra_compile_args=["-O2"]))
-setup(name="modelvine", packages=[], ext_modules=made, script_args=["-q", "build_ext", "--build-lib", "compiled"])
+setup(
+    name="modelvine", packages=[], ext_modules=made, cmdclass={"build_ext": SideBySide},
+    script_args=["-q", "build_ext", "--parallel", str(at_once), "--build-lib", "compiled"],
+)
 """
 
 
