@@ -1,12 +1,11 @@
 """Parts of a text stream that other workers write after the first has died."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from registry.values import changed
 from router import failover
-from router.answer import Answer
 from router.attempt import Routed
 from router.errors import AnswerBroken, RouterError
 from router.failover import Continuing, Finish, StreamState
@@ -70,15 +69,19 @@ async def _later(
     """Read one more worker's part to its end; raise `AnswerBroken` if that comes too soon."""
     tokens = Tokens(hidden=routed.answer.hides_usage)
     splitter = Splitter(max_event_bytes=whole.max_event_bytes)
+    chunk = routed.answer.first
     try:
-        async for chunk in _chunks(routed.answer):
-            if routed.tally and chunk is not routed.answer.first:
-                tokens.events += routed.tally.streamed([chunk])
+        while True:
             if ready := _taken(stream, splitter.feed(chunk), tokens):
                 yield ready
             # The events before the failure have been passed on.
             if stream.state is StreamState.BROKEN:
                 raise AnswerBroken("the worker stopped in the middle of its answer")
+            chunk = await anext(routed.answer.rest, b"")
+            if not chunk:
+                break
+            if routed.tally:
+                tokens.events += routed.tally.streamed([chunk])
         if ready := _taken(stream, splitter.finish(), tokens):
             yield ready
         if stream.state in (StreamState.OPEN, StreamState.BROKEN):
@@ -106,9 +109,3 @@ def _taken(stream: Continuing, events: list[Event], tokens: Tokens) -> bytes:
         if stream.state is StreamState.BROKEN:
             break
     return b"".join(ready)
-
-
-async def _chunks(answer: Answer) -> AsyncIterator[bytes]:
-    yield answer.first
-    async for chunk in answer.rest:
-        yield chunk
