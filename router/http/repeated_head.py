@@ -46,11 +46,11 @@ _TOLD_NAMES: Final = LOAD.encode(), SERVICE_TIME.encode()
 class RepeatedHead:
     """A head in which only the length, a request id of 32 hexadecimal digits before it, and a date, if `dated`, may differ."""
 
-    __slots__ = ("_after", "_before", "_between", "_dated", "_id_at", "_id_end", "_left", "_length_at")  # fmt: skip
+    __slots__ = ("_after", "_before", "_between", "_date", "_dated", "_id_at", "_id_end", "_left", "_length_at")  # fmt: skip
 
     def __init__(self, before: bytes, between: bytes, after: bytes, *, dated: bool) -> None:
         """Take the bytes before the id, between it and the length, and after that; `between` is empty if there is no id."""
-        self._dated = dated
+        self._dated, self._date = dated, b""
         self._before = before
         self._between = between
         self._after = after
@@ -87,10 +87,11 @@ class RepeatedHead:
         return (ends, length, id_) if data[end:ends] == self._after else None
 
     def _take_date(self, data: bytes) -> bool:
-        """Put the first date of other bytes in the place of the known one, which is as long; return whether they have one."""
+        """Put the first date of other bytes in the place of the known one, which is as long; return whether it is another."""
         date = _DATE.search(data, 0, MOST_BYTES)
-        if date is None:
+        if date is None or date[0] == self._date:
             return False
+        self._date = date[0]
         self._before = _DATE.sub(date[0], self._before)
         self._between = _DATE.sub(date[0], self._between)
         self._after = _DATE.sub(date[0], self._after)
