@@ -13,7 +13,7 @@ from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Swarm
 from tests.swarm.waiting import show
 
-pytestmark = [pytest.mark.swarm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.swarm, pytest.mark.alone, pytest.mark.timeout(600)]
 
 CHATS = 6
 SLOTS = 8
