@@ -24,7 +24,7 @@ from pathlib import Path
 from bench.compare import write_bodies
 from bench.mock import Mock, build, load
 from bench.soak.faults import ATTACKS, Harm, Place
-from bench.soak.gauges import PER, Gauge, judged, leaks, read, slope
+from bench.soak.gauges import Gauge, judged, leaks, read, told
 from tests.swarm.attacks.attacker import Attacker
 from tests.swarm.client import Client, connected
 from tests.swarm.nodes import Node, Swarm
@@ -232,12 +232,11 @@ class Soak:
         ]
         for name in names:
             first, last = ends[name]
-            grows, error = slope(self.gauges[name])
-            told = f"{grows:+.2f} ± {error:.2f} MiB in {PER:,} requests"
+            memory = f"{first.resident:.1f} → {last.resident:.1f} MiB, {told(self.gauges[name])}"
             lines += [
                 f"| {name}: second connections to one peer | {first.doubled} → {last.doubled} |",
                 f"| {name}: streams on which peers may ask again | {first.standing} → {last.standing} |",
-                f"| {name}: memory | {first.resident:.1f} → {last.resident:.1f} MiB, {told} |",
+                f"| {name}: memory | {memory} |",
                 f"| {name}: descriptors, tasks, tasks of the mesh, threads | {_counted(first)} → {_counted(last)} |",
             ]
         return "\n".join(lines)

@@ -90,6 +90,14 @@ def slope(gauges: Sequence[Gauge]) -> tuple[float, float]:
     return line.slope * PER, math.sqrt(off / (len(warm) - 2) / spread) * PER
 
 
+def told(gauges: Sequence[Gauge]) -> str:
+    """Return the growth of memory in words, which say so if it may be within the bound as well as beyond it."""
+    grows, error = slope(gauges)
+    undecided = grows - SURE * error <= SLOPE < grows + SURE * error
+    words = " (too few readings to tell)" if undecided else ""
+    return f"{grows:+.2f} ± {error:.2f} MiB in {PER:,} requests{words}"
+
+
 def leaks(before: Gauge, after: Gauge) -> list[str]:
     """Return what a node has more of at rest than at the previous rest."""
     spare = dict.fromkeys(COUNTED, SPARE)
@@ -108,5 +116,5 @@ def judged(name: str, gauges: Sequence[Gauge]) -> list[str]:
     wrong = leaks(gauges[0], gauges[-1])
     grows, error = slope(gauges)
     if grows - SURE * error > SLOPE:
-        wrong.append(f"memory grows by {grows:.2f} ± {error:.2f} MiB in {PER:,} requests")
+        wrong.append(f"memory grows by {told(gauges)}")
     return [f"{name}: {what}" for what in wrong]

@@ -16,6 +16,7 @@ from bench.soak.gauges import (
     judged,
     read,
     slope,
+    told,
 )
 from tests.node.observe.test_metrics import SIZES, Metrics
 
@@ -63,11 +64,12 @@ def test_several_gauges_at_one_request_count_have_no_slope() -> None:
 def test_growth_is_a_failure_unless_it_may_be_noise() -> None:
     assert not judged("node", grown(0.9))
     (wrong,) = judged("node", grown(3.0))
-    assert wrong == "node: memory grows by 3.00 ± 0.00 MiB in 50,000 requests"
+    assert wrong == "node: memory grows by +3.00 ± 0.00 MiB in 50,000 requests"
     noise = cycle((8.0, -8.0, 0.0))
     noisy = [replace(g, resident=g.resident + next(noise)) for g in grown(3.0)]
     assert slope(noisy)[1] > 1
     assert not judged("node", noisy)
+    assert told(noisy).endswith("(too few readings to tell)")
     noise = cycle((2.0, -2.0, 0.0))
     assert judged("node", [replace(g, resident=g.resident + next(noise)) for g in grown(3.0)])
 
