@@ -52,6 +52,8 @@ class Command(Protocol):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
+    # Plugins of pydantic would see requests; to look for them, it reads about each package that is installed here.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     words = list(sys.argv[1:] if argv is None else argv)
     # A character that the terminal's encoding lacks must not end the command.
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -123,6 +124,25 @@ def test_building_the_parser_loads_none_of_the_heavy_libraries() -> None:
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert "argparse" in loaded
     assert loaded.isdisjoint(HEAVY)
+
+
+def test_a_plugin_of_pydantic_that_is_installed_sees_nothing(tmp_path: Path) -> None:
+    (tmp_path / "onlooker.py").write_text("raise SystemExit('the plugin was loaded')\n")
+    package = tmp_path / "onlooker-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: onlooker\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("[pydantic]\nonlooker = onlooker\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "node", "config", "show"],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if "PYDANTIC" not in name}
+        | {"PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(tmp_path)])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_python_m_node_is_the_same_command() -> None:
