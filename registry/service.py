@@ -301,9 +301,9 @@ class Registry:
     async def _answer(self, peer: PeerId, question: bytes) -> bytes:
         self._admission.require(peer)
         await self._perform(self.replica.observe(peer, Evidence.ASKED, self._now()))
-        if question[:1] in (PROVE, VOUCH):
-            return await self._probing.answer(question)
         try:
+            if question[:1] in (PROVE, VOUCH):
+                return await self._probing.answer(question)
             reply, effects = sync.answer(self.replica, question, self._now(), asker=peer)
         except InvalidFrame as error:
             if not isinstance(error, UnknownKind):

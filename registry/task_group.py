@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 from registry.errors import MeshError
 
-_log = logging.getLogger("modelvine.mesh")
+_log = logging.getLogger("modelvine.tasks")
 _Result = TypeVar("_Result")
 
 
 class BackgroundTasks:
-    """The tasks that one mesh runs for its peers; a failing task does not affect the others."""
+    """Tasks of one owner; a failing task does not affect the others."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -42,5 +42,5 @@ class BackgroundTasks:
         if not task.cancelled() and (error := task.exception()) is not None:
             # A peer that left is no news. The text of an error may quote what a peer sent, so only its type is logged.
             level = logging.DEBUG if isinstance(error, MeshError) else logging.WARNING
-            _log.log(level, "a task for a peer failed: %s", type(error).__name__)
-            _log.debug("a task for a peer failed", exc_info=error)
+            _log.log(level, "a background task failed: %s", type(error).__name__)
+            _log.debug("a background task failed", exc_info=error)

@@ -211,7 +211,7 @@ class PooledPlace:
             async with asyncio.timeout(self._connect_timeout):
                 connection = await self._dial(lambda: Connection(self))
         except TimeoutError as error:
-            raise ConnectTimeout("no free connection in time") from error
+            raise ConnectTimeout("no connection in time") from error
         except CannotConnect:
             raise
         except OSError as error:

@@ -182,8 +182,8 @@ class Length:
     def _read(self) -> tuple[int, int]:
         """Return the bytes of text, and the number of tokens that are given as numbers."""
         request = self._request
-        if request.kind is Kind.TOKENIZE:
-            # Its text is tokenized, not read.
+        # A text to tokenize is not read by the model, and a service's body may be anything.
+        if request.kind is Kind.TOKENIZE or request.target is not None:
             return 0, 0
         if len(request.body) > MAX_BYTES or "json" not in request.content_type:
             return 0, 0

@@ -32,6 +32,7 @@ _SHARING_KEPT = 1 - 1 / (4 * MEMORY)  # longer, since a machine seldom begins to
 _SWEEPS = 3
 _HOLDS_STEP = 0.1
 _SHORTEST_HOLD, _LONGEST_HOLD = 0.5, 86_400.0
+_MOST_HALVES = 100.0  # half-lives after which nothing is left in a cache
 _CLEAR = 1.5  # a cache hit and a miss are told apart where their expected times differ by this many usual errors
 _MOST_COUNTED = 1_000_000
 
@@ -151,7 +152,9 @@ class Estimator:
 
     def _hold(self, age: float, *, hit: bool) -> None:
         """Move the half-life of the cache in the direction that makes this hit or miss more likely."""
-        halves = max(age, _SHORTEST_HOLD) / self._holds * math.log(2)
+        halves = (
+            _within(age, _SHORTEST_HOLD, _MOST_HALVES * self._holds) / self._holds * math.log(2)
+        )
         step = min(halves, 1.0) if hit else -halves / math.expm1(halves)
         holds = self._holds * math.exp(_HOLDS_STEP * step)
         self._holds = _within(holds, _SHORTEST_HOLD, _LONGEST_HOLD)

@@ -14,6 +14,7 @@ from registry.mesh import Answerer, Pipe
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import Faults, MemoryNet, address_of
 from registry.persistence import EPOCH_KEY, next_epoch
+from registry.prober import PROVE, VOUCH
 from registry.records import PeerId, Reach, Record, Revocation, Service, Standing, Version
 from registry.replica import Replica
 from registry.service import Registry
@@ -317,6 +318,19 @@ async def test_a_peer_that_asks_nonsense_loses_its_answer_and_harms_no_node(
             await bad.ask(A.peer, question, timeout=1.0)
         async with node(net, B, bootstrap=(A,)) as b:
             await until(lambda: agree(a, b) and offers(b, "llama"))
+
+
+@pytest.mark.parametrize("question", [b"l" + b"[" * 100, PROVE, VOUCH + b"x"])
+async def test_a_malformed_question_is_an_offence(question: bytes) -> None:
+    net = MemoryNet()
+
+    async def answer(peer: PeerId, question: bytes) -> bytes:
+        return b"="
+
+    async with node(net, A, LLAMA) as a, stranger(net, E, answer) as bad:
+        with pytest.raises(PeerUnreachable):
+            await bad.ask(A.peer, question, timeout=1.0)
+        assert a.counters["offences"] == 1
 
 
 async def test_a_peer_that_asks_without_end_is_refused_and_others_are_answered() -> None:

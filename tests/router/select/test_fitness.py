@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.records import Ability, ModelType, Service
-from router.requests import MODEL_KINDS, SERVICES, STORES, Kind
+from router.requests import MODEL_KINDS, SERVICES, STORES, Kind, Request, Target
 from router.select.fitness import (
     MADE_FOR,
     MAX_BYTES,
@@ -55,6 +55,19 @@ def test_a_worker_of_one_endpoint_serves_a_subset_of_the_kinds_of_its_type() -> 
 def test_a_text_to_tokenize_has_no_length() -> None:
     body = orjson.dumps({"model": "m", "prompt": "x" * 80_000})
     assert Length(chat(kind=Kind.TOKENIZE, body=body)).least == 0
+
+
+@pytest.mark.parametrize("body", [b"", b"no JSON"])
+def test_a_request_to_a_service_has_no_length_and_may_have_no_body(body: bytes) -> None:
+    asked = Request(
+        id="r-1",
+        kind=Kind.BATCH,
+        model="m",
+        body=body,
+        content_type="application/json",
+        target=Target("openai", "GET", "/v1/batches"),
+    )
+    assert Length(asked).least == 0
 
 
 def test_the_length_is_the_texts_bytes_per_token_plus_the_answers_tokens() -> None:

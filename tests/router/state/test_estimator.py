@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.state.estimator import Estimator
-from router.state.service_time import Before, ServiceTime, read, written
+from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime, read, written
 
 
 class Machine:
@@ -175,3 +175,42 @@ def test_the_lifetime_of_a_cache_is_learnt_from_gaps_between_turns(*, tells: boo
 
 def test_a_machine_without_a_cache_is_recognised() -> None:
     assert Cached(0.0, tells=True).answer(100).holds < 2
+
+
+amounts = st.floats(0.0, 1e9)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            amounts,
+            amounts,
+            amounts,
+            st.floats(1.0, 1e6),
+            st.none() | st.builds(Before, amounts, amounts, amounts),
+            st.none() | amounts,
+        ),
+        min_size=1,
+    )
+)
+def test_any_answers_can_be_learnt_from(
+    answers: list[tuple[float, float, float, float, Before | None, float | None]],
+) -> None:
+    estimator = Estimator(shares=True)
+    for seconds, kilobytes, tokens, concurrency, before, cached in answers:
+        estimator.take(
+            seconds,
+            kilobytes=kilobytes,
+            tokens=tokens,
+            concurrency=concurrency,
+            before=before or NOTHING_BEFORE,
+            cached=cached,
+        )
+        estimator.take_first(
+            seconds,
+            kilobytes=kilobytes,
+            concurrency=concurrency,
+            before=before or NOTHING_BEFORE,
+        )
+    assert estimator.time is not None
+    assert math.isfinite(estimator.time.alone(kilobytes=1.0, tokens=1.0))
