@@ -3,7 +3,6 @@
 Every way in is listed by name, so that none is open by accident.
 """
 
-import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -97,8 +96,8 @@ def _rpc(settings: Settings, listening: Listening) -> Iterator[Surface]:
 
 
 def _mesh(settings: Settings, listening: Listening, mesh: Sequence[str]) -> Iterator[Surface]:
-    hosts = [*map(host_of, settings.mesh.listen), *map(host_of, mesh)]
-    who = HERE if all(map(_is_loopback, hosts)) else EVERYBODY
+    hosts = map(host_of, [*settings.mesh.listen, *mesh])
+    who = HERE if all(HostPort(host, 0).loopback for host in hosts) else EVERYBODY
     key = _key(settings)
     closing = "to close it, use --swarm-key FILE, or list the peers in registry.allow"
     where = ", ".join(mesh) or ", ".join(settings.mesh.listen)
@@ -121,10 +120,3 @@ def _key(settings: Settings) -> str:
     if settings.node.swarm_key:
         return "the swarm key"
     return "a key in registry.allow" if settings.registry.allow else ""
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -55,7 +55,7 @@ from registry.records import Reach, Standing
 from registry.service import Registry
 from registry.signing import Identity
 from router.peers.certificate import certificate_of, server_context
-from router.peers.links import serve_pipe
+from router.peers.pipes import serve_pipe
 
 log = logging.getLogger("modelvine.node")
 

@@ -9,6 +9,7 @@ RegistryError
 └── MeshError
     ├── MeshDown          our own mesh is not running now; it is being restarted
     └── PeerUnreachable   one peer could not be asked
+        └── ProtocolViolation  it broke the protocol of a stream
 """
 
 import errno

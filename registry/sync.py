@@ -13,12 +13,13 @@ Pulls and pushes repeat until nothing is left or the exchange has been long enou
 """
 
 import math
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
 from registry import messages, wire
 from registry.catalog import BUCKETS, Catalog, Signed
+from registry.clock import Clock
 from registry.effects import Effect, Persist, WordsRefused
 from registry.errors import InvalidFrame, LimitReached, UnknownKind
 from registry.members.liveness import Status
@@ -26,28 +27,10 @@ from registry.messages import (
     FRAME_HEAD,
     MAX_BATCH_BYTES,
     MAX_LISTED,
-    MAX_LISTING_BYTES,
     Held,
 )
 from registry.records import PeerId
 from registry.replica import Replica
-
-__all__ = [
-    "BUCKETS",
-    "EQUAL",
-    "MAX_AGE",
-    "MAX_BATCHES",
-    "MAX_BATCH_BYTES",
-    "MAX_CHECKED",
-    "MAX_LISTED",
-    "MAX_LISTING_BYTES",
-    "Clock",
-    "Exchange",
-    "Step",
-    "answer",
-    "compare",
-    "digest_question",
-]
 
 MAX_BATCHES = 32
 """Most pulls, and most pushes, of one exchange; the rest waits for the next."""
@@ -67,10 +50,6 @@ MAX_AGE = 30 * 86_400.0
 _COMPARE, _LIST, _PULL, _PUSH, _HEARD = b"c", b"l", b"p", b"P", b"h"
 EQUAL = b"="
 """The answer of a peer whose registry equals ours."""
-
-
-Clock = Callable[[], float]
-"""Returns seconds on a monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import orjson
 
 from registry.records import PeerId
 from router.openai.sse import Event, has_line
+from router.openai.usage import parsed
 from router.requests import Kind, Request
 
 MOST_SEAMS = 3
@@ -94,7 +95,7 @@ class Continuing:
         if gives_up(event):
             self.state = StreamState.BROKEN
             return b""
-        said = _object(event.data)
+        said = parsed(event.data)
         empty = self._learn(said.get("choices"))
         self._told = self._told or isinstance(said.get("usage"), dict)
         if self._first:
@@ -232,7 +233,7 @@ def of(request: Request) -> Continuing | None:
     """Return the stream that answers a request, `None` if no other worker could continue it."""
     if request.verbatim is not None and request.verbatim.needs:
         return None
-    fields = _object(request.body)
+    fields = parsed(request.body)
     plain = (
         not any(fields.get(name) for name in _FORBIDDING)
         and all(fields.get(name) in (None, 1) for name in ("n", "best_of"))
@@ -243,7 +244,7 @@ def of(request: Request) -> Continuing | None:
 
 def gives_up(event: Event) -> bool:
     """Return whether a worker reports a failure by an event."""
-    said = _object(event.data) if b'"error"' in event.data else {}
+    said = parsed(event.data) if b'"error"' in event.data else {}
     return "error" in said and "choices" not in said
 
 
@@ -275,14 +276,6 @@ def _with_answer(messages: object, text: str) -> list[object]:
             return [*before, {"role": "assistant", "content": text}]
         case _:
             return []
-
-
-def _object(data: bytes) -> dict[str, object]:
-    try:
-        said = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return {}
-    return said if isinstance(said, dict) else {}
 
 
 def _event(said: Mapping[str, object]) -> bytes:

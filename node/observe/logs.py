@@ -88,14 +88,6 @@ def recent() -> RecentLines:
     return next((handler.recent for handler in found), RecentLines())
 
 
-def adopt(name: str) -> None:
-    """Reattach a library's logger to the root logger, and remove the library's own handlers."""
-    logger = logging.getLogger(name)
-    logger.propagate = True
-    for old in tuple(logger.handlers):
-        logger.removeHandler(old)
-
-
 class RequestLog:
     """Logger of one INFO line per request. It makes no record where the handler of `configure` alone would receive it.
 

@@ -63,7 +63,8 @@ from router.peers.headers import (
     VERBATIM,
     WAIT,
 )
-from router.peers.links import Link, Links
+from router.peers.links import Links
+from router.peers.paths import Link
 from router.requests import SERVICES, Kind, Request
 from router.rpc.failures import cleaned
 from router.select.candidates import Candidate

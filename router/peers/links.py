@@ -24,12 +24,10 @@ from router.peers.alpn import offer
 from router.peers.certificate import client_context, peer_of_certificate
 from router.peers.headers import GRANT, HOP
 from router.peers.paths import Link, Way
-from router.peers.pipes import Peers, serve_pipe
+from router.peers.pipes import Peers
 from router.settings import RouterSettings
 from router.slot_wait import Lingering
 from router.ssrf_guard import Premises
-
-__all__ = ["Link", "Links", "serve_pipe"]
 
 MAX_PEERS = 1024
 """Peers to which connections are kept; the least recently used one is evicted."""

@@ -36,10 +36,6 @@ class ReplicaAnswer:
     time: ServiceTime | None = None
 
 
-NOBODY_READ: tuple[Mapping[_Key, Read], int] = ({}, 0)
-"""The result for a request that is not a conversation."""
-
-
 class PrefixIndex:
     """The replicas that last read each prefix."""
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry import sync, wire
+from registry import messages, sync, wire
 from registry.catalog import Signed, bucket_of
 from registry.effects import Effect, Persist
 from registry.errors import InvalidFrame
@@ -127,12 +127,12 @@ def test_one_exchange_carries_many_batches_both_ways() -> None:
     questions, _ = exchange(one, honest(other))
     assert one.catalog == other.catalog
     assert len(questions) > 4
-    assert max(map(len, questions)) <= sync.MAX_BATCH_BYTES + 1
+    assert max(map(len, questions)) <= messages.MAX_BATCH_BYTES + 1
 
 
 def test_records_that_one_exchange_cannot_carry_come_with_the_next_ones() -> None:
     frames = strangers(70, bytes_each=200_000)
-    assert 2 * len(frames[0].frame) <= sync.MAX_BATCH_BYTES < 3 * len(frames[0].frame)
+    assert 2 * len(frames[0].frame) <= messages.MAX_BATCH_BYTES < 3 * len(frames[0].frame)
     one, other = replica(A), replica(B, *frames)
     rounds = 0
     while one.catalog != other.catalog:
@@ -221,12 +221,12 @@ def test_a_question_of_noise_is_refused_and_changes_nothing(noise: bytes) -> Non
         b"l" + b'{"buckets":[' + b"1," * 1_000_000 + b"1]}",
         b"p" + orjson.dumps({"nodes": ["x" * 65]}),
         b"p" + orjson.dumps({"nodes": [1]}),
-        b"p" + orjson.dumps({"nodes": ["x"] * (sync.MAX_LISTED + 1)}),
-        b"p" + b" " * (sync.MAX_LISTING_BYTES + 1),
+        b"p" + orjson.dumps({"nodes": ["x"] * (messages.MAX_LISTED + 1)}),
+        b"p" + b" " * (messages.MAX_LISTING_BYTES + 1),
         b"Pcut",
         b"P" + struct.pack(">fI", 0.0, 2**32 - 1),
         b"P" + struct.pack(">fI", 0.0, 0),
-        b"P" + bytes(sync.MAX_BATCH_BYTES + 1),
+        b"P" + bytes(messages.MAX_BATCH_BYTES + 1),
     ],
     ids=lambda question: repr(question[:24]),
 )
@@ -248,7 +248,7 @@ BAD_BATCHES = {
     "forged": batch(GOOD, FORGED),
     "heartbeat": batch(GOOD, wire.encode_heartbeat(Heartbeat(C.peer, Version(1, 1), 1), C)),
     "noise": b"noise and nothing else",
-    "too large": bytes(sync.MAX_BATCH_BYTES + 1),
+    "too large": bytes(messages.MAX_BATCH_BYTES + 1),
 }
 
 
@@ -299,8 +299,8 @@ BAD_LISTINGS = [
     ),
     b'{"held":{"x":[' + b"9" * 300 + b',1,"abababababababab"]}}',
     b'{"held":{"\\ud800":[1,1,"abababababababab"]}}',
-    orjson.dumps({"held": {str(n): [1, 1, "ab" * 8] for n in range(sync.MAX_LISTED + 1)}}),
-    b" " * (sync.MAX_LISTING_BYTES + 1),
+    orjson.dumps({"held": {str(n): [1, 1, "ab" * 8] for n in range(messages.MAX_LISTED + 1)}}),
+    b" " * (messages.MAX_LISTING_BYTES + 1),
 ]
 
 

@@ -29,8 +29,8 @@ from router.errors import (
 )
 from router.openai.body import read
 from router.peers.certificate import certificate_of, peer_of_certificate, server_context, trust
-from router.peers.links import Links, serve_pipe
-from router.peers.pipes import NoMesh
+from router.peers.links import Links
+from router.peers.pipes import NoMesh, serve_pipe
 from router.policies.p2c import FewChoices
 from router.requests import Kind, Pin, Request
 from router.select.candidates import Candidate

@@ -52,8 +52,8 @@ from registry.store.memory import MemoryStore
 from router import dialects, policies
 from router.dispatch import Router
 from router.peers.certificate import certificate_of, server_context, trust
-from router.peers.links import Links, serve_pipe
-from router.peers.pipes import MeshPeers
+from router.peers.links import Links
+from router.peers.pipes import MeshPeers, serve_pipe
 from router.peers.replica_question import ReplicaQuestions
 from router.settings import RouterSettings
 from router.ssrf_guard import Premises

@@ -20,7 +20,6 @@ from node.observe.logs import (
     JsonLine,
     Repeats,
     RequestLog,
-    adopt,
     configure,
     thousandths,
 )
@@ -204,16 +203,6 @@ def test_configuring_twice_does_not_write_twice() -> None:
     stream = written("json")
     log.info("once")
     assert stream.getvalue().count("once") == 1
-
-
-def test_a_library_that_does_not_propagate_its_lines_can_be_adopted() -> None:
-    library = logging.getLogger("some_library")
-    library.propagate = False
-    library.addHandler(logging.NullHandler())
-    stream = written("console")
-    adopt("some_library")
-    library.warning("heard")
-    assert "heard" in stream.getvalue()
 
 
 def test_repeated_warnings_are_counted_instead_of_written() -> None:
