@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from node.agent import Agent, Told
 from registry.clock import Clock
@@ -37,7 +38,6 @@ _GRACE = 0.5
 
 _NOTHING = Described()
 
-Describe = Callable[[Worker], Awaitable[Described | None]]
 Process = tuple[str, str, tuple[tuple[str, str], ...]]
 
 
@@ -76,25 +76,25 @@ class InspectionTurns:
         return max(0.0, min((turn.due for turn in self._turns.values()), default=now + AGAIN) - now)
 
 
+class Inspector(Protocol):
+    """The part of the router that asks workers. Raises a `WorkerError` where that is not possible."""
+
+    async def describe(self, worker: Worker) -> Described | None:
+        """Return what a worker reports of itself, `None` if it did not answer."""
+
+    async def greet(self, worker: Worker) -> bool:
+        """Return whether a worker answers at all."""
+
+
 class Learning:
     """Background task that queries the workers. Lives on one event loop."""
 
     def __init__(
-        self,
-        agent: Agent,
-        describe: Describe,
-        now: Clock,
-        *,
-        greet: Callable[[Worker], Awaitable[bool]] | None = None,
-        within: float = ASK_SECONDS,
+        self, agent: Agent, inspector: Inspector, now: Clock, *, within: float = ASK_SECONDS
     ) -> None:
-        """`describe` queries one worker, and raises a `WorkerError` if that is not possible; a round ends after `within` seconds.
-
-        `greet` says whether a worker answers at all.
-        """
+        """Query each worker through `inspector`; a round ends after `within` seconds."""
         self._agent = agent
-        self._describe = describe
-        self._greet = greet
+        self._inspector = inspector
         self._now = now
         self._within = within
         self._turns = InspectionTurns()
@@ -109,20 +109,13 @@ class Learning:
         found: dict[Process, Described] = {}
         asked: set[Process] = set()
         workers = [*workers]
-        turn = asyncio.Semaphore(AT_ONCE)
 
         async def one(process: Process, worker: Worker) -> None:
-            async with turn:
-                asked.add(process)
-                with suppress(WorkerError):
-                    if said := await self._describe(worker):
-                        found[process] = said
+            asked.add(process)
+            if said := await self._inspector.describe(worker):
+                found[process] = said
 
-        first = {process_of(worker): worker for worker in reversed(workers)}
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._within), asyncio.TaskGroup() as group:
-                for process, worker in first.items():
-                    group.create_task(one(process, worker))
+        await _of_each(workers, one, self._within)
         now = self._now()
         for process in asked:
             self._turns.asked(process, now, answered=process in found)
@@ -150,30 +143,38 @@ class Learning:
 
     async def silent(self, workers: Iterable[Worker]) -> list[Worker]:
         """Return those of these workers that do not answer, as far as that is known in time."""
-        if (greet := self._greet) is None:
-            return []
-        turn = asyncio.Semaphore(AT_ONCE)
         answers: dict[Process, bool] = {}
+        workers = [*workers]
 
         async def one(process: Process, worker: Worker) -> None:
-            async with turn:
-                answers[process] = False
-                with suppress(WorkerError):
-                    answers[process] = await greet(worker)
+            answers[process] = False
+            answers[process] = await self._inspector.greet(worker)
 
-        workers = [*workers]
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._within + _GRACE), asyncio.TaskGroup() as group:
-                for process, worker in {process_of(w): w for w in workers}.items():
-                    group.create_task(one(process, worker))
+        await _of_each(workers, one, self._within + _GRACE)
         return [w for w in workers if answers.get(process_of(w)) is False]
 
     async def watch(self) -> None:
         """Probe the workers every `WATCH` seconds, forever."""
         while True:
-            if self._greet is not None:
-                await self.silent(self._agent.registered)
+            await self.silent(self._agent.registered)
             await asyncio.sleep(WATCH)
 
     async def _wake(self, _: Workers) -> None:
         self._changed.set()
+
+
+async def _of_each(
+    workers: Sequence[Worker], work: Callable[[Process, Worker], Awaitable[None]], within: float
+) -> None:
+    """Do `work` with the first worker of each process, `AT_ONCE` of them concurrently, for at most `within` seconds."""
+    turn = asyncio.Semaphore(AT_ONCE)
+
+    async def one(process: Process, worker: Worker) -> None:
+        async with turn:
+            with suppress(WorkerError):
+                await work(process, worker)
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within), asyncio.TaskGroup() as group:
+            for process, worker in {process_of(w): w for w in reversed(workers)}.items():
+                group.create_task(one(process, worker))

@@ -256,9 +256,7 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         router=parts.router,
         agent=parts.agent,
         keys=parts.keys,
-        learning=Learning(
-            parts.agent, parts.router.describe, time.monotonic, greet=parts.router.greet
-        ),
+        learning=Learning(parts.agent, parts.router, time.monotonic),
         access=_judge(Access, given, parts.keys),
         quotas=Quotas(given.outside.now, given.outside.wall, of_addresses(given.settings.web)),
         usage=parts.usage.book,

@@ -17,6 +17,7 @@ from router.http.service_call import services_of, shown
 from router.http.translator import Translating, Words
 from router.http.verbatim import Passing
 from router.openai.body import splice_model
+from router.openai.text_parser import answer_object
 from router.openai.text_writer import Event, Reason, ToolCall
 from router.openai.usage import Usage
 from router.peers.links import Links
@@ -24,7 +25,7 @@ from router.recognition import Sighting
 from router.requests import SERVICES, Kind
 from router.services.calls import CALLS
 from router.translate.request import Orders, unheard
-from router.translate.text import Said, estimated, in_one_piece, object_of
+from router.translate.text import Said, estimated, in_one_piece
 from router.translate.verbatim import LLAMA_STACK
 from router.worker_description import Described, count_of
 from router.workers import Worker
@@ -211,7 +212,7 @@ def _calls(given: object, choice: int) -> tuple[ToolCall, ...]:
 
 
 def _success(body: bytes) -> Mapping[str, object]:
-    said = object_of(body)
+    said = answer_object(body)
     if said.get("error"):
         raise WorkerFailed("the worker returned an error with a success status")
     return said

@@ -96,6 +96,13 @@ class Exchange:
         """Read until the end, or until more than `limit` bytes are there."""
         return await self._reply.at_most(limit)
 
+    async def whole(self, limit: int) -> bytes:
+        """Read the whole answer; raise `WorkerFailed` if it has more than `limit` bytes."""
+        body = await self._reply.at_most(limit)
+        if not self.ended:
+            raise WorkerFailed(f"the answer has more than {limit:,} bytes")
+        return body
+
     @property
     def ended(self) -> bool:
         """Whether nothing is left to read."""

@@ -163,9 +163,7 @@ async def _asked(links: Links, request: Request, ask: ServiceAsk, worker: Worker
             raise WorkerUnable(f"the service has no {ask.method} {ask.path}", param="path")
         if not missing and not is_answer(exchange.status):
             raise await refusal(exchange)
-        body = await exchange.at_most(MAX_TRANSLATED_BYTES)
-        if not exchange.ended:
-            raise WorkerFailed(f"the answer has more than {MAX_TRANSLATED_BYTES:,} bytes")
+        body = await exchange.whole(MAX_TRANSLATED_BYTES)
         status = NOT_FOUND if missing else exchange.status
         return Answer(status, exchange.content_type, body, NOTHING, Route.LOCAL, len(body))
 

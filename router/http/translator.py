@@ -14,7 +14,7 @@ from yarl import URL
 
 from router.answer import Answer, Route
 from router.canonical import TextRequest
-from router.errors import WorkerFailed, WorkerRejected, WorkerTimeout
+from router.errors import WorkerRejected, WorkerTimeout
 from router.http.exchange import NOTHING, Call, Exchange, Sending
 from router.http.heads import headers_to, request_head
 from router.http.pool import start_of
@@ -184,7 +184,7 @@ class Translating:
             if exchange.status == NOT_FOUND:
                 raise unserved(self._words.name, request.kind)
             await check(exchange)
-            said = once.told(request, await _all_of(exchange))
+            said = once.told(request, await exchange.whole(MAX_ANSWER_BYTES))
             return Answer(200, _JSON, said, NOTHING, Route.LOCAL, len(said), _headers(orders))
 
         body = orjson.dumps(orders.bodies[0])
@@ -236,7 +236,7 @@ class Translating:
         return Call(self._places.of(url), request_head(start_of(url), headers, len(body)), body)
 
     async def _read_whole(self, asking: "_Asking", number: int, exchange: Exchange) -> list[Event]:
-        body = await _all_of(exchange)
+        body = await exchange.whole(MAX_ANSWER_BYTES)
         asking.form = asking.form.told_by(body)
         return self._words.whole(asking.asked, number, body, exchange.header)
 
@@ -250,13 +250,6 @@ class _Asking:
     asked: TextRequest
     orders: Orders
     form: TextForm
-
-
-async def _all_of(exchange: Exchange) -> bytes:
-    body = await exchange.at_most(MAX_ANSWER_BYTES)
-    if not exchange.ended:
-        raise WorkerFailed(f"the answer has more than {MAX_ANSWER_BYTES:,} bytes")
-    return body
 
 
 def _headers(orders: Orders) -> Mapping[str, str]:

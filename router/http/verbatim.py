@@ -65,9 +65,7 @@ async def read(
         answer = await _stream(exchange, passing.streamed, max_event_bytes)
         answer.tells = passing.streamed.tells(said.body)
     else:
-        whole = await exchange.at_most(MAX_ANSWER_BYTES)
-        if not exchange.ended:
-            raise WorkerFailed(f"the answer has more than {MAX_ANSWER_BYTES:,} bytes")
+        whole = await exchange.whole(MAX_ANSWER_BYTES)
         spent = passing.whole(said.body, whole, exchange.header)
         answer = exchange.answer(whole, Route.LOCAL, length=len(whole))
         answer.usage = spent

@@ -9,10 +9,9 @@ from binascii import Error as NoBase64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import orjson
-
 from router.errors import WorkerFailed
 from router.openai.result_writer import Ranked, Segment
+from router.openai.text_parser import answer_object
 from router.openai.usage import Usage, told
 
 _MOST_TOKEN = 2**31 - 1
@@ -56,7 +55,7 @@ class Columns:
 
 def vectors_of(body: bytes, count: int) -> Vectors:
     """Read the embeddings of `count` texts, as numbers or base64."""
-    said = _object(body)
+    said = answer_object(body)
     placed: dict[int, tuple[float, ...]] = {}
     for at, one in enumerate(_list(said, "data")):
         match one:
@@ -71,12 +70,12 @@ def vectors_of(body: bytes, count: int) -> Vectors:
 
 def images_of(body: bytes) -> tuple[bytes | str, ...]:
     """Read images: each is the image itself, or its URL on the web."""
-    return tuple(map(_image, _list(_object(body), "data")))
+    return tuple(map(_image, _list(answer_object(body), "data")))
 
 
 def transcript_of(body: bytes) -> Transcript:
     """Read the transcript of a recording, in JSON, verbose or not."""
-    said = _object(body)
+    said = answer_object(body)
     text = said.get("text")
     if not isinstance(text, str):
         raise WorkerFailed("the answer has no text")
@@ -86,7 +85,7 @@ def transcript_of(body: bytes) -> Transcript:
 
 def ranking_of(body: bytes, count: int) -> Ranking:
     """Read a ranking of `count` documents, in the form of Jina and Cohere."""
-    said = _object(body)
+    said = answer_object(body)
     ranked = tuple(_ranked(one, count) for one in _list(said, "results"))
     if len({one.index for one in ranked}) != len(ranked):
         raise WorkerFailed("a document is ranked twice")
@@ -98,12 +97,12 @@ def ranking_of(body: bytes, count: int) -> Ranking:
 
 def tokens_of(body: bytes) -> tuple[int, ...]:
     """Read the ids of tokens, which llama.cpp may give with their texts."""
-    return tuple(map(_token, _list(_object(body), "tokens")))
+    return tuple(map(_token, _list(answer_object(body), "tokens")))
 
 
 def columns_of(body: bytes) -> Columns:
     """Read what a store returned or found."""
-    said = _object(body)
+    said = answer_object(body)
     keys = tuple(map(_numbers, _list(said, "keys")))
     values = tuple(str(one) for one in _list(said, "values") if isinstance(one, str))
     similarities = _numbers(said.get("similarities") or [])
@@ -199,13 +198,3 @@ def _list(said: Mapping[str, object], name: str) -> Sequence[object]:
     if not isinstance(found, list):
         raise WorkerFailed(f"the answer has no list of {name}")
     return found
-
-
-def _object(body: bytes) -> Mapping[str, object]:
-    try:
-        said = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise WorkerFailed("the answer is not valid JSON") from error
-    if not isinstance(said, dict):
-        raise WorkerFailed("the answer is not a JSON object")
-    return said

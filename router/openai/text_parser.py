@@ -5,7 +5,7 @@ For clients that speak another protocol. What their protocols lack (ids, fingerp
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -92,7 +92,7 @@ class Stream:
             if data == b"[DONE]":
                 self.ended = True
                 continue
-            for event in of_chunk(_object(data)):
+            for event in of_chunk(answer_object(data)):
                 heard.append(event)
                 if not isinstance(event, Delta):
                     self.ended = self.ended or isinstance(event, TextFailure)
@@ -102,7 +102,7 @@ class Stream:
 
 def whole(kind: Kind, body: bytes) -> list[Heard]:
     """Return the events of a chat or completion answered in one piece; raise `WorkerFailed` if it is no such answer."""
-    said = _object(body)
+    said = answer_object(body)
     choices = said.get("choices")
     if not isinstance(choices, list) or not choices:
         raise WorkerFailed("the answer has no choices")
@@ -226,7 +226,8 @@ def _text(given: object) -> str:
     return given if isinstance(given, str) else ""
 
 
-def _object(data: bytes) -> Mapping[str, object]:
+def answer_object(data: bytes) -> dict[str, Any]:
+    """Return the JSON object that a worker answered with; raise `WorkerFailed` for anything else."""
     try:
         said = orjson.loads(data)
     except orjson.JSONDecodeError as error:

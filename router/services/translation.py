@@ -10,8 +10,9 @@ from urllib.parse import parse_qsl, quote
 
 import orjson
 
-from router.errors import WorkerFailed, WorkerUnable
+from router.errors import WorkerUnable
 from router.openai.body import object_of
+from router.openai.text_parser import answer_object
 from router.requests import Target
 from router.services import llama_stack_words as words
 from router.services.calls import OPENAI, find
@@ -246,13 +247,7 @@ def _said(value: object) -> ServiceAnswer:
 
 
 def _read(answer: Answered) -> dict[str, object]:
-    try:
-        said = orjson.loads(answer or b"")
-    except orjson.JSONDecodeError as error:
-        raise WorkerFailed("the worker's answer is not JSON") from error
-    if not isinstance(said, dict):
-        raise WorkerFailed("the worker's answer is not a JSON object")
-    return said
+    return answer_object(answer or b"")
 
 
 def _text(fields: Fields, name: str) -> str:

@@ -6,14 +6,13 @@ Texts are cut because some workers return the stop string, or ignore it. Text th
 back until the next text shows whether it is.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import orjson
 
 from router.canonical import TextRequest
-from router.errors import WorkerFailed
 from router.openai.logprobs import Shown, Token
 from router.openai.text_writer import Delta, End, Event, Reason, ToolCall
 from router.openai.usage import Usage
@@ -178,14 +177,3 @@ def read_by(asked: TextRequest, choice: int) -> int:
     if asked.kind is not Kind.CHAT:
         return tokens_of(len(asked.prompts[choice // asked.n].encode()))
     return tokens_of(len(orjson.dumps(asked.messages)))
-
-
-def object_of(body: bytes) -> Mapping[str, object]:
-    """Return a JSON object; raise `WorkerFailed` for anything else."""
-    try:
-        said = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise WorkerFailed("the worker's answer is not valid JSON") from error
-    if not isinstance(said, dict):
-        raise WorkerFailed("the worker's answer is not a JSON object")
-    return said

@@ -1,6 +1,7 @@
 """Laws of asking workers what they are: when, once for all models of a process, and what becomes of the answer."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from node.agent import Agent
 from node.inspection import (
@@ -32,7 +33,7 @@ class World:
         self.now = 0.0
         self.most = self.under_way = 0
         self.agent: Agent = make(MemoryStore())
-        self.learning = Learning(self.agent, self.describe, lambda: self.now)
+        self.learning = Learning(self.agent, self, lambda: self.now)
 
     async def describe(self, worker: Worker) -> Described | None:
         self.asked.append(worker.api)
@@ -41,6 +42,19 @@ class World:
         await asyncio.sleep(0)
         self.under_way -= 1
         return self.says.get(worker.api)
+
+    async def greet(self, worker: Worker) -> bool:
+        return worker.api in self.says
+
+
+class Asking:
+    """Workers that answer as `describe` says."""
+
+    def __init__(self, describe: Callable[[Worker], Awaitable[Described | None]]) -> None:
+        self.describe = describe
+
+    async def greet(self, _: Worker) -> bool:
+        return True
 
 
 def test_a_worker_is_asked_at_once_then_rarely_and_with_growing_pauses_while_it_is_silent() -> None:
@@ -90,7 +104,7 @@ async def test_a_worker_that_never_answers_or_cannot_be_asked_delays_no_other() 
             raise WorkerFailed("needs something that is not installed")
         return SAID
 
-    learning = Learning(make(MemoryStore()), describe, lambda: 0.0, within=0.05)
+    learning = Learning(make(MemoryStore()), Asking(describe), lambda: 0.0, within=0.05)
     told = await learning.ask([worker("slow"), worker("b", port=2), worker("odd", port=3)])
     assert told == {worker("b", port=2): SAID}
 
@@ -106,7 +120,7 @@ async def test_each_of_many_workers_that_never_answer_has_its_turn() -> None:
         await asyncio.Event().wait()
 
     agent = make(MemoryStore())
-    learning = Learning(agent, describe, lambda: 0.0, within=0.02)
+    learning = Learning(agent, Asking(describe), lambda: 0.0, within=0.02)
     many = [worker(str(n), port=n) for n in range(1, 3 * AT_ONCE + 1)]
     await agent.register_project("p", many)
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:

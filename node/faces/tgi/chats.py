@@ -4,7 +4,6 @@ What a worker sends is passed on unchanged where nothing is missing in it.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import orjson
 
@@ -17,7 +16,7 @@ from router.canonical.values import flag, number, text, whole
 from router.errors import WorkerFailed
 from router.openai.body import written
 from router.openai.sse import Event, EventTooLarge, Splitter, with_data
-from router.openai.text_parser import TextFailure
+from router.openai.text_parser import TextFailure, answer_object
 from router.requests import Kind
 from router.translate.verbatim import TGI, Verbatim
 
@@ -129,7 +128,7 @@ class Completed:
         if self.streams:
             raise WorkerFailed("the worker does not stream")
         try:
-            return JSON, orjson.dumps(self._forms.whole(_object(body)))
+            return JSON, orjson.dumps(self._forms.whole(answer_object(body)))
         except orjson.JSONEncodeError as error:
             raise WorkerFailed("the answer is nested too deeply") from error
 
@@ -156,7 +155,7 @@ class Completed:
             return b""
         if not data or data == _DONE:
             return event.raw
-        said = _object(data)
+        said = answer_object(data)
         if error := said.get("error"):
             return self._fail(_failure(error))
         chunks = self._forms.chunks(said)
@@ -182,13 +181,3 @@ def _failure(error: object) -> TextFailure:
         case {"message": str(message)} | str(message):
             return TextFailure(message, "", "")
     return TextFailure("the stream broke off", "", "")
-
-
-def _object(data: bytes) -> dict[str, Any]:
-    try:
-        said = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise WorkerFailed("the answer is not valid JSON") from error
-    if not isinstance(said, dict):
-        raise WorkerFailed("the answer is not a JSON object")
-    return said

@@ -28,12 +28,13 @@ from router.http.verbatim import Passing, Streamed
 from router.openai import logprobs
 from router.openai.logprobs import MAX_LIKELIEST, Token
 from router.openai.result_writer import write_token_texts, write_tokens
+from router.openai.text_parser import answer_object
 from router.openai.text_writer import Event, Reason, ToolCall
 from router.openai.usage import Tells, Usage, parsed, told
 from router.requests import Kind, Request
 from router.select.fitness import USUAL_BYTES
 from router.translate.request import Orders, checked, refuse
-from router.translate.text import Said, in_one_piece, object_of, read_by
+from router.translate.text import Said, in_one_piece, read_by
 from router.workers import Worker
 
 TOKENIZE_PATH = "tokenize"
@@ -105,7 +106,7 @@ def _tells(tokens_asked: bytes) -> Tells:
 
 
 def _success(body: bytes) -> Mapping[str, object]:
-    said = object_of(body)
+    said = answer_object(body)
     if "error" in said:
         raise failure(said)
     return said
@@ -133,7 +134,7 @@ def part(tokens_asked: TextRequest, data: bytes) -> Said:
     """Read one event of a stream; raise a `WorkerError` if it is a failure or invalid."""
     if data == b"[DONE]":
         return Said(over=True)
-    said = object_of(data)
+    said = answer_object(data)
     if "error" in said:
         raise failure(said)
     if "choices" in said:
@@ -152,7 +153,7 @@ def whole(
     tokens_asked: TextRequest, choice: int, body: bytes, header: Callable[[str], str]
 ) -> list[Event]:
     """Read an answer in one piece, which has one choice."""
-    said = object_of(body)
+    said = answer_object(body)
     if "error" in said:
         raise failure(said)
     if tokens_asked.kind is Kind.CHAT:

@@ -198,7 +198,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         registry=registry,
         router=router,
         agent=agent,
-        learning=Learning(agent, router.describe, time.monotonic, greet=router.greet),
+        learning=Learning(agent, router, time.monotonic),
         access=Access(token=TOKEN, keys=keys, keyless=settings.node.open, settings=settings.web),
         keys=keys,
         quotas=Quotas(time.monotonic, time.time, of_addresses(settings.web)),

@@ -178,3 +178,9 @@ def test_a_stream_without_a_finish_reason_or_done_is_incomplete(stream, whole):
     ear = text_parser.Stream(max_event_bytes=1000)
     ear.take(stream)
     assert ear.whole is whole
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"5", b"{"])
+def test_an_answer_that_is_no_object_is_a_failure(body: bytes) -> None:
+    with pytest.raises(WorkerFailed):
+        text_parser.answer_object(body)

@@ -1,14 +1,12 @@
 """Laws of translating a text that a worker gives in another protocol."""
 
 import orjson
-import pytest
 
 from router.canonical import TextRequest, read
-from router.errors import WorkerFailed
 from router.openai.text_writer import Delta, End, ToolCall
 from router.openai.usage import Usage
 from router.requests import Kind
-from router.translate.text import Said, Told, in_one_piece, object_of
+from router.translate.text import Said, Told, in_one_piece
 from tests.router.world import chat
 
 CALL = ToolCall("call_1", "look", "{}")
@@ -71,9 +69,3 @@ def test_a_tool_call_sets_the_finish_reason() -> None:
 def test_a_stream_ends_properly_only_with_a_finish_reason() -> None:
     assert told(asked(), Said("a")) == [Delta("a")]
     assert told(asked(), Said("a", "length"))[1] == End("length")
-
-
-@pytest.mark.parametrize("body", [b"", b"[]", b"5", b"{"])
-def test_a_body_that_is_no_object_is_a_failure(body: bytes) -> None:
-    with pytest.raises(WorkerFailed):
-        object_of(body)
