@@ -47,7 +47,7 @@ class Agent:
         self.registered = self.workers = Workers()
         self._taught: dict[Key, tuple[Worker, Worker]] = {}
         """Workers as registered, and with their own reports added, where these add anything."""
-        registry.saving.also(lambda: _difference(Workers(), self.registered))
+        registry.persistence.also(lambda: _difference(Workers(), self.registered))
 
     def on_change(self, listener: Callable[[Workers], Awaitable[None]]) -> None:
         """Call `listener` with the workers whenever they change; the change is complete when it returns. It must not raise."""
@@ -124,7 +124,7 @@ class Agent:
                 services = workers.services()
                 self._registry.fits(services)
                 if changes:
-                    await self._registry.saving.write(changes, undo=_difference(after, before))
+                    await self._registry.persistence.write(changes, undo=_difference(after, before))
                 self.registered, self.workers = after, workers
                 self._taught = known
                 await self._registry.announce(services)

@@ -134,11 +134,11 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
     )
     exchange_load(registry, router)
     bootstrap = Bootstrap(
-        store, registry.saving, configured=settings.mesh.bootstrap, keep=registry.pin
+        store, registry.persistence, configured=settings.mesh.bootstrap, keep=registry.pin
     )
-    registry.saving.also(bootstrap.changes)
+    registry.persistence.also(bootstrap.changes)
     usage, audit, receipts = await _books(given, store, closing)
-    registry.saving.also(audit.changes)
+    registry.persistence.also(audit.changes)
     node_events = NodeEvents(registry, outside.wall)
     registry.on_change(node_events.changed)
     return Parts(

@@ -169,7 +169,7 @@ class Listener(Surroundings):
         app.on_response_prepare.append(partial(_dress, fixed))
         self._server: web.Server | None = None
         self._connections: dict[CallerConnection, None] = {}
-        self._doors = ConnectionLimits(
+        self._limits = ConnectionLimits(
             settings.connections,
             settings.connections_per_address,
             crowd or Crowd(),
@@ -185,7 +185,7 @@ class Listener(Surroundings):
         alone = await self._prepared()
         if self._preface:
             listener.listen(_BACKLOG)
-            self._sockets[listener] = Acceptor(listener, self._preface, alone, self._doors)
+            self._sockets[listener] = Acceptor(listener, self._preface, alone, self._limits)
             return
         self._sockets[listener] = await asyncio.get_running_loop().create_server(
             self._shared.through(alone) if self._tls else alone,
@@ -240,7 +240,7 @@ class Listener(Surroundings):
 
     def made(self, connection: CallerConnection) -> bool:
         """Add an open connection; return whether there is room for it."""
-        if self._shut or not self._doors.enter(connection, connection.address):
+        if self._shut or not self._limits.enter(connection, connection.address):
             return False
         self._connections[connection] = None
         if self._timer is None:
@@ -250,7 +250,7 @@ class Listener(Surroundings):
     def lost(self, connection: CallerConnection) -> None:
         """Remove a closed connection."""
         self._connections.pop(connection, None)
-        self._doors.leave(connection, connection.address)
+        self._limits.leave(connection, connection.address)
 
     # Internals.
 

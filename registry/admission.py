@@ -61,22 +61,22 @@ class Admission:
 
     def __init__(
         self,
-        guests: AccessList,
+        access: AccessList,
         *,
         now: Clock,
         counters: Counter[str],
         disconnect: Callable[[PeerId], Awaitable[None]],
     ) -> None:
-        self._guests = guests
+        self._access = access
         self._now = now
         self._counters = counters
         self._disconnect = disconnect
-        self._blame = Penalties()
+        self._penalties = Penalties()
         self._askers = RateLimit(rate=QUESTIONS_PER_SECOND, burst=QUESTIONS_AT_ONCE)
 
     def admits(self, peer: PeerId) -> bool:
         """Return whether our lists admit a peer, and it is not barred at the moment."""
-        admitted = self._guests.admits(peer) and not self._blame.barred(peer, self._now())
+        admitted = self._access.admits(peer) and not self._penalties.barred(peer, self._now())
         self._counters["kept_out"] += not admitted
         return admitted
 
@@ -92,7 +92,7 @@ class Admission:
     async def offence(self, peer: PeerId, *, weight: float = 1.0) -> None:
         """Note that a peer did what no honest peer does; disconnect it when it does so repeatedly."""
         self._counters["offences"] += 1
-        if self._blame.offence(peer, self._now(), weight=weight):
+        if self._penalties.offence(peer, self._now(), weight=weight):
             self._counters["barred"] += 1
             log.warning(
                 "disconnected %s for %d s: it sent too many malformed or forged frames",

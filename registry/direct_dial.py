@@ -4,15 +4,13 @@ So a node behind a NAT gets a direct connection to a node that asks it: the aske
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
 
-from registry.catalog import Signed
 from registry.clock import Clock
 from registry.errors import MeshError
 from registry.intake import dialable
 from registry.members.backoff import Backoff
 from registry.mesh import Mesh
-from registry.records import PeerId, Reach
+from registry.replica import Replica
 
 LOOK = 0.5
 """Seconds between looks at the connections."""
@@ -30,17 +28,9 @@ _LONGEST_PAUSE = 960.0
 class DirectDial:
     """Dials peers directly whose connection is relayed. Lives on one event loop."""
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        *,
-        own: Callable[[], Reach],
-        held: Callable[[], Mapping[PeerId, Signed]],
-        now: Clock,
-    ) -> None:
+    def __init__(self, mesh: Mesh, replica: Replica, *, now: Clock) -> None:
         self._mesh = mesh
-        self._own = own
-        self._held = held
+        self._replica = replica
         self._now = now
         self._silent = Backoff[str](_FIRST_PAUSE, _LONGEST_PAUSE)
 
@@ -58,7 +48,8 @@ class DirectDial:
                 dials.create_task(self._dial(address))
 
     def _straight(self) -> list[str]:
-        held, together = self._held(), dialable.among_ourselves(self._own())
+        held = self._replica.catalog.held
+        together = dialable.among_ourselves(self._replica.own.reach)
         return [
             address
             for connection in self._mesh.connections()

@@ -23,7 +23,7 @@ from registry.effects import (
     Remember,
 )
 from registry.errors import InvalidFrame
-from registry.intake.access_list import guests
+from registry.intake.access_list import access_list_of
 from registry.intake.newcomers import Newcomers, weight_of
 from registry.intake.rate import FRAME_COST, AuthorRate, RateLimit
 from registry.members.liveness import Evidence, Presence, Pulse, Status, presence
@@ -77,10 +77,10 @@ class Replica:
         self.peer = identity.peer
         self.catalog = Catalog()
         self._settings = settings
-        self._voice = OwnRecord(identity, settings, epoch=epoch, jitter=jitter)
+        self._own_record = OwnRecord(identity, settings, epoch=epoch, jitter=jitter)
         self.members = Membership(settings, jitter)
         self.jitter = jitter
-        self._guests = guests(identity.peer, allow=settings.allow, deny=settings.deny)
+        self.access = access_list_of(identity.peer, allow=settings.allow, deny=settings.deny)
         self.newcomers = Newcomers(
             places=settings.max_nodes,
             per_second=settings.strangers_per_second,
@@ -95,7 +95,7 @@ class Replica:
     @property
     def own(self) -> Record:
         """The newest version of our own record."""
-        return self._voice.own
+        return self._own_record.own
 
     def is_draining(self) -> bool:
         """Return whether our own record says that this node takes no new requests."""
@@ -122,7 +122,7 @@ class Replica:
             if not isinstance(word, Signed):
                 bad += 1
             elif word.record.node == self.peer:
-                self._voice.step_past(word.record.version)
+                self._own_record.step_past(word.record.version)
             elif self._takes_back(word):
                 node = word.record.node
                 self.catalog = self.catalog.merge([word])
@@ -140,47 +140,47 @@ class Replica:
         revoked: Sequence[Revocation] | None = None,
     ) -> list[Effect]:
         """Change our record; `None` changes nothing. Raise `LimitReached`, and change nothing, when it does not fit."""
-        draft = self._voice.draft(
+        draft = self._own_record.draft(
             services=services, reach=reach, standing=standing, revoked=revoked
         )
-        if draft == self.own and self._voice.spoken is not None:
+        if draft == self.own and self._own_record.spoken is not None:
             return []
         return self._speak(draft, now)
 
     def describe(self, agent: str, name: str = "") -> None:
         """Set the names of the software and of this node in our record, from its next version on."""
-        self._voice.describe(agent, name)
+        self._own_record.describe(agent, name)
 
     def fits(self, services: Sequence[Service]) -> None:
         """Raise `LimitReached` unless a record of these services could be announced."""
-        self._voice.fits(services)
+        self._own_record.fits(services)
 
     def prove(self, challenge: bytes) -> bytes:
         """Sign a challenge, which proves that this node lives; raise `InvalidFrame` when its length is wrong."""
-        return self._voice.prove(challenge)
+        return self._own_record.prove(challenge)
 
     def hurry(self, now: float) -> None:
         """Make our record and a heartbeat due at once."""
-        self._voice.hurry(now)
+        self._own_record.hurry(now)
 
     def report(self, busy: Mapping[Service, Load], now: float) -> list[Effect]:
         """Publish the load of our replicas when that is worth a note; `busy` are those with requests."""
-        return self._voice.report(busy, now, rarity=self.members.rarity)
+        return self._own_record.report(busy, now, rarity=self.members.rarity)
 
     def tick(self, now: float) -> list[Effect]:
         """Publish the records, heartbeats and doubts that are due, note the nodes that became lost, and begin probes."""
         changed = self.members.tick(now)
-        effects = self._voice.tick(now, rarity=self.members.rarity)
+        effects = self._own_record.tick(now, rarity=self.members.rarity)
         if changed:
             effects.append(Changed(changed))
         for node in self.members.doubts(now):
-            effects += self._voice.doubt(node, now)
+            effects += self._own_record.doubt(node, now)
         effects += map(Probe, self.members.probes(now))
         return effects
 
     def due(self) -> float:
         """Return when `tick` next has something to do."""
-        return min(self._voice.due(), self.members.due())
+        return min(self._own_record.due(), self.members.due())
 
     def proved(self, node: PeerId, helper: PeerId, now: float, *, asked: float) -> list[Effect]:
         """Note that a helper, which was asked at `asked`, got a node's proof of life."""
@@ -197,7 +197,7 @@ class Replica:
         """Process a frame of any author, which `via` forwarded; raise `InvalidFrame` or `LimitReached`."""
         # Before the signature is checked: an author that is excluded, or sent too much, shall not cost that check.
         author = wire.author_of(frame)
-        self._guests.require(author)
+        self.access.require(author)
         self._authors.require(author, frame, now)
         word = wire.decode(frame)
         if isinstance(word, Doubt):
@@ -221,7 +221,7 @@ class Replica:
         node = word.record.node
         if node == self.peer:
             return self._refute(word, now)
-        self._guests.require(node)
+        self.access.require(node)
         if not self._is_news(word):
             return []
         fresh, held, lost = heard + self.members.lease > now, self.catalog.held, self.members.lost
@@ -309,12 +309,12 @@ class Replica:
 
     def admits(self, peer: PeerId) -> bool:
         """Return whether a peer may take part here."""
-        return self._guests.admits(peer)
+        return self.access.admits(peer)
 
     @property
     def quiet(self) -> bool:
         """Whether this node fell silent because another machine, which started before, uses its key."""
-        return self._voice.quiet
+        return self._own_record.quiet
 
     # Internals.
 
@@ -322,7 +322,7 @@ class Replica:
         node, held = word.record.node, self.catalog.held
         room = node in held or self.newcomers.has_room(node, len(held))
         heavy = self.newcomers.too_heavy(node, weight_of(word))
-        return room and not heavy and self._guests.admits(node)
+        return room and not heavy and self.access.admits(node)
 
     def _greet(self, node: PeerId, before: Pulse | None, now: float) -> None:
         # A lost node that is heard again has lost this one as well, and so have all on its side of a cut that has healed.
@@ -330,24 +330,24 @@ class Replica:
         if lost and self.members.pulses[node].contact is Status.ALIVE:
             rarity = min(self.members.rarity, _GREETING)
             wait = self._settings.probe * self.jitter() * rarity
-            self._voice.reassure(now, at=now + wait)
+            self._own_record.reassure(now, at=now + wait)
 
     def _speak(self, draft: Record, now: float) -> list[Effect]:
-        signed = self._voice.speak(draft, now)
+        signed = self._own_record.speak(draft, now)
         self.catalog = self.catalog.merge([signed])
         return [Persist(signed), Changed(frozenset({self.peer}))]
 
     def _refute(self, echo: Signed, now: float) -> list[Effect]:
         # Our own record from before a restored backup, or another machine's with our key. Only this node may publish its
         # record, so step past that version and publish again what holds now.
-        spoken = self._voice.spoken
+        spoken = self._own_record.spoken
         if spoken is not None and newer(spoken, echo).frame == spoken.frame:
             return []
         return self._outbid(echo.record.version, now)
 
     def _outbid(self, version: Version, now: float) -> list[Effect]:
-        self._voice.step_past(version)
-        if not self._voice.may_refute(version, now):
+        self._own_record.step_past(version)
+        if not self._own_record.may_refute(version, now):
             return [Contested(version)]
         return self._speak(self.own, now)
 
@@ -371,7 +371,7 @@ class Replica:
         # A doubt counts if its beat does: from a member, and each note once.
         if any(isinstance(effect, Remember) for effect in effects):
             if doubt.about == self.peer:
-                self._voice.reassure(now, at=now)
+                self._own_record.reassure(now, at=now)
             else:
                 self.members.accuse(doubt.about, now)
         return effects

@@ -29,7 +29,6 @@ from registry.effects import (
     counted,
 )
 from registry.errors import InvalidFrame, LimitReached, MeshError, StoreUnavailable, UnknownKind
-from registry.intake.access_list import guests
 from registry.intake.validator import Validator
 from registry.load_exchange import LoadExchange
 from registry.members.liveness import Evidence, Presence, Pulse
@@ -88,16 +87,15 @@ class Registry:
         """Its core, for readers of each request; only the registry changes it."""
         self.load = LoadExchange(self.replica, now=now, counters=self.counters)
         self._now = now
-        self.saving = Persistence(store, Put(Space.SELF, EPOCH_KEY, str(epoch).encode()))
-        self.saving.also(lambda: rows_of(self.catalog, self.replica.pulses()))
-        lists = guests(identity.peer, allow=settings.allow, deny=settings.deny)
-        self._gate = Validator(
-            settings, lists, knows=lambda node: node in self.catalog.held, now=now
+        self.persistence = Persistence(store, Put(Space.SELF, EPOCH_KEY, str(epoch).encode()))
+        self.persistence.also(lambda: rows_of(self.catalog, self.replica.pulses()))
+        self._validator = Validator(
+            settings, self.replica.access, knows=lambda node: node in self.catalog.held, now=now
         )
         self._admission = Admission(
-            lists, now=now, counters=self.counters, disconnect=mesh.disconnect
+            self.replica.access, now=now, counters=self.counters, disconnect=mesh.disconnect
         )
-        self._comparing = Comparison(
+        self._comparison = Comparison(
             self.replica,
             mesh,
             settings,
@@ -107,20 +105,18 @@ class Registry:
             offended=partial(self._admission.offence, weight=LIE),
             counters=self.counters,
         )
-        self._probing = Prober(
+        self._prober = Prober(
             self.replica,
             mesh,
             settings,
             now=now,
             perform=self._perform,
-            differs=self._comparing.want,
+            differs=self._comparison.want,
             counters=self.counters,
         )
-        self._shortcuts = DirectDial(
-            mesh, own=lambda: self.own.reach, held=lambda: self.catalog.held, now=now
-        )
+        self._direct_dial = DirectDial(mesh, self.replica, now=now)
         self._contested = float("-inf")
-        self._keeping = Neighbours()
+        self._neighbours = Neighbours()
         self._wake = asyncio.Event()
         self._listeners: list[Callable[[frozenset[PeerId]], None]] = []
 
@@ -147,8 +143,8 @@ class Registry:
     def degraded(self) -> Mapping[str, str]:
         """Return the parts that do not work now, each with the reason as a sentence."""
         parts: dict[str, str] = {}
-        if self.saving.failure:
-            parts["store"] = f"{self.saving.failure}: no changes are saved"
+        if self.persistence.failure:
+            parts["store"] = f"{self.persistence.failure}: no changes are saved"
         if not self.mesh.running():
             parts["mesh"] = "the mesh is restarting; other nodes cannot reach this one"
         if self._now() - self._contested < _CONTEST_SECONDS or self.replica.quiet:
@@ -158,7 +154,7 @@ class Registry:
     def counted(self) -> Mapping[str, int]:
         """Return the counts of all events since the start."""
         lost = {"frames_lost_in_queue": self.mesh.dropped()}
-        return counted(self.counters, self._gate.counters, self.mesh.refused(), lost)
+        return counted(self.counters, self._validator.counters, self.mesh.refused(), lost)
 
     def admits(self, peer: PeerId) -> bool:
         """Return whether a peer may take part here, according to `allow` and `deny`."""
@@ -172,8 +168,8 @@ class Registry:
 
     async def restore(self) -> None:
         """Load the records and heartbeats of other nodes from the store. Serving does not depend on it."""
-        frames = (await self.saving.read(Space.RECORDS)).values()
-        beats = beats_in(await self.saving.read(Space.SELF))
+        frames = (await self.persistence.read(Space.RECORDS)).values()
+        beats = beats_in(await self.persistence.read(Space.SELF))
         bad = self.replica.restore(frames, self._now(), beats=beats)
         if bad:
             log.warning("ignored %d unreadable records in the store", bad)
@@ -229,7 +225,7 @@ class Registry:
 
     def refresh(self, node: PeerId) -> None:
         """Fetch a node's record at once, because our copy of it is outdated; at most once a second for each."""
-        self._comparing.refresh(node)
+        self._comparison.refresh(node)
 
     async def start(self, serve_pipe: PipeHandler) -> None:
         """Join the mesh; raise `MeshDown` when it cannot start at all, for example because a port is in use."""
@@ -238,23 +234,23 @@ class Registry:
             if self._admission.admits(pipe.peer):
                 await serve_pipe(pipe)
 
-        await self.mesh.start(self._answer, serve, self._gate.judge, self._gate.knows)
+        await self.mesh.start(self._answer, serve, self._validator.judge, self._validator.knows)
 
     async def run(self) -> None:
         """Keep the registry up to date until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._listen())
             group.create_task(self._tick())
-            group.create_task(self._comparing.run())
-            group.create_task(self._probing.run())
-            group.create_task(self._shortcuts.run())
-            group.create_task(self.saving.run())
+            group.create_task(self._comparison.run())
+            group.create_task(self._prober.run())
+            group.create_task(self._direct_dial.run())
+            group.create_task(self.persistence.run())
 
     async def stop(self) -> None:
         """Leave the mesh, and save what is unsaved."""
         await self.mesh.stop()
         with suppress(StoreUnavailable):
-            await self.saving.save()
+            await self.persistence.save()
 
     # Internals.
 
@@ -272,7 +268,7 @@ class Registry:
                         for c in self.mesh.connections()
                     )
                     await self._perform(self.replica.meet(peer, self._now(), chosen=chosen))
-                    self._comparing.want(peer)
+                    self._comparison.want(peer)
                     if len(self.mesh.connections()) == 1:
                         # What was published while no peer was connected is published again.
                         await self._hurry()
@@ -303,7 +299,7 @@ class Registry:
         await self._perform(self.replica.observe(peer, Evidence.ASKED, self._now()))
         try:
             if question[:1] in (PROVE, VOUCH):
-                return await self._probing.answer(question)
+                return await self._prober.answer(question)
             reply, effects = sync.answer(self.replica, question, self._now(), asker=peer)
         except InvalidFrame as error:
             if not isinstance(error, UnknownKind):
@@ -320,7 +316,7 @@ class Registry:
         while True:
             began = self._now()
             await self._perform([*self.replica.tick(began), *self.load.say()])
-            if self._keeping.stale:
+            if self._neighbours.stale:
                 self._keep()
             wait = min(max(self.replica.due() - self._now(), 0.005), _GRAIN)
             if (took := self._now() - began) > _LONG_TICK:
@@ -348,20 +344,20 @@ class Registry:
                 case Publish(frame):
                     await self._publish(frame)
                 case Fetch(node, claimed):
-                    self._comparing.fetch(node, claimed)
+                    self._comparison.fetch(node, claimed)
                 case Contested():
                     self._contest()
                 case Probe(node):
-                    self._probing.want(node)
+                    self._prober.want(node)
                 case Persist() | Forget() | Remember():
-                    self.saving.keep(effect)
+                    self.persistence.keep(effect)
                 case Loaded():
                     self.load.hear(effect)
                 case Changed() | WordsRefused():
                     continue
 
     def _keep(self) -> None:
-        kept = self._keeping.choose(self.own, self.catalog, self.admits, self._now())
+        kept = self._neighbours.choose(self.own, self.catalog, self.admits, self._now())
         if kept is not None:
             self.mesh.keep(kept)
 

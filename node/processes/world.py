@@ -30,7 +30,7 @@ from registry import wire
 from registry.catalog import Catalog, Signed
 from registry.clock import Clock
 from registry.errors import InvalidFrame
-from registry.intake.access_list import guests
+from registry.intake.access_list import access_list_of
 from registry.members.liveness import Evidence, Presence
 from registry.records import PeerId, Service, Standing
 from registry.settings import RegistrySettings
@@ -175,7 +175,7 @@ class View:
         self.catalog = Catalog()
         self.workers = Workers()
         self._own = own
-        self._guests = guests(own, allow=settings.allow, deny=settings.deny)
+        self._access = access_list_of(own, allow=settings.allow, deny=settings.deny)
         self._presence: dict[PeerId, Presence] = {}
         self._silent: set[PeerId] = set()
 
@@ -208,7 +208,7 @@ class View:
 
     def admits(self, peer: PeerId) -> bool:
         """Return whether a peer is admitted to this node."""
-        return self._guests.admits(peer)
+        return self._access.admits(peer)
 
     def draining(self) -> bool:
         """Return whether this node takes no new requests."""

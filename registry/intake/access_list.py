@@ -27,6 +27,6 @@ class AccessList:
             raise LimitReached(f"{peer} is not admitted here")
 
 
-def guests(own: PeerId, *, allow: Iterable[str], deny: Iterable[str]) -> AccessList:
+def access_list_of(own: PeerId, *, allow: Iterable[str], deny: Iterable[str]) -> AccessList:
     """Build the access list from settings."""
     return AccessList(own, frozenset(allow), frozenset(deny))

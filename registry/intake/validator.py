@@ -33,14 +33,14 @@ class Validator:
     def __init__(
         self,
         settings: RegistrySettings,
-        guests: AccessList,
+        access: AccessList,
         *,
         knows: Callable[[PeerId], bool],
         now: Clock,
     ) -> None:
         """`knows` returns whether the registry holds a node; like `now` it is called in the mesh's thread."""
         self.counters: Counter[str] = Counter()
-        self._guests = guests
+        self._access = access
         self.knows = knows
         self._now = now
         self._neighbours = RateLimit(rate=FORWARDED_PER_SECOND, burst=FORWARDED_AT_ONCE)
@@ -68,7 +68,7 @@ class Validator:
         return Verdict.TAKE
 
     def _reason_to_drop(self, via: PeerId, author: PeerId, frame: bytes) -> str | None:
-        if not (self._guests.admits(via) and self._guests.admits(author)):
+        if not (self._access.admits(via) and self._access.admits(author)):
             return "kept_out"
         now = self._now()
         if not self._neighbours.allows(via, now, cost=1 + len(frame) / FRAME_COST):

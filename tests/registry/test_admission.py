@@ -7,7 +7,7 @@ import pytest
 
 from registry.admission import BARRED_SECONDS, LIE, OFFENCES, QUESTIONS_AT_ONCE, Admission
 from registry.errors import LimitReached, PeerUnreachable
-from registry.intake.access_list import guests
+from registry.intake.access_list import access_list_of
 from registry.records import PeerId
 
 LIAR, FRIEND, KEPT_OUT = map(PeerId, ("liar", "friend", "kept out"))
@@ -19,7 +19,7 @@ class Scene:
         self.counters: Counter[str] = Counter()
         self.cut: list[PeerId] = []
         self.admission = Admission(
-            guests(PeerId("own"), allow=(), deny=(KEPT_OUT,)),
+            access_list_of(PeerId("own"), allow=(), deny=(KEPT_OUT,)),
             now=lambda: self.now,
             counters=self.counters,
             disconnect=self.disconnect,

@@ -2,17 +2,18 @@
 
 from dataclasses import replace
 
-from registry.catalog import Signed
 from registry.direct_dial import DirectDial
 from registry.errors import PeerUnreachable
 from registry.mesh import Direction, PeerConnection
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet
-from registry.records import PeerId, Reach, Record, Version
+from registry.records import PeerId, Reach
+from registry.replica import Replica
+from registry.settings import RegistrySettings
 from registry.signing import Identity
 
-OWN = Identity(bytes([1]) * 32).peer
-THERE = Identity(bytes([2]) * 32).peer
+OURS, THEIRS = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)
+OWN, THERE = OURS.peer, THEIRS.peer
 RELAY = Identity(bytes([3]) * 32).peer
 DIRECT = f"/ip4/192.0.2.1/tcp/1/p2p/{THERE}"
 RELAYED = f"/ip4/192.0.2.9/tcp/1/p2p/{RELAY}/p2p-circuit/p2p/{THERE}"
@@ -47,32 +48,35 @@ class World:
     def __init__(self, *mesh: str) -> None:
         self.now = 0.0
         self.mesh = RelayedMesh()
-        record = Record(THERE, Version(1, 1), reach=Reach(mesh=mesh))
-        self.shortcuts = DirectDial(
-            self.mesh,
-            own=lambda: Reach(mesh=(f"/ip4/192.0.2.5/tcp/1/p2p/{OWN}",)),
-            held=lambda: {THERE: Signed(record, b"")},
-            now=lambda: self.now,
-        )
+        ours, theirs = replica(OURS, f"/ip4/192.0.2.5/tcp/1/p2p/{OWN}"), replica(THEIRS, *mesh)
+        ours.learn(theirs.catalog.held[THERE], heard=0.0, now=0.0)
+        self.direct_dial = DirectDial(self.mesh, ours, now=lambda: self.now)
+
+
+def replica(owner: Identity, *mesh: str) -> Replica:
+    """Return a node's registry, with a record of these addresses."""
+    made = Replica(owner, RegistrySettings(), epoch=1, jitter=lambda: 0.5)
+    made.announce(0.0, reach=Reach(mesh=mesh))
+    return made
 
 
 async def test_a_peers_own_addresses_are_dialled_beside_the_relay_and_no_others() -> None:
     world = World(LOOPBACK, DIRECT, RELAYED, f"/ip4/192.0.2.7/tcp/1/p2p/{RELAY}")
-    await world.shortcuts.look()
+    await world.direct_dial.look()
     assert world.mesh.dialled == [DIRECT]
 
 
 async def test_an_address_that_does_not_answer_is_left_alone_longer_each_time() -> None:
     world = World(DIRECT)
     for world.now in (0.0, 14.0, 15.0, 44.0, 45.0):
-        await world.shortcuts.look()
+        await world.direct_dial.look()
     assert world.mesh.dialled == [DIRECT] * 3
 
 
 async def test_once_there_is_a_direct_connection_nothing_is_dialled_any_more() -> None:
     world = World(DIRECT)
     world.mesh.reachable = True
-    await world.shortcuts.look()
+    await world.direct_dial.look()
     world.now = 1000.0
-    await world.shortcuts.look()
+    await world.direct_dial.look()
     assert world.mesh.dialled == [DIRECT]

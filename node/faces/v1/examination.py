@@ -135,11 +135,11 @@ def _process(context: Context) -> dict[str, Any]:
 
 async def _store(context: Context) -> dict[str, Any]:
     """Write a small value and read from the store: a store that can be read cannot always be written."""
-    saving, began = context.registry.saving, time.monotonic()
+    store, began = context.registry.persistence, time.monotonic()
     error = ""
     try:
-        await saving.write([Put(Space.SELF, _EXAMINED, b"%d" % time.time())], undo=())
-        await saving.read(Space.MARKS)
+        await store.write([Put(Space.SELF, _EXAMINED, b"%d" % time.time())], undo=())
+        await store.read(Space.MARKS)
     except (StoreUnavailable, LimitReached) as failed:
         error = str(failed)
     seconds = round(time.monotonic() - began, 6)

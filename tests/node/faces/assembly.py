@@ -214,7 +214,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         load_of=router.load_of,
         links=links,
         topology=Topology(registry, links),
-        bootstrap=Bootstrap(store, registry.saving, configured=(), keep=registry.pin),
+        bootstrap=Bootstrap(store, registry.persistence, configured=(), keep=registry.pin),
         host=Host(),
         listening=Listening(http=_name(public), link=_name(link)),
         swarm_key="",

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from registry.intake.access_list import guests
+from registry.intake.access_list import access_list_of
 from registry.records import Standing
 from registry.signing import Identity
 from router.peers.certificate import certificate_of, client_context
@@ -61,7 +61,7 @@ async def test_the_hop_header_must_name_the_node_of_the_certificate(mesh, worker
 async def test_a_denied_node_is_refused_though_its_record_is_held(mesh, worker):
     await mesh.one.register(worker)
     one, two = mesh.one.context, mesh.two.context
-    one.registry.replica._guests = guests(one.peer, allow=(), deny=(two.peer,))
+    one.registry.replica.access = access_list_of(one.peer, allow=(), deny=(two.peer,))
     async with speaking_as(mesh.two.identity, mesh.one) as session:
         headers = {"x-modelvine-hop": two.peer}
         status, body = await told(session.post(PATH, json=CHAT, headers=headers))
@@ -88,7 +88,7 @@ async def test_a_denied_node_is_refused_on_an_open_connection(mesh, worker):
     async with speaking_as(mesh.two.identity, mesh.one) as session:
         for _ in range(2):
             assert (await told(session.post(PATH, json=CHAT, headers=headers)))[0] == 200
-        one.registry.replica._guests = guests(one.peer, allow=(), deny=(two.peer,))
+        one.registry.replica.access = access_list_of(one.peer, allow=(), deny=(two.peer,))
         status, body = await told(session.post(PATH, json=CHAT, headers=headers))
     assert (status, body["code"]) == (403, 1010)
 

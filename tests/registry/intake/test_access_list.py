@@ -4,7 +4,7 @@ import pytest
 
 from registry import sync, wire
 from registry.errors import LimitReached
-from registry.intake.access_list import guests
+from registry.intake.access_list import access_list_of
 from registry.records import Record, Version
 from registry.replica import Replica
 from registry.settings import RegistrySettings
@@ -24,7 +24,7 @@ A, B, C = IDENTITIES[:3]
     ],
 )
 def test_allow_and_deny_lists_decide_which_peers_are_let_in(allow, deny, let_in) -> None:
-    lists = guests(A.peer, allow=[i.peer for i in allow], deny=[i.peer for i in deny])
+    lists = access_list_of(A.peer, allow=[i.peer for i in allow], deny=[i.peer for i in deny])
     assert {one for one in (A, B, C) if lists.admits(one.peer)} == let_in
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from registry import wire
-from registry.intake.access_list import guests
+from registry.intake.access_list import access_list_of
 from registry.intake.newcomers import AT_ONCE
 from registry.intake.rate import FRAME_COST
 from registry.intake.validator import FORWARDED_AT_ONCE, Validator
@@ -17,7 +17,7 @@ A, B, C = IDENTITIES[:3]
 
 
 def gate(*known: Identity, allow: tuple[str, ...] = (), deny: tuple[str, ...] = ()) -> Validator:
-    lists = guests(A.peer, allow=allow, deny=deny)
+    lists = access_list_of(A.peer, allow=allow, deny=deny)
     peers = {i.peer for i in known}
     return Validator(RegistrySettings(), lists, knows=lambda node: node in peers, now=lambda: 0.0)
 
