@@ -45,7 +45,7 @@ from router.state.in_flight import Occupancy
 from router.state.prefix_index import PrefixIndex
 from router.state.remote_load import Report, Reports
 from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
-from router.state.slow_start import Warming
+from router.state.slow_start import SlowStart
 
 ENTRIES = 5
 ATTEMPTS = 3
@@ -199,7 +199,7 @@ class Entry:
     """Node that takes requests, and what it knows."""
 
     policy: Policy
-    warming: Warming
+    slow_start: SlowStart
     reports: Reports = field(default_factory=Reports)
     times: dict[PeerId, ServiceTime] = field(default_factory=dict)
     index: PrefixIndex = field(default_factory=PrefixIndex)
@@ -261,7 +261,7 @@ class Cluster:
             self.machines.append(late)
         self._by_node = {m.node: m for m in self.machines}
         made = "p2c" if policy == ORACLE else policy
-        self.entries = [Entry(policies.load(made), Warming()) for _ in range(entries)]
+        self.entries = [Entry(policies.load(made), SlowStart()) for _ in range(entries)]
         self._rate = load * bears / WORK
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = count()
@@ -359,7 +359,7 @@ class Cluster:
             last = place == ATTEMPTS - 1 or not others
             if last or not machine.full or machine.wait() <= patience(job.request, chosen, others):
                 break
-        entry.warming.began(*chosen.key, now)
+        entry.slow_start.began(*chosen.key, now)
         return machine
 
     def _candidates(self, there: Sequence[Machine], job: Job, now: float) -> Sequence[Candidate]:
@@ -376,7 +376,7 @@ class Cluster:
             for m in there
         ]
         if self._gentle:
-            found = begin_gently(found, lambda c: entry.warming.allowance(*c.key, now))
+            found = begin_gently(found, lambda c: entry.slow_start.allowance(*c.key, now))
         return found
 
     def _begin(self, now: float, machine: Machine, job: Job) -> None:
@@ -423,7 +423,7 @@ class Cluster:
         self._share(now, machine)
         self.seconds.append(now - job.arrived)
         self.when.append(job.arrived)
-        job.entry.warming.answered(machine.node, machine.service)
+        job.entry.slow_start.answered(machine.node, machine.service)
         job.entry.in_flight[machine.node] -= 1
         machine.estimator.take(
             now - job.began,

@@ -18,7 +18,7 @@ from node.faces.anthropic.encoder import AnthropicEvents
 from node.faces.encoder import Encoder
 from node.faces.grpc.localai.texts import said_in_full
 from node.faces.llama_stack.request_mapping import body_of
-from node.faces.responses.encoder import Head, ResponsesVoice
+from node.faces.responses.encoder import Head, ResponsesEncoder
 from node.faces.responses.request_mapping import read as read_response
 from node.faces.tgi import request_mapping as tgi
 from node.faces.tgi.encoder import Text
@@ -76,28 +76,32 @@ def _face(
     name: str,
     fields: Fields,
     say: Callable[[Fields], Fields],
-    voice: Encoder,
+    encoder: Encoder,
     kind: Kind = Kind.CHAT,
 ) -> Row:
     """Return the measurement of a client that requests a stream over HTTP."""
     body, event = orjson.dumps(fields), _event(kind)
-    return f"{name}, face", lambda: orjson.dumps(say(object_of(body))), lambda: voice.stream(event)
+    return (
+        f"{name}, face",
+        lambda: orjson.dumps(say(object_of(body))),
+        lambda: encoder.stream(event),
+    )
 
 
 def _tgi_face(fields: Fields) -> Row:
-    voice = Text(tgi.read(fields), streams=True, listed=False, max_event_bytes=MAX_EVENT_BYTES)
-    return _face("TGI", fields, lambda given: tgi.read(given).fields, voice, Kind.COMPLETION)
+    encoder = Text(tgi.read(fields), streams=True, listed=False, max_event_bytes=MAX_EVENT_BYTES)
+    return _face("TGI", fields, lambda given: tgi.read(given).fields, encoder, Kind.COMPLETION)
 
 
 def _anthropic_face(fields: Fields) -> Row:
-    voice = AnthropicEvents(anthropic.read(fields), "x", "x", max_event_bytes=MAX_EVENT_BYTES)
-    return _face("Anthropic", fields, lambda given: anthropic.read(given).fields, voice)
+    encoder = AnthropicEvents(anthropic.read(fields), "x", "x", max_event_bytes=MAX_EVENT_BYTES)
+    return _face("Anthropic", fields, lambda given: anthropic.read(given).fields, encoder)
 
 
 def _responses_face(fields: Fields) -> Row:
     head = Head("x", 1, "m", read_response(fields).repeats, {})
-    voice = ResponsesVoice(head, streams=True, max_event_bytes=MAX_EVENT_BYTES)
-    return _face("Responses API", fields, lambda given: read_response(given).chat, voice)
+    encoder = ResponsesEncoder(head, streams=True, max_event_bytes=MAX_EVENT_BYTES)
+    return _face("Responses API", fields, lambda given: read_response(given).chat, encoder)
 
 
 def _localai_face(text: str) -> Row:

@@ -99,7 +99,7 @@ class Remember:
 
 
 @dataclass(frozen=True, slots=True)
-class WordsRefused:
+class RecordsRefused:
     """Records were refused because a limit is reached; `why` is the reason for the last of them."""
 
     count: int
@@ -131,5 +131,5 @@ Effect = (
     | Remember
     | Probe
     | Loaded
-    | WordsRefused
+    | RecordsRefused
 )

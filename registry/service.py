@@ -24,8 +24,8 @@ from registry.effects import (
     Persist,
     Probe,
     Publish,
+    RecordsRefused,
     Remember,
-    WordsRefused,
     counted,
 )
 from registry.errors import InvalidFrame, LimitReached, MeshError, StoreUnavailable, UnknownKind
@@ -353,7 +353,7 @@ class Registry:
                     self.persistence.keep(effect)
                 case Loaded():
                     self.load.hear(effect)
-                case Changed() | WordsRefused():
+                case Changed() | RecordsRefused():
                     continue
 
     def _keep(self) -> None:
@@ -381,6 +381,6 @@ class Registry:
             if isinstance(effect, Changed):
                 for listener in self._listeners:
                     listener(effect.nodes)
-            elif isinstance(effect, WordsRefused):
+            elif isinstance(effect, RecordsRefused):
                 self.counters["refused"] += effect.count
                 log.warning("refused %d records: %s", effect.count, effect.why)

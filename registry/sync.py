@@ -20,7 +20,7 @@ from itertools import chain, islice
 from registry import messages, wire
 from registry.catalog import BUCKETS, Catalog, Signed
 from registry.clock import Clock
-from registry.effects import Effect, Persist, WordsRefused
+from registry.effects import Effect, Persist, RecordsRefused
 from registry.errors import InvalidFrame, LimitReached, UnknownKind
 from registry.members.liveness import Status
 from registry.messages import (
@@ -221,7 +221,7 @@ def _take(
         except LimitReached as error:
             refused.append(str(error))
     if refused:
-        effects.append(WordsRefused(len(refused), refused[-1]))
+        effects.append(RecordsRefused(len(refused), refused[-1]))
     return {word.record.node for _, word in words}, effects
 
 

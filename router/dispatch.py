@@ -43,7 +43,7 @@ from router.state.circuit import Condition
 from router.state.prefix_index import Read
 from router.state.readiness import not_ready
 from router.state.service_time import ServiceTime
-from router.stuck_check import Vigil, WorldLookout
+from router.stuck_check import StuckCheck, WorldLookout
 from router.worker_description import Described
 from router.workers import Worker
 from router.world import World
@@ -92,13 +92,13 @@ class Router:
         self._choosing = Choosing(
             self._ledger, world=world, policy=policy, random=chance, questions=questions
         )
-        self._vigil = Vigil(self._ledger.silence, dialects, clock, crew)
+        self._stuck_check = StuckCheck(self._ledger.stuck, dialects, clock, crew)
         self._desk = Desk(
             self._ledger,
             clock,
             world=world,
             dialects=dialects,
-            waits=Waits(WorldLookout(self._vigil, world)),
+            waits=Waits(WorldLookout(self._stuck_check, world)),
             discovery=SlotDiscovery(dialects, self._ledger.limits, clock, crew),
         )
         # Borrowed slots are not spent on answers that may be thrown away.
@@ -231,7 +231,7 @@ class Router:
         at_work = any(w is not None and w.api == worker.api for w in busy)
         if at_work or vitals.recent(worker.api, self._now(), GREETED):
             return True
-        answers = await self._vigil.alive(worker)
+        answers = await self._stuck_check.alive(worker)
         vitals.probed(worker.api, self._now(), answers=answers)
         return answers
 

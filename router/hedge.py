@@ -5,7 +5,7 @@ The first answer counts; the other request is cancelled at once.
 Only short, unstreamed answers with a known usual latency are hedged; only an idle worker on another machine or in another
 process is asked; and only within the retry budget: asking twice must not add to a high load.
 
-`Usual` holds the latency quantiles of the last answers of each model and kind of request. No I/O.
+`LatencyQuantiles` holds the latency quantiles of the last answers of each model and kind of request. No I/O.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ MAX_MODELS = 1_024
 """Pairs of model and kind that are remembered; beyond that, the one answered longest ago is evicted."""
 
 
-class Usual:
+class LatencyQuantiles:
     """Latencies of the last answers, in seconds."""
 
     def __init__(self) -> None:
@@ -67,21 +67,21 @@ class Hedging:
     def __init__(self, desk: AttemptDesk) -> None:
         self._desk = desk
         self._ledger = desk.ledger
-        self._usual = Usual()
+        self._latencies = LatencyQuantiles()
 
     async def enter(self, attempt: Attempt) -> tuple[Attempt, Routed]:
         """Enter an attempt or the one that overtook it, and return which; raise the first attempt's `WorkerError`."""
         request = attempt.request
         if request.stream or request.kind not in _KINDS:
             return attempt, await attempt.__aenter__()
-        slow, began = self._usual.slow(request.model, request.kind), self._desk.now()
+        slow, began = self._latencies.slow(request.model, request.kind), self._desk.now()
         if slow is None or slow > LONGEST_WAIT or not attempt.others:
             entered = attempt, await attempt.__aenter__()
         else:
             rival = partial(self._rival, attempt)
             entered = await race(attempt, rival, max(slow, SHORTEST_WAIT))
             self._ledger.events["hedges_won"] += entered[0] is not attempt
-        self._usual.took(request.model, request.kind, self._desk.now() - began)
+        self._latencies.took(request.model, request.kind, self._desk.now() - began)
         return entered
 
     def _rival(self, first: Attempt) -> Attempt | None:

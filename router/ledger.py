@@ -25,13 +25,13 @@ from router.slot_wait import Lingering, SlotWaits
 from router.state.circuit import TRIP, Condition, Health, RetryAfter, Sign
 from router.state.concurrency import BoundedWorkers, Limits
 from router.state.in_flight import InFlight, Occupancy
-from router.state.local_load import Meter, Tally
+from router.state.local_load import LocalLoads, Tally
 from router.state.prefix_index import ReplicaAnswer
 from router.state.readiness import Vitals
 from router.state.remote_load import Report, Reports
 from router.state.service_time import NOTHING_BEFORE
-from router.state.slow_start import Warming
-from router.state.stuck import Silence
+from router.state.slow_start import SlowStart
+from router.state.stuck import StuckWorkers
 from router.workers import Worker
 from router.world import World
 
@@ -87,15 +87,15 @@ class Ledger:
         self.occupancies = self.in_flight.occupancies
         self.reports = Reports()
         self.times = AnswerTimes()
-        self.silence = Silence()
+        self.stuck = StuckWorkers()
         self.lent = None if lender is None else Lent(lender, self)
         self.waiting = self.lent or SlotWaits(settings, self)
         self.events: Counter[str] = Counter(dict.fromkeys(EVENTS, 0))
         self._budget = Budget(settings.retry_share)
-        self._meter = Meter()
+        self._local_loads = LocalLoads()
         self.health = Health(random)
         self.retry_after = RetryAfter()
-        self.warming = Warming()
+        self.slow_start = SlowStart()
         self.vitals = Vitals()
 
     def rows(self, request: Request, replicas: Iterable[OfferedReplica]) -> list[Candidate]:
@@ -112,7 +112,7 @@ class Ledger:
                 time = self.times.told.of(node, (service, kind))
             else:
                 report, time = None, self.times.of_own(worker.service, kind)
-                silent = self.silence.silent(worker.api)
+                silent = self.stuck.silent(worker.api)
             before = NOTHING_BEFORE if read is None else read.of(key)
             there = occupancies.get(key)
             row = replica.seen(there.count if there else 0, report, time, before)
@@ -132,14 +132,16 @@ class Ledger:
         ours = {service: n for (node, service), n in self.in_flight.items() if node == self._own}
         if not ours:
             return {}
-        return self._meter.loads(self.workers(), ours, self.waiting.lengths(), self._now())
+        return self._local_loads.loads(self.workers(), ours, self.waiting.lengths(), self._now())
 
     def load_of(self, worker: Worker) -> Load:
         """Return the load of one worker of this machine."""
         service = worker.service
         count = self.in_flight[self._own, service]
         queued = self.waiting.lengths().get(service, 0) if self.waiting.claims else 0
-        return self._meter.load(service, in_flight=count, queued=queued, slots=worker.capacity)
+        return self._local_loads.load(
+            service, in_flight=count, queued=queued, slots=worker.capacity
+        )
 
     def hear(self, node: PeerId, loads: Mapping[Service, Load]) -> None:
         """Take in the load that another node reports for its replicas."""
@@ -163,11 +165,11 @@ class Ledger:
         """Forget what a node reported, and the slow start of its replicas: it is lost, or has left."""
         self.reports.forget(node)
         self.times.told.forget(node)
-        self.warming.forget(node)
+        self.slow_start.forget(node)
 
     def allowance(self, candidate: Candidate) -> float:
         """Return how many of this node's requests a candidate may have at one time during slow start."""
-        return self.warming.allowance(candidate.node, candidate.service, self._now())
+        return self.slow_start.allowance(candidate.node, candidate.service, self._now())
 
     def condition(self, candidate: Candidate) -> Condition:
         """Describe the circuit of a candidate; it does not show that a worker has stopped, see `stopped`."""
@@ -202,7 +204,7 @@ class Ledger:
 
     def stopped(self, candidate: Candidate) -> bool:
         """Return whether a candidate is a worker of this machine that no longer answers anything."""
-        return candidate.worker is not None and self.silence.silent(candidate.worker.api)
+        return candidate.worker is not None and self.stuck.silent(candidate.worker.api)
 
     def release(self, service: Service) -> None:
         """Hand a slot of a local worker to the next waiting request, or free it."""
@@ -212,12 +214,12 @@ class Ledger:
 
     def kept_free(self, worker: Worker) -> int:
         """Return how many slots of a local worker no background request may take now."""
-        asked = self._meter.tallies[worker.service].asked
+        asked = self._local_loads.tallies[worker.service].asked
         return int(worker.capacity > 1 and self._now() - asked < KEPT_FREE)
 
     def note_asked(self, service: Service) -> None:
         """Note that a foreground request goes to a local worker."""
-        self._meter.tallies[service].asked = self._now()
+        self._local_loads.tallies[service].asked = self._now()
 
     def is_full(self, candidate: Candidate) -> bool:
         """Return whether a candidate is a worker of this machine without a free slot."""
@@ -260,11 +262,11 @@ class Ledger:
         attempt.occupied = occupancy.seconds
         if self.health.failing:
             self.health.began(candidate.address, now)
-        if occupancy.noted != self.warming.losses:
-            self.warming.began(candidate.node, candidate.service, now)
-            occupancy.noted = self.warming.losses
+        if occupancy.noted != self.slow_start.losses:
+            self.slow_start.began(candidate.node, candidate.service, now)
+            occupancy.noted = self.slow_start.losses
         if candidate.worker is not None:
-            attempt.asked = self.silence.began(candidate.worker.api, now)
+            attempt.asked = self.stuck.began(candidate.worker.api, now)
 
     def begun(self, attempt: "Attempt", answer: Answer, now: float) -> Tally | None:
         """Book the first byte of an attempt; return the tally of a local worker's events, `None` for another node."""
@@ -280,7 +282,7 @@ class Ledger:
             return None
         seconds = now - attempt.began
         attempt.asked.answered(seconds, now)
-        tally = self._meter.tallies[candidate.service]
+        tally = self._local_loads.tallies[candidate.service]
         tally.first = seconds
         if not request.background:
             tally.asked = now
@@ -306,8 +308,8 @@ class Ledger:
             claimed = self._lingers or self.waiting.claims
             if not (claimed and self._keeps(candidate.service, occupancy)):
                 occupancy.change(-1, now)
-        if failed is None and answer is not None and self.warming.newcomers:
-            self.warming.answered(candidate.node, candidate.service)
+        if failed is None and answer is not None and self.slow_start.newcomers:
+            self.slow_start.answered(candidate.node, candidate.service)
         if failed is not None or self.health.failing:
             self._judge(candidate, answer, failed, now)
 
@@ -376,4 +378,4 @@ class Ledger:
                 sign = Sign.FAILED
         self.health.show(candidate.address, sign, now)
         if sign is Sign.FAILED and not self.health.admits(candidate.address, now):
-            self.warming.lost(candidate.node, candidate.service)
+            self.slow_start.lost(candidate.node, candidate.service)

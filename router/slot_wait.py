@@ -21,7 +21,7 @@ from router.select.candidates import Candidate
 from router.settings import RouterSettings
 from router.state.queue import Queues, Ticket
 
-LONGEST = 30.0
+LONGEST_LINGER = 30.0
 """Seconds after which a slot is given back whatever its worker does."""
 
 MAX_NOTES = 4_096
@@ -34,7 +34,7 @@ Free = Callable[[], Awaitable[object]]
 class Lingering:
     """What dialects note when they leave a request early, and what becomes of its slot. Lives on one event loop."""
 
-    def __init__(self, crew: BackgroundTasks, longest: float = LONGEST) -> None:
+    def __init__(self, crew: BackgroundTasks, longest: float = LONGEST_LINGER) -> None:
         """`crew` runs tasks until they end or the node does."""
         self._crew = crew
         self._longest = longest

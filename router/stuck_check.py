@@ -8,7 +8,7 @@ from registry.members.liveness import Presence
 from registry.task_group import BackgroundTasks
 from router.dialects import Dialect
 from router.select.candidates import Candidate
-from router.state.stuck import Silence
+from router.state.stuck import StuckWorkers
 from router.workers import Worker
 from router.world import World
 
@@ -16,18 +16,18 @@ GRAIN = 0.5
 """Seconds between two checks of the workers that have stopped."""
 
 
-class Vigil:
+class StuckCheck:
     """Probes of workers, at most one of each at a time. Lives on one event loop."""
 
     def __init__(
         self,
-        silence: Silence,
+        stuck: StuckWorkers,
         dialects: Mapping[str, Dialect],
         now: Clock,
         crew: BackgroundTasks,
     ) -> None:
         """`crew` runs tasks until they end or the node does."""
-        self._silence = silence
+        self._stuck = stuck
         self._dialects = dialects
         self._now = now
         self._crew = crew
@@ -37,12 +37,12 @@ class Vigil:
     def look(self, candidate: Candidate) -> None:
         """Probe a worker that a request waits for, if it is time to."""
         worker = candidate.worker
-        if worker is not None and self._silence.wants_asking(worker.api, self._now()):
+        if worker is not None and self._stuck.wants_asking(worker.api, self._now()):
             self._crew.spawn(self._ask(worker))
 
     def silent(self, worker: Worker) -> bool:
         """Return whether a worker no longer answers anything."""
-        return self._silence.silent(worker.api)
+        return self._stuck.silent(worker.api)
 
     async def alive(self, worker: Worker) -> bool:
         """Probe a worker, in bounded time; return whether it answered."""
@@ -54,8 +54,8 @@ class Vigil:
         try:
             answered = await self.alive(worker)
         finally:
-            self._silence.asked(worker.api, self._now(), answered=answered)
-        if self._silence.silent(worker.api):
+            self._stuck.asked(worker.api, self._now(), answered=answered)
+        if self._stuck.silent(worker.api):
             self._stopped[worker.api] = worker
             self._watch()
 
@@ -65,9 +65,9 @@ class Vigil:
 
     def _tick(self) -> None:
         self._timer = None
-        self._stopped = {a: w for a, w in self._stopped.items() if self._silence.silent(a)}
+        self._stopped = {a: w for a, w in self._stopped.items() if self._stuck.silent(a)}
         for address, worker in self._stopped.items():
-            if self._silence.wants_asking(address, self._now()):
+            if self._stuck.wants_asking(address, self._now()):
                 self._crew.spawn(self._ask(worker))
         # Without a stopped worker there is nothing to check.
         if self._stopped:
@@ -75,30 +75,32 @@ class Vigil:
 
 
 class WorldLookout:
-    """Observer of whether candidates are alive: workers of this machine by a vigil, peers by the world."""
+    """Observer of whether candidates are alive: workers of this machine by a stuck check, peers by the world."""
 
-    def __init__(self, vigil: Vigil, world: World) -> None:
-        self._vigil = vigil
+    def __init__(self, stuck_check: StuckCheck, world: World) -> None:
+        self._stuck_check = stuck_check
         self._world = world
 
     def look_at(self, candidate: Candidate) -> None:
-        """Have a peer or worker probed; the vigil and the world limit how often."""
+        """Have a peer or worker probed; the stuck check and the world limit how often."""
         if candidate.worker is None:
             self._world.look_at(candidate.node)
         else:
-            self._vigil.look(candidate)
+            self._stuck_check.look(candidate)
 
     def is_silent(self, candidate: Candidate) -> bool:
         """Return whether it did not answer."""
         worker = candidate.worker
         return (
-            self._world.is_silent(candidate.node) if worker is None else self._vigil.silent(worker)
+            self._world.is_silent(candidate.node)
+            if worker is None
+            else self._stuck_check.silent(worker)
         )
 
     def is_trusted(self, candidate: Candidate) -> bool:
         """Return whether it may be asked instead."""
         if candidate.worker is not None:
-            return not self._vigil.silent(candidate.worker)
+            return not self._stuck_check.silent(candidate.worker)
         return self._world.presence_of(candidate.node) is Presence.ALIVE
 
     def is_cut_off(self, candidate: Candidate) -> bool:

@@ -223,7 +223,7 @@ class SeedMachine:
             receipts=parts.receipts.book,
             receipt_log=parts.receipts,
             node_events=parts.node_events,
-            learning=Learning(parts.agent, parts.router.describe, now, greet=parts.router.greet),
+            learning=Learning(parts.agent, parts.router, now),
             access=Access(token=TOKEN, keyless=Keyless.EVERYBODY),
             metrics=parts.metrics,
             lateness=lateness,

@@ -2,7 +2,7 @@
 
 A face module defines `routes(context: Context) -> list[web.RouteDef]`, or `asking_routes(context: Serving)` for calls of models,
 which any process of the node answers. It reads bytes into a `Request` or a use case and writes the result, with its own encoder
-(`voice`) where its clients do not speak OpenAI's protocol. `link_routes(context)`, if defined, returns the routes for other
+(`encoder`) where its clients do not speak OpenAI's protocol. `link_routes(context)`, if defined, returns the routes for other
 nodes at the link listener. `in_own_form`, if defined, turns a refusal from OpenAI's form into the face's. `ENDPOINTS` states,
 for a third party's protocol, what becomes of each of its RPCs or endpoints, for docs/dialects.md. The other modules of this
 folder serve the faces.

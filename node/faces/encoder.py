@@ -1,7 +1,7 @@
 """Encoder of answers in a protocol other than OpenAI's. Each encoder writes one answer; the common parts are here.
 
-A face with a protocol of its own maps its requests to OpenAI's body, and passes an encoder (`voice`) along. Everything between is
-the same for all faces: choice, attempts, broken streams, accounts.
+A face with a protocol of its own maps its requests to OpenAI's body, and passes an encoder along. Everything between is the same
+for all faces: choice, attempts, broken streams, accounts.
 """
 
 import re
@@ -61,7 +61,7 @@ Homing = Callable[[Routed, bytes], bytes]
 
 @value_class
 class SpokenAnswer:
-    """A request, and the encoder (`voice`) of its answer; without one, the answer stays in OpenAI's form.
+    """A request, and the encoder of its answer; without one, the answer stays in OpenAI's form.
 
     `dropped` names the caller's parameters that have no effect because OpenAI's form has no equivalent. `framed`, where set,
     wraps an answer in one piece from a worker that speaks the caller's protocol into what the caller expects. `names` maps
@@ -70,7 +70,7 @@ class SpokenAnswer:
     """
 
     request: Request
-    voice: Encoder | None = None
+    encoder: Encoder | None = None
     dropped: tuple[str, ...] = ()
     framed: Callable[[bytes], bytes] | None = None
     names: Mapping[str, str] | None = None
@@ -102,7 +102,7 @@ class WithoutDone:
         return b""
 
 
-class TextVoice(ABC):
+class TextEncoder(ABC):
     """Base of encoders for chats and completions, which encode parsed events."""
 
     def __init__(self, kind: Kind, *, streams: bool, max_event_bytes: int) -> None:

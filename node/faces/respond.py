@@ -117,7 +117,7 @@ async def _pass_on(
     first: Attempt | None = None,
 ) -> web.StreamResponse:
     settings = context.settings.router
-    request, voice = spoken.request, spoken.voice
+    request, encoder = spoken.request, spoken.encoder
     account.keeps_usage = bool(account.asker) and USAGE in http.headers
     out = Outgoing(http, patience=settings.stall_timeout)
     # An asking node sends keep-alive comments to its own callers.
@@ -136,13 +136,13 @@ async def _pass_on(
             if not out.begun:
                 raise
             account.failed(error)
-            await _break_off(out, refusal(error), account, voice)
+            await _break_off(out, refusal(error), account, encoder)
         except asyncio.CancelledError as cancelled:
             # If the caller is still connected, it is this process that ends.
             if out.begun and http.transport is not None:
                 ending = AnswerBroken("the other node has stopped")
                 account.ended = True
-                await _break_off(out, refusal(ending), account, voice)
+                await _break_off(out, refusal(ending), account, encoder)
             raise cancelled  # noqa: TRY201 (as mypyc needs it behind an `await`)
         finally:
             account.sent = out.sent
@@ -187,8 +187,8 @@ async def _passed_on(
         return await _framed(answer, out, spoken.framed)
     if spoken.homed:
         return await _of_service(routed, out, headers, spoken.homed)
-    if spoken.voice is not None and not answer.verbatim:
-        return await _voiced(routed, out, headers, account, spoken.voice)
+    if spoken.encoder is not None and not answer.verbatim:
+        return await _encoded(routed, out, headers, account, spoken.encoder)
     if not streamed:
         if out.begun:
             raise AnswerBroken("the worker did not stream, and its response took too long")
@@ -255,12 +255,12 @@ async def _framed(answer: Answer, out: Outgoing, framed: Callable[[bytes], bytes
     return None
 
 
-async def _voiced(
+async def _encoded(
     routed: Routed,
     out: Outgoing,
     headers: dict[str, str],
     account: Account,
-    voice: Encoder,
+    encoder: Encoder,
 ) -> bytes | None:
     """Encode an answer in its caller's protocol: return it where it came in one piece, else pass it on as it arrives."""
     answer = routed.answer
@@ -269,23 +269,23 @@ async def _voiced(
         if body is None:
             raise WorkerFailed(f"the answer has more than {MAX_WHOLE_BYTES:,} bytes")
         account.hears_whole(body)
-        headers["content-type"], said = voice.whole(body)
-        headers |= voice.headers
+        headers["content-type"], said = encoder.whole(body)
+        headers |= encoder.headers
         if not out.begun:
             return said
         await out.end(said)
         return None
-    if not voice.streams:
+    if not encoder.streams:
         raise WorkerFailed("the worker streamed, although no stream was requested")
     passage = Passage(routed, account)
-    first = voice.stream(passage.first(answer.first))
-    headers |= {**voice.headers, "content-type": EVENT_STREAM}
+    first = encoder.stream(passage.first(answer.first))
+    headers |= {**encoder.headers, "content-type": EVENT_STREAM}
     if not out.begun:
         await out.begin(answer.status, headers)
     await out.send(first)
     async for chunk in answer.rest:
-        await out.send(voice.stream(passage.take(chunk)))
-    await out.end(voice.stream(passage.rest()) + voice.end())
+        await out.send(encoder.stream(passage.take(chunk)))
+    await out.end(encoder.stream(passage.rest()) + encoder.end())
     return None
 
 
@@ -301,11 +301,11 @@ async def _at_once(
 
 
 async def _break_off(
-    out: Outgoing, refused: Refusal, account: Account, voice: Encoder | None
+    out: Outgoing, refused: Refusal, account: Account, encoder: Encoder | None
 ) -> None:
     account.status = refused.status
     # An asking node tells its caller itself, in the caller's protocol.
-    said = voice.broken(refused) if voice else b"" if account.verbatim else refused.event()
+    said = encoder.broken(refused) if encoder else b"" if account.verbatim else refused.event()
     if out.streamed and said:
         await out.end(said)
     else:

@@ -315,7 +315,7 @@ def _meaning(exchange: Exchange, body: bytes, told: PeerError | None) -> WorkerE
 def _unready(exchange: Exchange, body: bytes, words: str) -> WorkerError:
     if b'"worker_stale"' in body:
         return WorkerStale(words)
-    loading = readiness.said(body) if b'"model_loading"' in body else None
+    loading = readiness.loading_error(body) if b'"model_loading"' in body else None
     # The node is well, but none of its workers answered or it drains: for a caller that is no bad gateway. That node knows
     # best whether a worker may be back in a moment.
     return loading or WorkerAway(words, hopeful=exchange.header(WAIT) == READY)

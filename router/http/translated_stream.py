@@ -139,7 +139,7 @@ async def check(exchange: Exchange) -> None:
         body = await exchange.at_most(MAX_REFUSAL_BYTES)
         if b"overloaded" in body or exchange.header("retry-after"):
             raise busy(exchange)
-        if (loading := readiness.said(body)) is not None:
+        if (loading := readiness.loading_error(body)) is not None:
             raise loading
     if status == INTERNAL_ERROR and _INCOMPLETE in await exchange.at_most(MAX_REFUSAL_BYTES):
         raise WorkerIncomplete

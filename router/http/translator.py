@@ -26,7 +26,7 @@ from router.http.verbatim import read as passing_on
 from router.large_bodies import aside
 from router.openai.body import OURS, object_of, without
 from router.openai.text_writer import Event, TextForm
-from router.openai.usage import Takers
+from router.openai.usage import OptionSupport
 from router.peers.headers import DROPPED, HEARD
 from router.peers.links import Links
 from router.requests import Kind, Request
@@ -81,7 +81,7 @@ class Translating:
         self._places = links.workers
         self._settings = links.settings
         self._deadlines = links.deadlines
-        self._streamers = Takers(b"stream", b"event-stream")
+        self._streamers = OptionSupport(b"stream", b"event-stream")
 
     @asynccontextmanager
     async def answer(self, request: Request, candidate: Candidate) -> AsyncIterator[Answer]:

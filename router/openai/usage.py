@@ -230,7 +230,7 @@ class Tokens:
         return usage is None or not self._hidden or _has_choices(data)
 
 
-class Takers:
+class OptionSupport:
     """Workers that accept the question, by address. An unknown worker is sent it, and if it refuses, asked again without it."""
 
     def __init__(self, *names: bytes) -> None:

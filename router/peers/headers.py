@@ -71,14 +71,14 @@ MOST_NODES = 5
 """Nodes that a request may pass; one that has passed so many is refused as if it had looped."""
 
 _NODE = re.compile(r"[0-9A-Za-z]{1,64}")
-_LONGEST = 1024
+_LONGEST_VIA = 1024
 
 
 def via_onward(said: str, own: PeerId) -> str:
     """Return the header as it leaves this node; raise `Looped`, or `BadRequest` if it names no nodes."""
     if not said:
         return own
-    nodes = [node.strip(" \t") for node in said.split(",")] if len(said) <= _LONGEST else []
+    nodes = [node.strip(" \t") for node in said.split(",")] if len(said) <= _LONGEST_VIA else []
     if not nodes or not all(map(_NODE.fullmatch, nodes)):
         raise BadRequest(f"{VIA} names the nodes that a request has passed, between commas")
     if own in nodes:

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from registry.clock import Chance
 
-LONGEST = 60.0
+LONGEST_RETRY_AFTER = 60.0
 """Upper bound of the seconds that a worker is left alone, whatever it asked for; then a request asks it again."""
 
 MAX_WAITING_ADDRESSES = 4_096
@@ -31,7 +31,7 @@ class RetryAfter:
         self.told_by.pop(address, None)
         if len(self.told_by) >= MAX_WAITING_ADDRESSES:
             del self.told_by[next(iter(self.told_by))]
-        self.told_by[address] = now + min(seconds, LONGEST)
+        self.told_by[address] = now + min(seconds, LONGEST_RETRY_AFTER)
 
     def left(self, address: str, now: float) -> float:
         """Return the seconds for which a worker is still to be left alone, 0 if it may be asked."""

@@ -58,7 +58,7 @@ class Tally:
         marks.append((now, self.events))
 
 
-class Meter:
+class LocalLoads:
     """Tallies of the workers that were asked; those of workers that are gone are dropped when loads are taken."""
 
     def __init__(self) -> None:

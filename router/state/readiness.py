@@ -168,7 +168,7 @@ def not_ready(error: RouterError) -> bool:
             return False
 
 
-def said(body: bytes) -> WorkerLoading | None:
+def loading_error(body: bytes) -> WorkerLoading | None:
     """Return the error for the body of a 503, `None` unless it says that the model is being loaded."""
     if b"loading" not in body.lower():
         return None

@@ -29,7 +29,7 @@ class _Newcomer:
     answered: int = 0
 
 
-class Warming:
+class SlowStart:
     """The replicas that this node has asked: `newcomers` are those that are not warm yet.
 
     `losses` rises whenever replicas are forgotten: a replica that was asked since then need not be noted again.

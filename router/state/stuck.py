@@ -55,7 +55,7 @@ class AskedWorker:
         self.waiting -= 1
 
 
-class Silence:
+class StuckWorkers:
     """States of the workers that were asked, by address."""
 
     def __init__(self) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from router.state.stuck import SURE, Silence
-from router.stuck_check import GRAIN, Vigil
+from router.state.stuck import SURE, StuckWorkers
+from router.stuck_check import GRAIN, StuckCheck
 from router.workers import Worker
 from tests.router.world import own, until
 
@@ -16,17 +16,17 @@ API = "http://127.0.0.1:1"
 
 
 class Party:
-    """A vigil over one worker, which answers if `lives` is set; the test sets the time."""
+    """A stuck_check over one worker, which answers if `lives` is set; the test sets the time."""
 
     def __init__(self) -> None:
-        self.silence = Silence()
-        self.waiting = self.silence.began(API, 0.0)
+        self.stuck = StuckWorkers()
+        self.waiting = self.stuck.began(API, 0.0)
         self.lives = False
         self.asked = 0
         self.now = 0.0
         self.tasks: list[asyncio.Task[None]] = []
-        self.vigil = Vigil(
-            self.silence,
+        self.stuck_check = StuckCheck(
+            self.stuck,
             {"openai_http": self},
             lambda: self.now,
             self,
@@ -43,8 +43,8 @@ class Party:
 
     async def look(self, now: float) -> None:
         self.now = now
-        self.vigil.look(MINE)
-        self.vigil.look(MINE)
+        self.stuck_check.look(MINE)
+        self.stuck_check.look(MINE)
         if self.tasks:
             await asyncio.wait(self.tasks)
 
@@ -65,13 +65,13 @@ async def test_a_stopped_worker_is_probed_without_waiting_requests_until_it_answ
     party: Party,
 ) -> None:
     await party.look(SURE)
-    assert party.silence.silent(API)
+    assert party.stuck.silent(API)
     party.waiting.left()
     party.now = SURE + 100
     await until(lambda: party.asked == 2, within=4 * GRAIN)
-    assert party.silence.silent(API)
+    assert party.stuck.silent(API)
     party.lives = True
     party.now = SURE + 200
-    await until(lambda: not party.silence.silent(API), within=4 * GRAIN)
+    await until(lambda: not party.stuck.silent(API), within=4 * GRAIN)
     # After that the timer is stopped.
-    await until(lambda: party.vigil._timer is None, within=4 * GRAIN)
+    await until(lambda: party.stuck_check._timer is None, within=4 * GRAIN)

@@ -47,8 +47,8 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
             request = request_of(context, http, Kind.CHAT, written(asked.fields))
             own_id = f"{getrandbits(128):032x}"
             limit = context.settings.router.max_event_bytes
-            voice = AnthropicEvents(asked, http[ID], own_id, max_event_bytes=limit)
-            return SpokenAnswer(request, voice, asked.dropped)
+            encoder = AnthropicEvents(asked, http[ID], own_id, max_event_bytes=limit)
+            return SpokenAnswer(request, encoder, asked.dropped)
 
         def refuse(said: Refusal) -> Refusal:
             return in_own_form(said, http[ID])

@@ -13,7 +13,7 @@ import orjson
 from node.faces.anthropic import errors
 from node.faces.anthropic.request_mapping import MessagesRequest
 from node.faces.anthropic.token_count import estimated
-from node.faces.encoder import TextVoice
+from node.faces.encoder import TextEncoder
 from router.errors import WorkerFailed
 from router.openai.body import MAX_DEPTH
 from router.openai.text_parser import CallPart, Heard, TextFailure, Thought
@@ -169,7 +169,7 @@ _REASONS: Mapping[Reason, str] = {
 }
 
 
-class AnthropicEvents(TextVoice):
+class AnthropicEvents(TextEncoder):
     """Encoder of one answer."""
 
     def __init__(

@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from node.faces import Serving
-from node.faces.encoder import EVENT_STREAM, SpokenAnswer, TextVoice
+from node.faces.encoder import EVENT_STREAM, SpokenAnswer, TextEncoder
 from node.faces.llama_stack import published
 from node.faces.llama_stack.request_mapping import (
     body_of,
@@ -61,8 +61,8 @@ def _asking(context: Serving) -> Handler:
             own = None if streams else _verbatim(given)
             request = request_of(context, http, Kind.CHAT, body, verbatim=own)
             limit = context.settings.router.max_event_bytes
-            voice = StackEncoder(http[ID], request.model, streams=streams, max_event_bytes=limit)
-            return SpokenAnswer(request, voice, dropped_of(given), names=names_of(given))
+            encoder = StackEncoder(http[ID], request.model, streams=streams, max_event_bytes=limit)
+            return SpokenAnswer(request, encoder, dropped_of(given), names=names_of(given))
 
         return await answer(context, http, Kind.CHAT, ask)
 
@@ -76,10 +76,10 @@ def _published(context: Serving, path: str) -> Handler:
             body = published.body_of(given)
             request = request_of(context, http, Kind.CHAT, written(body))
             limit = context.settings.router.max_event_bytes
-            voice = published.PublishedEncoder(
+            encoder = published.PublishedEncoder(
                 streams=request.stream, plain=path == published.PATHS[0], max_event_bytes=limit
             )
-            return SpokenAnswer(request, voice, published.dropped_of(given))
+            return SpokenAnswer(request, encoder, published.dropped_of(given))
 
         return await answer(context, http, Kind.CHAT, ask)
 
@@ -94,7 +94,7 @@ def _verbatim(given: Mapping[str, object]) -> Verbatim | None:
     return Verbatim(LLAMA_STACK, "inference", written(said))
 
 
-class StackEncoder(TextVoice):
+class StackEncoder(TextEncoder):
     """Encoder of an answer as messages of a model: candidates, or pieces of them."""
 
     def __init__(self, id_: str, model: str, *, streams: bool, max_event_bytes: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from node.faces.encoder import TextVoice
+from node.faces.encoder import TextEncoder
 from router.canonical.values import flag, listed, number, text, whole
 from router.errors import BadRequest
 from router.openai.text_parser import CallPart, Heard, TextFailure
@@ -191,7 +191,7 @@ def _object(given: object, param: str) -> Mapping[str, Any]:
     return given or {}
 
 
-class PublishedEncoder(TextVoice):
+class PublishedEncoder(TextEncoder):
     """Encoder of an answer as a `completion_message`, or as events of one."""
 
     def __init__(self, *, streams: bool, plain: bool, max_event_bytes: int) -> None:

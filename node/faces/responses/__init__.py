@@ -13,7 +13,7 @@ from node.faces.errors import Refusal, UnknownPath
 from node.faces.openai import PREFIXES, request_of
 from node.faces.request_reader import read_fields
 from node.faces.respond import answer
-from node.faces.responses.encoder import Head, ResponsesVoice
+from node.faces.responses.encoder import Head, ResponsesEncoder
 from node.faces.responses.request_mapping import read
 from router.openai.body import written
 from router.requests import Kind
@@ -73,12 +73,12 @@ def _spoken(context: Serving, http: web.Request, fields: Mapping[str, object]) -
     asked = read(fields)
     request = request_of(context, http, Kind.CHAT, written(asked.chat))
     own_id, now = f"{getrandbits(128):032x}", int(time.time())
-    voice = ResponsesVoice(
+    encoder = ResponsesEncoder(
         Head(own_id, now, request.model, asked.repeats, asked.called),
         streams=asked.stream,
         max_event_bytes=context.settings.router.max_event_bytes,
     )
-    return SpokenAnswer(request, voice, asked.dropped)
+    return SpokenAnswer(request, encoder, asked.dropped)
 
 
 def in_their_words(refused: Refusal) -> Refusal:

@@ -10,7 +10,7 @@ from typing import ClassVar, TypeAlias
 
 import orjson
 
-from node.faces.encoder import TextVoice
+from node.faces.encoder import TextEncoder
 from router.errors import WorkerFailed
 from router.openai import logprobs
 from router.openai.logprobs import Token
@@ -297,7 +297,7 @@ class Head:
     called: Mapping[str, Mapping[str, str]]
 
 
-class ResponsesVoice(TextVoice):
+class ResponsesEncoder(TextEncoder):
     """Encoder of one response."""
 
     def __init__(self, head: Head, *, streams: bool, max_event_bytes: int) -> None:

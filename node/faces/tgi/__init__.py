@@ -127,8 +127,8 @@ class _Asking:
                 self.context, self.http, Kind.COMPLETION, written(said), verbatim=own
             )
             limit = self.context.settings.router.max_event_bytes
-            voice = Text(wanted, streams=streamed, listed=listed, max_event_bytes=limit)
-            return SpokenAnswer(request, voice, framed=_listed if listed else None)
+            encoder = Text(wanted, streams=streamed, listed=listed, max_event_bytes=limit)
+            return SpokenAnswer(request, encoder, framed=_listed if listed else None)
 
         return answer(self.context, self.http, Kind.COMPLETION, ask, refuse=encoder.refuse)
 
@@ -143,8 +143,8 @@ class _Asking:
             request = request_of(self.context, self.http, kind, written(said), verbatim=own)
             limit, created = self.context.settings.router.max_event_bytes, int(time())
             forms = Forms(kind, said, self.http[ID], created, chats.spelt(given))
-            voice = chats.Completed(forms, max_event_bytes=limit)
-            return SpokenAnswer(request, voice, chats.dropped(given))
+            encoder = chats.Completed(forms, max_event_bytes=limit)
+            return SpokenAnswer(request, encoder, chats.dropped(given))
 
         return answer(self.context, self.http, kind, ask, refuse=encoder.refuse)
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import orjson
 
-from node.faces.encoder import TextVoice
+from node.faces.encoder import TextEncoder
 from node.faces.errors import Refusal
 from node.faces.tgi.request_mapping import TgiRequest
 from router.errors import WorkerFailed, WorkerUnable
@@ -188,7 +188,7 @@ UNTOLD_ID = 0
 """The `id` of a token whose id the worker did not report."""
 
 
-class Text(TextVoice):
+class Text(TextEncoder):
     """Encoder of one text. If `listed`, an answer in one piece is a list of one, as at `POST /`."""
 
     def __init__(

@@ -29,7 +29,7 @@ from router.http.service_call import call_service, services_of, shown
 from router.large_bodies import aside, takes_long
 from router.openai import usage
 from router.openai.large_json import SMALL_BYTES
-from router.openai.usage import Takers
+from router.openai.usage import OptionSupport
 from router.peers.links import Links
 from router.recognition import Sighting
 from router.requests import Kind, Request
@@ -80,7 +80,7 @@ class OpenAIHttp:
         self._places = links.workers
         self._settings = links.settings
         self._deadlines = links.deadlines
-        self._takers = Takers()
+        self._usage_option = OptionSupport()
         self._by_chat = ByChat(links)
         self.prepare = partial(prepared, links.workers)
         """See `Starter.prepare`."""
@@ -112,7 +112,7 @@ class OpenAIHttp:
         call = WorkerCall(self._links, worker, request, name, made, reply)
         if request.kind in usage.TEXT:
             telling = self._settings.stream_usage and request.stream
-            text = TellingUsage(self._takers, call) if telling else call.sent()
+            text = TellingUsage(self._usage_option, call) if telling else call.sent()
             if request.kind is Kind.CHAT:
                 return text
             return self._by_chat.unless(text, request, candidate, worker)

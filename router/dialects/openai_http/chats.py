@@ -22,7 +22,7 @@ from router.openai import text_parser
 from router.openai.logprobs import Token
 from router.openai.text_parser import Heard, TextFailure
 from router.openai.text_writer import Delta, End, Event, Reason
-from router.openai.usage import Takers, Usage
+from router.openai.usage import OptionSupport, Usage
 from router.peers.links import Links
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
@@ -49,7 +49,7 @@ class ByChat(Translating):
 
     def __init__(self, links: Links) -> None:
         super().__init__(links, WORDS)
-        self._complete = Takers()
+        self._complete = OptionSupport()
 
     def url(self, worker: Worker, path: str) -> URL:  # noqa: ARG002
         """Return the worker's endpoint for chats."""

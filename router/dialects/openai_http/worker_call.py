@@ -31,7 +31,7 @@ from router.large_bodies import in_thread, takes_long
 from router.openai.event_texts import contains
 from router.openai.result_writer import DONE
 from router.openai.sse import data_of
-from router.openai.usage import Takers, asking
+from router.openai.usage import OptionSupport, asking
 from router.peers.links import Links
 from router.requests import Kind, Request
 from router.state import readiness
@@ -105,32 +105,32 @@ class WorkerCall:
 class TellingUsage:
     """A stream that ends with its usage; a worker that refuses the usage option is asked once more without it."""
 
-    __slots__ = ("_asked", "_call", "_takers")
+    __slots__ = ("_asked", "_call", "_usage_option")
     __deletable__ = ("_call",)  # mypyc asks
 
-    def __init__(self, takers: Takers, call: WorkerCall) -> None:
-        self._takers = takers
+    def __init__(self, usage_option: OptionSupport, call: WorkerCall) -> None:
+        self._usage_option = usage_option
         self._call = call
 
     async def __aenter__(self) -> Answer:
         now = asyncio.get_running_loop().time
         call, body, question = self._call, self._call.body, None
-        if self._takers.takes(call.api, now()):
+        if self._usage_option.takes(call.api, now()):
             long = takes_long(body)
             question = await in_thread(partial(asking, body)) if long else asking(body)
         self._asked = call.sent(body=question)
         try:
             answer = await self._asked.__aenter__()
         except WorkerRejected as refusal:
-            minds = self._takers.may_mind(call.api, refusal.status, refusal.body)
+            minds = self._usage_option.may_mind(call.api, refusal.status, refusal.body)
             if question is None or not minds:
                 raise refusal  # noqa: TRY201 (as mypyc needs it)
             self._asked = call.sent()
             answer = await self._asked.__aenter__()
-            self._takers.refused(call.api, now())
+            self._usage_option.refused(call.api, now())
             return answer
         if question is not None:
-            self._takers.took(call.api)
+            self._usage_option.took(call.api)
             answer.hides_usage = True
         # A stream lasts long, and the request is not sent again.
         del self._call
@@ -172,7 +172,7 @@ async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
         return _not_there(kind)
     if exchange.status == 503:
         body = await exchange.at_most(MAX_REFUSAL_BYTES)
-        loading = readiness.said(body)
+        loading = readiness.loading_error(body)
         if loading is not None:
             return loading
         if exchange.header("retry-after") or _BUSY.search(body):

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from node.auth.principal import ANYBODY
 from node.faces.app import application
-from node.faces.encoder import SpokenAnswer, TextVoice
+from node.faces.encoder import SpokenAnswer, TextEncoder
 from node.faces.errors import Refusal
 from node.faces.model_call import asking
 from node.faces.openai import request_of
@@ -32,7 +32,7 @@ STREAMED = "".join(WORDS[1:])  # without the word that the stub replaces by its 
 ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "a"}]}
 
 
-class Shouting(TextVoice):
+class Shouting(TextEncoder):
     """Encoder that writes texts in capitals, and everything else as plainly as can be."""
 
     def opening(self):

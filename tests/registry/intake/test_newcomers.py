@@ -4,7 +4,7 @@ import pytest
 
 from registry import sync, wire
 from registry.catalog import Signed
-from registry.effects import WordsRefused
+from registry.effects import RecordsRefused
 from registry.errors import LimitReached
 from registry.intake.newcomers import (
     AT_ONCE,
@@ -127,7 +127,7 @@ def test_a_push_of_too_many_strangers_is_taken_in_part_and_says_so() -> None:
     one = replica()
     answer, effects = sync.answer(one, b"P" + batch(MADE_UP[:120]), 0.0, asker=ATTACKER.peer)
     assert answer == str(AT_ONCE).encode()
-    assert [e.count for e in effects if isinstance(e, WordsRefused)] == [20]
+    assert [e.count for e in effects if isinstance(e, RecordsRefused)] == [20]
 
 
 def test_gossip_and_pushes_of_one_neighbour_are_counted_together() -> None:

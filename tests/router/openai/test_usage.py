@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from router.openai.usage import (
     ASK_AGAIN,
     MAX_WORKERS,
-    Takers,
+    OptionSupport,
     Tokens,
     Usage,
     asking,
@@ -168,28 +168,28 @@ def test_nonsense_that_mentions_tokens_is_passed_on_and_gives_no_usage(nonsense:
 
 
 def test_a_worker_that_refuses_the_option_is_sent_none_for_a_while() -> None:
-    takers = Takers()
-    assert takers.takes("w", 0.0)
-    assert takers.may_mind("w", 400, b"no")
-    takers.refused("w", 0.0)
-    assert not takers.takes("w", ASK_AGAIN - 1)
-    assert takers.takes("w", ASK_AGAIN)
-    takers.took("w")
-    assert takers.takes("w", ASK_AGAIN + 1)
+    support = OptionSupport()
+    assert support.takes("w", 0.0)
+    assert support.may_mind("w", 400, b"no")
+    support.refused("w", 0.0)
+    assert not support.takes("w", ASK_AGAIN - 1)
+    assert support.takes("w", ASK_AGAIN)
+    support.took("w")
+    assert support.takes("w", ASK_AGAIN + 1)
 
 
 def test_a_refusal_by_a_worker_that_takes_the_option_is_due_to_it_only_if_it_names_it() -> None:
-    takers = Takers()
-    takers.took("w")
-    assert not takers.may_mind("w", 400, b"too long")
-    assert takers.may_mind("w", 422, b"unknown field stream_options")
-    assert not takers.may_mind("new", 413, b"stream_options")
+    support = OptionSupport()
+    support.took("w")
+    assert not support.may_mind("w", 400, b"too long")
+    assert support.may_mind("w", 422, b"unknown field stream_options")
+    assert not support.may_mind("new", 413, b"stream_options")
 
 
 def test_beyond_the_limit_of_remembered_workers_all_are_forgotten_and_sent_the_option() -> None:
-    takers = Takers()
+    support = OptionSupport()
     for number in range(MAX_WORKERS):
-        takers.refused(f"w{number}", 0.0)
-    assert not takers.takes("w1", 1.0)
-    takers.took("one more")
-    assert takers.takes("w1", 1.0)
+        support.refused(f"w{number}", 0.0)
+    assert not support.takes("w1", 1.0)
+    support.took("one more")
+    assert support.takes("w1", 1.0)

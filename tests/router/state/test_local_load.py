@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.records import Load, Service
-from router.state.local_load import WINDOW, Meter, Tally
+from router.state.local_load import WINDOW, LocalLoads, Tally
 from router.workers import Worker, Workers
 
 LLAMA, QWEN = Service("p", "llama"), Service("p", "qwen")
@@ -12,14 +12,14 @@ WORKERS = Workers.of([Worker(LLAMA, "http://w", capacity=8), Worker(QWEN, "http:
 
 
 def test_workers_without_requests_are_not_listed() -> None:
-    meter = Meter()
-    meter.tallies[LLAMA].first = 0.5
-    assert meter.loads(WORKERS, {}, {}, 1.0) == {}
+    local_loads = LocalLoads()
+    local_loads.tallies[LLAMA].first = 0.5
+    assert local_loads.loads(WORKERS, {}, {}, 1.0) == {}
 
 
 def test_a_worker_that_has_not_answered_yet_has_no_latency() -> None:
     expected = {LLAMA: Load(2, slots=8), QWEN: Load(1)}
-    assert Meter().loads(WORKERS, {LLAMA: 2, QWEN: 1}, {}, 1.0) == expected
+    assert LocalLoads().loads(WORKERS, {LLAMA: 2, QWEN: 1}, {}, 1.0) == expected
 
 
 def test_the_rate_is_that_of_the_window() -> None:
@@ -73,20 +73,20 @@ def test_a_rate_is_finite_and_not_negative_whatever_the_clock_does(
 
 
 def test_an_idle_worker_streams_nothing_and_keeps_its_latency() -> None:
-    meter = Meter()
-    tally = meter.tallies[LLAMA]
+    local_loads = LocalLoads()
+    tally = local_loads.tallies[LLAMA]
     tally.first, tally.rate = 0.5, 40.0
-    assert meter.load(LLAMA, in_flight=1, queued=0, slots=8) == Load(1, 0, 8, 40.0, 0.5)
-    assert meter.load(LLAMA, in_flight=0, queued=0, slots=8) == Load(0, 0, 8, 0.0, 0.5)
+    assert local_loads.load(LLAMA, in_flight=1, queued=0, slots=8) == Load(1, 0, 8, 40.0, 0.5)
+    assert local_loads.load(LLAMA, in_flight=0, queued=0, slots=8) == Load(0, 0, 8, 0.0, 0.5)
 
 
 def test_workers_that_are_gone_are_forgotten() -> None:
-    meter = Meter()
+    local_loads = LocalLoads()
     for number in range(100):
-        meter.tallies[Service("p", f"gone-{number}")].first = 1.0
-    meter.tallies[LLAMA].first = 0.5
+        local_loads.tallies[Service("p", f"gone-{number}")].first = 1.0
+    local_loads.tallies[LLAMA].first = 0.5
     gone = Service("p", "gone-1")
-    assert meter.loads(WORKERS, {gone: 3, LLAMA: 1}, {}, 1.0) == {
+    assert local_loads.loads(WORKERS, {gone: 3, LLAMA: 1}, {}, 1.0) == {
         LLAMA: Load(1, slots=8, first=0.5)
     }
-    assert meter.load(gone, in_flight=0, queued=0, slots=0).first is None
+    assert local_loads.load(gone, in_flight=0, queued=0, slots=0).first is None

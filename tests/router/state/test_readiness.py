@@ -15,7 +15,7 @@ from router.errors import (
     WorkerTimeout,
     WorkerUnreachable,
 )
-from router.state.readiness import FORGOTTEN, HOPE, MAX_MODELS, Readiness, not_ready, said
+from router.state.readiness import FORGOTTEN, HOPE, MAX_MODELS, Readiness, loading_error, not_ready
 
 AWAY = WorkerUnreachable("refused")
 
@@ -60,14 +60,14 @@ def test_only_absent_or_loading_workers_are_worth_waiting_for(
 def test_loading_is_recognised_in_the_forms_of_several_servers(
     body: bytes, eta: float | None
 ) -> None:
-    loading = said(body)
+    loading = loading_error(body)
     assert loading is not None
     assert loading.eta == eta
 
 
 @pytest.mark.parametrize("body", [b"", b"no", b'{"error":"server busy"}', b"\xff\xfe"])
 def test_a_body_that_does_not_mention_loading_is_not_loading(body: bytes) -> None:
-    assert said(body) is None
+    assert loading_error(body) is None
 
 
 def test_a_model_that_was_away_for_long_is_not_waited_for_until_it_answers_again() -> None:

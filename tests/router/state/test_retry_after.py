@@ -1,6 +1,6 @@
 """Laws of pausing requests to a worker for as long as it asked."""
 
-from router.state.circuit import LONGEST, MAX_WAITING_ADDRESSES, RetryAfter
+from router.state.circuit import LONGEST_RETRY_AFTER, MAX_WAITING_ADDRESSES, RetryAfter
 
 
 def test_only_the_worker_that_asked_is_paused_and_for_as_long_as_it_asked() -> None:
@@ -21,7 +21,7 @@ def test_the_latest_pause_counts() -> None:
 def test_a_pause_is_bounded() -> None:
     said = RetryAfter()
     said.told("it", 3600.0, 0.0)
-    assert said.left("it", 0.0) == LONGEST
+    assert said.left("it", 0.0) == LONGEST_RETRY_AFTER
 
 
 def test_the_number_of_remembered_pauses_is_bounded() -> None:

@@ -38,10 +38,10 @@ def events_of(stream: bytes) -> list[dict]:
 
 
 def streamed(heard, **fields) -> list[dict]:
-    voice = telling(stream=True, **fields)
-    said = voice.opening() + b"".join(voice.events([part]) for part in heard)
-    voice.stream(b"data: [DONE]\n\n")
-    return events_of(said + voice.closing())
+    encoder = telling(stream=True, **fields)
+    said = encoder.opening() + b"".join(encoder.events([part]) for part in heard)
+    encoder.stream(b"data: [DONE]\n\n")
+    return events_of(said + encoder.closing())
 
 
 def whole(heard, **fields) -> dict:
@@ -197,8 +197,8 @@ def test_a_call_without_a_name_and_too_many_calls_are_failures(take):
 
 
 def test_a_stream_that_breaks_off_ends_in_an_error():
-    voice = telling(stream=True)
-    (last,) = events_of(voice.failure(TextFailure("gone", "server_error", "answer_broken")))
+    encoder = telling(stream=True)
+    (last,) = events_of(encoder.failure(TextFailure("gone", "server_error", "answer_broken")))
     assert last == {
         "type": "error",
         "error": {"type": "api_error", "message": "gone"},

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.faces.errors import refusal
-from node.faces.responses.encoder import Head, ResponsesVoice
+from node.faces.responses.encoder import Head, ResponsesEncoder
 from router.errors import AnswerBroken
 from router.openai.sse import Splitter
 from router.openai.text_writer import DONE, Delta, End, TextForm
@@ -18,7 +18,7 @@ HEAD = Head("a", 1, "tiny", {"tools": []}, {})
 
 
 def voice(*, streams=True):
-    return ResponsesVoice(HEAD, streams=streams, max_event_bytes=9_999)
+    return ResponsesEncoder(HEAD, streams=streams, max_event_bytes=9_999)
 
 
 def events_of(stream):
