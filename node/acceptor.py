@@ -23,6 +23,9 @@ log = logging.getLogger("modelvine.http")
 HANDSHAKE_SECONDS = 10.0
 """Seconds that a TLS handshake may take."""
 
+GOODBYE_SECONDS = 1.0
+"""Seconds for which a TLS connection that is closed waits for the caller's goodbye."""
+
 ACCEPT_PAUSE = 0.5
 """Seconds without accepting connections after the system had no room for another one."""
 
@@ -80,7 +83,7 @@ class Newcomer(asyncio.Protocol):
         """Give the place back."""
         self._limits.leave(self, self.address)
 
-    def end(self) -> None:
+    def evict(self) -> None:
         """Close the connection."""
         if self.task is not None:
             self.task.cancel()
@@ -150,6 +153,7 @@ class Acceptor:
                 connection,
                 ssl=self._preface.tls,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS if self._preface.tls else None,
+                ssl_shutdown_timeout=GOODBYE_SECONDS if self._preface.tls else None,
             )
         except (OSError, NoPreamble) as error:
             # Caused by scanners, and by clients that speak plain HTTP or do not trust the certificate.

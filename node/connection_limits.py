@@ -42,8 +42,8 @@ class Caller(Protocol):
     def ends(self) -> float:
         """Time at which it is closed if nothing comes; infinite while a request is in flight."""
 
-    def end(self) -> None:
-        """Close the connection."""
+    def evict(self) -> None:
+        """Close the connection at once."""
 
 
 class ConnectionLimits:
@@ -89,7 +89,7 @@ class ConnectionLimits:
             idle = sorted((c for c in callers if c.ends < inf), key=lambda caller: caller.ends)
             for caller in idle[: max(1, self._most_of_one // _SHARE)]:
                 self.leave(caller, address)
-                caller.end()
+                caller.evict()
                 self._crowd.events[f"evicted_by_{whose}"] += 1
             if idle:
                 return True

@@ -127,7 +127,8 @@ class CallerConnection(asyncio.Protocol):
         if self._place.closing or not request.content.is_eof():
             return True
         # If the head was not parsed apart, the bytes behind the upgrade offer are lost.
-        return heads.offers(request) and (not self._apart or "transfer-encoding" in request.headers)
+        headers = request.headers
+        return "upgrade" in headers and (not self._apart or "transfer-encoding" in headers)
 
     def look(self, now: float) -> None:
         """Enforce the time limits; a head that has arrived and only waits for the loop is not too slow."""
@@ -157,6 +158,15 @@ class CallerConnection(asyncio.Protocol):
             self._handler.force_close()
         if self.transport is not None:
             self.transport.close()
+
+    def evict(self) -> None:
+        """Close an idle connection at once; one with unsent bytes sends these first."""
+        wire = self.transport
+        if wire is None or wire.get_write_buffer_size():
+            self.end()
+        else:
+            # With TLS, `end` would keep the file open until the caller says goodbye.
+            self.abort()
 
     def abort(self) -> None:
         """Cut the connection."""
@@ -316,7 +326,9 @@ class CallerConnection(asyncio.Protocol):
 
     def _is_behind(self) -> bool:
         """Return whether the waiting bytes must stay unparsed until an earlier request is answered."""
-        return self._has_queue() or (self._under_way is not None and heads.is_read(self._under_way))
+        return self._has_queue() or (
+            self._under_way is not None and self._under_way.content.is_eof()
+        )
 
     def _share(self) -> int:
         """Return how many bytes to parse now: those of one head, of a body of known length, or a piece."""

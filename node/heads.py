@@ -23,7 +23,6 @@ from node.faces.errors import (
     UrlTooLong,
     refusal,
 )
-from node.lane.request import LaneRequest
 from router.http.heads import header_lines
 from router.peers.headers import HOP
 
@@ -74,6 +73,8 @@ def fixed_headers(settings: WebSettings, *, secured: bool, peers: bool) -> Fixed
 
 def check(request: web.BaseRequest) -> None:
     """Raise a `FaceError` if a head that the parser has accepted is not acceptable here."""
+    if request.version not in (HttpVersion10, HttpVersion11):
+        raise BadHead("this version of HTTP is not supported; send HTTP/1.1")
     lines = request.raw_headers
     if sum(len(name) + len(value) + _BESIDES for name, value in lines) > MAX_HEAD_BYTES:
         raise HeadTooLarge(f"the headers have more than {MAX_HEAD_BYTES} bytes together")
@@ -95,21 +96,6 @@ def check(request: web.BaseRequest) -> None:
     # RFC 9112 6.1: an HTTP/1.0 sender may have forwarded the header without understanding it.
     if request.version == HttpVersion10 or "content-length" in request.headers:
         raise BadHead("Transfer-Encoding requires HTTP/1.1, and excludes Content-Length")
-
-
-def is_read(request: web.BaseRequest | LaneRequest) -> bool:
-    """Return whether the request is read completely; all bytes of a WebSocket belong to its request."""
-    return request.content.is_eof() and ("upgrade" not in request.headers or offers(request))
-
-
-def offers(request: web.BaseRequest | LaneRequest) -> bool:
-    """Return whether the request offers an upgrade to another protocol than WebSocket."""
-    return request.headers.get("upgrade", "websocket").lower() != "websocket"
-
-
-def is_spoken(request: web.BaseRequest) -> bool:
-    """Return whether answers can be written in the request's HTTP version: 1.0 or 1.1."""
-    return request.version in (HttpVersion10, HttpVersion11)
 
 
 def fault_of(error: BaseException | None) -> FaceError:

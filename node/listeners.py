@@ -24,7 +24,7 @@ from node.connection_limits import ConnectionLimits, Crowd
 from node.connections import CallerConnection, Surroundings
 from node.faces.errors import FaceError
 from node.faces.peer_access import KnownPeers
-from node.heads import FixedHeaders, check, fixed_headers, is_spoken
+from node.heads import FixedHeaders, check, fixed_headers
 from node.http_handler import HttpHandler
 from node.lane.calls import LANE
 from node.lane.connection import LaneConnection
@@ -308,8 +308,6 @@ async def _answer(
     """Have a request answered if all parsers read it the same way; otherwise refuse it and end the connection."""
     connection = connection_of(request)
     connection.task = asyncio.current_task()
-    if not is_spoken(request):
-        raise ConnectionResetError("not HTTP/1.0 or HTTP/1.1")
     try:
         check(request)
     except FaceError as error:

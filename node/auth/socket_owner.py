@@ -18,7 +18,8 @@ _REQUEST = 1  # linux/netlink.h: NLM_F_REQUEST; without NLM_F_DUMP it is about o
 UNASKED = -1
 """Stands for an owner that has not been looked up yet."""
 
-_ESTABLISHED = 1  # net/tcp_states.h
+_HELD_STATES = frozenset({1, 4, 5})
+"""States of a socket whose process may still read: ESTABLISHED, and FIN_WAIT1 and 2 after `shutdown` (net/tcp_states.h)."""
 _ANY_STATE = 2**32 - 1
 _NO_COOKIE = 2**64 - 1
 # linux/netlink.h, nlmsghdr: length, type, flags, sequence, port.
@@ -91,7 +92,7 @@ def decode_owner(answer: bytes, here: Endpoint, there: Endpoint) -> int | None:
     if (ports, _plain(ours), _plain(theirs)) != asked:
         return None
     # A socket that its process left behind is reported as root's, without an inode.
-    return int(uid) if state == _ESTABLISHED and inode != 0 else None
+    return int(uid) if state in _HELD_STATES and inode != 0 else None
 
 
 def _plain(address: str | bytes) -> IPv4Address | IPv6Address:

@@ -129,10 +129,11 @@ class LaneConnection(CallerConnection):
         super().connection_lost(exc)
         if call is not None:
             call.cancel()
-            release(cast("LaneRequest", asked))
         elif task is not None:
             # Cancelled in the next turn: a task that has not begun could not conclude its account.
             self._loop.call_soon(task.cancel)
+        if isinstance(asked, LaneRequest):
+            release(asked)
 
     # What answers call.
 

@@ -7,6 +7,7 @@ from router.peers.headers import DROPPED, HEARD
 
 _SHOWN = ("content-disposition", DROPPED, HEARD)
 _NOTHING: Mapping[str, str] = {}
+_UNKNOWN_TYPE = "application/octet-stream"
 
 
 class AnswerHeaders(dict[str, str]):
@@ -35,7 +36,9 @@ def facts_of(headers: AnswerHeaders) -> HeadFacts:
     """Return what the headers of an answer say about its body; the same headers are read only once."""
     facts = headers.facts
     if facts is None:
-        content_type = headers.get("content-type", "application/octet-stream")
+        # Names of media types have no case; their parameters, such as the boundary of parts, may have one.
+        kind, semicolon, rest = headers.get("content-type", _UNKNOWN_TYPE).partition(";")
+        content_type = f"{kind.lower()}{semicolon}{rest}"
         plain = "json" in content_type and "content-encoding" not in headers
         shown = _NOTHING
         if not headers.keys().isdisjoint(_SHOWN):

@@ -6,7 +6,10 @@ bytes that answer no request close the connection.
 """
 
 import asyncio
+import os
 import select
+import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -78,6 +81,8 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent = b""
         self._writing = False
         self._writable: asyncio.Future[None] | None = None
+        self._spare: socket.socket | None = None
+        """Second descriptor of the socket, until a long body is answered."""
         self._unread: select.poll | None = None
 
     @property
@@ -154,8 +159,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     async def _send(self, body: bytes, reply: Reply) -> None:
-        self._writing = True
-        pieces = memoryview(body)
+        self._writing, pieces, wire = True, memoryview(body), self._transport
+        if wire is not None and self.prompt and wire.get_extra_info("sslcontext") is None:
+            self._spare = socket.socket(fileno=os.dup(wire.get_extra_info("socket").fileno()))
         for start in range(0, len(body), _PIECE_BYTES):
             transport = self._transport
             # A worker may refuse a long body before it has read it.
@@ -226,6 +232,10 @@ class Connection(asyncio.BufferedProtocol):
         """End the current reply, if any, and tell `home`."""
         self._transport = None
         self.resume_writing()
+        if self._spare is not None:
+            if error is not None:
+                self._read_refusal(self._spare)
+            self._spare.close()
         reply, self._reply = self._reply, None
         if reply is not None:
             if self._until_close and error is None:
@@ -297,6 +307,9 @@ class Connection(asyncio.BufferedProtocol):
         self._reply, transport = None, self._transport
         if transport is None:
             return
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
         # A server that answers before it has read the whole request may take the rest of it for the next one.
         sent = not (self._writing or self._unsent or transport.get_write_buffer_size())
         if self._paused:
@@ -350,6 +363,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._headers:
             self._headers = AnswerHeaders()
         reply.wake()
+
+    def _read_refusal(self, wire: socket.socket) -> None:
+        """Read what had come when writing failed: a server may refuse a long body, and close before it has read it."""
+        with suppress(OSError):
+            while self._reply is not None and (data := wire.recv(FULL_BYTES)):
+                self.data_received(data)
 
     def _break(self, error: HttpError) -> None:
         reply, self._reply = self._reply, None

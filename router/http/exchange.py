@@ -352,7 +352,7 @@ def retry_after(said: str, now: float) -> float | None:
     except ValueError:
         try:
             seconds = max(0.0, parsedate_to_datetime(said).timestamp() - now)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
     return min(seconds, _LONGEST_RETRY) if seconds >= 0 else None
 

@@ -12,7 +12,7 @@ class Caller:
     ends: float = inf
     open: bool = True
 
-    def end(self):
+    def evict(self):
         self.open = False
 
 

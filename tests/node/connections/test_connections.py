@@ -254,6 +254,21 @@ async def test_an_upgrade_to_another_protocol_is_declined_and_the_body_read(serv
         assert await caller.hear() == (200, b"ok")
 
 
+async def test_what_follows_an_offer_of_websockets_waits_for_its_answer_unparsed(served):
+    async with calling(served) as caller:
+        caller.say(b"GET /wait", b"Connection: Upgrade", b"Upgrade: websocket")
+        await until(served.begun.is_set)
+        caller.say(b"GET /" + b"x" * 4_000)
+        (connection,) = served.server._connections
+        await until(lambda: connection._ahead)
+        waiting = len(connection._ahead)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert len(connection._ahead) == waiting
+        served.go.set()
+        assert [(await caller.hear())[0] for _ in range(2)] == [200, 200]
+
+
 async def test_http_1_0_is_answered_and_its_connection_kept_only_when_asked(served):
     async with calling(served) as caller:
         caller.writer.write(

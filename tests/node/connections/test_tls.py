@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -40,6 +41,11 @@ async def served(folder, **limits):
         yield server, certificate, listener.getsockname(), trusting, crowd
     finally:
         await server.close(within=0.1)
+
+
+def open_files():
+    """Return the number of this process's open files."""
+    return len([*Path("/proc/self/fd").iterdir()])
 
 
 async def shown(place, name="127.0.0.1"):
@@ -117,6 +123,31 @@ async def test_many_silent_connections_make_room_for_a_new_one(tmp_path):
         assert crowd.open <= 10
         for _, one in [*silent, (reader, writer)]:
             one.transport.abort()
+
+
+async def test_silent_connections_that_were_evicted_keep_no_file_open(tmp_path):
+    async with served(tmp_path, connections=20, connections_per_address=10) as served_:
+        _, _, place, trusting, crowd = served_
+        before = open_files()
+        silent = []
+        for _ in range(50):
+            # A raw socket behind the TLS object never answers the goodbye.
+            ours, theirs = ssl.MemoryBIO(), ssl.MemoryBIO()
+            tls = trusting.wrap_bio(theirs, ours, server_hostname=place[0])
+            reader, writer = await asyncio.open_connection(*place)
+            while True:
+                with suppress(ssl.SSLWantReadError):
+                    tls.do_handshake()
+                    break
+                writer.write(ours.read())
+                theirs.write(await reader.read(2**16))
+            writer.write(ours.read())
+            silent.append((reader, writer))
+        await until(lambda: crowd.open <= 10)
+        # The sockets of the callers, which are in this process too, and those that the server still counts.
+        await until(lambda: open_files() - before <= 50 + 10, seconds=10)
+        for _, writer in silent:
+            writer.transport.abort()
 
 
 async def test_a_new_certificate_is_presented_to_the_next_connection(tmp_path, caplog):

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import socket
 
 import orjson
 import pytest
@@ -74,6 +75,31 @@ async def test_a_body_that_is_large_only_when_decompressed_counts_too(full, work
     status, said = await told(ask(full, gzip.compress(LARGE), **packed))
     assert (status, said["error"]["code"]) == (503, "no_room_for_body")
     assert len(worker.received) == 1
+
+
+async def test_a_caller_that_reads_no_answers_and_leaves_frees_its_room(small, worker):
+    text = b"x" * 31_000
+    worker.fail(answer=b'{"choices":[{"message":{"role":"assistant","content":"%b"}}]}' % text)
+    host, port = small.context.listening.http.split(":")
+    for _ in range(3):
+        assert (await told(ask(small)))[0] == 200
+        wire = socket.socket()
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        wire.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(wire, (host, int(port)))
+        _, writer = await asyncio.open_connection(sock=wire, limit=1024)
+        writer.transport.pause_reading()
+        writer.write(post(LARGE) * 400)
+        # Until the answers fill the buffers between, and the node takes no further call.
+        seen = -1
+        while seen != len(worker.received):
+            seen = len(worker.received)
+            await asyncio.sleep(0.3)
+        assert seen > 10
+        writer.transport.abort()
+        await until(lambda: not small.context.router.in_flight)
+        await asyncio.sleep(0.1)
+    assert (await told(ask(small)))[0] == 200
 
 
 async def test_small_bodies_always_pass(full):

@@ -1,16 +1,19 @@
 """Laws of one HTTP/1.1 exchange: independent of how bytes are split, and bounded whatever the server does."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from router.http.answer_headers import facts_of
+from router.http.answer_headers import AnswerHeaders, facts_of
 from router.http.connection import HEAD_BYTES, Connection
 from router.http.errors import HungUp, NotHttp
 from router.http.heads import request_head
@@ -429,6 +432,42 @@ async def test_a_long_body_that_is_refused_early_is_not_sent_to_its_end() -> Non
         assert (await ask(place, url, b"x" * 50_000_000)) == (413, b"no")
         await until(lambda: place.unused)
         place.close()
+
+
+def test_names_of_media_types_have_no_case_and_their_parameters_keep_theirs() -> None:
+    facts = facts_of(AnswerHeaders({"content-type": "Multipart/Mixed; boundary=aB"}))
+    assert facts.content_type == "multipart/mixed; boundary=aB"
+    assert facts_of(AnswerHeaders({"content-type": "Application/JSON"})).json
+
+
+REFUSES = """
+import socket
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+while True:
+    caller, _ = listener.accept()
+    caller.recv(1024)
+    caller.sendall(b"HTTP/1.1 413 No\\r\\nConnection: close\\r\\nContent-Length: 2\\r\\n\\r\\nno")
+    caller.close()  # the kernel resets a connection that is closed with unread bytes
+"""
+
+
+def test_a_refusal_is_read_though_its_sender_closes_before_it_has_read_the_body() -> None:
+    async def send(url: str) -> None:
+        place = place_at(url)
+        for size in (300_000, 1_000_000, 3_000_000, 20_000_000) * 10:
+            assert (await ask(place, url, b"x" * size)) == (413, b"no")
+        await until(lambda: place.unused)
+        place.close()
+
+    worker = subprocess.Popen([sys.executable, "-c", REFUSES], stdout=subprocess.PIPE, text=True)
+    try:
+        assert worker.stdout is not None
+        # uvloop closes a socket that it cannot write to, and does not read it before.
+        uvloop.run(send(f"http://127.0.0.1:{worker.stdout.readline().strip()}"))
+    finally:
+        worker.kill()
+        worker.communicate()
 
 
 def test_a_request_begins_with_its_host_as_written() -> None:

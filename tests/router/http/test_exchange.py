@@ -27,6 +27,7 @@ from tests.workers.raw import raw, take
         ("soon", None),
         ("", None),
         ("Sat, 99 Nov 2026 12:00:30 GMT", None),
+        ("Mon, 01 Jan 99999999999999999999 00:00:00 GMT", None),
     ],
 )
 def test_retry_after_is_a_number_of_seconds_or_a_date(said: str, seconds: float | None) -> None:
