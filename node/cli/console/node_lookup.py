@@ -24,6 +24,8 @@ _MAX_FILE_BYTES = 4096
 _MOST_LISTED = 10
 _ID_HEAD = "12D3KooW"  # of `registry.signing`, whose import would slow every command down; a test compares them
 _GONE = frozenset({"lost", "left"})
+_TCP_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_LISTENS = "0A"  # net/tcp_states.h
 _UNSPECIFIED = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - compared with, never bound
 
 
@@ -80,8 +82,7 @@ def client_and_node(arguments: argparse.Namespace) -> tuple[Client, str]:
         url, origin = sources.DEFAULT_NODE, "the default"
     url = url.rstrip("/")
     _check(url, origin)
-    # The control token is sent only to a node of this machine; otherwise the configured key is used.
-    token = (_token(data_dir) if url == running or is_here(url) else "") or sources.key_shown()
+    token = sources.key_shown() or (_token(data_dir, url) if url == running else "")
     shown = certificate if url == running else ""
     return Client(NodeEndpoint(url, origin, token, shown)), name
 
@@ -141,12 +142,31 @@ def _check(url: str, origin: str) -> None:
 
 
 def is_here(url: str) -> bool:
-    """Return whether a URL means this machine. The token is sent nowhere else: its holder can change the node."""
+    """Return whether a URL means this machine."""
     return HostPort(urlsplit(url).hostname or "", 0).loopback
 
 
-def _token(data_dir: Path) -> str:
-    """Return the control token if it is readable; callers of the node's own user need none."""
+def _token(data_dir: Path, url: str) -> str:
+    """Return the control token if it is readable, and the users of the programs that listen at the URL may read it too.
+
+    After the node has ended, another user's program could listen at its port.
+    """
+    file = data_dir / CONTROL_TOKEN
     with suppress(FileNotFoundError, SecretRefused):
-        return read_control_token(data_dir / CONTROL_TOKEN)
+        token = read_control_token(file)
+        listeners = listening_users(urlsplit(url).port or 0)
+        if listeners and listeners <= {0, os.geteuid(), file.stat().st_uid}:
+            return token
     return ""
+
+
+def listening_users(port: int, tables: Iterable[Path] = _TCP_TABLES) -> frozenset[int]:
+    """Return the uids of the processes that listen at a TCP port of this machine, as the kernel's tables say."""
+    users = set()
+    for table in tables:
+        with suppress(OSError):
+            for line in table.read_text().splitlines()[1:]:
+                _, here, _, state, _, _, _, uid, *_ = line.split()
+                if state == _LISTENS and int(here.rpartition(":")[2], 16) == port:
+                    users.add(int(uid))
+    return frozenset(users)

@@ -690,6 +690,7 @@ def test_the_control_token_goes_to_a_node_on_this_machine(
     server = node(**{REGISTER: OK})
     modelvine("register", "p", "m", "http://127.0.0.1:1")
     token = identity.control_token(data_dir)
+    leave_trace(data_dir, url=server.url, peer=PEER)
     modelvine("register", "p", "m", "http://127.0.0.1:1")
     assert [heard.authorization for heard in server.heard] == ["", f"Bearer {token}"]
 
