@@ -69,14 +69,23 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 
 
 async def supervise(
-    name: str, run: Callable[[], Awaitable[None]], *, first_pause: float = _FIRST_PAUSE
+    name: str,
+    run: Callable[[], Awaitable[None]],
+    *,
+    first_pause: float = _FIRST_PAUSE,
+    well: float = 60.0,
 ) -> None:
-    """Call `run` until it returns; after a failure wait `first_pause` seconds, longer each time, and call it again."""
-    pause = first_pause
+    """Call `run` until it returns; after a failure wait `first_pause` seconds, and call it again.
+
+    The pause grows each time that `run` fails within `well` seconds.
+    """
+    loop, pause = asyncio.get_running_loop(), first_pause
     while True:
+        began = loop.time()
         try:
             await run()
         except Exception:
+            pause = first_pause if loop.time() - began >= well else pause
             log.exception("%s failed; it restarts in %.1f s", name, pause)
         else:
             return

@@ -43,6 +43,7 @@ CATCH_ALL = {
     "node/faces/app.py": "the outermost middleware: nothing leaves as a bare 500",
     "node/lane/connection.py": "hands an error that nothing foresaw to the outermost middleware",
     "node/runtime.py": "the supervisor of background tasks",
+    "router/peers/certificate.py": "a library that raises anything for the certificate that a peer made up",
     "router/rpc/server.py": "the outermost of every RPC: the library would tell the caller an exception's text",
     "registry/mesh/libp2p/guards.py": "guards against libp2p, which raises anything",
     "registry/mesh/libp2p/thread.py": "errors cross to the thread that called",

@@ -239,8 +239,15 @@ def _address(link: str) -> URL | None:
     """Parse a `host:port` that a peer claims; return `None` for what no listener can have."""
     try:
         url = URL(f"https://{link}")
-    except ValueError:
+        named = url.host  # decoded when it is read
+    except (ValueError, IndexError):
         return None
-    if url.explicit_port is None or url.user is not None or url.raw_path_qs != "/" or url.fragment:
+    if (
+        not named
+        or url.explicit_port is None
+        or url.user is not None
+        or url.raw_path_qs != "/"
+        or url.fragment
+    ):
         return None
     return url

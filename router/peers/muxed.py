@@ -13,13 +13,16 @@ from router.peers.mux import Mux
 from router.peers.mux_frames import Answered, Ended, Event, GoneAway, Opened, Received, StreamCut
 from router.peers.muxed_stream import MuxedStream, StreamProtocol
 
-LOOK_SECONDS = 15.0
-"""Seconds between two checks, and of silence after which the other side is pinged."""
+LOOK_SECONDS = 5.0
+"""Seconds between two checks, and of silence after which the other side is pinged.
 
-SILENT_LOOKS = 4
+One that leaves a ping unanswered until the next check gets no new streams: large packets may not pass, while small ones do.
+"""
+
+SILENT_LOOKS = 12
 """Pings in a row without a byte in return, after which the connection is cut: a machine that is gone closes nothing."""
 
-IDLE_LOOKS = 4
+IDLE_LOOKS = 12
 """Checks in a row without a stream, after which the asking side ends the connection."""
 
 ANSWER_SECONDS = 0.5
@@ -250,7 +253,7 @@ class MuxedConnection(asyncio.Protocol):
             log.warning("a link to another node is closed: it was silent")
             self.abort()
             return
-        if self._idle > IDLE_LOOKS:
+        if self._idle > IDLE_LOOKS or self._silent > 1:
             self.drain()
         if self._silent:
             self.mux.ping()

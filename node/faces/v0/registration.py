@@ -182,6 +182,10 @@ def read_worker(project: str, given: Mapping[str, Any], premises: Premises) -> W
     model, api, cid = model_of(given), text_of(given, "api"), cid_of(given)
     if not api:
         raise WrongParameter("model api can not be empty", param="api")
+    for param, name in (("project", project), ("cid", cid)):
+        # Nodes tell each other these names in headers, from which HTTP strips outer spaces.
+        if name != name.strip():
+            raise WrongParameter(f"{param} must not begin or end with a space", param=param)
     kind = type_of(given) or ModelType.TEXT
     scheme, checked = _checked_api(api, premises)
     dialect = _dialect(text_of(given, "dialect"), scheme)

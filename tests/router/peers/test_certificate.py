@@ -146,6 +146,7 @@ def forged(
     key: Ed25519PrivateKey | ec.EllipticCurvePrivateKey,
     signer: Ed25519PrivateKey | ec.EllipticCurvePrivateKey,
     ca: bool | None = False,
+    more: x509.ExtensionType | None = None,
 ) -> bytes:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, ADA.peer)])
     builder = (
@@ -161,6 +162,8 @@ def forged(
         builder = builder.add_extension(
             x509.BasicConstraints(ca=ca, path_length=None), critical=True
         )
+    if more is not None:
+        builder = builder.add_extension(more, critical=False)
     algorithm = None if isinstance(signer, Ed25519PrivateKey) else hashes.SHA256()
     return builder.sign(signer, algorithm).public_bytes(serialization.Encoding.DER)
 
@@ -172,10 +175,22 @@ EDWARDS, OTHER, CURVE = (
 )
 
 
+def odd(oid: str, value: str) -> bytes:
+    """Return a certificate with an extension that the library cannot read."""
+    extension = x509.UnrecognizedExtension(x509.ObjectIdentifier(oid), bytes.fromhex(value))
+    return forged(key=EDWARDS, signer=EDWARDS, more=extension)
+
+
+VERSION_3, VERSION_6 = bytes.fromhex("a003020102"), bytes.fromhex("a003020105")
+
+
 @pytest.mark.parametrize(
     "der",
     [
         pytest.param(b"", id="nothing"),
+        pytest.param(certificate_of(ADA).replace(VERSION_3, VERSION_6), id="version 6"),
+        pytest.param(odd("2.5.29.17", "3002a300"), id="a name of an unsupported type"),
+        pytest.param(odd("1.3.6.1.5.5.7.1.24", "300702050100000000"), id="an odd TLS feature"),
         pytest.param(b"\x30" * 300, id="noise"),
         pytest.param(b"\x00" * 5000, id="too long"),
         pytest.param(certificate_of(ADA)[:-1], id="cut short"),

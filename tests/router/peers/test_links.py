@@ -115,9 +115,12 @@ async def test_a_caller_that_the_node_does_not_trust_is_refused() -> None:
         assert node.received == []
 
 
+ODD = ("xn--:5", "xn--a(:0", "[::ffff:1.2.3.4]@^@", "[", "a@b:1", ":1", "é:1", "\u2100:1")
+
+
 async def test_the_one_address_that_answers_is_found_and_remembered() -> None:
     async with Silent() as silent, running() as worker, peer_node(own(worker.url)) as node:
-        links_ = ("127.0.0.1:1", silent.address, "no address", "0.0.0.0:1", *node.reach.links)
+        links_ = ("127.0.0.1:1", silent.address, "no address", "0.0.0.0:1", *ODD, *node.reach.links)
         reach = Reach(links=links_, certificate=node.reach.certificate)
         async with way_to(node, reach={node.identity.peer: reach}) as links:
             for _ in range(3):

@@ -240,8 +240,10 @@ async def test_a_silent_peer_is_pinged_and_finally_cut_off(
     streams(asking, 1)
     await turn()
     wire.writes.clear()
-    for _ in range(SILENT_LOOKS + 1):
+    for looks in range(SILENT_LOOKS + 1):
         assert not wire.aborted
+        # It gets no new streams once a ping was not answered.
+        assert asking.draining == (looks > 2)
         asking._see_to_it()
         await turn()
     assert wire.writes == [frame(FrameType.PING, Flag.SYN, 0)] * SILENT_LOOKS

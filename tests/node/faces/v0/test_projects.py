@@ -225,6 +225,8 @@ async def test_unregistering_without_a_name_is_refused(alone, path, name):
         {"model": "ü" * 129},
         {"model": "zero\x00"},
         {"cid": "c" * 257},
+        {"cid": "c "},
+        {"project": " p"},
         {"dialect": "klingon"},
         {"dialect": "peer"},
         {"dialect": "../openai_http"},
