@@ -122,7 +122,7 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
     links, peers = _links(given, registry, premises, closing)
     metrics = Metrics(measurements_of(settings.node))
     router = Router(
-        NodeWorld(registry, agent, metrics, outside.now),
+        NodeWorld(registry, agent, metrics, links, outside.now),
         dialects.Spoken(links),
         policies.load(settings.router.policy),
         settings.router,

@@ -2,6 +2,7 @@
 
 import math
 import time
+from typing import Protocol
 
 from node.agent import Agent
 from node.observe.metrics import Metrics
@@ -13,14 +14,30 @@ from registry.service import Registry
 from router.outcome import Outcome
 from router.workers import Workers
 
+LATELY = 2.0
+"""Seconds after its last bytes for which a node is not silent: on a full link, answers to probes wait behind those bytes."""
+
+
+class Hearing(Protocol):
+    """The links to other nodes."""
+
+    def hears(self, peer: PeerId, within: float) -> bool:
+        """Return whether bytes came over a connection to a peer within the last seconds."""
+
 
 class NodeWorld:
     """The `World` of a node."""
 
     def __init__(
-        self, registry: Registry, agent: Agent, metrics: Metrics, now: Clock = time.monotonic
+        self,
+        registry: Registry,
+        agent: Agent,
+        metrics: Metrics,
+        links: Hearing,
+        now: Clock = time.monotonic,
     ) -> None:
         self._registry = registry
+        self._links = links
         self._agent = agent
         self._metrics = metrics
         self._now = now
@@ -57,8 +74,8 @@ class NodeWorld:
         return math.inf if pulse is None else pulse.silence(self._now())
 
     def is_silent(self, node: PeerId) -> bool:
-        """Return whether a node left this node's probe unanswered, and has not answered since."""
-        return self._registry.silent(node)
+        """Return whether a node left this node's probe unanswered, and has not answered since, nor sent anything lately."""
+        return self._registry.silent(node) and not self._links.hears(node, LATELY)
 
     def look_at(self, node: PeerId) -> None:
         """Have the registry probe a node."""

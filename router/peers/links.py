@@ -136,6 +136,11 @@ class Links:
             way.doubt()
             raise
 
+    def hears(self, peer: PeerId, within: float) -> bool:
+        """Return whether bytes came over a connection to a peer within the last seconds."""
+        way = self._ways.get(peer)
+        return way is not None and way.hears(within)
+
     def cut_off(self, peer: PeerId) -> bool:
         """Return whether the direct way to a peer that is alive is shut."""
         return self._peers.cut_off(peer)

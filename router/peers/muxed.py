@@ -55,6 +55,8 @@ class MuxedConnection(asyncio.Protocol):
         self.mux = Mux(asking=accept is None)
         self.draining = False
         """Whether no new requests are sent on it: its streams go on, and it ends with the last."""
+        self.heard_at = self.loop.time()
+        """When the last bytes came, on the event loop's clock."""
         self._accept = accept
         self._owner = owner
         self._transport: asyncio.Transport | None = None
@@ -152,9 +154,9 @@ class MuxedConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take in bytes."""
-        self._heard = True
+        self._heard, self.heard_at = True, self.loop.time()
         try:
-            events = self.mux.receive(data, self.loop.time())
+            events = self.mux.receive(data, self.heard_at)
         except ProtocolViolation as error:
             log.warning("a link to another node is closed: %s", error)
             self.abort()

@@ -147,6 +147,11 @@ class Way:
         for place in self._all_places():
             place.close()
 
+    def hears(self, within: float) -> bool:
+        """Return whether bytes came from the peer within the last seconds."""
+        since = asyncio.get_running_loop().time() - within
+        return any(place.heard_at >= since for place in self._all_places())
+
     def _all_places(self) -> list[SharedPlace]:
         return [*(link.place for link in self._pipes.values()), *self._places.values()]
 

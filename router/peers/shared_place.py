@@ -1,6 +1,7 @@
 """Pool of HTTP connections to another node: streams that share few TLS connections, if the node offers that."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import cast
 
@@ -62,6 +63,11 @@ class SharedDial:
 
     def __len__(self) -> int:
         return len(self._shared)
+
+    @property
+    def heard_at(self) -> float:
+        """When the last bytes came over an open connection; minus infinity without one."""
+        return max((shared.heard_at for shared in self._shared), default=-math.inf)
 
     async def __call__(self, make: Callable[[], Connection]) -> Connection:
         """Return an open connection; raise `OSError`."""
@@ -139,6 +145,11 @@ class SharedPlace(PooledPlace):
     def unused(self) -> bool:
         """Whether nothing is open."""
         return super().unused and not len(self._shared)
+
+    @property
+    def heard_at(self) -> float:
+        """When the last bytes came over an open connection; minus infinity without one."""
+        return self._shared.heard_at
 
     def idle(self) -> Connection | None:
         """Take a connection on which a request may be sent at once: opening a stream needs no wait."""

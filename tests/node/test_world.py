@@ -1,5 +1,6 @@
 """World of a node's router: what attempts show of other nodes reaches the registry, unless it is known already."""
 
+import math
 import random
 import time
 
@@ -7,12 +8,12 @@ import pytest
 
 from node.agent import Agent
 from node.observe.metrics import Metrics
-from node.world import NodeWorld
+from node.world import LATELY, NodeWorld
 from registry.catalog import Signed
 from registry.members.liveness import FRESH, Evidence, Presence
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet
-from registry.records import Record, Service, Version
+from registry.records import PeerId, Record, Service, Version
 from registry.service import Registry
 from registry.settings import RegistrySettings
 from registry.store.memory import MemoryStore
@@ -57,7 +58,36 @@ class Watched(Registry):
 
 
 def world_at(now: float, registry: Registry) -> NodeWorld:
-    return NodeWorld(registry, Agent(registry, MemoryStore()), Metrics(), lambda: now)
+    agent = Agent(registry, MemoryStore())
+    return NodeWorld(registry, agent, Metrics(), Quiet(), lambda: now)
+
+
+class Quiet:
+    """Links over which nothing has come for `seconds`."""
+
+    def __init__(self, seconds: float = math.inf) -> None:
+        self.seconds = seconds
+
+    def hears(self, _: PeerId, within: float) -> bool:
+        """Return whether something has come."""
+        return self.seconds <= within
+
+
+@pytest.mark.parametrize(
+    ("seconds", "silent"), [(math.inf, True), (LATELY + 1, True), (0.5, False)]
+)
+def test_a_node_whose_bytes_arrive_is_not_silent_though_its_answer_to_a_probe_is_late(
+    seconds: float, silent: bool
+) -> None:
+    class Unanswered(Watched):
+        def silent(self, node: PeerId) -> bool:
+            return node == THERE.peer
+
+    registry = Unanswered()
+    world = NodeWorld(
+        registry, Agent(registry, MemoryStore()), Metrics(), Quiet(seconds), lambda: 0.0
+    )
+    assert world.is_silent(THERE.peer) is silent
 
 
 def heard_at(now: float) -> Watched:

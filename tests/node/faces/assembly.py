@@ -178,7 +178,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
     )
 
     router = Router(
-        NodeWorld(registry, agent, metrics),
+        NodeWorld(registry, agent, metrics, links),
         dialects.Spoken(links),
         policies.load(settings.router.policy),
         settings.router,

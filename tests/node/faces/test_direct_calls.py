@@ -200,6 +200,14 @@ async def hop(worker, tasks):
         yield asked
 
 
+async def test_a_link_tells_whether_bytes_of_the_other_node_came_lately(hop):
+    links = hop.context.links
+    (peer,) = hop.context.registry.catalog.held.keys() - {hop.context.peer}
+    assert links.hears(peer, within=60.0)
+    assert not links.hears(peer, within=-1.0)
+    assert not links.hears(hop.context.peer, within=60.0)
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
 async def test_over_a_hop_neither_node_needs_a_task(hop, worker, tasks, caplog, path):
     worker.fail(answer=ANSWER)
