@@ -5,6 +5,7 @@ All frames of one turn of the loop leave in one write. A dead connection is noti
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
@@ -14,7 +15,7 @@ from router.peers.mux_frames import Answered, Ended, Event, GoneAway, Opened, Re
 from router.peers.muxed_stream import MuxedStream, StreamProtocol
 
 LOOK_SECONDS = 5.0
-"""Seconds between two checks, and of silence after which the other side is pinged.
+"""Seconds between two checks, at which the other side is pinged if it is silent or streams are open.
 
 One that leaves a ping unanswered until the next check gets no new streams: large packets may not pass, while small ones do.
 """
@@ -66,6 +67,8 @@ class MuxedConnection(asyncio.Protocol):
         self._blocked = False
         self._heard = True
         self._silent = self._idle = 0
+        self._waits = False
+        """Whether a ping of an earlier check is not answered yet."""
         self._look: asyncio.TimerHandle | None = None
         self._asked: list[asyncio.Future[None]] = []
 
@@ -149,6 +152,7 @@ class MuxedConnection(asyncio.Protocol):
         """Keep the transport, start the checks, and tell the owner."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(TURN_BYTES)
+        _bound(transport.get_extra_info("socket"))
         self._look = self.loop.call_later(LOOK_SECONDS, self._see_to_it)
         self._owner.begun(self)
 
@@ -216,6 +220,7 @@ class MuxedConnection(asyncio.Protocol):
                 pass  # of a stream that an earlier event closed
 
     def _answered(self) -> None:
+        self._waits = False
         asked, self._asked = self._asked, []
         for answer in asked:
             if not answer.done():
@@ -255,9 +260,17 @@ class MuxedConnection(asyncio.Protocol):
             log.warning("a link to another node is closed: it was silent")
             self.abort()
             return
-        if self._idle > IDLE_LOOKS or self._silent > 1:
+        if self._idle > IDLE_LOOKS or self._waits:
             self.drain()
-        if self._silent:
+        if self._silent or self._streams:
+            self._waits = True
             self.mux.ping()
             self.flush_soon()
         self._look = self.loop.call_later(LOOK_SECONDS, self._see_to_it)
+
+
+def _bound(wire: socket.socket | None) -> None:
+    """Have the kernel end a connection whose bytes stay unacknowledged for as long as a silent one may be silent."""
+    if wire is not None and wire.family in (socket.AF_INET, socket.AF_INET6):
+        milliseconds = int(1000 * LOOK_SECONDS * SILENT_LOOKS)
+        wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)

@@ -243,10 +243,10 @@ async def test_a_silent_peer_is_pinged_and_finally_cut_off(
     for looks in range(SILENT_LOOKS + 1):
         assert not wire.aborted
         # It gets no new streams once a ping was not answered.
-        assert asking.draining == (looks > 2)
+        assert asking.draining == (looks > 1)
         asking._see_to_it()
         await turn()
-    assert wire.writes == [frame(FrameType.PING, Flag.SYN, 0)] * SILENT_LOOKS
+    assert wire.writes == [frame(FrameType.PING, Flag.SYN, 0)] * (SILENT_LOOKS + 1)
     asking._see_to_it()
     assert wire.aborted
     asking.connection_lost(None)
