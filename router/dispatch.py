@@ -13,7 +13,7 @@ from registry.task_group import BackgroundTasks
 from router.answer import Answer
 from router.attempt import Answering, Attempt, Routed
 from router.choice import Choosing, Explained, ReplicaAsker
-from router.desk import Desk
+from router.desk import Desk, Starting
 from router.dialects import Dialect
 from router.errors import (
     NobodyServes,
@@ -38,7 +38,6 @@ from router.settings import RouterSettings
 from router.slot_discovery import SlotDiscovery
 from router.slot_lending import Lender, Lending
 from router.slot_wait import Lingering
-from router.start import Starting
 from router.state.circuit import Condition
 from router.state.prefix_index import Read
 from router.state.readiness import not_ready

@@ -32,7 +32,7 @@ MODULES = """
     router/answer.py router/answer_times.py router/attempt.py router/choice.py router/desk.py router/dispatch.py
     router/failover.py router/failover_part.py router/failover_recording.py router/failover_stream.py
     router/first_byte_timeout.py router/flow.py router/large_bodies.py router/ledger.py
-    router/outcome.py router/requests.py router/slot_discovery.py router/start.py
+    router/outcome.py router/requests.py router/slot_discovery.py
     router/dialects/openai_http/endpoints.py router/dialects/openai_http/json_answer.py
     router/dialects/openai_http/request_mapping.py router/dialects/openai_http/worker_call.py router/dialects/peer.py
     router/http/connection.py router/http/cut_through.py router/http/deadlines.py router/http/exchange.py router/http/heads.py

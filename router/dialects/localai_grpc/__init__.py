@@ -5,27 +5,34 @@ A chat becomes one text by the backend's template if it has one that works, else
 at a time, health checks included.
 """
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from typing import Any
 
 from router.answer import Answer
-from router.dialects.localai_grpc import request_mapping
-from router.dialects.localai_grpc.backend import Backend, Errand
-from router.dialects.localai_grpc.kinds import SERVED, Others
+from router.dialects.localai_grpc import media, request_mapping, vectors
+from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
+from router.dialects.localai_grpc.exchange import Asking
+from router.dialects.localai_grpc.files import sweep
 from router.dialects.localai_grpc.model_load import context_of, options
 from router.dialects.localai_grpc.texts import WORDS, Texts
+from router.dialects.localai_grpc.vectors import serve_store, wrong_length
 from router.dialects.localai_grpc.verbatim import CALLS, Own, Untold
-from router.errors import WorkerFailed
+from router.errors import WorkerFailed, WorkerTimeout
+from router.http.fetch import Fetching
 from router.peers.links import Links
 from router.recognition import Sighting
-from router.requests import Kind, Request
+from router.requests import STORES, Kind, Request
+from router.rpc.failures import RpcFailed
 from router.select.candidates import Candidate
 from router.translate.verbatim import Verbatim
 from router.worker_description import Described, Offered
 from router.worker_metrics import Told
 from router.workers import Worker
 
-__all__ = ["ENDPOINTS", "WORDS", "LocalAIGrpc", "check", "create"]
+__all__ = ["ENDPOINTS", "SERVED", "WORDS", "LocalAIGrpc", "check", "create"]
 
 ENDPOINTS: Mapping[str, str] = {
     "Health": "health check of a silent worker; with a request in flight, a new connection is enough",
@@ -47,6 +54,21 @@ ENDPOINTS: Mapping[str, str] = {
     "GetMetrics": "speed and tokens of the last response appear in the node's metrics; the prompt in it is ignored",
 }
 """How each RPC of a backend is handled."""
+
+
+SERVED: Mapping[Kind, Callable[[Asking], Coroutine[Any, Any, Answer]]] = {
+    Kind.EMBEDDING: vectors.embed,
+    Kind.RERANK: vectors.rank,
+    Kind.TOKENIZE: vectors.cut,
+    Kind.IMAGE: media.generate,
+    Kind.IMAGE_EDIT: media.edit,
+    Kind.TRANSCRIPTION: media.write_down,
+    Kind.TRANSLATION: media.write_down,
+    Kind.SPEECH: media.speak,
+    Kind.SOUND: media.make_sound,
+    **dict.fromkeys(STORES, serve_store),
+}
+"""By kind other than texts, the function that answers it."""
 
 
 class LocalAIGrpc:
@@ -115,6 +137,40 @@ class LocalAIGrpc:
     async def recognise(self, worker: Worker) -> Sighting:
         """Recognise a backend by its health."""
         return await self._backend.recognise(worker)
+
+
+class Others:
+    """Client that asks for everything except texts."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._fetching = Fetching(backend.settings)
+        sweep()
+
+    async def answer(self, request: Request, model: str, errand: Errand) -> Answer:
+        """Return the whole answer; raise a `WorkerError`. All calls that it takes share one timeout."""
+        settings, own_model = self._backend.settings, errand.worker.own_model
+        seconds, ask = settings.total_timeout, partial(self._ask, errand)
+        fetch, voices = self._fetching.image, settings.voice_files
+        asking = Asking(request, model, own_model, ask, fetch, voices)
+        try:
+            async with asyncio.timeout(seconds):
+                return await SERVED[request.kind](asking)
+        except TimeoutError as error:
+            raise WorkerTimeout("answer", seconds) from error
+
+    async def _ask(self, errand: Errand, call: str, fields: Mapping[str, object]) -> Any:
+        method = METHODS[call]
+        message = method.asked(**fields)
+        try:
+            try:
+                return await errand.ask(method, message)
+            except RpcFailed as failed:
+                if wrong_length(failed) or not await errand.mended(failed):
+                    raise
+            return await errand.ask(method, message)
+        except RpcFailed as failed:
+            raise wrong_length(failed) or failed.as_error(call) from failed
 
 
 def check(worker: Worker) -> None:

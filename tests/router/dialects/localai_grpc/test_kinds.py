@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 from router.dialects import Dialect, load
+from router.dialects.localai_grpc import SERVED
 from router.dialects.localai_grpc.backend import METHODS
-from router.dialects.localai_grpc.kinds import SERVED
 from router.errors import (
     WorkerBusy,
     WorkerDied,
