@@ -56,7 +56,7 @@ class Agent:
     async def restore(self) -> None:
         """Load the workers of the last run; raise `StoreUnavailable`."""
         rows = await self._store.read(Space.WORKERS)
-        found = [(name, worker) for name, row in rows.items() for worker in _thaw(row)]
+        found = [(name, worker) for name, row in rows.items() for worker in _thaw(name, row)]
         self.registered = self.workers = self._table(worker for _, worker in found)
         # Rows of older versions lack the time, and have other names, since their replicas had one type each.
         kept = {_row(worker.key): _WORKER.dump_json(worker) for worker in self.registered}
@@ -158,12 +158,14 @@ def _row(key: Key) -> str:
     return orjson.dumps(key).decode()
 
 
-def _thaw(row: bytes) -> Iterable[Worker]:
+def _thaw(name: str, row: bytes) -> Iterable[Worker]:
     try:
         yield by_path(_WORKER.validate_json(row))
     except ValidationError:
         # The row stays in the store: a newer version may have written it, and may need it again.
-        log.warning("ignored a worker in the store that this version cannot read")
+        log.warning(
+            "ignored the worker %s in the store, which cannot be read: register it again", name
+        )
 
 
 def _name(service: Service) -> str:

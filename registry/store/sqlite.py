@@ -5,6 +5,7 @@ replaced or repaired; the error says what a person can do. After any failure the
 """
 
 import asyncio
+import logging
 import os
 import sqlite3
 import time
@@ -22,6 +23,7 @@ T = TypeVar("T")
 SCHEMA = 1
 """The layout that this version writes, kept in the file as `user_version`."""
 
+_log = logging.getLogger("modelvine.registry")
 _FILE_NAME = "modelvine.db"
 
 # SQLite does not wait for this lock as it does for others, so two processes that open a new file need retries.
@@ -148,8 +150,14 @@ def _make_private(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         # By name, never through a descriptor: closing one would release SQLite's locks in this process.
-        if path.stat().st_mode & 0o077:
+        found = path.stat()
+        if found.st_mode & 0o077:
             path.chmod(0o600)
+        if found.st_size == 0:
+            _log.warning(
+                "%s is empty: if models were registered or keys created here, restore it from a backup",
+                path,
+            )
 
 
 def _prepare(database: sqlite3.Connection, path: Path) -> None:

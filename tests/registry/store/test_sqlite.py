@@ -97,6 +97,15 @@ def _pragma_of_a_new_store(path: Path) -> int:
     return int(synced)
 
 
+async def test_an_empty_file_is_used_with_a_warning_for_its_content_may_be_lost(
+    store: Store, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    assert await store.read(Space.RECORDS) == {}
+    assert [f"{path} is empty" in line for line in caplog.messages] == [True]
+
+
 async def test_a_newer_layout_is_refused_and_left_alone(store: Store, path: Path) -> None:
     path.parent.mkdir()
     with closing(sqlite3.connect(path)) as newer:
