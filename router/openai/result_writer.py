@@ -1,19 +1,8 @@
 """Writer for answers that are no text: rankings, embeddings, images, stores, tokens, transcripts, a model's inner state.
 
-Rankings have the form of Jina and Cohere, the best first.
-
-Embeddings are numbers, or the base64 of little-endian 32-bit floats.
-
-A model's inner state is written token by token.
-
-Images have the requested one of `b64_json` and `url`, not both. A node serves no files: its URL is a `data:` URI with the image
-itself.
-
-A vector store's answers have columns, as LocalAI's do.
-
-Tokens have the form of LocalAI and llama.cpp; with their texts, that of llama.cpp or vLLM.
-
-Transcripts are OpenAI's JSON, text, or subtitles.
+Where OpenAI has no form, rankings have that of Jina and Cohere, the best first; stores have columns, as LocalAI's do; tokens
+have the form of LocalAI and llama.cpp, with their texts that of llama.cpp or vLLM. A node serves no files, so the URL of an image
+is a `data:` URI with the image itself.
 """
 
 import struct

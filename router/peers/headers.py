@@ -1,17 +1,7 @@
 """Names of this program's own HTTP headers: the contract with callers, between nodes, and between a node's processes.
 
 Each name is spelt here and nowhere else; docs/protocol.md takes its tables from here. Little is imported, so that commands can
-import this module.
-
-Trace context of a request, as the W3C defines it: parsed as strictly as its specification asks, and never invented.
-
-A valid `traceparent` travels on over every hop, an invalid one is dropped with its state. It is unchanged where a node sends no
-traces; where it does, each attempt at a recorded request is a span, and travels on as the parent of what the attempt asks for.
-W3C Trace Context, level 1: 3.2 `traceparent`, 3.3 `tracestate`.
-
-Nodes that a request has passed, and the check for loops, which can occur since a node may be a worker of another node.
-
-That header is believed from every sender: a forged one only causes the sender's own request to be refused.
+import this module. Two headers are also read here: the trace context, and the nodes that a request has passed.
 """
 
 import re
@@ -21,6 +11,8 @@ from types import MappingProxyType
 from registry.records import PeerId
 from router.errors import BadRequest, Looped
 
+# Trace context (W3C, level 1: 3.2 and 3.3): read as strictly as its specification asks, never invented, dropped where invalid. It
+# is unchanged where a node sends no traces; where it does, each attempt at a recorded request is the parent of what it asks for.
 PARENT = "traceparent"
 STATE = "tracestate"
 
@@ -67,6 +59,8 @@ def is_state(text: str) -> bool:
     return well_formed and 0 < len(members) == len(keys) <= MAX_STATE_MEMBERS
 
 
+# The nodes that a request has passed, since a node may be a worker of another node. The header is believed from every sender:
+# a forged one only causes the sender's own request to be refused.
 MOST_NODES = 5
 """Nodes that a request may pass; one that has passed so many is refused as if it had looped."""
 

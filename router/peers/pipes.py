@@ -1,10 +1,9 @@
-"""HTTPS over a mesh pipe, by way of a socket pair: TLS at one end, a pump to the pipe at the other.
+"""Pipes to peers over the mesh, and HTTPS through them by way of a socket pair: TLS at one end, a pump to the pipe at the other.
 
 TLS runs from node to node, so nodes that carry the pipe can read nothing. Buffers are those of the sockets and streams, some
 hundred KiB a direction; a slow reader slows its writer. Closing the connection resets the pipe, and the other way round.
 
-Dialling of a peer that is not connected: at its addresses, soon after that through its relays, then through peers that reach it.
-
+A peer that is not connected is dialled at its addresses, soon after that through its relays, then through peers that reach it.
 An address that did not answer is left alone, longer each time; no request waits for it again until the peer is heard anew.
 """
 
