@@ -1,5 +1,6 @@
 """One Redis server and one PostgreSQL for all tests of this folder, and a way to open every store that exists."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -53,3 +54,10 @@ async def opened(tmp_path: Path) -> AsyncIterator[Opening]:
     yield open_one
     for store in stores:
         await store.close()
+
+
+async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read as a server that never answers."""
+    while await reader.read(4096):
+        pass
+    writer.close()

@@ -17,7 +17,6 @@ from registry.store import (
     MAX_KEY_BYTES,
     MAX_VALUE_BYTES,
     MAX_VALUES,
-    OF_THE_SITE,
     Count,
     Delete,
     Put,
@@ -27,8 +26,7 @@ from registry.store import (
 from registry.store.postgres import PAGE_BYTES, PRUNE_EVERY, PostgresStore
 from registry.store.postgres.client import SCHEMA
 from tests.postgres_server import PASSWORD, PostgresServer
-from tests.redis_server import free_port
-from tests.registry.store.conftest import ALICE, BOB, Opening
+from tests.registry.store.conftest import ALICE, BOB, Opening, say_nothing
 
 EPOCH = Put(Space.SELF, "epoch", b"1")
 
@@ -42,20 +40,6 @@ def store(postgres: PostgresServer, opened: Opening) -> Store:
 def counting(store: Store) -> PostgresStore:
     assert isinstance(store, PostgresStore)
     return store
-
-
-async def test_records_are_shared_by_the_site_and_nothing_else_is(
-    postgres: PostgresServer, opened: Opening
-) -> None:
-    alice, bob = opened(postgres.url, node=ALICE), opened(postgres.url, node=BOB)
-    await alice.write(*(Put(space, "key", b"alice's") for space in Space))
-    for space in OF_THE_SITE:
-        assert dict(await bob.read(space)) == {"key": b"alice's"}
-    for space in set(Space) - OF_THE_SITE:
-        assert dict(await bob.read(space)) == {}
-    await bob.write(Delete(Space.RECORDS, "key"), Put(Space.SELF, "key", b"bob's"))
-    assert dict(await alice.read(Space.RECORDS)) == {}
-    assert dict(await alice.read(Space.SELF)) == {"key": b"alice's"}
 
 
 @pytest.mark.parametrize("attempt", range(5))
@@ -90,86 +74,6 @@ def test_the_store_works_on_the_event_loop_of_a_node(postgres: PostgresServer) -
         return found
 
     assert uvloop.run(play()) == {"epoch": b"1"}
-
-
-async def test_a_dead_port_is_tried_once_and_given_up_at_once(opened: Opening) -> None:
-    store = opened(f"postgresql://127.0.0.1:{free_port()}/db")
-    started = time.monotonic()
-    with pytest.raises(StoreUnavailable, match="Connection refused"):
-        await store.write(EPOCH)
-    assert time.monotonic() - started < 2
-
-
-async def test_a_server_that_accepts_and_says_nothing_costs_one_timeout(opened: Opening) -> None:
-    silent = await asyncio.start_server(_say_nothing, "127.0.0.1", 0)
-    async with silent:
-        port = silent.sockets[0].getsockname()[1]
-        store = opened(f"postgresql://127.0.0.1:{port}/db", timeout=0.2)
-        for call in (store.read(Space.SELF), store.write(EPOCH)):
-            started = time.monotonic()
-            with pytest.raises(StoreUnavailable, match=r"no answer within 0\.2 s"):
-                await call
-            assert 0.15 < time.monotonic() - started < 2
-        await store.close()
-
-
-async def _say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while await reader.read(4096):
-        pass
-    writer.close()
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        b"\x00\xff\xfe\r\n",
-        b"N" * 64,
-        b"R\x7f\xff\xff\xff\x00\x00\x00\x00",
-        b"NR\x00\x00\x00\x08\x00\x00\x00\x00Z\x00\x00\x00\x05I",
-        b"",
-    ],
-)
-async def test_a_server_that_is_no_postgresql_makes_the_store_unavailable(
-    opened: Opening, answer: bytes
-) -> None:
-    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(4096)
-        writer.write(answer)
-        await writer.drain()
-        writer.close()
-
-    other = await asyncio.start_server(answer_once, "127.0.0.1", 0)
-    async with other:
-        port = other.sockets[0].getsockname()[1]
-        store = opened(f"postgresql://127.0.0.1:{port}/db", timeout=0.3)
-        with pytest.raises(StoreUnavailable):
-            await store.read(Space.RECORDS)
-        with pytest.raises(StoreUnavailable):
-            await store.write(EPOCH)
-        await store.close()
-
-
-async def test_a_frozen_server_costs_one_timeout_for_all_and_is_used_again_when_it_thaws(
-    postgres: PostgresServer, opened: Opening
-) -> None:
-    store = opened(postgres.url, timeout=0.5)
-    await store.write(EPOCH)
-    postgres.freeze()
-    try:
-        started = time.monotonic()
-        results = await asyncio.gather(
-            *(store.write(Put(Space.SELF, f"{number}", b"2")) for number in range(10)),
-            store.read(Space.SELF),
-            return_exceptions=True,
-        )
-        # One after the other they would cost 5.5 s.
-        assert time.monotonic() - started < 2.5
-        assert {type(result) for result in results} == {StoreUnavailable}
-    finally:
-        postgres.thaw()
-    await store.write(Put(Space.SELF, "epoch", b"3"))
-    assert (await store.read(Space.SELF))["epoch"] == b"3"
 
 
 async def test_a_write_that_was_given_up_never_lands_after_a_later_one(
@@ -208,17 +112,6 @@ async def test_a_write_that_waits_for_anothers_lock_ends_in_time_and_is_not_done
             await store.write(Put(Space.SELF, "epoch", b"2"))
         assert time.monotonic() - started < 2
     assert dict(await store.read(Space.SELF)) == {"epoch": b"1"}
-
-
-async def test_a_caller_that_leaves_in_the_middle_harms_no_later_call(store: Store) -> None:
-    await store.write(Put(Space.SELF, "epoch", b"self"), Put(Space.PEERS, "peer", b"peers"))
-    for turns in range(12):
-        reading = asyncio.ensure_future(store.read(Space.SELF))
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        reading.cancel()
-        await asyncio.wait([reading])
-        assert dict(await store.read(Space.PEERS)) == {"peer": b"peers"}
 
 
 async def test_a_server_that_was_restarted_is_used_again_without_an_error(
@@ -424,7 +317,7 @@ async def _quote(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 async def test_of_several_hosts_a_silent_one_does_not_block_the_others(
     postgres: PostgresServer, opened: Opening
 ) -> None:
-    silent = await asyncio.start_server(_say_nothing, "127.0.0.1", 0)
+    silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     async with silent:
         hosts = f"127.0.0.1:{silent.sockets[0].getsockname()[1]},127.0.0.1:{postgres.port}"
         url = f"postgresql://us:{PASSWORD}@{hosts}/postgres?target_session_attrs=read-write"
@@ -462,24 +355,6 @@ def test_a_wrong_url_is_explained_without_its_password(opened: Opening, url: str
     with pytest.raises(ValueError, match="use postgresql://USER") as refused:
         opened(url)
     assert PASSWORD not in "".join(traceback.format_exception(refused.value))
-
-
-async def test_counters_are_summed_over_the_site_and_due_times_never_lie_in_the_past(
-    postgres: PostgresServer, opened: Opening, counting: PostgresStore
-) -> None:
-    alice, bob = counting, opened(postgres.url, node=BOB)
-    assert isinstance(bob, PostgresStore)
-    assert [*await alice.count([Count("sum", 2.5, ttl=60)])] == [2.5]
-    assert [*await bob.count([Count("sum", 1, ttl=60), Count("sum", -0.5, ttl=60)])] == [3.5, 3.0]
-    [ahead] = await alice.count([Count("due", 10, ttl=60, due=True)])
-    assert ahead == pytest.approx(10, abs=0.01)
-    [ahead] = await bob.count([Count("due", 0, ttl=60, due=True)])
-    assert 9 < ahead < 10
-    [ahead] = await bob.count([Count("due", -100, ttl=60, due=True)])
-    assert ahead == 0
-    [ahead] = await bob.count([Count("due", 3, ttl=60, due=True)])
-    assert ahead == pytest.approx(3, abs=0.01)
-    assert await alice.count([]) == []
 
 
 async def test_counters_are_exact_however_many_nodes_count_at_once(

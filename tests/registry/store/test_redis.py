@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 import traceback
 from pathlib import Path
 
@@ -13,16 +12,14 @@ from registry.store import (
     MAX_KEY_BYTES,
     MAX_VALUE_BYTES,
     MAX_VALUES,
-    OF_THE_SITE,
     Count,
     Counters,
-    Delete,
     Put,
     Space,
     Store,
 )
 from registry.store.redis import RedisStore
-from tests.redis_server import RedisServer, free_port
+from tests.redis_server import RedisServer
 from tests.registry.store.conftest import ALICE, BOB, Opening
 
 EPOCH = Put(Space.SELF, "epoch", b"1")
@@ -32,20 +29,6 @@ PASSWORD = "correct-horse-7"
 @pytest.fixture
 def store(redis: RedisServer, opened: Opening) -> Store:
     return opened(redis.url)
-
-
-async def test_records_are_shared_by_the_site_and_nothing_else_is(
-    redis: RedisServer, opened: Opening
-) -> None:
-    alice, bob = opened(redis.url, node=ALICE), opened(redis.url, node=BOB)
-    await alice.write(*(Put(space, "key", b"alice's") for space in Space))
-    for space in OF_THE_SITE:
-        assert dict(await bob.read(space)) == {"key": b"alice's"}
-    for space in set(Space) - OF_THE_SITE:
-        assert dict(await bob.read(space)) == {}
-    await bob.write(Delete(Space.RECORDS, "key"), Put(Space.SELF, "key", b"bob's"))
-    assert dict(await alice.read(Space.RECORDS)) == {}
-    assert dict(await alice.read(Space.SELF)) == {"key": b"alice's"}
 
 
 async def test_two_sites_share_a_server_under_two_prefixes(redis: RedisServer) -> None:
@@ -71,86 +54,6 @@ async def test_a_unix_socket_leads_to_the_same_values(redis: RedisServer, opened
     assert dict(await opened(redis.unix_url).read(Space.SELF)) == {"epoch": b"1"}
 
 
-async def test_a_dead_port_is_tried_once_and_given_up_at_once(opened: Opening) -> None:
-    store = opened(f"redis://127.0.0.1:{free_port()}/0")
-    started = time.monotonic()
-    with pytest.raises(StoreUnavailable, match="Connection refused"):
-        await store.write(EPOCH)
-    # The library's own ten retries take several seconds.
-    assert time.monotonic() - started < 2
-
-
-async def test_a_server_that_accepts_and_says_nothing_costs_one_timeout(opened: Opening) -> None:
-    silent = await asyncio.start_server(_say_nothing, "127.0.0.1", 0)
-    async with silent:
-        port = silent.sockets[0].getsockname()[1]
-        store = opened(f"redis://127.0.0.1:{port}/0", timeout=0.2)
-        for call in (store.read(Space.SELF), store.write(EPOCH)):
-            started = time.monotonic()
-            with pytest.raises(StoreUnavailable, match=r"no answer within 0\.2 s"):
-                await call
-            assert 0.15 < time.monotonic() - started < 2
-        await store.close()
-
-
-async def _say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while await reader.read(4096):
-        pass
-    writer.close()
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        b"\x00\xff\xfe\r\n",
-        b":abc\r\n",
-        b"*-7\r\n",
-        b"$-9\r\n",
-        b"",
-    ],
-)
-async def test_a_server_that_is_no_redis_makes_the_store_unavailable(
-    opened: Opening, answer: bytes
-) -> None:
-    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(4096)
-        writer.write(answer)
-        await writer.drain()
-        writer.close()
-
-    other = await asyncio.start_server(answer_once, "127.0.0.1", 0)
-    async with other:
-        store = opened(f"redis://127.0.0.1:{other.sockets[0].getsockname()[1]}/0", timeout=0.3)
-        with pytest.raises(StoreUnavailable):
-            await store.read(Space.RECORDS)
-        with pytest.raises(StoreUnavailable):
-            await store.write(EPOCH)
-        await store.close()
-
-
-async def test_a_frozen_server_costs_one_timeout_for_all_and_is_used_again_when_it_thaws(
-    redis: RedisServer, opened: Opening
-) -> None:
-    store = opened(redis.url, timeout=0.3)
-    await store.write(EPOCH)
-    redis.freeze()
-    try:
-        started = time.monotonic()
-        results = await asyncio.gather(
-            *(store.write(Put(Space.SELF, f"{number}", b"2")) for number in range(10)),
-            store.read(Space.SELF),
-            return_exceptions=True,
-        )
-        # One after the other they would cost 3.3 s.
-        assert time.monotonic() - started < 2
-        assert {type(result) for result in results} == {StoreUnavailable}
-    finally:
-        redis.thaw()
-    await store.write(Put(Space.SELF, "epoch", b"3"))
-    assert (await store.read(Space.SELF))["epoch"] == b"3"
-
-
 async def test_an_answer_that_comes_late_is_never_taken_for_the_next_one(
     redis: RedisServer, opened: Opening
 ) -> None:
@@ -161,17 +64,6 @@ async def test_an_answer_that_comes_late_is_never_taken_for_the_next_one(
         with pytest.raises(StoreUnavailable):
             await store.read(Space.SELF)
         redis.thaw()
-        assert dict(await store.read(Space.PEERS)) == {"peer": b"peers"}
-
-
-async def test_a_caller_that_leaves_in_the_middle_harms_no_later_call(store: Store) -> None:
-    await store.write(Put(Space.SELF, "epoch", b"self"), Put(Space.PEERS, "peer", b"peers"))
-    for turns in range(12):
-        reading = asyncio.ensure_future(store.read(Space.SELF))
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        reading.cancel()
-        await asyncio.wait([reading])
         assert dict(await store.read(Space.PEERS)) == {"peer": b"peers"}
 
 
@@ -297,25 +189,6 @@ def test_a_wrong_url_is_explained_without_its_password(opened: Opening, url: str
     with pytest.raises(ValueError, match="use redis://HOST") as refused:
         opened(url)
     assert PASSWORD not in "".join(traceback.format_exception(refused.value))
-
-
-async def test_counters_are_summed_over_the_site_and_due_times_never_lie_in_the_past(
-    redis: RedisServer, opened: Opening
-) -> None:
-    alice, bob = opened(redis.url, node=ALICE), opened(redis.url, node=BOB)
-    assert isinstance(alice, Counters)
-    assert isinstance(bob, Counters)
-    assert [*await alice.count([Count("sum", 2.5, ttl=60)])] == [2.5]
-    assert [*await bob.count([Count("sum", 1, ttl=60), Count("sum", -0.5, ttl=60)])] == [3.5, 3.0]
-    [ahead] = await alice.count([Count("due", 10, ttl=60, due=True)])
-    assert ahead == pytest.approx(10, abs=0.01)
-    [ahead] = await bob.count([Count("due", 0, ttl=60, due=True)])
-    assert 9 < ahead < 10
-    [ahead] = await bob.count([Count("due", -100, ttl=60, due=True)])
-    assert ahead == 0
-    [ahead] = await bob.count([Count("due", 3, ttl=60, due=True)])
-    assert ahead == pytest.approx(3, abs=0.01)
-    assert await alice.count([]) == []
 
 
 async def test_a_counter_has_a_time_to_live_and_reading_creates_none(
