@@ -23,7 +23,7 @@ def networks_of(texts: Iterable[str]) -> tuple[Network, ...]:
 
 def is_loopback(address: str) -> bool:
     """Return whether an IP literal is loopback, including an IPv4-mapped IPv6 address."""
-    read = _address(address)
+    read = address_of(address)
     return read is not None and read.is_loopback
 
 
@@ -43,11 +43,12 @@ class Premises:
         return OURSELVES if port in self.own_ports() else ""
 
     def _listed(self, host: str) -> bool:
-        address = _address(host)
+        address = address_of(host)
         return address is not None and any(address in network for network in self.networks)
 
 
-def _address(text: str) -> IPv4Address | IPv6Address | None:
+def address_of(text: str) -> IPv4Address | IPv6Address | None:
+    """Read an IP literal, `None` if it is none; an IPv4-mapped IPv6 address counts as the IPv4 address."""
     try:
         address = ip_address(text)
     except ValueError:

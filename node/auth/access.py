@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -36,6 +35,7 @@ from node.config.web import WebSettings
 from node.faces.errors import NotAllowed, UnsupportedMediaType
 from node.faces.request_reader import SHARED, TAKEN_FOR_JSON
 from node.lane.request import HttpRequest, LaneRequest
+from router.ssrf_guard import address_of
 
 _ANY = "*"
 _SHARED_SECONDS = 600
@@ -332,7 +332,7 @@ def is_own_address(host: str) -> bool:
     """
     if host.lower().rstrip(".") in ("localhost", socket.gethostname().lower()):
         return True
-    address = _address(host)
+    address = address_of(host)
     if address is None or address.is_unspecified or address.is_multicast:
         return False
     if address.is_loopback:
@@ -346,22 +346,11 @@ def is_own_address(host: str) -> bool:
     return True
 
 
-def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """Read an IP literal, `None` if it is none; an IPv4-mapped IPv6 address counts as the IPv4 address."""
-    try:
-        address = ip_address(text)
-    except ValueError:
-        return None
-    if isinstance(address, IPv6Address) and address.ipv4_mapped:
-        return address.ipv4_mapped
-    return address
-
-
 @lru_cache(maxsize=1024)
 def _is_ours(header: str, names: frozenset[str]) -> bool:
     named = _HOST.fullmatch(header)
     host = (named[1] or named[2]).lower() if named else ""
-    return _address(host) is not None or host.rstrip(".") in names
+    return address_of(host) is not None or host.rstrip(".") in names
 
 
 @lru_cache(maxsize=1024)
@@ -376,5 +365,5 @@ def _same_origin(origin: str, host: str) -> bool:
 @lru_cache(maxsize=4096)
 def same_machine(caller: str, here: str) -> bool:
     """Return whether both ends of a connection are on one machine: a machine calls its own address from that same address."""
-    theirs, ours = _address(caller), _address(here)
+    theirs, ours = address_of(caller), address_of(here)
     return theirs is not None and (theirs.is_loopback or theirs == ours)
