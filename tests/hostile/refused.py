@@ -1,7 +1,4 @@
-"""Corpus of requests that must be refused, by name, with their statuses; nothing in it depends on a server.
-
-`CLOSED` stands where no answer could be understood, so the connection ends without one.
-"""
+"""Corpus of requests that must be refused, by name, with their statuses; nothing in it depends on a server."""
 
 import gzip
 import zlib
@@ -9,7 +6,6 @@ from collections.abc import Mapping
 
 from tests.hostile.wire import PLAIN_HOST
 
-CLOSED = 0
 MODEL = b"tiny"
 JSON = b'{"model":"tiny","messages":[]}'
 CHAT = b"/v1/chat/completions"
@@ -327,8 +323,8 @@ EVERYWHERE: Mapping[str, Case] = {
     ),
     **_named("size", _SIZES),
     **{f"garbage: {n}": (sent, 400) for n, sent in _GARBAGE.items()},
-    "garbage: HTTP/0.9": (b"GET /healthz\r\n\r\n", CLOSED),
-    "garbage: HTTP/2.0 in words": (request(b"GET /healthz HTTP/2.0"), CLOSED),
+    "garbage: HTTP/0.9": (b"GET /healthz\r\n\r\n", 400),
+    "garbage: HTTP/2.0 in words": (request(b"GET /healthz HTTP/2.0"), 400),
     **_named("form", _FORMS),
 }  # fmt: skip
 """What every listener refuses."""

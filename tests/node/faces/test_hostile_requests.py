@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from router.peers.certificate import certificate_of, client_context
-from tests.hostile.refused import ACCEPTED, CLOSED, EVERYWHERE, PUBLIC, Case
+from tests.hostile.refused import ACCEPTED, EVERYWHERE, PUBLIC, Case
 from tests.hostile.wire import Heard, Listener
 
 AT_ONCE = 8
@@ -43,8 +43,6 @@ def _faults(cases: Mapping[str, Case], heard: Mapping[str, Heard]) -> dict[str, 
 
 
 def _as_it_should(heard: Heard, status: int) -> bool:
-    if status == CLOSED:
-        return heard.closed and not heard.answers and not heard.rest
     return heard.statuses == [status] and not heard.rest and _in_our_words(heard)
 
 
