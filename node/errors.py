@@ -3,6 +3,7 @@
 NodeError
 ├── WrongSetting     one or more settings cannot be used; each is named with its value, its origin and what would be valid
 ├── WrongUsage       the command line is invalid
+├── OutputFailed     standard output cannot be written, as on a full disk
 ├── SecretRefused    a key or token file is missing, readable by others, or not what it should be
 └── CommandFailed    a command could not do what it was told to
     ├── NoNode       no node answers where the command looked for one
@@ -24,6 +25,10 @@ class WrongUsage(NodeError):
     def __init__(self, message: str, *, usage: str = "") -> None:
         super().__init__(message)
         self.usage = usage
+
+
+class OutputFailed(NodeError):
+    """Standard output cannot be written."""
 
 
 class SecretRefused(NodeError):

@@ -6,7 +6,6 @@ import what is heavy inside `run`, so that `modelvine --help` loads nothing but 
 """
 
 import argparse
-import io
 import os
 import pkgutil
 import sys
@@ -15,6 +14,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from node import __version__
+from node.cli.console import streams
 from node.cli.console.options import CommandParser
 from node.compiled import is_compiled
 from node.errors import NodeError, Refused, WrongSetting, WrongUsage
@@ -55,12 +55,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Plugins of pydantic would see requests; to look for them, it reads about each package that is installed here.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     words = list(sys.argv[1:] if argv is None else argv)
-    # A character that the terminal's encoding lacks must not end the command.
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+    streams.prepare()
     try:
-        code = _run(words)
-        sys.stdout.flush()
+        try:
+            code = _run(words)
+        finally:
+            sys.stdout.flush()
     except NodeError as error:
         code = WRONG_USAGE if isinstance(error, WrongSetting | WrongUsage) else FAILED
         _complain(error, code, as_json="--json" in _options(words))
@@ -68,8 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of the output is gone; without this the interpreter reports an error when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.discard(sys.stdout.fileno())
         return NOBODY_READS
     return code
 

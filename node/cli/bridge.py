@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     from node.config import sources  # noqa: PLC0415
     from node.config.addresses import host_port  # noqa: PLC0415
     from node.config.settings import Keyless  # noqa: PLC0415
-    from node.errors import WrongUsage  # noqa: PLC0415
+    from node.errors import OutputFailed, WrongUsage  # noqa: PLC0415
     from node.observe import logs  # noqa: PLC0415
 
     settings = sources.load(settings_given(arguments), file=arguments.config).settings
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
 
     def ready(line: str) -> None:
-        with suppress(OSError):  # the parent process may have closed the output
+        with suppress(BrokenPipeError, OutputFailed):  # the reader may be gone, or a disk full
             print(line, flush=True)
 
     models, headers = tuple(arguments.model), dict(arguments.header)

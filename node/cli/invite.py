@@ -73,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.origin:
         return _narrow(arguments)
     from node.cli.console.node_lookup import client  # noqa: PLC0415
+    from node.cli.console.streams import shown_once  # noqa: PLC0415
 
     wanted = {
         **_terms(arguments),
@@ -81,7 +82,11 @@ def run(arguments: argparse.Namespace) -> int:
         "for_node": arguments.for_node,
     }
     made = client(arguments).post(PATH, wanted)
-    return _say(arguments, made["name"], made["invitation"], made["expires"])
+    name = made["name"]
+    with shown_once(
+        f"created without being shown: {name}; `modelvine key revoke {name}` revokes it"
+    ):
+        return _say(arguments, name, made["invitation"], made["expires"])
 
 
 def _terms(arguments: argparse.Namespace) -> dict[str, object]:

@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     from node.cli.console.options import settings_given  # noqa: PLC0415
     from node.config import sources  # noqa: PLC0415
     from node.config.addresses import host_port  # noqa: PLC0415
-    from node.errors import WrongUsage  # noqa: PLC0415
+    from node.errors import OutputFailed, WrongUsage  # noqa: PLC0415
     from node.observe import logs  # noqa: PLC0415
     from node.provide import service  # noqa: PLC0415
     from node.provide.plan import ProviderPlan  # noqa: PLC0415
@@ -140,7 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
     made = import_module(f"node.provide.{arguments.service}.provider").provider
 
     def ready(line: str) -> None:
-        with suppress(OSError):  # the parent process may have closed the output
+        with suppress(BrokenPipeError, OutputFailed):  # the reader may be gone, or a disk full
             print(line, flush=True)
 
     return service.run(plan, made, client(arguments), ready)

@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from node.cli.console.options import add_settings, settings_given
+from node.errors import OutputFailed
 
 log = logging.getLogger("modelvine.node")
 
@@ -82,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         from node.cli.console.node_lookup import leave_trace, remove_trace  # noqa: PLC0415
 
         def ready(line: str) -> None:
-            with suppress(OSError):  # the output may be closed, or a disk full
+            with suppress(BrokenPipeError, OutputFailed):  # the reader may be gone, or a disk full
                 print(line, flush=True)
             fields = dict(part.partition("=")[::2] for part in line.split())
             try:

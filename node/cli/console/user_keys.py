@@ -11,6 +11,7 @@ from typing import Any
 
 from node.cli.console.node_lookup import client
 from node.cli.console.options import LIMITS
+from node.cli.console.streams import shown_once
 from node.cli.console.text import plain, say_fields, say_json, say_table
 from node.errors import CommandFailed, WrongUsage
 
@@ -31,24 +32,13 @@ def create(arguments: argparse.Namespace) -> int:
     rows = _rows(Path(arguments.csv)) if arguments.csv else [{"name": arguments.name}]
     wanted = [_wanted(row, arguments) for row in rows]
     made = client(arguments).post(PATH, {"keys": wanted})["keys"]
-    if arguments.json:
-        say_json(made)
-    elif arguments.csv:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerows([("name", "key"), *((one["name"], one["key"]) for one in made)])
-    else:
-        _say_key(made[0])
-    return 0
+    return _say_keys(made, arguments, as_csv=bool(arguments.csv))
 
 
 def rotate(arguments: argparse.Namespace) -> int:
     """Replace a key."""
     made = client(arguments).post(f"{PATH}/{_named(arguments)}/rotate", {})["keys"]
-    if arguments.json:
-        say_json(made)
-    else:
-        _say_key(made[0])
-    return 0
+    return _say_keys(made, arguments)
 
 
 def revoke(arguments: argparse.Namespace) -> int:
@@ -108,6 +98,22 @@ def model_limit(text: str) -> dict[str, object]:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
+
+
+def _say_keys(
+    made: Sequence[Mapping[str, str]], arguments: argparse.Namespace, *, as_csv: bool = False
+) -> int:
+    names = ", ".join(plain(one["name"]) for one in made)
+    advice = f"created without being shown: {names}; `modelvine key rotate NAME` gives a new secret"
+    with shown_once(advice):
+        if arguments.json:
+            say_json(made)
+        elif as_csv:
+            writer = csv.writer(sys.stdout, lineterminator="\n")
+            writer.writerows([("name", "key"), *((one["name"], one["key"]) for one in made)])
+        else:
+            _say_key(made[0])
+    return 0
 
 
 def _say_key(made: Mapping[str, str]) -> None:

@@ -166,6 +166,59 @@ def test_a_reader_that_closes_the_pipe_early_causes_no_error() -> None:
     assert done.stderr == ""
 
 
+def shell(line: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", line.replace("modelvine", f"{sys.executable} -m node"), *words],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=30,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["config show", "completion bash", "--help", "up --help"])
+def test_an_output_that_cannot_be_written_is_reported_as_such(
+    words: str, unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    done = shell(f"modelvine {words} > /dev/full")
+    said = "modelvine: standard output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "remedy"),
+    [
+        ("key create ann", "POST_/api/v1/keys", "rotate NAME"),
+        ("key create ann --json", "POST_/api/v1/keys", "rotate NAME"),
+        ("key rotate ann", "POST_/api/v1/keys/ann/rotate", "rotate NAME"),
+        ("invite ann", "POST_/api/v1/grants", "revoke ann"),
+    ],
+)
+def test_a_secret_that_could_not_be_shown_is_named_with_the_remedy(
+    node: Callable[..., StandIn], words: str, path: str, remedy: str
+) -> None:
+    made = {
+        "keys": [{"name": "ann", "key": "mv_x"}],
+        "name": "ann",
+        "invitation": "y",
+        "expires": 1,
+    }
+    node(**{path: Said(made)})
+    done = shell(f"modelvine {words} > /dev/full")
+    assert done.returncode == 1
+    assert "cannot be written" in done.stderr
+    assert "created without being shown: ann; `modelvine key " + remedy in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("closed", "code", "said"),
+    [(">&-", 0, ""), ("2>&-", 0, "SETTING"), (">&- 2>&-", 0, ""), ("--config nowhere 2>&-", 2, "")],
+)
+def test_closed_streams_lead_nowhere(closed: str, code: int, said: str) -> None:
+    done = shell(f"modelvine config show {closed}")
+    assert (done.returncode, done.stderr) == (code, "")
+    assert done.stdout.startswith(said) if said else not done.stdout
+
+
 def test_the_names_of_types_are_the_registrys() -> None:
     assert tuple(kind.name.lower().replace("_", "-") for kind in ModelType) == TYPES
 
