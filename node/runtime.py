@@ -1,6 +1,6 @@
 """Supervisor of background tasks: logs and restarts a failed task; the others continue.
 
-Signals that end the process: the first SIGTERM or Ctrl-C starts a drain, the second ends it at once.
+Signals that end the process: the first SIGTERM, Ctrl-C or SIGHUP starts a drain, the second ends it at once.
 
 Lock of a data directory against a second node: two nodes with one identity would contradict each other forever.
 """
@@ -9,23 +9,23 @@ import asyncio
 import fcntl
 import logging
 import os
-import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from node.errors import CommandFailed
 from node.secrets import files as secret_files
+from node.signals import endings
 
 
 class Signals:
-    """Events of SIGTERM and Ctrl-C: the first signal requests a drain, the second an immediate end."""
+    """Events of SIGTERM, Ctrl-C and a closed terminal: the first signal requests a drain, the second an immediate end."""
 
     def __init__(self) -> None:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in endings():
             loop.add_signal_handler(number, self._came)
 
     def _came(self) -> None:

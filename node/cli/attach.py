@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from node.cli.console.options import add_node_options
 from node.cli.console.worker_options import add_asking, add_type, asked
 from node.cli.unregister import NOT_THERE
+from node.signals import endings
 
 if TYPE_CHECKING:
     from node.cli.console.attach_plan import Found, PlanStep
@@ -240,9 +241,7 @@ class _Attaching:
 def _until_signal() -> Iterator[threading.Event]:
     """Yield an event that Ctrl-C, SIGTERM or SIGHUP sets; a second such signal ends this process at once."""
     over = threading.Event()
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
-        numbers.append(signal.SIGHUP)
+    numbers = endings()
 
     def came(number: int, _: FrameType | None) -> None:
         over.set()

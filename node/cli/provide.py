@@ -11,7 +11,7 @@ tool request is returned to the caller.
 
 Providers that share a --database (PostgreSQL; vectors need its extension pgvector) are one service: each answers for all, and
 continues the work of one that dies. Install "modelvine[postgres]". When the service is registered, one line goes to standard
-output. Ctrl-C withdraws it.
+output. Ctrl-C, SIGTERM or a closed terminal withdraws it.
 
 Examples:
   modelvine provide batch

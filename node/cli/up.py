@@ -1,8 +1,9 @@
 r"""Run a node in the foreground.
 
 When the node is ready, it prints one line to standard output: `ready http=URL p2p=MULTIADDR`. The log goes to standard error.
-SIGTERM and Ctrl-C let requests in flight finish; a second signal stops the node at once. Each option is also an environment
-variable (MODELVINE_HTTP for --http) and a key of modelvine.toml; `modelvine config show` lists them all.
+SIGTERM, Ctrl-C and a closed terminal (SIGHUP, which nohup turns off) let requests in flight finish; a second signal stops the
+node at once. Each option is also an environment variable (MODELVINE_HTTP for --http) and a key of modelvine.toml;
+`modelvine config show` lists them all.
 
 Examples:
   modelvine up

@@ -74,7 +74,7 @@ class Ends:
 def main(descriptors: list[str]) -> int:
     """Serve over the inherited descriptors until the first process ends, or tells the helper to."""
     # A signal that stops the node may go to all of its processes; the first one tells its helpers when to end.
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     gc.disable()
     channel, doors, http, link = (socket.socket(fileno=int(each)) for each in descriptors)

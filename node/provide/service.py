@@ -4,7 +4,6 @@ import asyncio
 import fcntl
 import os
 import secrets
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from node.errors import CommandFailed
 from node.provide.database import DatabaseError
 from node.provide.face import application
 from node.provide.plan import Provider, ProviderPlan
+from node.signals import endings
 
 EXTRAS = {"apsw": "vectors", "sqlite_vec": "vectors", "psycopg": "postgres"}
 """Extras that bring the modules that only some providers need."""
@@ -66,7 +66,7 @@ async def _serve(
     plan: ProviderPlan, provider: Provider, node: Client, ready: Callable[[str], None]
 ) -> None:
     over = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in endings():
         asyncio.get_running_loop().add_signal_handler(number, over.set)
     key = _key(plan.folder / _KEY)
     runner = web.AppRunner(application(provider.routes(), key), access_log=None)

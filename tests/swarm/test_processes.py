@@ -257,8 +257,9 @@ async def test_a_helper_that_is_killed_costs_only_its_own_connections_and_is_sta
         await unregister(ours[0], "kept")
 
 
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
 async def test_no_request_is_lost_when_a_node_of_two_processes_is_told_to_end(
-    fresh: Node, worker: OpenAIWorker
+    fresh: Node, worker: OpenAIWorker, how: signal.Signals
 ):
     (helper,) = helpers(fresh)
     async with lines(fresh, 5) as held:
@@ -268,8 +269,8 @@ async def test_no_request_is_lost_when_a_node_of_two_processes_is_told_to_end(
         waiting = [asyncio.ensure_future(line.chat("last")) for line in asked]
         await until(lambda: len(worker.received) == 10, within=3, otherwise="they were not asked")
         # A service manager may signal all processes of a service.
-        fresh.actor.process.send_signal(signal.SIGTERM)
-        os.kill(helper, signal.SIGTERM)
+        fresh.actor.process.send_signal(how)
+        os.kill(helper, how)
         answers = await asyncio.gather(*waiting)
         assert {status for status, _ in answers} == {200}
         assert await asyncio.to_thread(fresh.actor.process.wait, 10) == 0

@@ -1,6 +1,10 @@
 """What a provider keeps in its folder, and what it tells the node. That it runs is shown by tests/swarm/test_batches.py."""
 
+import os
+import signal
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -12,6 +16,7 @@ from node.provide.files import KEEP
 from node.provide.plan import ProviderPlan
 from node.provide.service import _key, _locked, registrations
 from registry.records import ModelType
+from tests.node.cli.stand_in import Said, StandIn
 
 
 def test_the_key_is_made_once_and_is_private(tmp_path):
@@ -42,3 +47,23 @@ def test_a_folder_belongs_to_one_provider_alone(tmp_path):
 
 def test_the_default_bound_of_the_command_is_the_engines() -> None:
     assert provide.KEEP * 1000**3 == KEEP
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
+def test_a_provider_withdraws_itself_at_its_end(tmp_path, how) -> None:
+    paths = {
+        f"POST /api/v0/ai/model/{verb}": Said({"code": 0}) for verb in ("register", "unregister")
+    }
+    with StandIn(paths) as node:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "node", "provide", "batch", "--node", node.url, "--data", str(tmp_path)],
+            stdout=subprocess.PIPE,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"ready batch=")
+        process.send_signal(how)
+        assert process.wait(10) == 0
+        process.stdout.close()
+    assert node.heard[-1].path.endswith("/unregister")
