@@ -1,7 +1,8 @@
 """Demonstrate modelvine on this machine: three nodes, a language model, one streamed answer.
 
 The demo starts a worker with a real model and three nodes on free ports, registers the model at node 1, sends a chat to node 3,
-kills node 1 and starts it again. It uses only commands that you can type, and leaves nothing behind.
+kills node 1 and starts it again. It uses only commands that you can type, and leaves nothing behind. SIGTERM and a closed
+terminal end it as Ctrl-C does.
 
 Examples:
   modelvine demo
@@ -9,6 +10,10 @@ Examples:
 """
 
 import argparse
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -23,13 +28,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Play the demo."""
     import tempfile  # noqa: PLC0415
+    from importlib.util import find_spec  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415
 
     from node.demo.play import Show, Stage, play  # noqa: PLC0415
+    from node.demo.worker import NOT_INSTALLED  # noqa: PLC0415
+    from node.errors import CommandFailed  # noqa: PLC0415
+    from node.signals import endings  # noqa: PLC0415
 
+    if find_spec("xllamacpp") is None:
+        raise CommandFailed(NOT_INSTALLED)
+    for number in endings():
+        if number != signal.SIGINT:
+            signal.signal(number, _end)
     with (
         tempfile.TemporaryDirectory(prefix="modelvine-demo-") as folder,
         Stage(Path(folder)) as stage,
     ):
         play(Show(), stage, keep=arguments.keep)
     return 0
+
+
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    # A second signal must not cut off the end of the processes.
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)

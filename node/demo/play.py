@@ -12,6 +12,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from types import TracebackType
 from typing import TextIO
 
 from node.errors import NodeError
+from node.signals import endings
 
 _BOLD, _DIM, _GREEN, _RED, _PLAIN = "\033[1m", "\033[2m", "\033[32m", "\033[31m", "\033[0m"
 _BACK_TO_START = "\r\033[K"
@@ -130,7 +132,7 @@ class Stage:
     def run(self, name: str, *command: str) -> Actor:
         """Run a command and wait for its ready line; raise `StageError`."""
         log = self.directory / f"{name}.log"
-        with log.open("ab") as errors:
+        with log.open("ab") as errors, _held_back():
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -140,8 +142,8 @@ class Stage:
                 # Ctrl-C must reach only the demo, which then ends its processes in order.
                 start_new_session=True,
             )
-        # Kept before it is ready, so that a failed start leaves no process behind.
-        self._processes.append(process)
+            # Kept before it is ready, so that a failed start leaves no process behind.
+            self._processes.append(process)
         return Actor(name, process, log, _ready_line(name, process, log))
 
     def start_node(self, name: str, *, bootstrap: Sequence[str] = ()) -> Actor:
@@ -165,6 +167,26 @@ class Stage:
             return actor.process.wait(STOP_WITHIN)
         except subprocess.TimeoutExpired as error:
             raise StageError(f"{actor.name} did not stop within {STOP_WITHIN:g} s") from error
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """Hold back the signals that end the demo: they must not come between the start of a process and its entry in a list.
+
+    Blocked signals would stay blocked in the process. Other threads than the main one get no signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in endings()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for each in came:
+            signal.raise_signal(each)
 
 
 def _ready_line(name: str, process: subprocess.Popen[bytes], log: Path) -> str:

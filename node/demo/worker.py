@@ -26,6 +26,10 @@ CONTEXT_TOKENS = 4096
 ANSWER_TOKENS = 1024
 """Tokens of one answer if its request sets no limit."""
 
+NOT_INSTALLED = (
+    "llama.cpp is not installed: install the `demo` extra (pip install 'modelvine[demo]')"
+)
+
 _READY_SECONDS = 60.0
 _NAMES = {"smollm2": "smollm2-135m-instruct", "random": "random-words"}
 
@@ -105,9 +109,7 @@ def _serve(model: Model, options: argparse.Namespace) -> Any:
         # Imported here: without the `demo` extra the rest of this package still works.
         import xllamacpp  # noqa: PLC0415
     except ImportError as error:
-        raise DemoWorkerFailed(
-            "llama.cpp is not installed: install the `demo` extra (pip install 'modelvine[demo]')"
-        ) from error
+        raise DemoWorkerFailed(NOT_INSTALLED) from error
     params = xllamacpp.CommonParams()
     params.model.path = str(model.path)
     params.model_alias = {model.name}
