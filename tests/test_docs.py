@@ -51,6 +51,17 @@ def pins(lock: Path) -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9.-]+)==([^ ;\\]+)", lock.read_text(), re.MULTILINE))
 
 
+def test_a_file_for_a_secret_is_made_so_that_only_its_owner_can_read_it():
+    """The commands refuse an @FILE that other users can read."""
+    texts = [*PAGES, *(ROOT / "node/cli").glob("*.py")]
+    lines = [line for text in texts for line in text.read_text().splitlines()]
+    secret = [
+        line for line in lines if re.search(r"modelvine (invite|key (create|rotate)) .*> ", line)
+    ]
+    assert len(secret) >= 5
+    assert [line for line in secret if "(umask 077; modelvine" not in line] == []
+
+
 def test_compose_builds_each_image_once():
     """A `build` in an anchor would be repeated for each service that uses the anchor."""
     parts, services = (ROOT / "compose.yaml").read_text().split("\nservices:\n")

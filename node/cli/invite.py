@@ -8,7 +8,7 @@ secrets as @FILE, or - for standard input, not as arguments.
 
 Examples:
   modelvine invite ann --models 'llama*' --rpm 60 --days 7
-  modelvine invite gpu-2 --for-node --days 30
+  (umask 077; modelvine invite gpu-2 --for-node --days 30 > invitation)
   modelvine invite --from @ann.key --models llama-8b --days 1
   modelvine invite --show @ann.key
 """

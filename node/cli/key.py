@@ -8,7 +8,7 @@ connect only to each other; copy it to each of them over a secure channel.
 Examples:
   modelvine key create ann --models 'llama*' --rpm 60 --tokens-per-day 2000000 --expires 30d
   modelvine key create bob --model-limit 'llama*:rpm=60,tpm=10000' --model-limit 'big:concurrency=1'
-  modelvine key create --csv class.csv > keys.csv
+  (umask 077; modelvine key create --csv class.csv > keys.csv)
   modelvine key list
   modelvine key show ann
   modelvine key rotate ann
