@@ -13,7 +13,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from node.cli.console.options import add_json, add_node_options
+from node.cli.console.options import add_json, add_node_options, whole_number
 
 PATH = "/api/v1/audit"
 ALL = 10_000
@@ -23,7 +23,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
     add(
-        "--number", metavar="N", type=int, default=0, help="entries, the newest last (default: 100)"
+        "--number",
+        metavar="N",
+        type=whole_number(1, ALL),
+        default=0,
+        help="entries, the newest last (default: 100)",
     )
     add("--verify", action="store_true", help="verify the chains, and show only errors")
     add_node_options(parser)
@@ -34,10 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the entries, or verify them."""
     from node.cli.console.node_lookup import client  # noqa: PLC0415
     from node.cli.console.text import say_json, say_table  # noqa: PLC0415
-    from node.errors import WrongUsage  # noqa: PLC0415
 
-    if arguments.number < 0:
-        raise WrongUsage("--number is a number from 1")
     number = ALL if arguments.verify else arguments.number
     answer = client(arguments).get(PATH, holds="audit", number=str(number or ""))
     entries: Sequence[Mapping[str, Any]] = answer["audit"]

@@ -15,13 +15,17 @@ Examples:
 
 import argparse
 import json
+import re
 import time
 
-from node.cli.console.options import LIMITS, add_allowance, add_json, add_node_options
+from node.cli.console.options import LIMITS, add_allowance, add_json, add_node_options, whole_number
 from node.errors import CommandFailed, WrongUsage
 
 PATH = "/api/v1/grants"
 USUAL_DAYS = 7.0
+MAX_DAYS, MAX_PASSES = 366, 3
+"""Those of `node.faces.v1.grants` and `node.auth.grants`, whose import would slow every --help down; a test compares them."""
+
 _DAY = 86_400
 
 
@@ -41,18 +45,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=float,
         default=USUAL_DAYS,
-        help="days until it expires (default: 7)",
+        help=f"days until it expires (default: 7, at most {MAX_DAYS})",
     )
     add(
         "--passes",
         metavar="N",
-        type=int,
+        type=whole_number(0, MAX_PASSES),
         default=0,
-        help="how often it may be passed on (at most 3)",
+        help=f"how often it may be passed on (at most {MAX_PASSES})",
     )
     add(
         "--at",
         metavar="PEER",
+        type=_peer,
         action="append",
         default=[],
         help="peer id of a node that accepts it, repeatable (default: all that trust this node)",
@@ -66,14 +71,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Create, narrow or show an invitation; raise `CommandFailed` or `WrongUsage`."""
-    if arguments.days <= 0:
-        raise WrongUsage(f"--days is {arguments.days:g}: a grant must expire after a day or more")
+    if not 0 < arguments.days <= MAX_DAYS:
+        raise WrongUsage(
+            f"--days is {arguments.days:g}, but must be above 0, and at most {MAX_DAYS}"
+        )
     if arguments.show:
         return _show(arguments)
     if arguments.origin:
         return _narrow(arguments)
     from node.cli.console.node_lookup import client  # noqa: PLC0415
     from node.cli.console.streams import shown_once  # noqa: PLC0415
+    from node.cli.console.text import note, plain  # noqa: PLC0415
 
     wanted = {
         **_terms(arguments),
@@ -83,6 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
     }
     made = client(arguments).post(PATH, wanted)
     name = made["name"]
+    for warning in made.get("warnings") or ():
+        note(plain(f"warning: {warning}"))
     with shown_once(
         f"created without being shown: {name}; `modelvine key revoke {name}` revokes it"
     ):
@@ -183,6 +193,12 @@ def _say(arguments: argparse.Namespace, name: str, text: str, expires: int) -> i
     whose = f"the invitation of {name}" if name else "the invitation"
     print(plain(f"{whose}, until {_date(expires)}: it is shown only once; {use}"), file=sys.stderr)
     return 0
+
+
+def _peer(text: str) -> str:
+    if not re.fullmatch("[1-9A-HJ-NP-Za-km-z]{40,64}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the peer id of a node")
+    return text
 
 
 def _said(value: object) -> str:

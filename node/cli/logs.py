@@ -14,7 +14,7 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from node.cli.console.options import add_json, add_node_options
+from node.cli.console.options import add_json, add_node_options, whole_number
 
 if TYPE_CHECKING:
     from node.cli.console.client import Client
@@ -41,7 +41,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=_LEVELS[0],
         help="lowest level to show (default: all)",
     )
-    add("--number", metavar="N", type=int, default=0, help="lines, the newest last (default: 100)")
+    number = whole_number(1, ALL)
+    add(
+        "--number",
+        metavar="N",
+        type=number,
+        default=0,
+        help="lines, the newest last (default: 100)",
+    )
     add_node_options(parser)
     add_json(parser)
 
@@ -49,10 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the lines."""
     from node.cli.console.node_lookup import client  # noqa: PLC0415
-    from node.errors import WrongUsage  # noqa: PLC0415
 
-    if arguments.number < 0:
-        raise WrongUsage("--number is a number from 1")
     node, level, as_json = client(arguments), str(arguments.level), bool(arguments.json)
     number = str(arguments.number or "")
     new = NewLines()

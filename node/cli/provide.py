@@ -27,7 +27,7 @@ Examples:
 import argparse
 from contextlib import suppress
 
-from node.cli.console.options import add_node_options
+from node.cli.console.options import add_node_options, whole_number
 
 SERVICES = ("batch", "vectors", "agents")
 CONCURRENCY, MOST = 8, 256
@@ -48,14 +48,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--concurrency",
         metavar="N",
-        type=_count,
+        type=whole_number(1, MOST),
         default=CONCURRENCY,
         help=f"concurrent requests (default: {CONCURRENCY})",
     )
     add(
         "--keep",
         metavar="GB",
-        type=_count,
+        type=whole_number(1, MOST),
         default=KEEP,
         help=f"maximum size of all files in gigabytes (default: {KEEP})",
     )
@@ -144,9 +144,3 @@ def run(arguments: argparse.Namespace) -> int:
             print(line, flush=True)
 
     return service.run(plan, made, client(arguments), ready)
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {MOST}")
-    return int(text)

@@ -9,7 +9,7 @@ does not support subcommands.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NoReturn
 
@@ -159,19 +159,48 @@ LIMITS: Mapping[str, str] = MappingProxyType(
 """Limits of a key or a grant: whole numbers, 0 for none."""
 
 
+MAX_RATE = 1_000_000_000
+"""That of `node.auth.keys`, whose import would slow every --help down; a test compares them."""
+
+
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """Return the `type` of an option that takes a whole number within bounds."""
+
+    def number(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text!r} is no number from {least:,} to {most:,}")
+        return int(text)
+
+    return number
+
+
+def patterns_in(text: str) -> list[str]:
+    """Return the patterns of models in a text, separated by commas or spaces."""
+    return text.replace(",", " ").split()
+
+
+def _patterns(text: str) -> list[str]:
+    found = patterns_in(text)
+    if not found:  # it must not mean all models
+        raise argparse.ArgumentTypeError(f"{text!r} names no models")
+    return found
+
+
 def add_allowance(parser: argparse.ArgumentParser) -> None:
     """Declare the options for what a key or a grant allows."""
     add = parser.add_argument
     add(
         "--models",
         metavar="PATTERN",
-        action="append",
+        type=_patterns,
+        action="extend",
         default=[],
-        help="allowed models, repeatable: 'llama*', 'PROJECT/*' (default: all)",
+        help="allowed models, repeatable: 'llama*', 'PROJECT/*', 'llama*,qwen*' (default: all)",
     )
+    number = whole_number(0, MAX_RATE)
     for name, text in LIMITS.items():
         flag = f"--{name.replace('_', '-')}"
-        add(flag, metavar="N", type=int, default=0, help=f"{text} (default: no limit)")
+        add(flag, metavar="N", type=number, default=0, help=f"{text} (default: no limit)")
     add("--background", action="store_true", help="run its requests after all others")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from node.cli.console.node_lookup import client
-from node.cli.console.options import LIMITS
+from node.cli.console.options import LIMITS, patterns_in
 from node.cli.console.streams import shown_once
 from node.cli.console.text import plain, say_fields, say_json, say_table
 from node.errors import CommandFailed, WrongUsage
@@ -226,7 +226,7 @@ def _wanted(row: Mapping[str, str], arguments: argparse.Namespace) -> dict[str, 
     """Return the request for one key: the values of its row, and the options for the rest."""
     said: dict[str, object] = {
         "name": row["name"].strip(),
-        "models": row.get("models", "").split() or arguments.models,
+        "models": patterns_in(row.get("models", "")) or arguments.models,
         "role": row.get("role", "").strip() or arguments.role,
         "expires_in": seconds_of(row.get("expires", "").strip() or arguments.expires),
     }

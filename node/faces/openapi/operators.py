@@ -263,7 +263,10 @@ TABLE: Mapping[str, OperationDoc] = {
     "POST /api/v1/grants": OperationDoc(
         "Create an invitation for a user or a node", May.CHANGE,
         request=grants.WantedGrant, errors=(auth.KeyExists,),
-        answer=done(name=TEXT, expires=_UNIX, invitation=told(TEXT, "the invitation; no other response contains it")),
+        answer=done(
+            name=TEXT, expires=_UNIX, invitation=told(TEXT, "the invitation; no other response contains it"),
+            warnings=list_of(TEXT),
+        ),
     ),
     "GET /api/v1/usage": OperationDoc(
         "Get the usage of keys; users see their own", May.KEY,

@@ -17,9 +17,14 @@ from node.auth.invitation import Invitation
 from node.faces import Context
 from node.faces.request_reader import done, read_as, read_object
 from node.faces.v1.keys import check_name
+from registry.mesh.discovered import only_loopback
 
 USUAL_SECONDS = 7 * 86_400.0
 MAX_SECONDS = 366 * 86_400.0
+_ONLY_HERE = (
+    "this node can be reached only from this machine, and so can its invitation be used only here: "
+    "start it with --profile lan or wan, and invite again"
+)
 
 
 class WantedGrant(Terms):
@@ -46,8 +51,10 @@ def routes(context: Context) -> list[web.RouteDef]:
         grant = await context.keys.grant(name, terms)
         await context.audited(request, "invite", name)
         key = context.swarm_key if wanted.for_node else ""
-        made = Invitation(grant, context.registry.own.reach.mesh, key)
-        return done(name=name, expires=terms.expires, invitation=invitation.written(made))
+        addresses = context.registry.own.reach.mesh
+        text = invitation.written(Invitation(grant, addresses, key))
+        near = [_ONLY_HERE] if wanted.for_node and only_loopback(addresses) else []
+        return done(name=name, expires=terms.expires, invitation=text, warnings=near)
 
     return [web.post("/api/v1/grants", create)]
 

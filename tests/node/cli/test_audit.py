@@ -66,3 +66,4 @@ def test_an_invalid_entry_and_a_negative_number_are_refused(modelvine, node):
     node(**{AUDIT: Said({"audit": [{"who": "ann"}]})})
     assert modelvine("audit", "--verify").code == 1
     assert modelvine("audit", "--number", "-1").code == 2
+    assert modelvine("audit", "--number", "0").code == 2

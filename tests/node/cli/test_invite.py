@@ -5,9 +5,13 @@ import time
 
 import pytest
 
-from node.auth import grants, invitation
+from node.auth import grants, invitation, keys
 from node.auth.grants import Terms
 from node.auth.invitation import Invitation
+from node.cli import invite, usage
+from node.cli.console import options
+from node.faces.v1.grants import MAX_SECONDS
+from node.faces.v1.usage import MAX_DAYS as MAX_USAGE_DAYS
 from tests.node.cli.stand_in import Said
 from tests.strategies import IDENTITIES
 
@@ -45,6 +49,20 @@ def test_only_the_invitation_goes_to_standard_output(modelvine, node):
     }
 
 
+def test_a_warning_of_the_node_is_shown_apart_from_the_invitation(modelvine, node):
+    made = {"name": "ann", "invitation": "x", "expires": SOON, "warnings": ["only\nhere"]}
+    node(**{INVITE: Said(made)})
+    ended = modelvine("invite", "--for-node")
+    assert ended.out == "x\n"
+    assert ended.err.startswith("warning: only\N{REPLACEMENT CHARACTER}here\n")
+
+
+def test_the_bounds_of_the_options_are_those_of_the_node():
+    assert (invite.MAX_DAYS * 86_400, invite.MAX_PASSES) == (MAX_SECONDS, grants.MAX_PASSES)
+    assert options.MAX_RATE == keys.MAX_RATE
+    assert usage.MAX_DAYS == MAX_USAGE_DAYS
+
+
 def test_a_narrower_invitation_is_made_without_a_node(modelvine, key):
     ended = modelvine("invite", "--from", key, "--models", "llama-8b", "--days", "0.5", "--json")
     made = invitation.read(json.loads(ended.out)["invitation"])
@@ -74,8 +92,15 @@ def test_what_a_grant_allows_is_shown_in_words_and_as_json(modelvine, key):
         (("--show", "@nowhere"), 1, "there is no file"),
         (("--from", "mv_grant_AAAA"), 1, "damaged"),
         (("--days", "0"), 2, "--days is 0"),
-        (("--from", given(passes=1), "--passes", "9"), 2, "passes"),
-        (("--from", given(passes=1), "--at", "nobody"), 2, "nodes"),
+        (("--days", "99999"), 2, "--days is 99999"),
+        (("--days", "nan"), 2, "--days is nan"),
+        (("--passes", "9"), 2, "argument --passes: '9'"),
+        (("--at", "nobody"), 2, "argument --at: 'nobody'"),
+        (("--rpm", "-1"), 2, "argument --rpm: '-1'"),
+        (("--tpm", "10000000000"), 2, "argument --tpm"),
+        (("--models", ""), 2, "argument --models"),
+        (("--models", ","), 2, "argument --models"),
+        (("--from", given(passes=1), "--models", "x" * 999), 2, "models"),
     ],
 )
 def test_invalid_options_are_refused_with_the_reason(modelvine, words, code, said):

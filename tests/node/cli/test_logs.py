@@ -47,7 +47,7 @@ def test_lines_older_than_the_first_one_shown_are_not_shown_later():
     assert new.of([line(8, 9.5), line(9, 10.0)]) == []
 
 
-@pytest.mark.parametrize("words", [("--level", "loud"), ("--number", "-1")])
+@pytest.mark.parametrize("words", [("--level", "loud"), ("--number", "-1"), ("--number", "0")])
 def test_an_unknown_level_and_a_negative_number_are_refused(modelvine, node, words):
     node()
     assert modelvine("logs", *words).code == 2

@@ -46,7 +46,16 @@ def test_csv_is_requested_from_the_node(modelvine, node):
     assert "format=csv" in server.heard[0].path
 
 
-@pytest.mark.parametrize("words", [("--days", "-1"), ("--days", "3", "--since", "2026-11-01")])
-def test_negative_and_contradictory_days_are_refused(modelvine, node, words):
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--days", "-1"),
+        ("--days", "0"),
+        ("--days", "99999999"),
+        ("--days", "3", "--since", "2026-11-01"),
+    ],
+)
+def test_impossible_and_contradictory_days_are_refused(modelvine, node, words):
     node()
-    assert modelvine("usage", *words).code == 2
+    ended = modelvine("usage", *words)
+    assert (ended.code, "--days" in ended.err) == (2, True)

@@ -23,13 +23,13 @@ def made(*names):
 
 def test_only_the_key_goes_to_standard_output(modelvine, node):
     server = node(**{CREATE: made("ann")})
-    ended = modelvine("key", "create", "ann", "--models", "llama*", "--models", "lab/*", "--expires", "30d")  # fmt: skip
+    ended = modelvine("key", "create", "ann", "--models", "llama*,qwen*", "--models", "lab/*", "--expires", "30d")  # fmt: skip
     assert (ended.code, ended.out) == (0, "mv_of_ann\n")
     assert "shown only once" in ended.err
     [sent] = server.heard[0].body["keys"]
     assert {name: value for name, value in sent.items() if value} == {
         "name": "ann",
-        "models": ["llama*", "lab/*"],
+        "models": ["llama*", "qwen*", "lab/*"],
         "role": "user",
         "expires_in": 30 * 86_400,
     }
@@ -38,7 +38,7 @@ def test_only_the_key_goes_to_standard_output(modelvine, node):
 def test_a_csv_file_makes_many_keys_and_they_are_printed_as_csv(modelvine, node, tmp_path):
     server = node(**{CREATE: made("ann", "bob")})
     table = tmp_path / "class.csv"
-    table.write_text("\ufeffname,models,expires,rpm\nann,,1y,\n bob ,llama* qwen,,60\n")
+    table.write_text('\ufeffname,models,expires,rpm\nann,,1y,\n bob ,"llama* qwen,big",,60\n')
     ended = modelvine(
         "key", "create", "--csv", str(table), "--models", "all*", "--expires", "never", "--rpm", "5"
     )
@@ -46,7 +46,7 @@ def test_a_csv_file_makes_many_keys_and_they_are_printed_as_csv(modelvine, node,
     ann, bob = server.heard[0].body["keys"]
     assert (ann["models"], ann["expires_in"], ann["rpm"]) == (["all*"], 31_536_000, 5)
     assert bob["rpm"] == 60
-    assert (bob["name"], bob["models"], bob["expires_in"]) == ("bob", ["llama*", "qwen"], 0)
+    assert (bob["name"], bob["models"], bob["expires_in"]) == ("bob", ["llama*", "qwen", "big"], 0)
 
 
 @pytest.mark.parametrize(

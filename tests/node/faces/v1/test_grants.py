@@ -1,5 +1,7 @@
 """Invitations over HTTP: operators make them, they admit what their terms say, and are listed without their secret."""
 
+from dataclasses import replace
+
 import pytest
 
 from node.auth import invitation
@@ -41,6 +43,17 @@ async def test_an_invitation_holds_mesh_addresses_and_its_terms(closed):
     assert (terms.models, terms.passes, terms.nodes) == (("tiny",), 2, (closed.identity.peer,))
     assert terms.expires == made["expires"]
     assert made["name"].startswith("guest-")
+
+
+async def test_an_invitation_for_a_node_that_only_its_machine_can_reach_has_a_warning(closed):
+    registry = closed.context.registry
+    near = ("/ip4/127.0.0.1/tcp/6101", "/ip6/::1/tcp/6101")
+    await registry.readdress(replace(registry.own.reach, mesh=near))
+    made = await invited(closed, name="gpu", for_node=True)
+    assert ["--profile lan" in warning for warning in made["warnings"]] == [True]
+    assert (await invited(closed, name="ann"))["warnings"] == []
+    await registry.readdress(replace(registry.own.reach, mesh=(*near, "/ip4/192.0.2.7/tcp/6101")))
+    assert (await invited(closed, name="two", for_node=True))["warnings"] == []
 
 
 async def test_an_invitation_is_listed_and_revoked_with_the_keys(closed):
