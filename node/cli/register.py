@@ -4,7 +4,7 @@ All nodes can use the model as soon as this returns. URL is where the worker lis
 without /v1, or a full endpoint. With another path, it is one endpoint that gets only requests of its type. Registering the
 same project, model, cid and type again replaces the registration.
 
-A header's value may end in @/path/to/file: the node reads the file's first line for each request, so that the key is stored
+A header's value may end in @FILE: the node reads the file's first line for each request, so that the key is stored
 nowhere else and does not appear in the process list.
 
 Examples:

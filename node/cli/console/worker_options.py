@@ -5,8 +5,13 @@ Also the line that shows what a worker reports of itself, made from a row of the
 
 import argparse
 import json
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+_NEAR_FILE = re.compile(r"(|[!-~]* )@([^/].*)")
+"""A header's value that names a file by a relative path, as in `router.worker_headers`."""
 
 MOST_SHOWN = 10
 """Names of models in one line."""
@@ -112,7 +117,7 @@ def add_header(parser: argparse.ArgumentParser) -> None:
         type=_header,
         action="append",
         default=[],
-        help="sent to the worker with every request; a VALUE may end in @/path/to/file; repeatable",
+        help="sent to the worker with every request; a VALUE may end in @FILE, such as @/run/secrets/key; repeatable",
     )
 
 
@@ -157,7 +162,11 @@ def _header(text: str) -> tuple[str, str]:
     if not colon or not name.strip() or not value.strip():
         # The text may be a key, and this message may be logged, so it is left out.
         raise argparse.ArgumentTypeError("a header looks like 'name: value'")
-    return name.strip(), value.strip()
+    value = value.strip()
+    if named := _NEAR_FILE.fullmatch(value):
+        # The node, which has another working directory, takes only absolute paths for files.
+        value = f"{named[1]}@{Path(named[2]).absolute()}"
+    return name.strip(), value
 
 
 def json_or_text(text: str) -> tuple[str, object]:

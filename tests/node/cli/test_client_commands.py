@@ -152,6 +152,19 @@ def test_register_passes_on_headers_and_load_options_and_prints_no_key(
     assert "k-1" not in ended.out + ended.err
 
 
+def test_a_file_of_a_header_is_named_by_its_absolute_path(
+    modelvine: Modelvine, node: Start, tmp_path: Path
+) -> None:
+    server = node(**{REGISTER: OK})
+    said = {"authorization": "Bearer @vllm.key", "x-a": "@b/c", "x-d": "Bearer @/e", "x-f": "g@h"}
+    words = [word for name, value in said.items() for word in ("--header", f"{name}: {value}")]
+    assert modelvine("register", "p", "m", "http://127.0.0.1:1", *words).code == 0
+    assert server.heard[0].body["headers"] == said | {
+        "authorization": f"Bearer @{tmp_path}/vllm.key",
+        "x-a": f"@{tmp_path}/b/c",
+    }
+
+
 @pytest.mark.parametrize(
     "words",
     [
