@@ -152,12 +152,16 @@ def _file_layer(path: Path) -> Layer:
     if len(text) > MAX_FILE_BYTES:
         raise WrongSetting(f"the settings file {path} is larger than {MAX_FILE_BYTES} bytes")
     try:
-        content = tomllib.loads(text.decode())
+        content = tomllib.loads(text.decode("utf-8-sig"))
     except ValueError as error:  # both a TOMLDecodeError and a UnicodeDecodeError
         raise WrongSetting(f"the settings file {path} is not TOML: {error}") from error
     layer: dict[str, Sourced] = {}
     for section, entries in content.items():
-        if section not in SECTIONS or not isinstance(entries, dict):
+        if section in SECTIONS and not isinstance(entries, dict):
+            raise WrongSetting(
+                f"{path} sets {section}, which must be a table: begin it with [{section}]"
+            )
+        if section not in SECTIONS:
             raise WrongSetting(_unknown_section(section, path))
         for name, value in entries.items():
             key = f"{section}.{name}"

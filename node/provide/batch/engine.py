@@ -6,6 +6,7 @@ which counts as no attempt. A failure is retried a few times. An error in the li
 
 import asyncio
 import logging
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -286,6 +287,8 @@ class BatchEngine:
 
 def _rows(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a file with their numbers; of one that is too long, only the beginning."""
+    if file.read(len(BOM_UTF8)) != BOM_UTF8:
+        file.seek(0)
     number = 0
     while raw := file.readline(MAX_LINE_BYTES + 1):
         number += 1

@@ -187,6 +187,11 @@ def test_a_wrong_variable_is_named_with_what_would_be_right(
         ("[node]\nhttp = 6100", "node.http is '6100' (from "),
         ('[mesh]\nlisten = "/ip4/127.0.0.1/tcp/1"', "it should be a list"),
         ("[node", "is not TOML"),
+        (
+            '[[node]]\nhttp = "127.0.0.1:1"',
+            "sets node, which must be a table: begin it with [node]",
+        ),
+        ("web = 5", "sets web, which must be a table: begin it with [web]"),
     ],
 )
 def test_a_wrong_file_is_named_with_what_would_be_right(
@@ -305,3 +310,8 @@ def test_names_and_origins_are_lists_or_a_star(tmp_path: Path) -> None:
     said = configured(tmp_path, f"[web]\n{given}").settings.web
     assert said.names == ("vine.example", "*")
     assert said.origins == ("https://a.example", "http://[::1]:3000", "*")
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    toml = '\ufeff[node]\nhttp = "127.0.0.1:1"'
+    assert configured(tmp_path, toml).settings.node.http == "127.0.0.1:1"

@@ -1,6 +1,7 @@
 """Laws of the engine: what each answer means for a line, and how a batch comes to its end."""
 
 import asyncio
+from codecs import BOM_UTF8
 from contextlib import asynccontextmanager
 
 import orjson
@@ -255,6 +256,13 @@ async def test_a_file_that_is_no_batch_fails_with_a_reason(
         await over(engine, "failed")
         assert engine.store.batch("batch_1")["errors"]["data"][0]["code"] == code
     assert not node.asked
+
+
+async def test_a_file_may_begin_with_a_byte_order_mark(tmp_path, node):
+    line = orjson.dumps({"custom_id": "a", "method": "POST", "url": CHAT, "body": {"model": "x"}})
+    async with working(tmp_path, node, content=BOM_UTF8 + line) as engine:
+        await over(engine, "completed")
+        assert [row["custom_id"] for row in rows(engine, "output_file_id")] == ["a"]
 
 
 async def test_a_line_that_is_too_long_is_an_error_and_the_other_lines_are_answered(
