@@ -147,6 +147,8 @@ class Client:
         again = f"; try again in {after} s" if after.isdigit() else ""
         named = f", code {code}" if isinstance(code, int) else ""
         message = f"{said}{again} (HTTP {answer.status}{named})"
+        if answer.status == 403 and not self.target.token:
+            message += "; set MODELVINE_KEY to an operator's key, or run this as the node's user"
         return Refused(message, status=answer.status, code=code if isinstance(code, int) else 0)
 
     def _stranger(self, what: str) -> CommandFailed:

@@ -49,9 +49,12 @@ def test_a_negative_timeout_and_one_without_wait_are_refused(modelvine, node, wo
     assert modelvine("drain", *words).code == 2
 
 
-def test_drain_exits_with_1_when_the_node_refuses(modelvine, node):
+def test_drain_exits_with_1_when_the_node_refuses_and_says_how_it_may(modelvine, node, monkeypatch):
     node(**{DRAIN: Said({"code": 1, "message": "no"}, status=403)})
-    assert modelvine("drain").code == 1
+    ended = modelvine("drain")
+    assert (ended.code, "set MODELVINE_KEY" in ended.err) == (1, True)
+    monkeypatch.setenv("MODELVINE_KEY", "mv_of_a_user")
+    assert modelvine("drain").err == "modelvine: no (HTTP 403, code 1)\n"
 
 
 def test_a_long_list_of_models_is_cut():
