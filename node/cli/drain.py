@@ -1,7 +1,8 @@
-"""Drain the local node: other nodes send no new requests, and requests in flight finish.
+"""Drain the local node: its models take no new requests, and requests in flight finish.
 
-The node keeps running and its workers stay registered; `modelvine undrain` ends the drain. With --wait, the command returns with
-code 0 when no requests are in flight, so that you can stop the machine, or with 1 after --timeout.
+Callers of this node, too, get 503 for a model that no other node serves. The node keeps running and its workers stay
+registered; `modelvine undrain` ends the drain. With --wait, the command returns with code 0 when no requests are in flight, so
+that you can stop the machine, or with 1 after --timeout.
 
 Examples:
   modelvine drain

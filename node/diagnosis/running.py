@@ -60,7 +60,7 @@ def parts(status: _Row) -> Iterator[Finding]:
     ready = status["ready"]
     if "draining" in ready["http"]:
         yield warn(
-            "node", f"{name} is draining: other nodes send it no new requests", "modelvine undrain"
+            "node", f"{name} is draining: its models take no new requests", "modelvine undrain"
         )
     else:
         yield ok("node", f"{name} serves at {status['http']}")

@@ -61,7 +61,9 @@ def _parts(context: Context) -> Mapping[str, str]:
     """Return for each part `ok`, or a sentence on what is wrong."""
     parts = dict.fromkeys(("http", *_PARTS), "ok") | dict(context.registry.degraded())
     if context.registry.own.standing is Standing.DRAINING:
-        parts["http"] = "draining: other nodes send no new requests"
+        parts["http"] = (
+            "draining: models of this machine take no new requests, from its own callers either"
+        )
     if found := contacts(context.bootstrap.addresses, context.registry.mesh):
         # A node that is connected to others has joined, whatever the address.
         parts["bootstrap"] = "ok" if context.registry.mesh.connections() else summary(found)

@@ -45,6 +45,8 @@ def nobody(request: Request, excluded: Sequence[Excluded], names: Iterable[str])
         needs = said.needs
         return WorkerUnable(f"no worker of {request.model!r} supports `{needs}`", param=needs)
     why = ", ".join(f"{reason} ({count})" for reason, count in reasons.items())
+    if Reason.DRAINING in reasons:
+        why += "; `modelvine undrain` at its node ends the drain"
     return NobodyServes(f"{request.model!r} is known, but no node serves it now: {why}")
 
 

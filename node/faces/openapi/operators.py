@@ -199,7 +199,7 @@ TABLE: Mapping[str, OperationDoc] = {
         ),
     ),
     "POST /api/v1/drain": OperationDoc(
-        "Drain this node: other nodes send it no new requests", May.CHANGE, answer=_DRAINED
+        "Drain this node: its models take no new requests", May.CHANGE, answer=_DRAINED
     ),
     "POST /api/v1/undrain": OperationDoc(
         "Return this node to service", May.CHANGE, answer=_DRAINED

@@ -491,6 +491,7 @@ class TestAFailure:
         await served.context.registry.stand(Standing.DRAINING)
         status, body = await told(served.http.post(PATH, json=CHAT))
         assert (status, body["code"]) == (503, 1017)
+        assert "`modelvine undrain`" in body["message"]
 
 
 BAD_BODIES = {

@@ -126,7 +126,7 @@ function draining(me) {
     before = own?.standing;
     const drained = before === "draining";
     put(card, h("h2", {}, "Take this node out of service"),
-      h("p", { class: "muted" }, "Other nodes send no new requests to a draining node; requests in flight finish."),
+      h("p", { class: "muted" }, "The models of a draining node take no new requests, from its own callers either; requests in flight finish."),
       h("div", { class: "row" },
         badge(drained ? "draining" : "alive", drained ? "draining" : "serving"),
         h("button", { type: "button", class: "danger", "data-key": "drain", disabled: drained, onclick: () => change("drain") }, "Drain"),

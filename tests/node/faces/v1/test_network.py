@@ -70,6 +70,7 @@ class TestDraining:
         await until(lambda: presence(mesh.one.context.peer).value == "draining")
         _, ready = await told(mesh.one.http.get("/readyz"))
         assert "draining" in ready["parts"]["http"]
+        assert "its own callers" in ready["parts"]["http"]
         _, body = await told(mesh.one.http.post("/api/v1/undrain", json={}))
         assert body["standing"] == "serving"
         await until(lambda: presence(mesh.one.context.peer).value == "alive")
