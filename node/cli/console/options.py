@@ -10,8 +10,9 @@ does not support subcommands.
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from types import MappingProxyType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from node.errors import WrongUsage
 
@@ -24,6 +25,14 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise `WrongUsage`."""
         raise WrongUsage(message, usage=self.format_usage())
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        # argparse would list all commands instead.
+        if action in self._within and value not in self.commands:
+            near = get_close_matches(str(value), self.commands, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            self.error(f"there is no command {value!r}: {hint}`{self.prog} --help` lists them all")
+        super()._check_value(action, value)
 
     @property
     def commands(self) -> Mapping[str, "CommandParser"]:

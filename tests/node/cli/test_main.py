@@ -80,6 +80,27 @@ def test_wrong_usage_exits_with_2_and_shows_the_usage(
     assert ended.out == ""
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("modles",),
+            "there is no command 'modles': did you mean 'models'? `modelvine --help` lists",
+        ),
+        (
+            ("key", "lst"),
+            "no command 'lst': did you mean 'list'? `modelvine key --help` lists them all",
+        ),
+        (("xyz",), "there is no command 'xyz': `modelvine --help` lists them all"),
+    ],
+)
+def test_a_command_that_does_not_exist_is_refused_with_the_nearest_one(
+    modelvine: Modelvine, words: tuple[str, ...], said: str
+) -> None:
+    ended = modelvine(*words)
+    assert (ended.code, said in ended.err) == (2, True)
+
+
 def test_an_error_with_json_is_one_object_on_standard_error(
     modelvine: Modelvine, node: Callable[..., StandIn]
 ) -> None:
