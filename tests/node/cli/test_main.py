@@ -84,8 +84,8 @@ def test_wrong_usage_exits_with_2_and_shows_the_usage(
     ("words", "said"),
     [
         (
-            ("modles",),
-            "there is no command 'modles': did you mean 'models'? `modelvine --help` lists",
+            ("statuz",),
+            "there is no command 'statuz': did you mean 'status'? `modelvine --help` lists",
         ),
         (
             ("key", "lst"),
