@@ -42,6 +42,7 @@ OUTSIDE = {"aiohttp", "asyncio", "grpc", "libp2p", "psycopg", "redis", "socket",
 CATCH_ALL = {
     "node/faces/app.py": "the outermost middleware: nothing leaves as a bare 500",
     "node/lane/connection.py": "hands an error that nothing foresaw to the outermost middleware",
+    "node/provide/batch/engine.py": "the outermost of one line of a batch: the other lines go on",
     "node/runtime.py": "the supervisor of background tasks",
     "router/peers/certificate.py": "a library that raises anything for the certificate that a peer made up",
     "router/rpc/server.py": "the outermost of every RPC: the library would tell the caller an exception's text",

@@ -99,12 +99,12 @@ def text_in(pair: Pair, name: str, *, longest: int = 65_536) -> str:
 
 
 def number_in(pair: Pair, name: str) -> float | None:
-    """Return an optional parameter that must be a number; raise `Unscored`."""
+    """Return an optional parameter that must be a number from 0; raise `Unscored`."""
     value = pair.params.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise fault(f"`{name}` is a number", f"scoring_function.params.{name}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise fault(f"`{name}` is a number from 0", f"scoring_function.params.{name}")
     return float(value)
 
 

@@ -6,6 +6,7 @@ which counts as no attempt. A failure is retried a few times. An error in the li
 
 import asyncio
 import logging
+import traceback
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -67,24 +68,43 @@ def judge(line: OpenLine, heard: NodeAnswer) -> LineVerdict:
     status = heard.status
     pause = min(2.0**line.attempts, LONGEST_PAUSE)
     if status in _BUSY or status == 0:
-        wanted = float(heard.after) if heard.after.isdigit() else pause
+        wanted = float(heard.after) if heard.after.isdecimal() else pause
         return LineVerdict(pause=min(max(wanted, 1.0), LONGEST_PAUSE))
     if line.endpoint == synthetic.ENDPOINT and status == 200:
         return LineVerdict(heard.body, ok=True)
     id_ = f"{line.batch}_{line.number}"
+    row = None
     try:
         said: object = orjson.loads(heard.body)
-    except orjson.JSONDecodeError:
+        row = lines.answered(id_, line.custom_id, status, heard.request_id, said)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        # What is nested deeply can be read, but not written.
         said = None
     ok = 200 <= status <= 299 and isinstance(said, dict)
     # A node that has just started may not know the model yet.
     final = 400 <= status <= 499 and status != NOT_FOUND
     if not (ok or final) and line.attempts + 1 < MOST_ATTEMPTS:
         return LineVerdict(pause=pause, counts=True)
-    if said is None:
-        row = lines.failed(id_, line.custom_id, "invalid_answer", f"status {status}, without JSON")
+    if said is None or row is None:
+        why = f"status {status}, without JSON that can be stored"
+        return LineVerdict(lines.failed(id_, line.custom_id, "invalid_answer", why))
+    return LineVerdict(row, ok)
+
+
+async def verdict_on(asker: Asker, line: OpenLine, session: str) -> LineVerdict:
+    """Send a line, and return the verdict on its answer; an error that nothing foresaw is the line's result."""
+    try:
+        return judge(line, await answer_to(asker, line, session))
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001 (the outermost of one line: the other lines go on)
+        # The class and the place alone: an exception's text may quote a prompt.
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        where = (type(error).__name__, at.filename, at.lineno)
+        log.error("line %d of %s failed: %s at %s:%d", line.number, line.batch, *where)  # noqa: TRY400
+        why = "the provider could not process this line; see its log"
+        row = lines.failed(f"{line.batch}_{line.number}", line.custom_id, "internal_error", why)
         return LineVerdict(row)
-    return LineVerdict(lines.answered(id_, line.custom_id, status, heard.request_id, said), ok)
 
 
 class BatchEngine:
@@ -199,7 +219,7 @@ class BatchEngine:
 
     async def _ask(self, asker: Asker, line: OpenLine, session: str) -> None:
         try:
-            verdict = judge(line, await answer_to(asker, line, session))
+            verdict = await verdict_on(asker, line, session)
             due = self._now() + verdict.pause
             await self.files.run_in_thread(lambda: self._keep(line, verdict, due))
         except (DatabaseError, OSError) as error:

@@ -25,7 +25,7 @@ Point = dict[str, Any]
 
 
 def check(asked: Mapping[str, Any]) -> None:
-    """Raise `Unscored` for a job none of whose lines could succeed."""
+    """Raise `Unscored` for a job none of whose lines could succeed, or for such a line."""
     number, reward = asked.get("num_generations", 1), asked.get("scoring_function")
     if not isinstance(number, int) or not 1 <= number <= MAX_GENERATIONS:
         raise fault(f"`num_generations` is a number up to {MAX_GENERATIONS}", "num_generations")
@@ -51,7 +51,11 @@ async def points_of(asker: Asker, asked: Mapping[str, Any], custom_id: str) -> N
     """Return the data points of one prompt as lines of JSON, or the first answer that failed."""
     words = {"model": asked.get("model"), "messages": asked.get("messages")}
     try:
+        # A file may have complete lines of its own, which no job's parameters were checked for.
+        check(asked)
         chat = orjson.dumps(body_of({**words, "options": asked.get("options")}, streams=False))
+    except Unscored as unscored:
+        return unscored.heard
     except BadRequest as bad:
         return fault(str(bad), bad.param or "messages").heard
     points: list[Point] = []

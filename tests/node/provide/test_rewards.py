@@ -133,6 +133,8 @@ async def test_a_score_has_an_id():
         (asked(params=[1]), "scoring_function.params"),
         (asked(params={"unit": "x"}), "scoring_function.params"),
         (asked(params={"max": "x"}), "scoring_function.params.max"),
+        (asked(params={"max": -1}), "scoring_function.params.max"),
+        (asked(params={"min": -1, "max": 1}), "scoring_function.params.min"),
         (asked(params={"max": 1, "unit": "x"}), "scoring_function.params.unit"),
         (asked("exact_match"), "scoring_function.params.expected"),
         (asked("regex", {"pattern": "("}), "scoring_function.params.pattern"),

@@ -66,7 +66,9 @@ def test_a_success_and_a_refusal_of_the_request_are_results():
 
 
 def test_an_answer_that_is_no_json_object_is_no_success():
-    for body in (b"", b"<html>", b"[1]"):
+    deep = b'{"a":' + b"[" * 300 + b"]" * 300 + b"}"
+    assert judge(line(), NodeAnswer(200, deep)).counts
+    for body in (b"", b"<html>", b"[1]", deep):
         verdict = judge(line(MOST_ATTEMPTS), NodeAnswer(200, body))
         assert verdict.result
         assert not verdict.ok
@@ -172,6 +174,26 @@ async def test_a_busy_model_is_asked_again_when_the_line_is_due(tmp_path, node):
             clock.now += 60
         await over(engine, "completed")
         assert len(rows(engine, "output_file_id")) == 1
+
+
+async def test_an_error_that_nothing_foresaw_is_the_result_of_its_line_and_the_other_lines_go_on(
+    tmp_path, node, monkeypatch, caplog
+):
+    answer_to = engines.answer_to
+
+    async def breaking(asker, line, session):
+        if line.custom_id == "1":
+            raise ZeroDivisionError(line.body)
+        return await answer_to(asker, line, session)
+
+    monkeypatch.setattr(engines, "answer_to", breaking)
+    async with working(tmp_path, node, "x", "secret", "y") as engine:
+        await over(engine, "completed")
+        assert [row["custom_id"] for row in rows(engine, "output_file_id")] == ["0", "2"]
+        (row,) = rows(engine, "error_file_id")
+        assert (row["custom_id"], row["error"]["code"]) == ("1", "internal_error")
+    assert "ZeroDivisionError at" in caplog.text
+    assert "secret" not in caplog.text
 
 
 def lines_with(system, count):

@@ -67,6 +67,7 @@ async def test_a_failure_of_the_node_or_of_the_request_is_the_answer():
     assert (await points_of(Counts(), asked(messages=[1]), "a")).status == 400
     wrong = {"name": "exact_match"}
     assert (await points_of(Counts(), asked(scoring_function=wrong), "a")).status == 400
+    assert (await points_of(Counts(), asked(num_generations="x"), "a")).status == 400
 
 
 async def test_a_reward_model_with_an_endpoint_of_its_own_is_asked_through_the_node():
