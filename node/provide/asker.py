@@ -17,6 +17,9 @@ log = logging.getLogger("modelvine.provide")
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 
+BUSY = frozenset({0, 408, 425, 429, 503})
+"""Statuses of a node or worker that is busy or away, which no request is to blame for; 0 is no answer."""
+
 SLOTS_WITHIN = 2.0
 """Seconds for the query of the number of slots; without its answer a batch goes on."""
 

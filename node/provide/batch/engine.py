@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import orjson
 
-from node.provide.asker import Asker, NodeAnswer
+from node.provide.asker import BUSY, Asker, NodeAnswer
 from node.provide.batch import lines, synthetic
 from node.provide.batch.lines import MAX_LINE_BYTES, BadLine, BatchLine
 from node.provide.batch.store import LEASE, BatchStore, OpenLine
@@ -41,7 +41,6 @@ NOT_FOUND = 404
 
 _FRESH = 1.0  # seconds for which a number of slots is cached
 _IDLE = 0.5  # seconds between two checks for due work if nothing wakes the engine
-_BUSY = frozenset({408, 425, 429, 503})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ def judge(line: OpenLine, heard: NodeAnswer) -> LineVerdict:
     """Return the verdict on an answer to a line."""
     status = heard.status
     pause = min(2.0**line.attempts, LONGEST_PAUSE)
-    if status in _BUSY or status == 0:
+    if status in BUSY:
         wanted = float(heard.after) if heard.after.isdecimal() else pause
         return LineVerdict(pause=min(max(wanted, 1.0), LONGEST_PAUSE))
     if line.endpoint == synthetic.ENDPOINT and status == 200:

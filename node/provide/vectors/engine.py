@@ -1,16 +1,18 @@
 """Engine of vector stores: it indexes their files in the background, and searches texts by meaning.
 
-A file whose embeddings are unavailable now is tried again; one that is not text, or whose embeddings are refused, has failed.
+A file whose embeddings are unavailable now is put off, and files of other models go on. It has failed after some failures, which
+answers of a busy node are not; one that is not text, or whose embeddings are refused, has failed at once.
 """
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import orjson
 
-from node.provide.asker import Asker, NodeAnswer
+from node.provide.asker import BUSY, Asker, NodeAnswer
 from node.provide.database import DatabaseError, Superseded
 from node.provide.files import Files
 from node.provide.vectors.chunks import cut
@@ -25,9 +27,15 @@ AT_ONCE = 16
 """Texts of one request for embeddings."""
 
 PAUSE = 2.0
-"""Seconds until a busy or unavailable node, or a database, is tried again."""
+"""Seconds until a busy or unavailable model, or a database, is tried again."""
 
-_BUSY = frozenset({0, 404, 408, 425, 429, 500, 502, 503, 504})
+LONGEST_PAUSE = 60.0
+"""Most seconds until a file is tried again."""
+
+MOST_ATTEMPTS = 7
+"""Failures of a file, the last of which is its result."""
+
+_FAILURES = frozenset({404, 500, 502, 504})  # a node that has just started may not know the model
 
 
 class NoEmbedding(Exception):
@@ -49,6 +57,8 @@ class VectorEngine:
         self.asker = Asker(node)
         self._readers = Asker(node, background=True)
         self._now = now
+        self._failures = Counter[tuple[str, str]]()
+        self._paused: dict[str, float] = {}
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
@@ -61,27 +71,30 @@ class VectorEngine:
             while True:
                 self._wake.clear()
                 try:
-                    member = await self.files.run_in_thread(lambda: self.store.waiting(self._now()))
+                    member = await self.files.run_in_thread(self._next)
                     if member is None:
                         await self._rest()
                     else:
                         await self._read(member)
                 except Superseded:
                     log.debug("a file is gone, or another provider has taken it over")
-                except NoEmbedding as error:
-                    log.debug("%s", error)
-                    await asyncio.sleep(PAUSE)
                 except (DatabaseError, OSError) as error:
                     log.error("nothing can be stored now; retrying: %s", error)  # noqa: TRY400
                     await asyncio.sleep(PAUSE)
 
     async def _rest(self) -> None:
-        """Wait for a file to index; poll if the store is shared, as other providers cannot wake this one."""
+        """Wait for a file to index; poll, as one may be due, and as providers that share the store cannot wake this one."""
         try:
-            async with asyncio.timeout(PAUSE if self.files.table.shared else None):
+            async with asyncio.timeout(PAUSE):
                 await self._wake.wait()
         except TimeoutError:
             pass
+
+    def _next(self) -> Member | None:
+        """Return a file that is to be indexed now."""
+        now = self._now()
+        paused = [model for model, due in self._paused.items() if 0 < due - now <= PAUSE]
+        return self.store.waiting(now, paused)
 
     async def search(self, store: str, model: str, query: str) -> list[FoundText]:
         """Return the texts nearest to a query, the nearest first; raise `NoEmbedding` or `WrongVector`."""
@@ -103,14 +116,29 @@ class VectorEngine:
                 )
             error = ""
         except NoEmbedding as failure:
-            if failure.heard.status in _BUSY:
-                raise
             error = str(failure)[:200]
+            if pause := self._pause(member, failure.heard.status):
+                log.debug("%s of %s is put off: %s", member.file, member.store, error)
+                due = self._now() + pause
+                await self.files.run_in_thread(lambda: self.store.put_off(member, due))
+                return
         except (UnicodeError, WrongVector, FileNotFoundError) as failure:
             error = str(failure)[:200]
         if error:
             log.warning("%s of %s is not indexed: %s", member.file, member.store, error)
         await self.files.run_in_thread(lambda: self.store.settle(member, error))
+        del self._failures[member.store, member.file]
+
+    def _pause(self, member: Member, status: int) -> float:
+        """Return the seconds until a file without embeddings is tried again, 0 if it has failed."""
+        key = member.store, member.file
+        if status in _FAILURES:
+            self._failures[key] += 1
+        elif status not in BUSY:
+            return 0
+        self._paused[member.model] = self._now() + PAUSE
+        failures = self._failures[key]
+        return min(PAUSE * 2.0**failures, LONGEST_PAUSE) if failures < MOST_ATTEMPTS else 0
 
     def _text(self, member: Member) -> str:
         path = self.files.fetch(member.file)

@@ -199,22 +199,28 @@ class VectorStore:
             (batch,),
         )
 
-    def waiting(self, now: float) -> Member | None:
-        """Lease the oldest file that is to be indexed; return `None` if there is none."""
+    def waiting(self, now: float, paused: Sequence[str] = ()) -> Member | None:
+        """Lease the oldest file that is to be indexed, of a model that is not paused; return `None` if there is none."""
+        other = f"AND model NOT IN ({', '.join('?' * len(paused))})" if paused else ""
         asked = (
-            "SELECT id, file, model, chunk, overlap FROM member JOIN store ON store = number "
-            "WHERE status = 'in_progress' AND (until <= ? OR owner = ?) ORDER BY member.rowid LIMIT 1"
+            "SELECT id, file, model, chunk, overlap FROM member JOIN store ON store = number "  # noqa: S608
+            f"WHERE status = 'in_progress' AND (until <= ? OR owner = ?) {other} ORDER BY member.rowid LIMIT 1"
         )
         # Only the member's row is locked, not its store, which may be searched meanwhile.
         unlocked = "FOR UPDATE OF member SKIP LOCKED" if self._database.shared else ""
         with self._database.transaction():
-            rows = self._database.rows(f"{asked} {unlocked}", (now, self._owner))
+            rows = self._database.rows(f"{asked} {unlocked}", (now, self._owner, *paused))
             if not rows:
                 return None
             member = Member(*rows[0])
             leased = f"UPDATE member SET owner = ?, until = ? WHERE file = ? AND store = {_STORE}"  # noqa: S608
             self._database.change(leased, (self._owner, now + LEASE, member.file, member.store))
         return member
+
+    def put_off(self, member: Member, due: float) -> None:
+        """Free a file to be indexed again, not before `due`."""
+        asked = f"UPDATE member SET owner = '', until = ? WHERE file = ? AND store = {_STORE} AND owner = ?"  # noqa: S608
+        self._database.change(asked, (due, member.file, member.store, self._owner))
 
     def settle(self, member: Member, error: str = "") -> None:
         """Mark a file as indexed, or as failed with an error."""

@@ -82,6 +82,16 @@ def test_files_wait_in_their_order_and_a_failed_file_has_no_texts(store):
     }  # fmt: skip
 
 
+def test_a_file_that_is_put_off_waits_until_it_is_due_and_one_of_a_paused_model_until_that_answers(
+    store,
+):
+    assert store.waiting(5, ["x", "m"]) is None
+    first = store.waiting(5, ["x"])
+    store.put_off(first, 9)
+    assert store.waiting(8).file == "g"
+    assert store.waiting(9) == first
+
+
 def test_a_half_read_file_waits_again_after_a_restart(store, databases):
     store.waiting(5)
     put(store, "one", "f", (1, 0))
