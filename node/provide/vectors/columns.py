@@ -10,6 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
+from node.provide.database import Superseded
 from node.provide.files import Files
 from node.provide.form import Fault, as_json, object_of
 from node.provide.vectors.store import Member, VectorStore, WrongVector
@@ -62,6 +63,9 @@ class ColumnFace:
                 except WrongVector:
                     self._store.leave(_STORE, id_)
                     raise
+                except Superseded:
+                    # Another provider has set the same key meanwhile: its value stays.
+                    continue
                 self._store.settle(member)
 
         try:

@@ -193,11 +193,14 @@ class VectorStore:
         return self._counts("batch = ?", (batch,))
 
     def cancel(self, batch: str) -> None:
-        """Cancel the files of a batch that are not indexed yet."""
-        self._database.change(
-            "UPDATE member SET status = 'cancelled' WHERE batch = ? AND status = 'in_progress'",
-            (batch,),
+        """Cancel the files of a batch that are not indexed yet, and delete their texts."""
+        asked = (
+            "UPDATE member SET status = 'cancelled' WHERE batch = ? AND status = 'in_progress' "
+            "RETURNING (SELECT id FROM store WHERE number = member.store), file"
         )
+        with self._database.transaction():
+            for id_, file in self._database.rows(asked, (batch,)):
+                self._forget(id_, file)
 
     def waiting(self, now: float, paused: Sequence[str] = ()) -> Member | None:
         """Lease the oldest file that is to be indexed, of a model that is not paused; return `None` if there is none."""
@@ -289,9 +292,10 @@ class VectorStore:
         return [_found(rows[id_], distance) for id_, distance in near if id_ in rows]
 
     def _hold(self, member: Member, now: float) -> None:
-        """Renew the lease of a file; raise `Superseded`."""
+        """Renew the lease of a file; raise `Superseded`, also if the file was cancelled."""
         held = (
-            f"UPDATE member SET until = ? WHERE file = ? AND owner IN ('', ?) AND store = {_STORE}"  # noqa: S608
+            f"UPDATE member SET until = ? WHERE file = ? AND owner IN ('', ?) AND store = {_STORE} "  # noqa: S608
+            "AND status = 'in_progress'"
         )
         if not self._database.change(held, (now + LEASE, member.file, self._owner, member.store)):
             raise Superseded(member.file)

@@ -111,6 +111,20 @@ def test_a_file_removed_while_it_was_read_leaves_no_texts(store):
     assert store.texts("one") == []
 
 
+def test_a_file_cancelled_while_it_was_read_leaves_no_texts(store):
+    store.join("one", [("f", "f.txt")], 2, {}, CHUNK, "batch")
+    store.join("two", [("g", "g.txt")], 2, {}, CHUNK, "other")
+    member = put(store, "one", "f", (1, 0))
+    put(store, "two", "g", (1, 0))
+    store.cancel("batch")
+    assert store.counts_of_batch("batch")["cancelled"] == 1
+    with pytest.raises(Superseded):
+        store.put(member, 6, ["x"], [(1, 0)])
+    store.settle(member)
+    assert store.texts("one") == store.search("one", (1, 0), 6) == []
+    assert store.texts("two") == ["two g 0"]
+
+
 @SHARED
 def test_each_file_is_read_by_one_provider_and_by_another_when_the_first_is_gone(store, databases):
     other = VectorStore(databases.open_vectors())
