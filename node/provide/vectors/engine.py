@@ -97,7 +97,7 @@ class VectorEngine:
         return self.store.waiting(now, paused)
 
     async def search(self, store: str, model: str, query: str) -> list[FoundText]:
-        """Return the texts nearest to a query, the nearest first; raise `NoEmbedding` or `WrongVector`."""
+        """Return the texts nearest to a query, the nearest first; raise `NoEmbedding`, `WrongVector` or `NoStore`."""
         (vector,) = await embeddings(self.asker, model, [query])
         now = int(self._now())
         return await self.files.run_in_thread(lambda: self.store.search(store, vector, now))

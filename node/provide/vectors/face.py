@@ -12,7 +12,7 @@ from node.provide.files import new_id
 from node.provide.form import Fault, as_json, object_of, passed
 from node.provide.vectors.engine import NoEmbedding, VectorEngine
 from node.provide.vectors.filters import BadFilter, fits
-from node.provide.vectors.store import FoundText, WrongVector
+from node.provide.vectors.store import FoundText, NoStore, WrongVector
 from registry.records import ModelType
 
 MAX_RESULTS = 50
@@ -208,6 +208,8 @@ class VectorFace:
             raise _Passed(passed(error.heard)) from error
         except WrongVector as error:
             raise Fault(409, f"{error}: the model has changed", param="query") from error
+        except NoStore as error:
+            raise _unknown(store["id"]) from error
 
     async def _any_model(self) -> str:
         heard = await self._engine.asker.get("/v1/models")
@@ -221,7 +223,7 @@ class VectorFace:
     async def _found(self, id_: str) -> dict[str, Any]:
         found = await self._run(lambda: self._store.find(id_))
         if found is None:
-            raise Fault(404, f"no vector store is called {id_[:100]!r}", param="id")
+            raise _unknown(id_)
         return found
 
     async def _member(self, id_: str, file: str) -> dict[str, Any]:
@@ -278,6 +280,10 @@ class _Passed(web.HTTPException):
             content_type="application/json",
             headers={"retry-after": after} if after else None,
         )
+
+
+def _unknown(id_: str) -> Fault:
+    return Fault(404, f"no vector store is called {id_[:100]!r}", param="id")
 
 
 def _about(asked: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

@@ -88,6 +88,10 @@ class WrongVector(Exception):
     """A vector has another length than those in the store, no numbers or too many, or a number that is too large."""
 
 
+class NoStore(Exception):
+    """The store has been deleted meanwhile."""
+
+
 class VectorStore:
     """Stores, their files, and the texts of those. `now` is Unix time in seconds."""
 
@@ -274,8 +278,11 @@ class VectorStore:
     def search(
         self, id_: str, vector: Sequence[float], now: int, most: int = MAX_NEAREST
     ) -> list[FoundText]:
-        """Return the texts nearest to a vector, the nearest first; raise `WrongVector`."""
-        number, size = self._database.rows("SELECT number, size FROM store WHERE id = ?", (id_,))[0]
+        """Return the texts nearest to a vector, the nearest first; raise `WrongVector` or `NoStore`."""
+        stores = self._database.rows("SELECT number, size FROM store WHERE id = ?", (id_,))
+        if not stores:
+            raise NoStore(id_)
+        number, size = stores[0]
         self._database.change("UPDATE store SET active_at = ? WHERE number = ?", (now, number))
         if not size:
             return []

@@ -27,9 +27,12 @@ class Embeds:
 
     def __init__(self):
         self.url, self.status, self.asked = "", 200, 0
+        self.meanwhile = None
 
     async def embeddings(self, http):
         self.asked += 1
+        if self.meanwhile:
+            await self.meanwhile()
         if self.status != 200:
             return web.json_response({"error": {"message": "no"}}, status=self.status)
         texts = (await http.json())["input"]
@@ -158,6 +161,13 @@ async def test_a_busy_embedding_model_is_asked_again(client, letters):
         await client.vector_stores.search(store, query="vine")
     letters.status = 200
     await read(client, store, completed=1)
+
+
+async def test_a_store_that_is_deleted_while_it_is_searched_is_not_found(client, letters):
+    store = (await client.vector_stores.create()).id
+    letters.meanwhile = lambda: client.vector_stores.delete(store)
+    with pytest.raises(openai.NotFoundError):
+        await client.vector_stores.search(store, query="vine")
 
 
 async def test_a_file_fails_with_the_reason_of_its_refused_embedding(client, letters):

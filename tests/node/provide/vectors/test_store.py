@@ -3,7 +3,7 @@
 import pytest
 
 from node.provide.database import Superseded
-from node.provide.vectors.store import LEASE, Member, VectorStore, WrongVector
+from node.provide.vectors.store import LEASE, Member, NoStore, VectorStore, WrongVector
 from tests.node.provide.databases import SHARED
 
 CHUNK = (800, 400)
@@ -51,6 +51,8 @@ def test_a_store_that_is_removed_leaves_nothing(store):
     store.remove("one")
     assert store.ids() == ["two"]
     assert store.find("one") is None
+    with pytest.raises(NoStore):
+        store.search("one", (1, 0), 5)
     assert [one.text for one in store.search("two", (1, 0), 5)] == ["two f 0"]
     assert store._database.rows("SELECT count(*) FROM text") == [(1,)]
     assert store._database.rows("SELECT count(*) FROM member WHERE store = 1") == [(0,)]
