@@ -9,7 +9,7 @@ from aiohttp import BodyPartReader, web
 
 from node.provide.face import page_of
 from node.provide.files import Files, new_id
-from node.provide.form import Fault, as_json, require_purpose, take
+from node.provide.form import BROKEN_FORM, Fault, as_json, name_of, require_purpose, take
 from node.provide.uploads import MAX_FILE_BYTES, Uploads
 
 _CHUNK = 256 * 1024
@@ -82,20 +82,19 @@ class FileFace:
                 if not isinstance(field, BodyPartReader):
                     raise Fault(400, "the form is nested")
                 if field.name == "purpose":
-                    purpose = (await field.read(decode=True)).decode(errors="replace")[:64]
+                    purpose = (await field.read()).decode(errors="replace")[:64]
                 elif field.name == "file":
-                    name = (field.filename or "file")[:255]
+                    name = name_of(field.filename)
                     size = await take(field, part, most=MAX_FILE_BYTES)
             require_purpose(purpose, self._purposes)
             if size < 0:
                 raise Fault(400, "the form has no `file`", param="file")
-            path = self._files.path(id_)
-            await asyncio.to_thread(os.replace, part, path)
-        except ValueError as error:
+            await asyncio.to_thread(os.replace, part, self._files.path(id_))
+        except BROKEN_FORM as error:
             raise Fault(400, "the form is malformed") from error
         finally:
             part.unlink(missing_ok=True)
-        made = await self._run(lambda: self._table.add(id_, int(self._now()), name, purpose, path))
+        made = await self._run(lambda: self._files.add(id_, int(self._now()), name, purpose))
         return as_json(made)
 
     async def _file(self, http: web.Request) -> dict[str, Any]:

@@ -115,6 +115,15 @@ class Files:
         """Return the path for a file's bytes."""
         return self.folder / id_
 
+    def add(self, id_: str, now: int, name: str, purpose: str) -> dict[str, Any]:
+        """Add a file whose bytes are at its path; delete them if that fails. Blocks."""
+        path = self.path(id_)
+        try:
+            return self.table.add(id_, now, name, purpose, path)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
     def fetch(self, id_: str) -> Path:
         """Return the path of a file's bytes, after fetching them from the database if another provider stored them. Blocks."""
         path = self.path(id_)
@@ -141,15 +150,16 @@ def new_id(kind: str) -> str:
 def write_file(path: Path, rows: Iterable[bytes]) -> int:
     """Write a file atomically, and none if there are no bytes; return its number of bytes."""
     part, size = path.with_name(f"{path.name}{_PART}"), 0
-    with part.open("wb") as file:
-        for row in rows:
-            size += file.write(row)
-        file.flush()
-        os.fsync(file.fileno())
-    if size:
-        part.replace(path)
-    else:
-        part.unlink()
+    try:
+        with part.open("wb") as file:
+            for row in rows:
+                size += file.write(row)
+            file.flush()
+            os.fsync(file.fileno())
+        if size:
+            part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
     return size
 
 

@@ -8,11 +8,15 @@ from typing import Any
 
 import orjson
 from aiohttp import BodyPartReader, web
+from aiohttp.http_exceptions import BadHttpMessage
 
 from node.provide.asker import NodeAnswer
 
 MAX_JSON_BYTES = 64 * 1024 * 1024
 """Bytes of the longest body that a node passes on."""
+
+BROKEN_FORM = (ValueError, RuntimeError, BadHttpMessage)
+"""What aiohttp raises for a form that it cannot read."""
 
 _CHUNK = 256 * 1024
 
@@ -53,9 +57,14 @@ async def take(field: BodyPartReader, part: Path, *, most: int) -> int:
     return size
 
 
+def name_of(said: object) -> str:
+    """Return the name of a file, without what no database stores: bytes that are not UTF-8, and NUL."""
+    return str(said or "file").encode(errors="replace").decode().replace("\0", "?")[:255]
+
+
 def require_purpose(said: object, purposes: Collection[str]) -> None:
     """Raise `Fault` unless a file's purpose is one of these."""
-    if said not in purposes:
+    if not isinstance(said, str) or said not in purposes:
         raise Fault(400, f"`purpose` must be {' or '.join(sorted(purposes))}", param="purpose")
 
 

@@ -11,7 +11,7 @@ import orjson
 from aiohttp import BodyPartReader, web
 
 from node.provide.files import Files, new_id
-from node.provide.form import Fault, as_json, object_of, require_purpose, take
+from node.provide.form import BROKEN_FORM, Fault, as_json, name_of, object_of, require_purpose, take
 
 MAX_FILE_BYTES = 200 * 1000 * 1000
 """Bytes of the longest file: OpenAI's limit of a batch."""
@@ -50,7 +50,7 @@ class Uploads:
             "bytes": size,
             "created_at": now,
             "expires_at": now + LASTS,
-            "filename": str(asked.get("filename") or "file")[:255],
+            "filename": name_of(asked.get("filename")),
             "purpose": asked["purpose"],
             "status": "pending",
         }
@@ -74,7 +74,7 @@ class Uploads:
             if size < 0:
                 raise Fault(400, "the form has no `data`", param="data")
             await asyncio.to_thread(part.replace, folder / id_)
-        except ValueError as error:
+        except BROKEN_FORM as error:
             raise Fault(400, "the form is malformed") from error
         finally:
             part.unlink(missing_ok=True)
@@ -93,10 +93,9 @@ class Uploads:
         if sum(part.stat().st_size for part in parts) != about["bytes"]:
             raise Fault(400, f"the parts do not have the announced {about['bytes']:,} bytes")
         id_, now = new_id("file-"), int(self._now())
-        place = self._files.path(id_)
-        await asyncio.to_thread(_join, parts, place)
-        said = (id_, now, about["filename"], about["purpose"], place)
-        file = await self._files.run_in_thread(lambda: self._files.table.add(*said))
+        await asyncio.to_thread(_join, parts, self._files.path(id_))
+        said = (id_, now, about["filename"], about["purpose"])
+        file = await self._files.run_in_thread(lambda: self._files.add(*said))
         await asyncio.to_thread(shutil.rmtree, folder)
         return as_json({**about, "status": "completed", "file": file})
 

@@ -105,7 +105,11 @@ def _batch_line(number: int, row: bytes, shared: Fields) -> bytes:
             return row + b"\n"
     body = {**shared, "messages": [*map(_message, messages)]}
     line = {"custom_id": id_, "method": "POST", "url": "/v1/chat/completions", "body": body}
-    return orjson.dumps(line) + b"\n"
+    try:
+        return orjson.dumps(line) + b"\n"
+    except orjson.JSONEncodeError:
+        # What is nested deeply can be read, but not written.
+        return row + b"\n"
 
 
 def _message(message: object) -> object:

@@ -4,6 +4,7 @@ A `Path` of type `filepath` is a file in the provider's own folder `inbox`; `uri
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,7 @@ class StackFace:
             path = files.path(file)
             if not write_file(path, rows):
                 path.touch()
-            files.table.add(file, now, "lines.jsonl", "batch", path)
+            files.add(file, now, "lines.jsonl", "batch")
             said = {
                 "input_file_id": file,
                 "endpoint": endpoint,
@@ -200,7 +201,7 @@ def _path(asked: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 
 def _lines(content: bytes, url: str, field: str, shared: Mapping[str, object]) -> Iterator[bytes]:
-    """Yield lines of messages as lines of a batch; an unreadable line is kept, so that its error appears in the results."""
+    """Yield lines of messages as lines of a batch; an invalid line is kept, so that its error appears in the results."""
     for number, raw in enumerate(content.splitlines()[: MAX_LINES + 1], 1):
         try:
             said = orjson.loads(raw[:MAX_LINE_BYTES]) if raw.strip() else None
@@ -210,12 +211,15 @@ def _lines(content: bytes, url: str, field: str, shared: Mapping[str, object]) -
         if isinstance(said, dict):
             id_ = str(said.get("custom_id", number))
             messages = said.get(field) or said.get("messages")
+        row = raw
         if isinstance(messages, list):
             body = {**shared, field: messages}
             line = {"custom_id": id_, "method": "POST", "url": url, "body": body}
-            yield orjson.dumps(line) + b"\n"
-        elif raw.strip():
-            yield raw + b"\n"
+            # A line that is nested deeply can be read, but not written.
+            with suppress(orjson.JSONEncodeError):
+                row = orjson.dumps(line)
+        if row.strip():
+            yield row + b"\n"
 
 
 def _shown(batch: Mapping[str, Any]) -> dict[str, object]:

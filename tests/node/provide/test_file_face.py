@@ -45,6 +45,33 @@ async def test_a_broken_form_is_refused(url, body):
         assert response.status == 400
 
 
+FORM = (
+    b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n%b\r\nbatch\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="file"; filename="%b.jsonl"\r\n\r\nx\r\n--b--\r\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "name", "status"),
+    [
+        (b"", b"\xfc", 200),
+        (b"", b"a\0b", 400),
+        (b"Content-Transfer-Encoding: banana\r\n", b"a", 200),
+    ],
+)
+async def test_a_file_with_an_odd_name_is_kept_under_another_or_refused(
+    url, files, more, name, status
+):
+    headers = {"authorization": f"Bearer {KEY}", "content-type": "multipart/form-data; boundary=b"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.post(f"{url}/v1/files", data=FORM % (more, name)) as response,
+    ):
+        assert response.status == status
+    kept = [files.table.find(path.name)["filename"] for path in files.folder.iterdir()]
+    assert kept == ([] if status == 400 else [name.replace(b"\xfc", b"?").decode() + ".jsonl"])
+
+
 async def test_a_full_disk_is_reported_as_status_507(client, files, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")

@@ -24,7 +24,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     path = tmp_path / "out"
     with pytest.raises(OSError, match="full"):
         write_file(path, broken())
-    assert not path.exists()
+    assert list(tmp_path.iterdir()) == []
     assert write_file(path, []) == 0
     assert list(tmp_path.glob("out")) == []
     assert write_file(path, [b"a\n", b"b\n"]) == 4
@@ -57,6 +57,14 @@ async def test_half_written_files_are_removed_and_all_files_together_have_a_boun
     await files.require_room(2)
     with pytest.raises(NoRoom, match="delete some"):
         await files.require_room(3)
+
+
+def test_a_file_that_cannot_be_added_leaves_no_bytes(opened, tmp_path):
+    files = opened(tmp_path / "files")
+    files.path("a").write_bytes(b"a")
+    with pytest.raises(UnicodeEncodeError):
+        files.add("a", 1, "\udcfc", "batch")
+    assert not list(files.folder.iterdir())
 
 
 @SHARED
