@@ -37,8 +37,12 @@ async def object_of(http: web.Request) -> dict[str, Any]:
     """Return a request's JSON object; raise `Fault`."""
     try:
         said = orjson.loads(await http.read())
+        # What is nested deeply can be read, but not written again.
+        orjson.dumps(said)
     except orjson.JSONDecodeError as error:
         raise Fault(400, f"the body is not JSON: {error.msg}") from error
+    except orjson.JSONEncodeError as error:
+        raise Fault(400, "the body is nested too deeply") from error
     if not isinstance(said, dict):
         raise Fault(400, "the body must be a JSON object")
     return said

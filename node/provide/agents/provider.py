@@ -60,7 +60,11 @@ class AgentsProvider:
         if heard.status != 200 or not isinstance(answer, dict):
             why = f"no answer of the model: status {heard.status}"
             return as_json(turns.failed(asked, ids, began, _now(), why))
-        return as_json(turns.turn_of(asked, ids, began, _now(), answer))
+        try:
+            return as_json(turns.turn_of(asked, ids, began, _now(), answer))
+        except orjson.JSONEncodeError:
+            why = "the model's answer is nested too deeply"
+            return as_json(turns.failed(asked, ids, began, _now(), why))
 
 
 def _now() -> str:

@@ -49,9 +49,10 @@ def chat_of(asked: Fields) -> bytes:
 def turn_of(asked: Fields, ids: tuple[str, str], began: str, ended: str, answer: Fields) -> Fields:
     """Return the turn made from a chat's answer; `ids` are those of the turn and of its new step."""
     match answer:
-        case {"choices": [{"message": dict(message), **rest}, *_]}:
+        case {"choices": [{"message": dict(message), **rest}, *_]} if isinstance(
+            calls := message.get("tool_calls") or [], list
+        ):
             reason = _REASONS.get(str(rest.get("finish_reason")), "stop")
-            calls = message.get("tool_calls") or []
             text = message.get("content")
             said = [*_said(ids[1], text if isinstance(text, str) else "", calls, reason)]
         case _:

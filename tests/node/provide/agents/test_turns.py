@@ -84,7 +84,12 @@ def test_arguments_that_are_no_json_are_kept_as_they_are():
 
 
 def test_an_invalid_answer_is_a_turn_that_failed():
-    for answer in ({}, {"choices": []}, {"choices": [{"message": "x"}]}):
+    for answer in (
+        {},
+        {"choices": []},
+        {"choices": [{"message": "x"}]},
+        {"choices": [{"message": {"content": "x", "tool_calls": 5}}]},
+    ):
         assert turn_of(asked(), IDS, TODAY, TODAY, answer)["status"] == "failed"
     made = failed(asked(), IDS, TODAY, TODAY, "no")
     ANSWERS["POST /agents/execute"].validate_json(orjson.dumps(made))
