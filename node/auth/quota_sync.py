@@ -42,7 +42,7 @@ class OwnCounters:
         held, _ = self._held.get(one.name, (0.0, 0.0))
         stands = (max(held, now) if one.due else held) + one.amount
         if one.amount:
-            self._held[one.name] = stands, now + one.ttl
+            self._held[one.name] = stands, max(now + one.ttl, stands if one.due else 0.0)
         return max(stands - now, 0.0) if one.due else stands
 
 

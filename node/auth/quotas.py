@@ -176,9 +176,9 @@ class Quotas:
         for name, books in tuple(self._books.items()):
             requests, tokens, day = books.requests, books.tokens, books.day
             if now - books.last > QUIET_SECONDS and not books.under_way and not day.spent:
-                # A key that has used some of today's budget may be used again today, so its books stay.
+                # A key that has used some of today's budget, or owes time, may ask again before, so its books stay.
                 day.turn(self._wall())
-                if not day.used:
+                if not day.used and max(requests.due, tokens.due) <= now:
                     del self._books[name]
                 continue
             yield QuotaSpending(name, requests.spent, tokens.spent, day.spent)

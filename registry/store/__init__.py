@@ -161,7 +161,7 @@ Change = Put | Delete
 class Count:
     """An amount to be added to a counter of the site, which is forgotten after `ttl` seconds without a change.
 
-    If it is `due`, the counter is a point in time, never before now, and the amount is seconds.
+    If it is `due`, the counter is a point in time, never before now, and the amount is seconds; it is kept until then at least.
     """
 
     name: str

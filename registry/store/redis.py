@@ -57,10 +57,11 @@ _COUNT = """
 local time = redis.call('TIME')
 local now, told = time[1] + time[2] / 1000000, {}
 for i = 1, #KEYS do
-  local due, amount, ttl = ARGV[3 * i - 2] == '1', tonumber(ARGV[3 * i - 1]), ARGV[3 * i]
+  local due, amount, ttl = ARGV[3 * i - 2] == '1', tonumber(ARGV[3 * i - 1]), tonumber(ARGV[3 * i])
   local held = tonumber(redis.call('GET', KEYS[i]) or '') or 0
   local stands = (due and math.max(held, now) or held) + amount
-  if amount ~= 0 then redis.call('SET', KEYS[i], string.format('%.6f', stands), 'PX', ttl) end
+  if due then ttl = math.min(math.max(ttl, math.ceil((stands - now) * 1000)), 1e12) end
+  if amount ~= 0 then redis.call('SET', KEYS[i], string.format('%.6f', stands), 'PX', string.format('%.0f', ttl)) end
   told[i] = string.format('%.6f', due and math.max(stands - now, 0) or stands)
 end
 return told

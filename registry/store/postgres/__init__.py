@@ -75,8 +75,11 @@ WITH quickly AS MATERIALIZED (
     FROM quickly, unnest(%b::bytea[], %b::float8[], %b::float8[], %b::boolean[]) AS told (name, amount, ttl, due)
 ), added AS (
     INSERT INTO modelvine.counter AS held (name, amount, due, expires)
-    SELECT name, CASE WHEN due THEN now + amount ELSE amount END, due, now + ttl FROM told ORDER BY name
-    ON CONFLICT (name) DO UPDATE SET due = excluded.due, expires = excluded.expires, amount = CASE
+    SELECT name, CASE WHEN due THEN now + amount ELSE amount END, due,
+        now + greatest(ttl, CASE WHEN due THEN amount END) FROM told ORDER BY name
+    ON CONFLICT (name) DO UPDATE SET due = excluded.due, expires = greatest(excluded.expires, CASE
+        WHEN excluded.due AND {_OURS} THEN greatest(held.amount, {_NOW}) + (excluded.amount - {_NOW})
+    END), amount = CASE
         WHEN NOT ({_OURS}) THEN excluded.amount
         WHEN excluded.due THEN greatest(held.amount, {_NOW}) + (excluded.amount - {_NOW})
         ELSE held.amount + excluded.amount

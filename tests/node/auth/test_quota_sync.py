@@ -9,6 +9,7 @@ from node.auth.quota_sync import OwnCounters, QuotaSync
 from node.auth.quotas import Quotas, QuotaSpending
 from node.auth.rate_limit import DAY
 from registry.errors import StoreUnavailable
+from registry.store import Count
 from router.requests import Kind, Request
 
 ASKED = Request("r", Kind.CHAT, "m", b"{}", "application/json")
@@ -139,9 +140,18 @@ async def test_the_spending_of_many_keys_is_told_in_parts(clock, shared, monkeyp
     assert shared.rounds == 3
 
 
-async def test_own_counters_forget_counts_whose_time_is_over(clock):
-    from registry.store import Count
+async def test_own_counters_keep_a_due_time_until_it_has_come(clock):
+    counters = OwnCounters(clock)
+    for _ in range(2):
+        await counters.count([Count("a", 500, ttl=10, due=True)])
+    clock.now = 900.0
+    assert await counters.count([Count("a", 0, ttl=10, due=True)]) == [100]
+    clock.now = 1001.0
+    assert await counters.count([Count("a", 0, ttl=10, due=True)]) == [0]
+    assert counters._held == {}
 
+
+async def test_own_counters_forget_counts_whose_time_is_over(clock):
     counters = OwnCounters(clock)
     assert await counters.count([Count("a", 5, ttl=10), Count("b", 5, ttl=10, due=True)]) == [5, 5]
     clock.now = 3.0

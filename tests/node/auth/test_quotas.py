@@ -171,6 +171,21 @@ def test_a_key_that_asks_no_more_is_forgotten(quotas, now):
     assert quotas._books == {}
 
 
+@pytest.mark.parametrize("limits", [{"tpm": 1_000}, {"rpm": 1}], ids=["tokens", "requests"])
+def test_a_key_that_is_far_ahead_of_its_limit_is_not_forgotten_while_quiet(quotas, now, limits):
+    ann = by(**limits)
+    quotas.admit(ann, asked()).settle(0)
+    [*_] = quotas.spent()
+    quotas.learn(QuotaStanding("ann", 6_000.0, 6_000.0, 0.0))
+    now.now += QUIET_SECONDS + 1
+    assert [*quotas.spent()] == []
+    with pytest.raises(RateExceeded):
+        quotas.admit(ann, asked())
+    now.now += 6_000.0
+    assert [*quotas.spent()] == []
+    assert quotas._books == {}
+
+
 def test_a_model_has_limits_of_its_own_within_those_of_its_key(quotas):
     ann = by(rpm=90, model_limits=(ModelLimit(model="big*", rpm=24),))
     ticket = quotas.admit(ann, asked(model="big-1"))

@@ -145,3 +145,17 @@ async def test_counters_are_summed_over_the_site_and_due_times_never_lie_in_the_
     [ahead] = await bob.count([Count("due", 3, ttl=60, due=True)])
     assert ahead == pytest.approx(3, abs=0.01)
     assert await alice.count([]) == []
+
+
+async def test_a_due_time_further_ahead_than_its_time_to_live_is_kept(
+    server: RedisServer | PostgresServer, opened: Opening
+) -> None:
+    alice = opened(server.url, node=ALICE)
+    assert isinstance(alice, Counters)
+    for amount in (600, 600, -199):
+        await alice.count([Count("far", amount, ttl=0.05, due=True)])
+    await asyncio.sleep(0.1)
+    [ahead] = await alice.count([Count("far", 0, ttl=0.05, due=True)])
+    assert ahead == pytest.approx(1_001, abs=1)
+    [ahead] = await alice.count([Count("far", -2_000, ttl=60, due=True)])
+    assert ahead == 0
