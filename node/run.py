@@ -113,9 +113,7 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
             public_app(context), faces[0], closing, settings.web, crowd, certificate=certificate
         )
         rpcs = await grpc.open_faces(context, closing)
-        sync = QuotaSync(
-            context.quotas, parts.counters or OwnCounters(time.monotonic), given.outside.wall
-        )
+        sync = QuotaSync(context.quotas, parts.counters or OwnCounters(time.monotonic))
         helpers = None
         if len(faces) > 1:
             # Imported only where it is used: one megabyte.

@@ -49,11 +49,9 @@ class OwnCounters:
 class QuotaSync:
     """Sync of one process's books with those of its helpers and of other nodes."""
 
-    def __init__(self, quotas: Quotas, counters: Counters, wall: Clock) -> None:
-        """`wall` returns Unix time."""
+    def __init__(self, quotas: Quotas, counters: Counters) -> None:
         self._quotas = quotas
         self._counters = counters
-        self._wall = wall
         self._heard: dict[str, QuotaSpending] = {}
         self._listeners: list[Callable[[tuple[QuotaStanding, ...]], None]] = []
 
@@ -82,16 +80,17 @@ class QuotaSync:
             await self._tell(told[at : at + MAX_KEYS])
 
     async def _tell(self, told: Sequence[QuotaSpending]) -> None:
-        day = int(self._wall() // DAY)
         try:
-            found = await self._counters.count([c for one in told for c in _counts(one, day)])
+            found = await self._counters.count([c for one in told for c in _counts(one)])
         except StoreUnavailable:
             for one in told:
                 self._quotas.give_back(one)
             return
-        names = (one.name for one in told)
-        rows = zip(names, found[::3], found[1::3], found[2::3], strict=True)
-        standings = tuple(QuotaStanding(*row) for row in rows)
+        rows = zip(told, found[::3], found[1::3], found[2::3], strict=True)
+        standings = tuple(
+            QuotaStanding(one.name, requests, tokens, day, one.date)
+            for one, requests, tokens, day in rows
+        )
         for standing in standings:
             self._quotas.learn(standing)
         for listener in self._listeners:
@@ -104,14 +103,15 @@ def _sum(one: QuotaSpending | None, other: QuotaSpending | None) -> QuotaSpendin
         if found is None:
             raise ValueError("nothing was spent")
         return found
-    return QuotaSpending(
-        one.name, one.requests + other.requests, one.tokens + other.tokens, one.day + other.day
-    )
+    date = max(one.date, other.date)
+    day = sum(each.day for each in (one, other) if each.date == date)
+    requests, tokens = one.requests + other.requests, one.tokens + other.tokens
+    return QuotaSpending(one.name, requests, tokens, day, date)
 
 
-def _counts(one: QuotaSpending, day: int) -> tuple[Count, Count, Count]:
+def _counts(one: QuotaSpending) -> tuple[Count, Count, Count]:
     return (
         Count(f"requests:{one.name}", one.requests, _RATE_TTL, due=True),
         Count(f"tokens:{one.name}", one.tokens, _RATE_TTL, due=True),
-        Count(f"day:{day}:{one.name}", one.day, _DAY_TTL),
+        Count(f"day:{one.date}:{one.name}", one.day, _DAY_TTL),
     )

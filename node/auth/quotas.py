@@ -38,22 +38,24 @@ _LIMIT = re.compile(rb'"max_(?:completion_|output_)?tokens"\s{0,8}:\s{0,8}(\d{1,
 
 @dataclass(frozen=True, slots=True)
 class QuotaSpending:
-    """What one key has spent here and other processes do not know yet: seconds of both rates, and tokens of the day."""
+    """What one key has spent here and other processes do not know yet: seconds of both rates, and tokens of the day `date`."""
 
     name: str
     requests: float
     tokens: float
     day: float
+    date: int
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaStanding:
-    """Total spending of one key at all processes: seconds ahead by both rates, and tokens of the day."""
+    """Total spending of one key at all processes: seconds ahead by both rates, and tokens of the day `date`."""
 
     name: str
     requests: float
     tokens: float
     day: float
+    date: int
 
 
 class Books:
@@ -69,13 +71,15 @@ class Books:
         self.last = -math.inf
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Quota:
-    """Limits and their usage; `whose` begins the error message that states the limit."""
+    """Limits and their usage for one request; `whose` begins the error message that states the limit."""
 
     limits: KeyLimits
     books: Books
     whose: str
+    date: int = 0
+    """The day whose budget has the reservation."""
 
     def objection(self, now: float, wall: float, estimate: int) -> Limited | None:
         """Return why a request of so many tokens has to wait, `None` if it need not."""
@@ -98,19 +102,21 @@ class Quota:
         limits, books = self.limits, self.books
         if limits.rpm:
             books.requests.spend(now, requests_a_minute(limits.rpm), 1)
-        self._spend(now, wall, estimate)
+        if limits.tpm:
+            books.tokens.spend(now, tokens_a_minute(limits.tpm), estimate)
+        if limits.tokens_per_day:
+            books.day.spend(wall, estimate)
+            self.date = books.day.date
         books.under_way += 1
 
-    def end(self, now: float, wall: float, more: int) -> None:
-        """Settle a request that has ended; it took `more` tokens than estimated, negative for fewer."""
-        self.books.under_way -= 1
-        self._spend(now, wall, more)
-
-    def _spend(self, now: float, wall: float, tokens: int) -> None:
-        if self.limits.tpm:
-            self.books.tokens.spend(now, tokens_a_minute(self.limits.tpm), tokens)
-        if self.limits.tokens_per_day:
-            self.books.day.spend(wall, tokens)
+    def end(self, now: float, wall: float, estimate: int, used: int) -> None:
+        """Settle a request that has ended; it took `used` tokens instead of the estimate."""
+        limits, books = self.limits, self.books
+        books.under_way -= 1
+        if limits.tpm:
+            books.tokens.spend(now, tokens_a_minute(limits.tpm), used - estimate)
+        if limits.tokens_per_day:
+            books.day.settle(wall, self.date, estimate, used)
 
 
 class QuotaTicket:
@@ -127,9 +133,9 @@ class QuotaTicket:
     def settle(self, tokens: int | None) -> None:
         """Settle the ended request, which took so many tokens; for `None` the estimate counts. Later calls do nothing."""
         quotas, self._quotas = self._quotas, ()
-        more = 0 if tokens is None else tokens - self._reserved
+        used = self._reserved if tokens is None else tokens
         for quota in quotas:
-            quota.end(self._now(), self._wall(), more)
+            quota.end(self._now(), self._wall(), self._reserved, used)
 
     def headers(self) -> dict[str, str]:
         """Return the rate limit headers that OpenAI's clients read."""
@@ -172,16 +178,16 @@ class Quotas:
 
     def spent(self) -> Iterator[QuotaSpending]:
         """Yield what each recently used key has spent here since the last call; forget the books of other keys."""
-        now = self._now()
+        now, wall = self._now(), self._wall()
         for name, books in tuple(self._books.items()):
             requests, tokens, day = books.requests, books.tokens, books.day
+            day.turn(wall)
             if now - books.last > QUIET_SECONDS and not books.under_way and not day.spent:
                 # A key that has used some of today's budget, or owes time, may ask again before, so its books stay.
-                day.turn(self._wall())
                 if not day.used and max(requests.due, tokens.due) <= now:
                     del self._books[name]
                 continue
-            yield QuotaSpending(name, requests.spent, tokens.spent, day.spent)
+            yield QuotaSpending(name, requests.spent, tokens.spent, day.spent, day.date)
             requests.spent = tokens.spent = day.spent = 0.0
 
     def give_back(self, told: QuotaSpending) -> None:
@@ -189,14 +195,16 @@ class Quotas:
         books, now = self._books.setdefault(told.name, Books()), self._now()
         for gcra, spent in ((books.requests, told.requests), (books.tokens, told.tokens)):
             gcra.spent = min(gcra.spent + spent, max(gcra.due - now, 0.0))
-        books.day.spent += told.day
+        books.day.turn(self._wall())
+        if told.date == books.day.date:
+            books.day.spent += told.day
 
     def learn(self, standing: QuotaStanding) -> None:
         """Take in the total spending of a key at all processes."""
         books, now = self._books.setdefault(standing.name, Books()), self._now()
         books.requests.learn(now, standing.requests)
         books.tokens.learn(now, standing.tokens)
-        books.day.learn(self._wall(), standing.day)
+        books.day.learn(self._wall(), standing.date, standing.day)
 
     def _quotas_of(self, key: ApiKey, request: Request) -> list[Quota]:
         quotas = []

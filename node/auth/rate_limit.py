@@ -77,10 +77,11 @@ class Gcra:
 class DayBudget:
     """Units spent in one day (UTC), by Unix time."""
 
-    __slots__ = ("_day", "spent", "used")
+    __slots__ = ("date", "spent", "used")
 
     def __init__(self) -> None:
-        self._day = 0
+        self.date = 0
+        """Today: days since 1970."""
         self.used = 0.0
         """Units spent today."""
         self.spent = 0.0
@@ -97,13 +98,19 @@ class DayBudget:
         self.used += units
         self.spent += units
 
-    def learn(self, wall: float, used: float) -> None:
-        """Take in what all processes together have used today; what was spent here since the last report is added."""
+    def settle(self, wall: float, date: int, reserved: float, used: float) -> None:
+        """Spend `used` units instead of those that were reserved on the day `date`; only that day gets its reservation back."""
         self.turn(wall)
-        self.used = used + self.spent
+        self.spend(wall, used - reserved if date == self.date else used)
+
+    def learn(self, wall: float, date: int, used: float) -> None:
+        """Take in what all processes together have used on the day `date`; what was spent here since the last report is added."""
+        self.turn(wall)
+        if date == self.date:
+            self.used = used + self.spent
 
     def turn(self, wall: float) -> None:
         """Start from zero on a new day."""
         day = int(wall // DAY)
-        if day != self._day:
-            self._day, self.used, self.spent = day, 0.0, 0.0
+        if day != self.date:
+            self.date, self.used, self.spent = day, 0.0, 0.0

@@ -16,6 +16,9 @@ ASKED = Request("r", Kind.CHAT, "m", b"{}", "application/json")
 ANN = Principal(ApiKey(name="ann", hash=hash_of("ann"), rpm=60, tokens_per_day=1_000))
 
 
+LONG = b'{"max_tokens":500}'
+
+
 class Clock:
     now = 0.0
 
@@ -49,7 +52,7 @@ def shared(clock):
 @pytest.fixture
 def nodes(clock, shared):
     quotas = [Quotas(clock, clock) for _ in range(2)]
-    return [(one, QuotaSync(one, shared, clock)) for one in quotas]
+    return [(one, QuotaSync(one, shared)) for one in quotas]
 
 
 def passes(quotas):
@@ -88,12 +91,32 @@ async def test_a_days_tokens_are_one_sum_over_the_nodes(clock, nodes):
     assert passes(one)
 
 
+@pytest.mark.parametrize("away", [False, True], ids=["store", "no store"])
+async def test_no_day_gets_back_what_was_reserved_on_the_day_before(clock, nodes, shared, away):
+    (one, first), (two, second) = nodes
+    clock.now = DAY - 1
+    early, late = (one.admit(ANN, Request("r", Kind.CHAT, "m", LONG, "")) for _ in range(2))
+    await first.round()
+    early.settle(20)
+    shared.broken = away
+    # The helper's process reports before midnight too, and is heard after it.
+    first.hear([QuotaSpending("ann", 0.0, 0.0, -5_000, date=0)])
+    clock.now = DAY + 0.1
+    await first.round()
+    shared.broken = False
+    late.settle(30)
+    two.admit(ANN, ASKED).settle(40)
+    for sync in (first, second, first):
+        await sync.round()
+    assert [quotas._books["ann"].day.used for quotas in (one, two)] == [70, 70]
+
+
 async def test_what_helpers_spend_counts_and_helpers_are_told_the_total(nodes):
     quotas, sync = nodes[0]
     told = []
     sync.on_standing(told.append)
-    sync.hear([QuotaSpending("ann", 3.0, 0.0, 10)])
-    sync.hear([QuotaSpending("ann", 4.0, 0.0, 20)])
+    sync.hear([QuotaSpending("ann", 3.0, 0.0, 10, date=0)])
+    sync.hear([QuotaSpending("ann", 4.0, 0.0, 20, date=0)])
     await sync.round()
     assert not passes(quotas)
     [[standing]] = told
@@ -136,7 +159,7 @@ async def test_the_spending_of_many_keys_is_told_in_parts(clock, shared, monkeyp
     quotas = Quotas(clock, clock)
     for name in "abcde":
         quotas.admit(Principal(ApiKey(name=name, hash=hash_of(name), rpm=1)), ASKED)
-    await QuotaSync(quotas, shared, clock).round()
+    await QuotaSync(quotas, shared).round()
     assert shared.rounds == 3
 
 

@@ -141,11 +141,23 @@ def test_the_tokens_of_a_day_are_renewed_at_midnight(quotas, wall):
     assert quotas.admit(ann, asked()) is not None
 
 
+@pytest.mark.parametrize("told", [20, None])
+def test_a_request_across_midnight_costs_the_next_day_its_own_tokens(quotas, wall, told):
+    body = asked(b'{"max_tokens":500}')
+    ticket = quotas.admit(by(tokens_per_day=1_000), body)
+    [*_] = quotas.spent()
+    wall.now += DAY
+    ticket.settle(told)
+    [spending] = quotas.spent()
+    assert (spending.day, spending.date) == (told or estimated(body), 101)
+    assert quotas._books["ann"].day.used == spending.day
+
+
 def test_spending_is_told_once_and_again_if_it_could_not_be_told(quotas):
     quotas.admit(by(rpm=60, tokens_per_day=1_000), asked()).settle(40)
     [told] = quotas.spent()
-    assert told == QuotaSpending("ann", 1.0, 0.0, 40)
-    assert [*quotas.spent()] == [QuotaSpending("ann", 0.0, 0.0, 0.0)]
+    assert told == QuotaSpending("ann", 1.0, 0.0, 40, date=100)
+    assert [*quotas.spent()] == [QuotaSpending("ann", 0.0, 0.0, 0.0, date=100)]
     quotas.give_back(told)
     assert [*quotas.spent()] == [told]
 
@@ -154,11 +166,11 @@ def test_spending_at_other_nodes_counts_here(quotas):
     ann = by(rpm=60, tokens_per_day=1_000)
     quotas.admit(ann, asked()).settle(0)
     [*_] = quotas.spent()
-    quotas.learn(QuotaStanding("ann", 10.0, 0.0, 0.0))
+    quotas.learn(QuotaStanding("ann", 10.0, 0.0, 0.0, date=100))
     with pytest.raises(RateExceeded) as over:
         quotas.admit(ann, asked())
     assert over.value.retry_after == pytest.approx(9.0)
-    quotas.learn(QuotaStanding("ann", 0.0, 0.0, 1_000))
+    quotas.learn(QuotaStanding("ann", 0.0, 0.0, 1_000, date=100))
     with pytest.raises(DaySpent):
         quotas.admit(ann, asked())
 
@@ -176,7 +188,7 @@ def test_a_key_that_is_far_ahead_of_its_limit_is_not_forgotten_while_quiet(quota
     ann = by(**limits)
     quotas.admit(ann, asked()).settle(0)
     [*_] = quotas.spent()
-    quotas.learn(QuotaStanding("ann", 6_000.0, 6_000.0, 0.0))
+    quotas.learn(QuotaStanding("ann", 6_000.0, 6_000.0, 0.0, date=100))
     now.now += QUIET_SECONDS + 1
     assert [*quotas.spent()] == []
     with pytest.raises(RateExceeded):
@@ -278,7 +290,7 @@ def test_a_limit_of_other_models_does_not_count(quotas, pattern, said):
 def test_what_is_spent_on_a_model_is_told_to_other_nodes_separately(quotas):
     quotas.admit(by(rpm=60, model_limits=(ModelLimit(model="m*", rpm=60),)), asked())
     assert {told.name for told in quotas.spent()} == {"ann", "ann m*"}
-    quotas.learn(QuotaStanding("ann m*", 50.0, 0.0, 0.0))
+    quotas.learn(QuotaStanding("ann m*", 50.0, 0.0, 0.0, date=100))
     with pytest.raises(RateExceeded, match=r"for m\*"):
         quotas.admit(by(model_limits=(ModelLimit(model="m*", rpm=60),)), asked())
 

@@ -124,7 +124,7 @@ def test_a_days_unused_tokens_come_back_and_the_spending_of_other_nodes_counts()
     assert (budget.used, budget.spent) == (50, 50)
     budget.spent = 0
     budget.spend(DAY, 5)
-    budget.learn(DAY, 70)
+    budget.learn(DAY, 1, 70)
     assert budget.used == 75
-    budget.learn(2 * DAY, 0)
+    budget.learn(2 * DAY, 1, 80)
     assert budget.used == 0
