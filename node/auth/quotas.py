@@ -2,8 +2,8 @@
 
 A request reserves its share before it is routed, and settles it at its end.
 
-Tokens are reserved by estimate, and settled by the usage in the answer. The books are this process's own; `Quotas.spent` and
-`learn` keep them in step with those of other processes.
+Tokens are reserved by estimate, at most a whole limit of them, and settled by the usage in the answer. The books are this
+process's own; `Quotas.spent` and `learn` keep them in step with those of other processes.
 """
 
 import math
@@ -98,44 +98,50 @@ class Quota:
         return kind(f"{self.whose} {words}", wait, {}) if wait else None
 
     def begin(self, now: float, wall: float, estimate: int) -> None:
-        """Reserve a request's share."""
+        """Reserve a request's share: its estimate, at most the whole limit."""
         limits, books = self.limits, self.books
         if limits.rpm:
             books.requests.spend(now, requests_a_minute(limits.rpm), 1)
         if limits.tpm:
-            books.tokens.spend(now, tokens_a_minute(limits.tpm), estimate)
+            books.tokens.spend(now, tokens_a_minute(limits.tpm), min(estimate, limits.tpm))
         if limits.tokens_per_day:
-            books.day.spend(wall, estimate)
+            books.day.spend(wall, min(estimate, limits.tokens_per_day))
             self.date = books.day.date
         books.under_way += 1
 
-    def end(self, now: float, wall: float, estimate: int, used: int) -> None:
-        """Settle a request that has ended; it took `used` tokens instead of the estimate."""
+    def end(self, now: float, wall: float, estimate: int, least: int, most: int) -> None:
+        """Settle a request that took `least` to `most` tokens: its reservation counts, brought into these bounds."""
         limits, books = self.limits, self.books
         books.under_way -= 1
         if limits.tpm:
-            books.tokens.spend(now, tokens_a_minute(limits.tpm), used - estimate)
+            reserved = min(estimate, limits.tpm)
+            used = max(least, min(reserved, most))
+            books.tokens.spend(now, tokens_a_minute(limits.tpm), used - reserved)
         if limits.tokens_per_day:
-            books.day.settle(wall, self.date, estimate, used)
+            reserved = min(estimate, limits.tokens_per_day)
+            books.day.settle(wall, self.date, reserved, max(least, min(reserved, most)))
 
 
 class QuotaTicket:
     """One request's share of all quotas that it counts for."""
 
-    __slots__ = ("_now", "_quotas", "_reserved", "_wall")
+    __slots__ = ("_estimate", "_now", "_quotas", "_wall")
 
-    def __init__(self, quotas: Sequence[Quota], reserved: int, now: Clock, wall: Clock) -> None:
+    def __init__(self, quotas: Sequence[Quota], estimate: int, now: Clock, wall: Clock) -> None:
         self._quotas = quotas
-        self._reserved = reserved
+        self._estimate = estimate
         self._now = now
         self._wall = wall
 
-    def settle(self, tokens: int | None) -> None:
-        """Settle the ended request, which took so many tokens; for `None` the estimate counts. Later calls do nothing."""
+    def settle(self, tokens: int | None, written: int = 0) -> None:
+        """Settle the ended request, which took so many tokens. Later calls do nothing.
+
+        For `None` the reservation counts, or the `written` tokens that were seen if they are more.
+        """
+        least, most = (written, self._estimate) if tokens is None else (tokens, tokens)
         quotas, self._quotas = self._quotas, ()
-        used = self._reserved if tokens is None else tokens
         for quota in quotas:
-            quota.end(self._now(), self._wall(), self._reserved, used)
+            quota.end(self._now(), self._wall(), self._estimate, least, most)
 
     def headers(self) -> dict[str, str]:
         """Return the rate limit headers that OpenAI's clients read."""

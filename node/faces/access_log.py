@@ -23,6 +23,7 @@ from router.trace import Trace
 log = RequestLog("modelvine.requests")
 
 _NOTHING = Usage(0, 0)
+_UNKNOWN = Usage(0, 0, estimated=True)
 _remembered = lru_cache(maxsize=256)(quoted)
 _LEFT = (asyncio.CancelledError, ConnectionError, GeneratorExit)
 
@@ -228,10 +229,10 @@ def conclude(context: Serving, account: Account) -> None:
     own = account.ends(context.now())
     context.metrics.ended(account)
     if account.ticket is not None:
-        # Without a reported usage, the quota's estimate stands.
-        used = account.used
-        told = used is not None and not used.estimated
-        account.ticket.settle(used.prompt + used.completion if used and told else None)
+        # Without a reported usage, the quota's reservation stands.
+        used = account.used or _UNKNOWN
+        spent = used.prompt + used.completion
+        account.ticket.settle(None if used.estimated else spent, written=spent)
         account.ticket = None
     asker = account.asker
     # A node that asks with a grant is counted by the grant.

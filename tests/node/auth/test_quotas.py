@@ -118,6 +118,27 @@ def test_the_estimate_counts_where_an_answer_does_not_tell_its_tokens(quotas):
         quotas.admit(ann, body)
 
 
+HUGE = b'{"max_tokens":9999999}'
+
+
+def test_no_answer_without_usage_costs_more_than_a_whole_limit(quotas, now, wall):
+    ann = by(tpm=1_000, tokens_per_day=5_000)
+    quotas.admit(ann, asked(HUGE)).settle(None)
+    books = quotas._books["ann"]
+    assert (books.tokens.due, books.day.used) == (pytest.approx(60.0), 5_000)
+    wall.now += DAY
+    now.now = 60.0
+    quotas.admit(ann, asked(HUGE)).settle(20)
+    assert (books.tokens.due, books.day.used) == (pytest.approx(61.2), 20)
+
+
+def test_an_answer_without_usage_costs_at_least_the_tokens_that_were_seen(quotas):
+    ann = by(tpm=1_000, tokens_per_day=5_000)
+    quotas.admit(ann, asked(HUGE)).settle(None, written=7_000)
+    books = quotas._books["ann"]
+    assert (books.tokens.due, books.day.used) == (pytest.approx(420.0), 7_000)
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "tokens"),
     [

@@ -151,6 +151,16 @@ async def test_a_stream_without_usage_costs_the_reserved_tokens(served, worker):
     assert books(served).day.used > 100
 
 
+async def test_a_stream_without_usage_costs_its_events_if_these_are_more(served, worker):
+    worker.fail(refuses_usage=True)
+    headers = await key_for(served, tokens_per_day=1)
+    async with served.http.post(CHAT, json={**ASKED, "stream": True}, headers=headers) as response:
+        assert response.status == 200
+        events = (await response.read()).count(b"data: ") - 1
+    await until(lambda: books(served).under_way == 0)
+    assert 1 < books(served).day.used <= events
+
+
 @pytest.mark.parametrize("path", BODIES)
 async def test_every_face_reports_the_limit_of_a_model(served, path):
     headers = await key_for(served, rpm=600, model_limits=[ModelLimit(model="t*", rpm=1)])
