@@ -125,11 +125,14 @@ class Quota:
 class QuotaTicket:
     """One request's share of all quotas that it counts for."""
 
-    __slots__ = ("_estimate", "_now", "_quotas", "_wall")
+    __slots__ = ("_estimate", "_now", "_prompt", "_quotas", "_wall")
 
-    def __init__(self, quotas: Sequence[Quota], estimate: int, now: Clock, wall: Clock) -> None:
+    def __init__(
+        self, quotas: Sequence[Quota], estimate: int, prompt: int, now: Clock, wall: Clock
+    ) -> None:
         self._quotas = quotas
         self._estimate = estimate
+        self._prompt = prompt
         self._now = now
         self._wall = wall
 
@@ -138,7 +141,16 @@ class QuotaTicket:
 
         For `None` the reservation counts, or the `written` tokens that were seen if they are more.
         """
-        least, most = (written, self._estimate) if tokens is None else (tokens, tokens)
+        if tokens is None:
+            self._end(written, self._estimate)
+        else:
+            self._end(tokens, tokens)
+
+    def abandon(self) -> None:
+        """Settle a request whose caller left before any answer: a worker may have read its prompt, so that counts."""
+        self._end(0, self._prompt)
+
+    def _end(self, least: int, most: int) -> None:
         quotas, self._quotas = self._quotas, ()
         for quota in quotas:
             quota.end(self._now(), self._wall(), self._estimate, least, most)
@@ -180,7 +192,7 @@ class Quotas:
         for quota in quotas:
             quota.books.last = now
             quota.begin(now, wall, estimate)
-        return QuotaTicket(quotas, estimate, self._now, self._wall)
+        return QuotaTicket(quotas, estimate, prompt_tokens(request), self._now, self._wall)
 
     def spent(self) -> Iterator[QuotaSpending]:
         """Yield what each recently used key has spent here since the last call; forget the books of other keys."""
@@ -252,7 +264,12 @@ def estimated(request: Request) -> int:
     if request.kind not in TEXT:
         return 0
     limits = [int(found) for found in _LIMIT.findall(request.body)]
-    return len(request.body) // BYTES_PER_TOKEN + max(limits, default=USUAL_TOKENS)
+    return prompt_tokens(request) + max(limits, default=USUAL_TOKENS)
+
+
+def prompt_tokens(request: Request) -> int:
+    """Return the estimated tokens of a request's prompt."""
+    return len(request.body) // BYTES_PER_TOKEN
 
 
 def headers_of(quotas: Sequence[Quota], now: float) -> dict[str, str]:

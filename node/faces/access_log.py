@@ -229,10 +229,7 @@ def conclude(context: Serving, account: Account) -> None:
     own = account.ends(context.now())
     context.metrics.ended(account)
     if account.ticket is not None:
-        # Without a reported usage, the quota's reservation stands.
-        used = account.used or _UNKNOWN
-        spent = used.prompt + used.completion
-        account.ticket.settle(None if used.estimated else spent, written=spent)
+        _settle(account.ticket, account)
         account.ticket = None
     asker = account.asker
     # A node that asks with a grant is counted by the grant.
@@ -254,6 +251,16 @@ def conclude(context: Serving, account: Account) -> None:
         f"request={account.id} model={_shown_model(account.model)} kind={account.kind} node={account.node} route={account.route}"
         f" attempts={account.attempts} status={account.status} seconds={seconds} tokens={tokens}{account.failure}"
     )
+
+
+def _settle(ticket: QuotaTicket, account: Account) -> None:
+    if account.status == CALLER_LEFT and account.route == "-":
+        ticket.abandon()
+        return
+    # Without a reported usage, the quota's reservation stands.
+    used = account.used or _UNKNOWN
+    spent = used.prompt + used.completion
+    ticket.settle(None if used.estimated else spent, written=spent)
 
 
 def _shown_model(name: str) -> str:

@@ -132,6 +132,14 @@ def test_no_answer_without_usage_costs_more_than_a_whole_limit(quotas, now, wall
     assert (books.tokens.due, books.day.used) == (pytest.approx(61.2), 20)
 
 
+@pytest.mark.parametrize(("limit", "cost"), [(5_000, 100), (50, 50)])
+def test_a_request_that_is_abandoned_before_its_answer_costs_its_prompt(quotas, limit, cost):
+    ticket = quotas.admit(by(tokens_per_day=limit), asked(b"x" * 400))
+    ticket.abandon()
+    books = quotas._books["ann"]
+    assert (books.day.used, books.under_way) == (cost, 0)
+
+
 def test_an_answer_without_usage_costs_at_least_the_tokens_that_were_seen(quotas):
     ann = by(tpm=1_000, tokens_per_day=5_000)
     quotas.admit(ann, asked(HUGE)).settle(None, written=7_000)

@@ -98,6 +98,21 @@ async def test_a_request_that_fails_before_its_first_byte_costs_no_tokens(served
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("more", [{}, {"TE": "trailers"}], ids=["lane", "aiohttp"])
+async def test_a_caller_that_leaves_before_the_answer_pays_for_the_prompt(
+    served, worker, stream, more
+):
+    headers = await key_for(served, tokens_per_day=100_000)
+    worker.fail(hang=True)
+    body = {**ASKED, "stream": stream, "max_tokens": 5_000}
+    asking = asyncio.ensure_future(served.http.post(CHAT, json=body, headers=headers | more))
+    await until(lambda: len(worker.received) == 1)
+    asking.cancel()
+    await until(lambda: books(served).under_way == 0)
+    assert 0 < books(served).day.used < 100
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("path", [CHAT, "/v1/messages"])
 @pytest.mark.parametrize("away", [False, True], ids=["here", "a hop away"])
 async def test_tokens_are_settled_by_the_usage_of_the_answer(mesh, worker, path, stream, away):
