@@ -90,7 +90,7 @@ class DayBudget:
     def wait(self, wall: float, limit: int) -> float:
         """Return the seconds until the next day if today's units are spent, else 0."""
         self.turn(wall)
-        return DAY - wall % DAY if self.used >= limit else 0.0
+        return (self.date + 1) * DAY - wall if self.used >= limit else 0.0
 
     def spend(self, wall: float, units: float) -> None:
         """Spend units, or give them back if negative."""
@@ -110,7 +110,10 @@ class DayBudget:
             self.used = used + self.spent
 
     def turn(self, wall: float) -> None:
-        """Start from zero on a new day."""
+        """Start from zero on a new day; a clock that steps back over midnight starts none.
+
+        A longer step back corrects a clock that was wrong: that is a new day.
+        """
         day = int(wall // DAY)
-        if day != self.date:
+        if day not in (self.date, self.date - 1):
             self.date, self.used, self.spent = day, 0.0, 0.0

@@ -117,6 +117,15 @@ def test_a_days_tokens_are_spent_until_midnight():
     assert budget.wait(11 * DAY, 100) == 0
 
 
+def test_a_clock_that_steps_back_over_midnight_renews_no_tokens():
+    budget = DayBudget()
+    budget.spend(10 * DAY + 10, 100)
+    assert budget.wait(10 * DAY - 0.5, 100) == DAY + 0.5
+    assert budget.wait(10 * DAY + 11, 100) == DAY - 11
+    # A clock that was years ahead blocks no caller until then.
+    assert budget.wait(2 * DAY, 100) == 0
+
+
 def test_a_days_unused_tokens_come_back_and_the_spending_of_other_nodes_counts():
     budget = DayBudget()
     budget.spend(DAY, 80)
