@@ -10,13 +10,16 @@ from aiohttp import web
 
 from node.auth.prices import parse, priced
 from node.auth.principal import ANYBODY, PRINCIPAL
-from node.auth.usage_row import UsageRow, sums
+from node.auth.usage_row import NOBODY, UsageRow, sums
 from node.faces import Asks, Context
 from node.faces.errors import WrongParameter
 from node.faces.request_reader import done
 
 BY = ("day", "key", "model", "node")
 USUAL_DAYS, MAX_DAYS = 7, 3_660
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""How a text begins that a spreadsheet takes for a formula (OWASP, CSV injection)."""
 
 
 def routes(context: Context) -> list[web.RouteDef]:
@@ -81,5 +84,14 @@ def _csv(rows: Sequence[UsageRow], by: Sequence[str]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_shown(row, by) for row in rows)
+    writer.writerows(
+        {name: _cell(value) for name, value in _shown(row, by).items()} for row in rows
+    )
     return out.getvalue()
+
+
+def _cell(value: object) -> object:
+    """Return a value that no spreadsheet runs as a formula: other people choose the names of models."""
+    if isinstance(value, str) and value.startswith(_FORMULA) and value != NOBODY:
+        return f"'{value}"
+    return value

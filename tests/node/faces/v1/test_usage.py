@@ -1,8 +1,12 @@
 """Usage over HTTP: operators see that of all keys, users that of their own."""
 
+import csv
+import io
+
 import pytest
 
 from node.auth.keys import Allowance
+from node.auth.usage_row import UsageRow
 from tests.node.faces.assembly import TOKEN, until
 from tests.node.faces.test_quotas import ASKED, CHAT, tell
 
@@ -90,6 +94,18 @@ async def test_usage_is_grouped_as_requested_and_comes_as_csv_too(served):
         lines = (await response.text()).splitlines()
     assert lines[0].startswith("key,requests,failed,prompt_tokens")
     assert [line.split(",")[:2] for line in lines[1:]] == [["ann", "1"], ["bob", "1"]]
+
+
+async def test_no_spreadsheet_takes_a_name_in_the_csv_for_a_formula(served):
+    today = served.context.usage.today()
+    names = ["=cmd|'/c calc'!A0", "@SUM(1)", "-1+1", "+1", "\tx", "-", "a=1"]
+    for name in names:
+        served.context.usage.add(UsageRow(today, "ann", name, "-", requests=1))
+    params = {"by": "model", "format": "csv"}
+    async with served.http.get(USAGE, params=params, headers=bearer(TOKEN)) as response:
+        rows = [*csv.DictReader(io.StringIO(await response.text(), newline=""))]
+    assert {row["model"] for row in rows} == {*(f"'{name}" for name in names[:5]), "-", "a=1"}
+    assert {row["requests"] for row in rows} == {"1"}
 
 
 @pytest.mark.parametrize("query", [{"since": "soon"}, {"until": "2026-13-01"}, {"by": "colour"}])
