@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
-import orjson
-
 from node.faces.errors import Refusal
 from registry.values import value_class
 from router.attempt import Routed
@@ -146,7 +144,7 @@ class TextEncoder(ABC):
         heard = text_parser.whole(self._kind, body)
         if self._streams:
             return EVENT_STREAM, self._said(heard) + self.closing()
-        return JSON, orjson.dumps(self.answer(heard))
+        return JSON, text_parser.written_answer(self.answer(heard))
 
     def stream(self, events: bytes) -> bytes:
         """Encode a piece of a stream."""

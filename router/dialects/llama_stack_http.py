@@ -17,7 +17,7 @@ from router.http.service_call import services_of, shown
 from router.http.translator import Translating, Words
 from router.http.verbatim import Passing
 from router.openai.body import splice_model
-from router.openai.text_parser import answer_object
+from router.openai.text_parser import answer_object, written_answer
 from router.openai.text_writer import Event, Reason, ToolCall
 from router.openai.usage import Usage
 from router.peers.links import Links
@@ -208,7 +208,7 @@ def _calls(given: object, choice: int) -> tuple[ToolCall, ...]:
         if not isinstance(named, dict):
             raise WorkerFailed("the arguments of a tool that the worker called have no names")
         merged |= named
-    return (ToolCall(f"call_{uuid4().hex}", name, orjson.dumps(merged).decode(), choice),)
+    return (ToolCall(f"call_{uuid4().hex}", name, written_answer(merged).decode(), choice),)
 
 
 def _success(body: bytes) -> Mapping[str, object]:

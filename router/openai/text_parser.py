@@ -11,6 +11,7 @@ import orjson
 
 from router.errors import WorkerFailed
 from router.openai import logprobs
+from router.openai.body import MAX_DEPTH
 from router.openai.sse import EventTooLarge, Splitter
 from router.openai.text_writer import Delta, End, Reason
 from router.openai.usage import Usage, told
@@ -195,7 +196,7 @@ def _call(call: object, at: int, choice: int) -> CallPart:
 def _arguments(given: object) -> str:
     # Some workers send an object where OpenAI has a string of JSON.
     if isinstance(given, dict):
-        return orjson.dumps(given).decode()
+        return written_answer(given).decode()
     return _text(given)
 
 
@@ -235,3 +236,22 @@ def answer_object(data: bytes) -> dict[str, Any]:
     if not isinstance(said, dict):
         raise WorkerFailed("the answer is not a JSON object")
     return said
+
+
+def written_answer(said: object) -> bytes:
+    """Return what a worker answered as JSON; raise `WorkerFailed` if it is nested too deeply: orjson reads more levels."""
+    try:
+        return orjson.dumps(said)
+    except orjson.JSONEncodeError as error:
+        raise WorkerFailed("the answer is nested too deeply") from error
+
+
+def arguments_object(arguments: str) -> dict[str, object] | None:
+    """Return the joined arguments of a tool call; `None` if they are no object, or may be nested too deeply to be written."""
+    if arguments.count("{") + arguments.count("[") > MAX_DEPTH:
+        return None
+    try:
+        said = orjson.loads(arguments or "{}")
+    except orjson.JSONDecodeError:
+        return None
+    return said if isinstance(said, dict) else None

@@ -12,7 +12,7 @@ import orjson
 
 from router.errors import WorkerUnable
 from router.openai.body import object_of
-from router.openai.text_parser import answer_object
+from router.openai.text_parser import answer_object, written_answer
 from router.requests import Target
 from router.services import llama_stack_words as words
 from router.services.calls import OPENAI, find
@@ -243,7 +243,7 @@ def _post(path: str, body: Mapping[str, object]) -> ServiceAsk:
 
 
 def _said(value: object) -> ServiceAnswer:
-    return ServiceAnswer(orjson.dumps(value))
+    return ServiceAnswer(written_answer(value))
 
 
 def _read(answer: Answered) -> dict[str, object]:

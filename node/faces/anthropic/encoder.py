@@ -15,8 +15,7 @@ from node.faces.anthropic.request_mapping import MessagesRequest
 from node.faces.anthropic.token_count import estimated
 from node.faces.encoder import TextEncoder
 from router.errors import WorkerFailed
-from router.openai.body import MAX_DEPTH
-from router.openai.text_parser import CallPart, Heard, TextFailure, Thought
+from router.openai.text_parser import CallPart, Heard, TextFailure, Thought, arguments_object
 from router.openai.text_writer import Delta, End, Reason
 from router.openai.usage import Usage
 from router.requests import Kind
@@ -151,14 +150,8 @@ def _put(blocks: list[dict[str, object]], kind: str, text: str) -> None:
 
 
 def _object(arguments: str) -> dict[str, object]:
-    if arguments.count("{") + arguments.count("[") > MAX_DEPTH:
-        # It could be parsed, but not serialized again.
-        return {UNREADABLE: arguments}
-    try:
-        said = orjson.loads(arguments or "{}")
-    except orjson.JSONDecodeError:
-        return {UNREADABLE: arguments}
-    return said if isinstance(said, dict) else {UNREADABLE: arguments}
+    said = arguments_object(arguments)
+    return {UNREADABLE: arguments} if said is None else said
 
 
 _REASONS: Mapping[Reason, str] = {

@@ -24,7 +24,7 @@ from node.faces.request_reader import read_fields
 from node.faces.respond import answer
 from router.openai.body import written
 from router.openai.logprobs import Token
-from router.openai.text_parser import CallPart, Heard, TextFailure
+from router.openai.text_parser import CallPart, Heard, TextFailure, arguments_object
 from router.openai.text_writer import Delta, End, Reason
 from router.openai.usage import Usage
 from router.requests import SERVICES, Kind
@@ -188,11 +188,8 @@ class _Candidate:
 
     def _read_arguments(self) -> list[object]:
         text = "".join(self._arguments)
-        try:
-            given = orjson.loads(text or "{}")
-        except orjson.JSONDecodeError:
-            given = None
-        return [given if isinstance(given, dict) else {"arguments": text}]
+        given = arguments_object(text)
+        return [{"arguments": text} if given is None else given]
 
 
 def _told(tokens: Sequence[Token]) -> dict[str, object]:

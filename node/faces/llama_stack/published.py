@@ -11,7 +11,7 @@ import orjson
 from node.faces.encoder import TextEncoder
 from router.canonical.values import flag, listed, number, text, whole
 from router.errors import BadRequest
-from router.openai.text_parser import CallPart, Heard, TextFailure
+from router.openai.text_parser import CallPart, Heard, TextFailure, arguments_object
 from router.openai.text_writer import Delta, End, Reason
 from router.openai.usage import Usage
 from router.requests import Kind
@@ -276,10 +276,7 @@ class PublishedEncoder(TextEncoder):
         told: list[dict[str, object]] = []
         for _, parts in sorted(self._calls.items()):
             written = "".join(part.arguments for part in parts)
-            try:
-                arguments = orjson.loads(written or "{}")
-            except orjson.JSONDecodeError:
-                arguments = {}
+            arguments = arguments_object(written) or {}
             id_ = next((part.id for part in parts if part.id), "")
             name = next((part.name for part in parts if part.name), "")
             told.append({

@@ -5,8 +5,6 @@ What a worker sends is passed on unchanged where nothing is missing in it.
 
 from collections.abc import Mapping
 
-import orjson
-
 from node.faces.encoder import JSON
 from node.faces.errors import Refusal
 from node.faces.tgi import encoder
@@ -16,7 +14,7 @@ from router.canonical.values import flag, number, text, whole
 from router.errors import WorkerFailed
 from router.openai.body import written
 from router.openai.sse import Event, EventTooLarge, Splitter, with_data
-from router.openai.text_parser import TextFailure, answer_object
+from router.openai.text_parser import TextFailure, answer_object, written_answer
 from router.requests import Kind
 from router.translate.verbatim import TGI, Verbatim
 
@@ -127,10 +125,7 @@ class Completed:
         """Return an answer in one piece; raise `WorkerFailed`."""
         if self.streams:
             raise WorkerFailed("the worker does not stream")
-        try:
-            return JSON, orjson.dumps(self._forms.whole(answer_object(body)))
-        except orjson.JSONEncodeError as error:
-            raise WorkerFailed("the answer is nested too deeply") from error
+        return JSON, written_answer(self._forms.whole(answer_object(body)))
 
     def stream(self, events: bytes) -> bytes:
         """Return a piece of a stream; raise `WorkerFailed`."""
@@ -161,10 +156,7 @@ class Completed:
         chunks = self._forms.chunks(said)
         if chunks == [said]:
             return event.raw
-        try:
-            *before, last = map(orjson.dumps, chunks)
-        except orjson.JSONEncodeError as error:
-            raise WorkerFailed("the stream is nested too deeply") from error
+        *before, last = map(written_answer, chunks)
         return b"".join(b"data: " + one + b"\n\n" for one in before) + with_data(event, last)
 
     def _fail(self, failure: TextFailure) -> bytes:

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-import orjson
-
+from router.openai.text_parser import written_answer
 from router.requests import Kind
 from router.select.fitness import USUAL_BYTES
 
@@ -117,7 +116,7 @@ class Forms:
         arguments = given.get("arguments")
         text = arguments if isinstance(arguments, str) else ""
         if isinstance(arguments, dict):
-            text = orjson.dumps(arguments).decode()
+            text = written_answer(arguments).decode()
         return {
             **call,
             "id": self._called.get(place, ""),
@@ -132,7 +131,7 @@ class Forms:
                 return {**told, "total_tokens": total if isinstance(total, int) else read + written}
         asked = self.sent.get("messages" if self.kind is Kind.CHAT else "prompt")
         texts = [choice.get("message") or choice.get("text") for choice in choices]
-        read, written = (-(-len(orjson.dumps(part)) // USUAL_BYTES) for part in (asked, texts))
+        read, written = (-(-len(written_answer(part)) // USUAL_BYTES) for part in (asked, texts))
         spent = {"prompt_tokens": read, "completion_tokens": written}
         return {**spent, "total_tokens": read + written, "estimated": True}
 

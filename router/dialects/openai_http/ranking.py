@@ -14,6 +14,7 @@ from router.canonical.rerank import Rerank
 from router.dialects.openai_http.json_answer import parsed, success
 from router.errors import BadRequest
 from router.openai.body import object_of
+from router.openai.text_parser import written_answer
 from router.requests import Request
 from router.select.fitness import USUAL_BYTES
 
@@ -38,7 +39,7 @@ def body_of(body: bytes, wanted: Rerank) -> bytes:
 
 
 def told(body: bytes, wanted: Rerank, *, id_: str, name: str) -> bytes:
-    """Return an answer in the common form; raise `WorkerFailed` for a failure with a success status."""
+    """Return an answer in the common form; raise `WorkerFailed` for a failure with a success status, or JSON too deep."""
     success(body)
     said = parsed(body)
     rest: Mapping[str, Any] = said if isinstance(said, dict) else {}
@@ -54,7 +55,7 @@ def told(body: bytes, wanted: Rerank, *, id_: str, name: str) -> bytes:
     usual = {"id": f"rerank-{id_}", "usage": _usage(wanted)}
     lacking = {key: value for key, value in usual.items() if beside.get(key) is None}
     best = results[: wanted.top_n]
-    return orjson.dumps({**beside, **lacking, "model": name, "results": best})
+    return written_answer({**beside, **lacking, "model": name, "results": best})
 
 
 def _row(given: object, wanted: Rerank) -> dict[str, Any] | None:

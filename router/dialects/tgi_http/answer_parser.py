@@ -28,7 +28,7 @@ from router.http.verbatim import Passing, Streamed
 from router.openai import logprobs
 from router.openai.logprobs import MAX_LIKELIEST, Token
 from router.openai.result_writer import write_token_texts, write_tokens
-from router.openai.text_parser import answer_object
+from router.openai.text_parser import answer_object, written_answer
 from router.openai.text_writer import Event, Reason, ToolCall
 from router.openai.usage import Tells, Usage, parsed, told
 from router.requests import Kind, Request
@@ -301,7 +301,7 @@ def _calls(tokens_asked: TextRequest, choice: int, given: object) -> tuple[ToolC
             case {"function": {"name": str(name), "arguments": arguments}} if name in names:
                 # All of TGI's calls have the id 0, and their arguments may be an object, or null for none.
                 said = {} if arguments is None else arguments
-                text = said if isinstance(said, str) else orjson.dumps(said).decode()
+                text = said if isinstance(said, str) else written_answer(said).decode()
                 calls.append(ToolCall(f"call_{uuid4().hex}", name, text, choice))
             case _:
                 raise WorkerFailed("the worker called a tool that it was not offered")

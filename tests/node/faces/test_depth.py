@@ -1,4 +1,4 @@
-"""However deep a body is nested, a face answers or refuses it, also where its translation is deeper than the body."""
+"""However deep a body or a worker's answer is nested, a face answers or refuses it, also where its translation is deeper."""
 
 import orjson
 import pytest
@@ -64,3 +64,41 @@ async def test_no_depth_of_nesting_is_a_server_error(served, path, body):
         statuses.add(status)
     assert statuses
     assert statuses <= {200, 400, 422}, statuses
+
+
+DEEP = '{"a":' + "[" * 300 + "]" * 300 + "}"
+CALL = """{"choices": [{"index": 0, "finish_reason": "tool_calls", "message": {"role": "assistant",
+    "tool_calls": [{"id": "c", "type": "function", "function": {"name": "look", "arguments": %s}}]}}]}"""
+RANKING = """{"results": [{"index": 0, "relevance_score": 0.5, "x": %s}]}"""
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "answer"),
+    [
+        ("/v1/messages", HELLO, CALL),
+        ("/v1/responses", {"model": "tiny", "input": "hi"}, CALL),
+        ("/tgi/p/tiny/v1/chat/completions", HELLO, CALL),
+        ("/inference", HELLO, CALL),
+        ("/inference/chat_completion", HELLO, CALL),
+        ("/v1/rerank", {"model": "tiny", "query": "q", "documents": ["a"]}, RANKING),
+    ],
+)
+async def test_an_answer_nested_too_deeply_is_a_failure_of_its_worker(
+    served, worker, path, asked, answer
+):
+    worker.fail(answer=(answer % DEEP).encode())
+    # Anthropic's clients know no 502, TGI's expect 424.
+    async with served.http.post(path, json=asked) as response:
+        assert response.status >= 424
+        assert "nested too deeply" in await response.text()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/messages", "/inference", "/inference/chat_completion"])
+async def test_arguments_of_a_tool_nested_too_deeply_stay_a_text(served, worker, path, stream):
+    worker.fail(calls=(("look", DEEP),), finish="tool_calls")
+    async with served.http.post(path, json=HELLO | {"stream": stream}) as response:
+        assert response.status == 200
+        text = await response.text()
+    assert text.count("[") > 300
+    assert '"error"' not in text
