@@ -5,7 +5,6 @@ service's own files, `/v1/files/ID/content`; a job that was cancelled or has exp
 """
 
 import base64
-import binascii
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -70,7 +69,7 @@ def raw_bytes(source: Fields, name: str) -> bytes:
         return value.encode(errors="replace")
     try:
         return base64.b64decode(value, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise BadRequest(f"`{name}` holds neither JSON lines nor base64", param=name) from error
 
 

@@ -111,6 +111,22 @@ async def test_an_untranslatable_parameter_is_refused_by_its_name(http, server, 
     assert not server.kept
 
 
+async def test_bytes_of_a_batch_that_cannot_be_read_are_refused(http, server):
+    asked = batch() | {"prompt_file_path": {"value": "é", "type": "raw_bytes"}}
+    status, said = await told(http.post(SUBMIT, json=asked))
+    assert (status, said["error"]["param"]) == (400, "prompt_file_path")
+    assert not server.kept
+
+
+async def test_a_line_nested_too_deeply_becomes_an_error_of_the_batch(http, server):
+    deep = b'{"messages":[{"content":' + b"[" * 300 + b"]" * 300 + b"}]}"
+    status, job = await told(http.post(SUBMIT, json=batch(deep + b"\n" + LINES)))
+    assert status == 200, job
+    first, second, *_ = server.contents["files-1"].splitlines()
+    assert first == deep
+    assert orjson.loads(second)["custom_id"] == "2"
+
+
 async def test_fine_tuning_jobs_and_their_log_are_translated(http, server):
     asked = {"model": "tiny", "data": "files-9", "fine_tuning_options": {"n_epochs": 2, "seed": 3}}
     status, job = await told(http.post("/fine_tuning/jobs/submit", json=asked))
