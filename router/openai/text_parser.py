@@ -4,7 +4,8 @@ For clients that speak another protocol. What their protocols lack (ids, fingerp
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, TypeAlias
 
 import orjson
@@ -38,7 +39,10 @@ class Thought:
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
-    """A piece of a tool call. The first of each `index` has its id and name; the `arguments` are JSON once joined."""
+    """A piece of a tool call. The first of each `index` has its id and name; the `arguments` are JSON once joined.
+
+    Calls are numbered as they begin: older servers give all of them the index 0.
+    """
 
     index: int
     id: str
@@ -59,13 +63,34 @@ class TextFailure:
 Heard: TypeAlias = Delta | Thought | CallPart | End | Usage | TextFailure
 
 
+class _Calls:
+    """The tool calls of a stream: the number and the id of the one that is open at each choice and index."""
+
+    __slots__ = ("_begun", "_open")
+
+    def __init__(self) -> None:
+        self._begun: dict[int, int] = {}
+        self._open: dict[tuple[int, int], tuple[int, str]] = {}
+
+    def numbered(self, part: CallPart) -> CallPart:
+        """Return a piece with the number of its call. Another id with a name begins a new call."""
+        place = part.choice, part.index
+        number, id_ = self._open.get(place, (-1, ""))
+        if number < 0 or (part.name and id_ and part.id not in ("", id_)):
+            number = self._begun.get(part.choice, 0)
+            self._begun[part.choice] = number + 1
+            self._open[place] = number, part.id
+        return replace(part, index=number)
+
+
 class Stream:
     """One stream of text, in chunks of any size. `ended` says that its `[DONE]` or a failure has come."""
 
-    __slots__ = ("_splitter", "_told", "ended")
+    __slots__ = ("_calls", "_splitter", "_told", "ended")
 
     def __init__(self, *, max_event_bytes: int) -> None:
         self._splitter = Splitter(max_event_bytes=max_event_bytes)
+        self._calls = _Calls()
         self.ended = self._told = False
 
     @property
@@ -94,7 +119,7 @@ class Stream:
                 self.ended = True
                 continue
             for event in of_chunk(answer_object(data)):
-                heard.append(event)
+                heard.append(self._calls.numbered(event) if isinstance(event, CallPart) else event)
                 if not isinstance(event, Delta):
                     self.ended = self.ended or isinstance(event, TextFailure)
                     self._told = self._told or isinstance(event, End)
@@ -115,7 +140,11 @@ def whole(kind: Kind, body: bytes) -> list[Heard]:
         message = choice.get("message") if kind is Kind.CHAT else choice
         if not isinstance(message, dict):
             raise WorkerFailed("a choice of the answer has no message")
-        heard += _pieces(message, index, choice.get("logprobs"))
+        numbers = count()
+        heard += (
+            replace(event, index=next(numbers)) if isinstance(event, CallPart) else event
+            for event in _pieces(message, index, choice.get("logprobs"))
+        )
         heard.append(_end(choice, index))
     if (usage := told(said)) is not None:
         heard.append(usage)

@@ -65,6 +65,33 @@ def test_a_tool_call_may_come_in_pieces_and_its_arguments_as_an_object() -> None
     ]
 
 
+def test_calls_that_all_have_the_index_0_stay_apart() -> None:
+    def call(id_: str | None, name: str | None, arguments: str) -> dict[str, object]:
+        return {"index": 0, "id": id_, "function": {"name": name, "arguments": arguments}}
+
+    calls = [
+        call("c", "f", '{"a"'),
+        call("c", "f", ":1"),
+        call(None, None, "}"),
+        call("d", "g", "{"),
+        call("", "", "}"),
+    ]
+    stream = b"".join(data(choices=[{"index": 0, "delta": {"tool_calls": [one]}}]) for one in calls)
+    assert heard(stream) == [
+        CallPart(0, "c", "f", '{"a"'),
+        CallPart(0, "c", "f", ":1"),
+        CallPart(0, "", "", "}"),
+        CallPart(1, "d", "g", "{"),
+        CallPart(1, "", "", "}"),
+    ]
+    message = {"tool_calls": [call("0", "f", "{}"), call("0", "g", "{}")]}
+    body = orjson.dumps({"choices": [{"index": 0, "message": message}]})
+    assert text_parser.whole(Kind.CHAT, body)[:2] == [
+        CallPart(0, "0", "f", "{}"),
+        CallPart(1, "0", "g", "{}"),
+    ]
+
+
 def test_reasoning_is_read_as_thoughts() -> None:
     choice = {"index": 0, "delta": {"reasoning_content": "hm", "content": None}}
     assert heard(data(choices=[choice])) == [Thought("hm")]
