@@ -194,19 +194,40 @@ def of_chunk(said: Mapping[str, object]) -> Iterator[Heard]:
 
 
 def _pieces(said: Mapping[str, object], choice: int, likely: object) -> Iterator[Heard]:
-    for name in ("reasoning_content", "reasoning"):
-        thought = said.get(name)
+    content, own_thought = _content(said.get("content"))
+    for thought in (said.get("reasoning_content"), said.get("reasoning"), own_thought):
         if isinstance(thought, str) and thought:
             yield Thought(thought, choice)
             break
-    for name in ("content", "refusal", "text"):
-        text = said.get(name)
+    for text in (content, said.get("refusal"), said.get("text")):
         if isinstance(text, str) and text:
             yield Delta(text, choice, logprobs.read(likely) if likely else ())
             break
     calls = said.get("tool_calls")
     for at, call in enumerate(calls if isinstance(calls, list) else ()):
         yield _call(call, at, choice)
+
+
+def _content(given: object) -> tuple[str, str]:
+    """Return the text and the thoughts of a content, which may be a list of parts; raise `WorkerFailed` for anything else."""
+    match given:
+        case None:
+            return "", ""
+        case str(text):
+            return text, ""
+    texts: list[str] = []
+    thoughts: list[str] = []
+    for part in given if isinstance(given, list) else [given]:
+        match part:
+            case {"type": "text", "text": str(text)}:
+                texts.append(text)
+            case {"type": "thinking", "thinking": str(text)}:
+                thoughts.append(text)
+            case {"type": "thinking", "thinking": list(pieces)}:
+                thoughts += (_text(one.get("text")) for one in pieces if isinstance(one, dict))
+            case _:
+                raise WorkerFailed("the answer's content is neither a text nor a list of texts")
+    return "".join(texts), "".join(thoughts)
 
 
 def _call(call: object, at: int, choice: int) -> CallPart:

@@ -97,6 +97,27 @@ def test_reasoning_is_read_as_thoughts() -> None:
     assert heard(data(choices=[choice])) == [Thought("hm")]
 
 
+def test_content_may_be_a_list_of_texts_and_thoughts() -> None:
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "h"}, {"text": "m"}]}
+    parts = [
+        thought,
+        {"type": "thinking", "thinking": "m"},
+        {"type": "text", "text": "a"},
+        {"type": "text", "text": "b"},
+    ]
+    said = [Thought("hmm"), Delta("ab")]
+    assert heard(data(choices=[{"index": 0, "delta": {"content": parts}}])) == said
+    body = orjson.dumps({"choices": [{"index": 0, "message": {"content": parts}}]})
+    assert text_parser.whole(Kind.CHAT, body)[:2] == said
+    assert heard(data(choices=[{"index": 0, "delta": {"content": []}}])) == []
+
+
+@pytest.mark.parametrize("content", [5, {"a": 1}, [{"type": "image_url", "image_url": {}}], [[]]])
+def test_other_content_is_a_failure(content) -> None:
+    with pytest.raises(WorkerFailed):
+        heard(data(choices=[{"index": 0, "delta": {"content": content}}]))
+
+
 def test_events_after_done_are_ignored() -> None:
     ear = text_parser.Stream(max_event_bytes=1000)
     assert ear.take(DONE + CHAT.event(Delta("late"))) == []
