@@ -35,7 +35,7 @@ from node.lane.request import HttpRequest
 from registry.errors import PeerUnreachable, RegistryError
 from registry.mesh import Pipe
 from registry.records import PeerId
-from router.errors import WorkerUnreachable
+from router.errors import WorkerTimeout, WorkerUnreachable
 from router.http.connection import Connection
 from router.http.errors import HttpError
 from router.http.heads import request_head
@@ -248,10 +248,14 @@ def routes(first: PooledPlace, access: Access, settings: Settings) -> list[web.R
             rate=settings.web.min_body_rate,
         )
         caller = _HERE if access.local(http) else _NEAR if access.near(http) else _ELSEWHERE
-        reply = await _asked(first, http, body, caller)
         try:
             async with asyncio.timeout(limits.total_timeout):
-                return await _answer(http, reply, patience=limits.idle_timeout)
+                reply = await _asked(first, http, body, caller)
+        except TimeoutError as error:
+            raise WorkerTimeout("answer of the first process", limits.total_timeout) from error
+        # Some streams are meant to last, such as that of the console.
+        try:
+            return await _answer(http, reply, patience=limits.idle_timeout)
         finally:
             reply.close()
 

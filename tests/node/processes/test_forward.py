@@ -48,19 +48,26 @@ async def _streamed(request: web.Request) -> web.StreamResponse:
     for number in range(3):
         await response.write(b"data: %d\n\n" % number)
         await asyncio.sleep(0)
-    if request.query_string:
+    if "break" in request.query:
         cut(request)
+    await asyncio.sleep(float(request.query.get("last", 0)))
     return response
 
 
+async def _silent(_: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(60)
+    return web.Response()
+
+
 @pytest.fixture
-async def asked() -> AsyncIterator[aiohttp.ClientSession]:
+async def asked(request: pytest.FixtureRequest) -> AsyncIterator[aiohttp.ClientSession]:
     """Client of a helper's application; the first process answers with what it was asked."""
     crew = BackgroundTasks()
     first = Listener(
         application(
             [
                 web.get("/events", _streamed),
+                web.get("/silent", _silent),
                 *(web.route(method, "/{tail:.*}", _told) for method in ("GET", "POST")),
             ],
             JUDGE.admit,
@@ -77,7 +84,7 @@ async def asked() -> AsyncIterator[aiohttp.ClientSession]:
         closing.push_async_callback(first.close)
         closing.callback(Doorway(ours, let_in).close)
         closing.enter_context(theirs)
-        settings = settings_of()
+        settings = settings_of(**getattr(request, "param", {}))
         place = PooledPlace(DescriptorChannel(theirs).dial(), settings.router)
         closing.callback(place.close)
         access = Access(token="", settings=SHARED, keyless=Keyless.EVERYBODY)
@@ -170,6 +177,14 @@ async def test_a_stream_is_passed_on_as_it_comes(asked: aiohttp.ClientSession) -
     async with asked.get("/events") as answer:
         assert answer.content_type == "text/event-stream"
         assert await answer.read() == b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
+
+
+@pytest.mark.parametrize("asked", [{"total_timeout": 0.4}], indirect=True)
+async def test_a_stream_may_last_but_its_beginning_may_not(asked: aiohttp.ClientSession) -> None:
+    async with asked.get("/events?last=0.6") as answer:
+        assert await answer.read() == b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
+    async with asked.get("/silent") as answer:
+        assert answer.status == 504
 
 
 async def test_an_answer_that_breaks_off_breaks_off_for_the_caller_too(
