@@ -5,6 +5,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from router.rpc.channel_pool import MAX_MESSAGE_BYTES, grpc
 from router.rpc.failures import PUSHBACK
 from router.rpc.messages import methods_of
@@ -92,8 +94,7 @@ def _handlers(
             else grpc.unary_unary_rpc_method_handler
         )
         made[name] = make(
-            _streaming(handler, refuse) if method.streams else _answering(handler, refuse),
-            request_deserializer=method.asked.FromString,
+            (_streaming if method.streams else _answering)(handler, method.asked, refuse),
             response_serializer=method.told.SerializeToString,
         )
     return made
@@ -104,20 +105,28 @@ def metadata_of(call: Any) -> dict[str, str]:
     return {k: v for k, v in call.invocation_metadata() or () if isinstance(v, str)}
 
 
-def _answering(handler: Any, refuse: Refuse) -> Answers:
-    async def answer(asked: Any, call: Any) -> Any:
+def _read(kind: Any, data: bytes) -> Any:
+    # The library would log what it cannot read, and answer UNKNOWN.
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise RpcRefused("INVALID_ARGUMENT", "the message is not of this protocol") from error
+
+
+def _answering(handler: Any, kind: Any, refuse: Refuse) -> Answers:
+    async def answer(data: bytes, call: Any) -> Any:
         try:
-            return await handler(asked, call)
+            return await handler(_read(kind, data), call)
         except Exception as error:  # noqa: BLE001 (the outermost: the library would tell the caller the exception's text)
             return await _abort(call, _refusal(error, refuse))
 
     return answer
 
 
-def _streaming(handler: Any, refuse: Refuse) -> Streams:
-    async def stream(asked: Any, call: Any) -> AsyncIterator[Any]:
+def _streaming(handler: Any, kind: Any, refuse: Refuse) -> Streams:
+    async def stream(data: bytes, call: Any) -> AsyncIterator[Any]:
         try:
-            async for told in handler(asked, call):
+            async for told in handler(_read(kind, data), call):
                 yield told
         except Exception as error:  # noqa: BLE001 (as above)
             await _abort(call, _refusal(error, refuse))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from router.rpc.call import Channels
+from router.rpc.channel_pool import grpc
 from router.rpc.failures import RpcFailed
 from router.rpc.messages import LOCALAI, methods_of
 from router.rpc.server import Bounds, CannotListen, RpcRefused, metadata_of, serving
@@ -88,6 +89,23 @@ async def test_a_stream_may_be_refused_half_way() -> None:
             with pytest.raises(RpcFailed, match="UNAVAILABLE"):
                 await replies.next()
     await ours.close()
+
+
+async def test_a_message_that_cannot_be_decoded_is_an_invalid_argument_and_no_log_line(
+    caplog,
+) -> None:
+    handlers = {"Predict": answers, "PredictStream": refuses_late}
+    async with (
+        serving(LOCALAI, handlers, "127.0.0.1:0") as port,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        calls = [
+            channel.unary_unary(f"/{LOCALAI}/Predict")(b"\xff\xff"),
+            channel.unary_stream(f"/{LOCALAI}/PredictStream")(b"\xff\xff"),
+        ]
+        codes = [(await call.code()).name for call in calls]
+    assert codes == ["INVALID_ARGUMENT"] * 2
+    assert not caplog.records
 
 
 async def test_metadata_of_a_call_is_available_to_the_handler() -> None:
