@@ -104,6 +104,11 @@ def name_of_any(kind: ModelType) -> str:
     return f"\t{kind.shown}"
 
 
+def told_name(name: str) -> str:
+    """Return a name as messages have it: in quotes, or as that of a service if it is one of `name_of_any`."""
+    return f"the {name[1:]} service" if name.startswith("\t") else repr(name)
+
+
 class Standing(StrEnum):
     """A node's readiness, as it publishes it."""
 

@@ -14,6 +14,7 @@ from typing import Protocol
 from registry.catalog import Catalog, Offer
 from registry.clock import Chance
 from registry.members.liveness import Presence
+from registry.records import told_name
 from router.errors import NobodyServes, NoCapacity
 from router.ledger import Ledger
 from router.requests import ANYWHERE, Kind, Request
@@ -295,7 +296,7 @@ class Choosing:
         return candidate.ejected and not self._ledger.may_return(candidate)
 
     def _gone(self, request: Request, candidates: Sequence[Candidate]) -> NobodyServes:
-        words = f"{request.model!r} is known, but none of its workers has answered for some time"
+        words = f"{told_name(request.model)} is known, but none of its workers has answered for some time"
         seconds = min(self._ledger.condition(c).retry_in for c in candidates)
         return NobodyServes(words, retry_after=max(1.0, seconds))
 
@@ -312,7 +313,9 @@ class Choosing:
         worker = self._ledger.workers().by_key.get(service.key)
         if worker is None or worker.service != service:
             self._ledger.release(service)
-            raise NobodyServes(f"{request.model!r} was unregistered while this request waited")
+            raise NobodyServes(
+                f"{told_name(request.model)} was unregistered while this request waited"
+            )
         replica = OfferedReplica(Candidate(self._own, service, worker))
         return self._ledger.rows(request, [replica]), True
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Protocol
 
-from registry.records import PeerId, Service
+from registry.records import PeerId, Service, told_name
 from router.errors import NobodyServes, WorkerBusy
 from router.requests import Request
 from router.select.candidates import Candidate
@@ -130,7 +130,7 @@ class Lending:
         known = [(service, self._worker(service)) for service in services]
         full = [Candidate(self._own, s, worker) for s, worker in known if worker is not None]
         if not full:
-            raise NobodyServes(f"{request.model!r} was unregistered")
+            raise NobodyServes(f"{told_name(request.model)} was unregistered")
         granted = await self._ledger.waiting.turn(request, full)
         return self._noted(granted, background=request.background)
 

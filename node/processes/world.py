@@ -32,7 +32,7 @@ from registry.clock import Clock
 from registry.errors import InvalidFrame
 from registry.intake.access_list import access_list_of
 from registry.members.liveness import Evidence, Presence
-from registry.records import PeerId, Service, Standing
+from registry.records import PeerId, Service, Standing, told_name
 from registry.settings import RegistrySettings
 from router.errors import NobodyServes, NoCapacity
 from router.outcome import Outcome
@@ -110,7 +110,7 @@ class Borrowing:
         )
         service = _service(await self._answer(asked))
         if service is None:
-            raise NobodyServes(f"{request.model!r} was unregistered")
+            raise NobodyServes(f"{told_name(request.model)} was unregistered")
         return service
 
     def give_back(self, service: Service) -> None:

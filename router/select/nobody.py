@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from itertools import islice
 
+from registry.records import told_name
 from router.errors import (
     BadRequest,
     NobodyServes,
@@ -30,7 +31,7 @@ _NOT_MEANT = frozenset({Reason.PINNED, Reason.HOP})
 def nobody(request: Request, excluded: Sequence[Excluded], names: Iterable[str]) -> RouterError:
     """Return the error for a request that none of these replicas may answer; `names` are all that are offered anywhere."""
     if told := [e.seconds for e in excluded if e.reason is Reason.TOLD]:
-        words = f"all workers of {request.model!r} requested a pause"
+        words = f"all workers of {told_name(request.model)} requested a pause"
         return WorkerBusy(words, retry_after=min(told))
     # Replicas that the caller ruled out, or that a second hop would reach, do not make a name known.
     reasons = Counter(e.reason for e in excluded if e.reason not in _NOT_MEANT)
@@ -43,11 +44,13 @@ def nobody(request: Request, excluded: Sequence[Excluded], names: Iterable[str])
     said = request.verbatim
     if said and set(reasons) <= {Reason.OTHER_TYPE, Reason.WORDLESS}:
         needs = said.needs
-        return WorkerUnable(f"no worker of {request.model!r} supports `{needs}`", param=needs)
+        return WorkerUnable(
+            f"no worker of {told_name(request.model)} supports `{needs}`", param=needs
+        )
     why = ", ".join(f"{reason} ({count})" for reason, count in reasons.items())
     if Reason.DRAINING in reasons:
         why += "; `modelvine undrain` at its node ends the drain"
-    return NobodyServes(f"{request.model!r} is known, but no node serves it now: {why}")
+    return NobodyServes(f"{told_name(request.model)} is known, but no node serves it now: {why}")
 
 
 def _unknown(request: Request, excluded: Sequence[Excluded], names: Iterable[str]) -> RouterError:
@@ -82,7 +85,7 @@ def _misdirected(request: Request, excluded: Sequence[Excluded]) -> BadRequest:
     others = [e.candidate.service for e in excluded if e.reason is Reason.OTHER_TYPE]
     paths = sorted({f"/v1/{kind}" for service in others for kind in kinds_of(service)})
     return BadRequest(
-        f"{request.model!r} does not serve /v1/{request.kind}; use {' or '.join(paths)}",
+        f"{told_name(request.model)} does not serve /v1/{request.kind}; use {' or '.join(paths)}",
         param="model",
     )
 
@@ -90,7 +93,9 @@ def _misdirected(request: Request, excluded: Sequence[Excluded]) -> BadRequest:
 def _blind(request: Request, excluded: Sequence[Excluded]) -> WorkerUnable:
     # The least that is missing anywhere: a model that sees but does not hear lacks less than one that does neither.
     missing = min((e.detail for e in excluded if e.reason is Reason.UNSEEING), key=len)
-    return WorkerUnable(f"{request.model!r} does not accept {missing} input", param="messages")
+    return WorkerUnable(
+        f"{told_name(request.model)} does not accept {missing} input", param="messages"
+    )
 
 
 def _nearest(model: str, names: Iterable[str]) -> Sequence[str]:

@@ -8,7 +8,7 @@ holds most places. Background requests come after all others, and lose their pla
 from collections import Counter
 from dataclasses import dataclass
 
-from registry.records import Service
+from registry.records import Service, told_name
 from router.errors import NoCapacity
 
 MAX_CALLERS = 10_000
@@ -124,7 +124,7 @@ class Queues:
         ahead = len(self._waiting.get(model, ()))
         expected = self.expected_wait(model, slots=slots)
         return NoCapacity(
-            f"all workers of {model!r} are full, and {ahead} requests wait",
+            f"all workers of {told_name(model)} are full, and {ahead} requests wait",
             retry_after=min(max(1.0, expected), LONGEST_RETRY),
         )
 

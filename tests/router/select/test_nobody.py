@@ -3,9 +3,9 @@
 import time
 from dataclasses import replace
 
-from registry.records import ModelType, Service
+from registry.records import ModelType, Service, name_of_any
 from router.errors import BadRequest, NobodyServes, UnknownModel, WorkerBusy, WorkerUnable
-from router.requests import Pin
+from router.requests import Kind, Pin
 from router.select.candidates import Excluded, Reason
 from router.select.nobody import nobody
 from router.translate.verbatim import TGI, Verbatim
@@ -46,6 +46,12 @@ def test_a_model_that_only_another_project_or_node_has_is_mentioned() -> None:
     # The sender of a forwarded request knows more, and answers the caller.
     sent = replace(chat(), pin=Pin(project="other"), own_only=True)
     assert str(nobody(sent, ruled_out, ())) == f"no node serves the model {model!r}"
+
+
+def test_a_service_is_not_called_by_an_internal_name() -> None:
+    asked = replace(chat(name_of_any(ModelType.FINE_TUNING)), kind=Kind.FINE_TUNING)
+    error = nobody(asked, [Excluded(THEIRS, Reason.LOST)], ())
+    assert str(error).startswith("the fine-tuning service is known, but no node serves it now")
 
 
 def test_if_all_replicas_asked_for_a_pause_the_shortest_pause_is_reported() -> None:
