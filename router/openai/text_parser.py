@@ -206,6 +206,9 @@ def _pieces(said: Mapping[str, object], choice: int, likely: object) -> Iterator
     calls = said.get("tool_calls")
     for at, call in enumerate(calls if isinstance(calls, list) else ()):
         yield _call(call, at, choice)
+    if not calls and isinstance(function := said.get("function_call"), dict):
+        # The form before `tool_calls`, without an id.
+        yield _call({"function": function}, 0, choice)
 
 
 def _content(given: object) -> tuple[str, str]:

@@ -240,7 +240,9 @@ class AnthropicEvents(TextEncoder):
     def _ending(self) -> dict[str, object]:
         end = self._end or End("stop")
         reason, stop = _REASONS[end.reason], end.stop
-        if self._called and reason == "end_turn":
+        if not self._called and reason == "tool_use":
+            reason = "end_turn"
+        elif self._called and reason == "end_turn":
             # Some workers give the reason `stop` after a call of a tool.
             return {"stop_reason": "tool_use", "stop_sequence": None}
         if stop in self._asked.stops:

@@ -92,6 +92,15 @@ def test_calls_that_all_have_the_index_0_stay_apart() -> None:
     ]
 
 
+def test_a_function_call_of_the_older_form_is_a_tool_call() -> None:
+    pieces = [{"name": "f", "arguments": ""}, {"arguments": "{}"}]
+    stream = b"".join(data(choices=[{"index": 0, "delta": {"function_call": p}}]) for p in pieces)
+    assert heard(stream) == [CallPart(0, "", "f", ""), CallPart(0, "", "", "{}")]
+    message = {"content": None, "function_call": {"name": "f", "arguments": "{}"}}
+    body = orjson.dumps({"choices": [{"message": message, "finish_reason": "function_call"}]})
+    assert text_parser.whole(Kind.CHAT, body) == [CallPart(0, "", "f", "{}"), End("tool_calls")]
+
+
 def test_reasoning_is_read_as_thoughts() -> None:
     choice = {"index": 0, "delta": {"reasoning_content": "hm", "content": None}}
     assert heard(data(choices=[choice])) == [Thought("hm")]

@@ -106,6 +106,7 @@ SAID = pytest.mark.parametrize(
             [LOOK | {"id": "toolu_a1_0", "input": {}}],
             "tool_use",
         ),
+        ([Delta("a"), End("tool_calls")], [{"type": "text", "text": "a"}], "end_turn"),
         ([Delta("a"), Delta("other", 1), End("length", 1)], [{"type": "text", "text": "a"}], "end_turn"),
     ],
 )  # fmt: skip
