@@ -271,6 +271,8 @@ class MuxedConnection(asyncio.Protocol):
 
 def _bound(wire: socket.socket | None) -> None:
     """Have the kernel end a connection whose bytes stay unacknowledged for as long as a silent one may be silent."""
+    if not hasattr(socket, "TCP_USER_TIMEOUT"):
+        return  # macOS has none
     if wire is not None and wire.family in (socket.AF_INET, socket.AF_INET6):
         milliseconds = int(1000 * LOOK_SECONDS * SILENT_LOOKS)
         wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)

@@ -155,18 +155,18 @@ def _token(data_dir: Path, url: str) -> str:
     with suppress(FileNotFoundError, SecretRefused):
         token = read_control_token(file)
         listeners = listening_users(urlsplit(url).port or 0)
-        if listeners and listeners <= {0, os.geteuid(), file.stat().st_uid}:
+        if listeners is None or (listeners and listeners <= {0, os.geteuid(), file.stat().st_uid}):
             return token
     return ""
 
 
-def listening_users(port: int, tables: Iterable[Path] = _TCP_TABLES) -> frozenset[int]:
-    """Return the uids of the processes that listen at a TCP port of this machine, as the kernel's tables say."""
-    users = set()
-    for table in tables:
+def listening_users(port: int, tables: Iterable[Path] = _TCP_TABLES) -> frozenset[int] | None:
+    """Return the uids of the processes that listen at a TCP port of this machine; `None` for a system without such tables."""
+    users, found = set(), [table for table in tables if table.exists()]
+    for table in found:
         with suppress(OSError):
             for line in table.read_text().splitlines()[1:]:
                 _, here, _, state, _, _, _, uid, *_ = line.split()
                 if state == _LISTENS and int(here.rpartition(":")[2], 16) == port:
                     users.add(int(uid))
-    return frozenset(users)
+    return frozenset(users) if found else None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-class Output(io.FileIO):
+class StandardOutput(io.FileIO):
     """Standard output whose first failed write raises `OutputFailed`; what is written later is discarded."""
 
     def write(self, data: "ReadableBuffer", /) -> int:
@@ -46,7 +46,7 @@ def _nowhere() -> io.TextIOWrapper:
 
 
 def _reporting(out: io.TextIOWrapper) -> io.TextIOWrapper:
-    raw = Output(out.fileno(), "w", closefd=False)
+    raw = StandardOutput(out.fileno(), "w", closefd=False)
     # With PYTHONUNBUFFERED the interpreter's own stream, too, has no buffer.
     return io.TextIOWrapper(
         raw if isinstance(out.buffer, io.RawIOBase) else io.BufferedWriter(raw),

@@ -90,3 +90,6 @@ def test_listeners_are_found_in_the_kernels_tables(tmp_path: Path) -> None:
         "   2: 00000000:17D5 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1002        0 7\n"
     )
     assert listening_users(6100, [table, tmp_path / "tcp6"]) == {1000}
+    assert listening_users(1, [table]) == set()
+    # As on macOS.
+    assert listening_users(6100, [tmp_path / "tcp6"]) is None
