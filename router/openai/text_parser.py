@@ -300,11 +300,12 @@ def written_answer(said: object) -> bytes:
 
 
 def arguments_object(arguments: str) -> dict[str, object] | None:
-    """Return the joined arguments of a tool call; `None` if they are no object, or may be nested too deeply to be written."""
-    if arguments.count("{") + arguments.count("[") > MAX_DEPTH:
-        return None
+    """Return the joined arguments of a tool call; `None` if they are no object, or nested too deeply to be written."""
     try:
         said = orjson.loads(arguments or "{}")
-    except orjson.JSONDecodeError:
+        if arguments.count("{") + arguments.count("[") > MAX_DEPTH:
+            # Code in a text has as many brackets. An answer has a few levels around the arguments.
+            orjson.dumps([[[[[[[[said]]]]]]]])
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return None
     return said if isinstance(said, dict) else None

@@ -241,3 +241,11 @@ def test_a_stream_without_a_finish_reason_or_done_is_incomplete(stream, whole):
 def test_an_answer_that_is_no_object_is_a_failure(body: bytes) -> None:
     with pytest.raises(WorkerFailed):
         text_parser.answer_object(body)
+
+
+def test_arguments_are_an_object_unless_they_are_nested_too_deeply() -> None:
+    shallow = {"code": "{[" * 1_000, "edits": [{"at": [n]} for n in range(1_000)]}
+    assert text_parser.arguments_object(orjson.dumps(shallow).decode()) == shallow
+    assert text_parser.arguments_object("") == {}
+    for odd in ("[]", "{", '{"a":' + "[" * 300 + "]" * 300 + "}"):
+        assert text_parser.arguments_object(odd) is None
