@@ -8,6 +8,7 @@ to may have changed since, and so may this machine's addresses and the node's ow
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 ELSEWHERE = "the url and the node are not on the same machine"
@@ -21,6 +22,7 @@ def networks_of(texts: Iterable[str]) -> tuple[Network, ...]:
     return tuple(ip_network(text) for text in texts)
 
 
+@lru_cache(maxsize=1024)
 def is_loopback(address: str) -> bool:
     """Return whether an IP literal is loopback, including an IPv4-mapped IPv6 address."""
     read = address_of(address)

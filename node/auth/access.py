@@ -35,7 +35,7 @@ from node.config.web import WebSettings
 from node.faces.errors import NotAllowed, UnsupportedMediaType
 from node.faces.request_reader import SHARED, TAKEN_FOR_JSON
 from node.lane.request import HttpRequest, LaneRequest
-from router.ssrf_guard import address_of
+from router.ssrf_guard import address_of, is_loopback
 
 _ANY = "*"
 _SHARED_SECONDS = 600
@@ -251,7 +251,7 @@ class Access:
         host = headers.get("host", "localhost")
         said = derived[_Said] = _Said(
             named="host" not in headers or _ANY in self._names or _is_ours(host, self._names),
-            directly=not any(name in headers for name in _FORWARDED) and _is_ours(host, self._own),
+            directly=not any(map(headers.__contains__, _FORWARDED)) and _is_ours(host, self._own),
             key=shown_key(headers),
         )
         return said
@@ -330,13 +330,11 @@ def is_own_address(host: str) -> bool:
 
     A socket can be bound to an address exactly when the address is this machine's (unless ip_nonlocal_bind is set).
     """
-    if host.lower().rstrip(".") in ("localhost", socket.gethostname().lower()):
+    if is_loopback(host) or host.lower().rstrip(".") in ("localhost", socket.gethostname().lower()):
         return True
     address = address_of(host)
     if address is None or address.is_unspecified or address.is_multicast:
         return False
-    if address.is_loopback:
-        return True
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:

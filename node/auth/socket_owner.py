@@ -7,8 +7,8 @@ which user's process holds the other end of the connection.
 import socket
 import struct
 from dataclasses import dataclass
-from functools import cache
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from functools import cache, lru_cache
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Protocol
 
@@ -22,17 +22,17 @@ _HELD_STATES = frozenset({1, 4, 5})
 """States of a socket whose process may still read: ESTABLISHED, and FIN_WAIT1 and 2 after `shutdown` (net/tcp_states.h)."""
 _ANY_STATE = 2**32 - 1
 _NO_COOKIE = 2**64 - 1
-# linux/netlink.h, nlmsghdr: length, type, flags, sequence, port.
-_HEADER = struct.Struct("=IHHII")
-# linux/inet_diag.h, inet_diag_req_v2: family, protocol, extensions, padding, states; then inet_diag_sockid: ports and
-# addresses in network order, interface, cookie.
-_QUERY = struct.Struct("=BBBBI")
+_IPV4, _IPV6 = int(socket.AF_INET), int(socket.AF_INET6)
+# linux/netlink.h, nlmsghdr: length, type, flags, sequence, port; then linux/inet_diag.h, inet_diag_req_v2: family, protocol,
+# extensions, padding, states; then inet_diag_sockid: ports and addresses in network order, interface, cookie.
+_QUERY = struct.Struct("=IHHIIBBBBI")
 _ENDS = struct.Struct("!HH16s16s")
 _REST = struct.Struct("=IQ")
-# inet_diag_msg: family, state, inet_diag_sockid, some figures, uid, inode.
-_ANSWER = struct.Struct("=BB2x36s24xII")
+_QUERY_BYTES = _QUERY.size + _ENDS.size + _REST.size
+# nlmsghdr, then inet_diag_msg: family, state, timer, retransmissions, inet_diag_sockid, some figures, uid, inode.
+_ANSWER = struct.Struct("=4xH10xBB2x4s16s16s24xII")
 
-_SECONDS = 0.05
+_MICROSECONDS = 50_000
 """Time limit for the kernel's answer, which normally comes during the send."""
 
 _MAX_ANSWER_BYTES = 4096
@@ -55,50 +55,69 @@ class SocketTable(Protocol):
 
 
 class KernelTable:
-    """The kernel's own table."""
+    """The kernel's own table, for one thread. Its socket stays open, since every connection from this machine is looked up."""
+
+    def __init__(self) -> None:
+        self._kernel: socket.socket | None = None
+
+    def __del__(self) -> None:
+        self._close()
 
     def owner(self, here: Endpoint, there: Endpoint) -> int | None:
         """Return the uid that holds the socket at `here` connected to `there`; `None` where that cannot be known."""
         query = encode_query(here, there)
         try:
-            with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as kernel:
-                kernel.settimeout(_SECONDS)
-                kernel.sendto(query, (0, 0))
-                owner = decode_owner(kernel.recv(_MAX_ANSWER_BYTES), here, there)
+            owner = decode_owner(self._ask(query), here, there)
         except (OSError, AttributeError):
-            # The kernel refuses to tell this process, or is another kernel without such a table.
+            # The kernel refuses to tell this process, or is another kernel without such a table. A late answer is dropped.
+            self._close()
             return None
         return None if owner == _uid_of_strangers() else owner
+
+    def _ask(self, query: bytes) -> bytes:
+        if self._kernel is None:
+            self._kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG)
+            # With a timeout of Python's, sending and receiving would take a system call more each.
+            limit = struct.pack("@ll", 0, _MICROSECONDS)
+            self._kernel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self._kernel.sendto(query, (0, 0))
+        return self._kernel.recv(_MAX_ANSWER_BYTES)
+
+    def _close(self) -> None:
+        if self._kernel is not None:
+            self._kernel.close()
+            self._kernel = None
 
 
 def encode_query(here: Endpoint, there: Endpoint) -> bytes:
     """Return the query for one socket; IPv4-mapped IPv6 addresses count as IPv4 addresses."""
-    ours, theirs = _plain(here.address), _plain(there.address)
-    family = socket.AF_INET if ours.version == 4 else socket.AF_INET6
-    body = _QUERY.pack(family, socket.IPPROTO_TCP, 0, 0, _ANY_STATE)
-    body += _ENDS.pack(here.port, there.port, ours.packed, theirs.packed)
-    body += _REST.pack(here.scope, _NO_COOKIE)
-    return _HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _REQUEST, 1, 0) + body
+    ours, theirs = _packed(here.address), _packed(there.address)
+    family = _IPV4 if len(ours) == 4 else _IPV6
+    about = _QUERY_BYTES, _BY_FAMILY, _REQUEST, 1, 0, family, socket.IPPROTO_TCP, 0, 0, _ANY_STATE
+    ends = _ENDS.pack(here.port, there.port, ours, theirs)
+    return _QUERY.pack(*about) + ends + _REST.pack(here.scope, _NO_COOKIE)
 
 
 def decode_owner(answer: bytes, here: Endpoint, there: Endpoint) -> int | None:
     """Return the uid in the answer; `None` if there is no such socket, or no process holds it any more."""
-    if len(answer) < _HEADER.size + _ANSWER.size or _HEADER.unpack_from(answer)[1] != _BY_FAMILY:
+    if len(answer) < _ANSWER.size:
         return None
-    family, state, ends, uid, inode = _ANSWER.unpack_from(answer, _HEADER.size)
-    length = 4 if family == socket.AF_INET else 16
-    ports, ours, theirs = ends[:4], ends[4 : 4 + length], ends[20 : 20 + length]
-    asked = struct.pack("!HH", here.port, there.port), _plain(here.address), _plain(there.address)
-    if (ports, _plain(ours), _plain(theirs)) != asked:
+    kind, family, state, ports, ours, theirs, uid, inode = _ANSWER.unpack_from(answer)
+    length = 4 if family == _IPV4 else 16
+    found = ports, _packed(ours[:length]), _packed(theirs[:length])
+    asked = struct.pack("!HH", here.port, there.port), _packed(here.address), _packed(there.address)
+    if kind != _BY_FAMILY or found != asked:
         return None
     # A socket that its process left behind is reported as root's, without an inode.
     return int(uid) if state in _HELD_STATES and inode != 0 else None
 
 
-def _plain(address: str | bytes) -> IPv4Address | IPv6Address:
+@lru_cache(maxsize=4096)
+def _packed(address: str | bytes) -> bytes:
+    """Return the bytes of an address: four for an IPv4 address, also for one that is mapped to IPv6, else sixteen."""
     read = ip_address(address.partition("%")[0] if isinstance(address, str) else address)
     mapped = read.ipv4_mapped if isinstance(read, IPv6Address) else None
-    return mapped or read
+    return (mapped or read).packed
 
 
 @cache

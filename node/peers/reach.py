@@ -4,6 +4,7 @@ For a node without peers, they also make an invitation in words for other nodes 
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from node.config.addresses import HostPort
 from registry.mesh.discovered import only_loopback
@@ -41,7 +42,8 @@ def within_reach(listener: HostPort) -> HostPort:
     return HostPort(_EVERYWHERE.get(listener.host, listener.host), listener.port)
 
 
-def own_ports(listeners: Iterable[str], mesh: Iterable[str]) -> frozenset[int]:
+@lru_cache(maxsize=4)
+def own_ports(listeners: tuple[str, ...], mesh: tuple[str, ...]) -> frozenset[int]:
     """Return the ports on which this node itself listens, given as `host:port` and multiaddrs: a worker there would be a loop."""
     ports = {listener.rpartition(":")[2] for listener in listeners}
     ports |= {address.partition("/tcp/")[2].partition("/")[0] for address in mesh}

@@ -4,6 +4,7 @@ import os
 import socket
 import struct
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -82,9 +83,25 @@ def test_the_kernel_tells_the_callers_user_while_the_caller_holds_its_socket(lis
         caller = closing.enter_context(socket.create_connection((calls, listener.getsockname()[1])))
         taken = closing.enter_context(listener.accept()[0])
         here, there = end(taken.getpeername()), end(taken.getsockname())
-        assert KernelTable().owner(here, there) == os.geteuid()
-        assert KernelTable().owner(there, Endpoint(there.address, 1)) is None
+        table = KernelTable()
+        assert table.owner(here, there) == os.geteuid()
+        assert table.owner(there, Endpoint(there.address, 1)) is None
         caller.shutdown(socket.SHUT_WR)
-        assert KernelTable().owner(here, there) == os.geteuid()
+        assert table.owner(here, there) == os.geteuid()
         caller.close()
-        assert KernelTable().owner(here, there) is None
+        assert table.owner(here, there) is None
+
+
+def test_look_ups_share_one_socket_which_goes_with_the_table(open_files):
+    table, before = KernelTable(), open_files()
+    for _ in range(3):
+        assert table.owner(HERE, THERE) is None
+    assert open_files() == before + 1
+    del table
+    assert open_files() == before
+
+
+@pytest.fixture
+def open_files():
+    """Count this process's descriptors."""
+    return lambda: len([*Path("/proc/self/fd").iterdir()])

@@ -38,5 +38,5 @@ def test_our_own_listener_is_reached_where_it_listens() -> None:
 
 
 def test_a_node_knows_the_ports_that_are_its_own() -> None:
-    mesh = ["/ip4/10.0.0.1/tcp/6101/p2p/x", "/ip6/::1/tcp/6102", "/dns4/node/tcp/x", "nonsense"]
-    assert own_ports(["127.0.0.1:6100", "[::1]:6103", "?"], mesh) == {6100, 6101, 6102, 6103}
+    mesh = ("/ip4/10.0.0.1/tcp/6101/p2p/x", "/ip6/::1/tcp/6102", "/dns4/node/tcp/x", "nonsense")
+    assert own_ports(("127.0.0.1:6100", "[::1]:6103", "?"), mesh) == {6100, 6101, 6102, 6103}
