@@ -22,7 +22,8 @@ PACKAGES = ("registry", "router", "node")
 MODULES = """
     node/faces/access_log.py node/faces/openai.py node/faces/passage.py node/faces/pump.py node/faces/pump_queue.py
     node/faces/respond.py node/faces/response_writer.py
-    node/auth/principal.py node/auth/receipt_book.py node/auth/usage_book.py node/connections.py node/world.py
+    node/auth/access.py node/auth/principal.py node/auth/quotas.py node/auth/rate_limit.py
+    node/auth/receipt_book.py node/auth/socket_owner.py node/auth/usage_book.py node/connections.py node/world.py
     node/faces/peer_access.py node/faces/request_ids.py
     node/lane/calls.py node/lane/connection.py node/lane/direct.py node/lane/request.py node/lane/response.py
     node/observe/log_writer.py node/observe/logs.py node/observe/metrics.py node/observe/recent.py

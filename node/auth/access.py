@@ -31,7 +31,7 @@ from node.auth.principal import ANYBODY, PRINCIPAL, KeyLookup, NoKeys, Principal
 from node.auth.quotas import of_addresses
 from node.auth.socket_owner import UNASKED, Endpoint, KernelTable, SocketTable
 from node.config.settings import Keyless
-from node.config.web import WebSettings
+from node.config.web import WEB_DEFAULTS, WebSettings
 from node.faces.errors import NotAllowed, UnsupportedMediaType
 from node.faces.request_reader import SHARED, TAKEN_FOR_JSON
 from node.lane.request import HttpRequest, LaneRequest
@@ -51,7 +51,6 @@ _OWN = os.geteuid()
 _PEOPLE = range(1_000, 60_001)  # login.defs: UID_MIN to UID_MAX
 _KERNEL = KernelTable()
 _NO_KEYS = NoKeys()
-_AS_IT_COMES = WebSettings()
 
 
 is_open = re.compile(r"/(?:healthz|readyz|openapi\.json|docs|console/.*)?").fullmatch
@@ -89,7 +88,7 @@ class Access:
         *,
         token: str,
         names: Iterable[str] = (),
-        settings: WebSettings = _AS_IT_COMES,
+        settings: WebSettings = WEB_DEFAULTS,
         sockets: SocketTable = _KERNEL,
         keys: KeyLookup = _NO_KEYS,
         keyless: Keyless = Keyless.MACHINE,

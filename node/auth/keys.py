@@ -7,6 +7,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -134,6 +135,28 @@ class ApiKey(Allowance):
         if self.revoked:
             return "revoked"
         return "expired" if self.expires and now >= self.expires else ""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSpending:
+    """What one key has spent here and other processes do not know yet: seconds of both rates, and tokens of the day `date`."""
+
+    name: str
+    requests: float
+    tokens: float
+    day: float
+    date: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaStanding:
+    """Total spending of one key at all processes: seconds ahead by both rates, and tokens of the day `date`."""
+
+    name: str
+    requests: float
+    tokens: float
+    day: float
+    date: int
 
 
 def new_secret() -> str:

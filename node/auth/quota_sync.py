@@ -8,7 +8,8 @@ answer, each node counts for itself.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from node.auth.quotas import Quotas, QuotaSpending, QuotaStanding
+from node.auth.keys import QuotaSpending, QuotaStanding
+from node.auth.quotas import Quotas
 from node.auth.rate_limit import DAY
 from registry.clock import Clock
 from registry.errors import StoreUnavailable

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from node.auth.errors import DaySpent, Limited, RateExceeded, TooManyAtOnce
-from node.auth.keys import UNLIMITED, ApiKey, KeyLimits
+from node.auth.keys import UNLIMITED, ApiKey, KeyLimits, QuotaSpending, QuotaStanding
 from node.auth.principal import Principal
 from node.auth.rate_limit import DayBudget, Gcra, Rate, requests_a_minute, tokens_a_minute
 from node.config.web import WebSettings
@@ -34,28 +34,6 @@ MAX_ADDRESSES = 16_384
 _OF_KEY = "this key allows"
 _OF_ADDRESS = "without a key, one address may have"
 _LIMIT = re.compile(rb'"max_(?:completion_|output_)?tokens"\s{0,8}:\s{0,8}(\d{1,7})')
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaSpending:
-    """What one key has spent here and other processes do not know yet: seconds of both rates, and tokens of the day `date`."""
-
-    name: str
-    requests: float
-    tokens: float
-    day: float
-    date: int
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaStanding:
-    """Total spending of one key at all processes: seconds ahead by both rates, and tokens of the day `date`."""
-
-    name: str
-    requests: float
-    tokens: float
-    day: float
-    date: int
 
 
 class Books:

@@ -108,3 +108,7 @@ class WebSettings(BaseModel):
             "request just when the connection closes."
         ),
     )
+
+
+WEB_DEFAULTS = WebSettings()
+"""The settings of a listener that its operator did not change."""

@@ -20,7 +20,7 @@ from node import faces
 from node.auth.access import is_open
 from node.auth.errors import AuthError
 from node.auth.principal import ANYBODY, PRINCIPAL, GrantLookup
-from node.config.web import WebSettings
+from node.config.web import WEB_DEFAULTS
 from node.faces import Asks, Context, Serving
 from node.faces.errors import KNOWN, UnknownPath, WrongMethod, refusal
 from node.faces.peer_access import KnownPeers, peer_check
@@ -30,8 +30,6 @@ from node.lane.calls import LANE, CallHandler, LaneCall, LaneCalls
 from node.lane.request import HttpRequest, LaneRequest
 
 log = logging.getLogger("modelvine.http")
-
-_AS_IT_COMES = WebSettings()
 
 
 _PLAIN = Asks()
@@ -100,7 +98,7 @@ def application(
     admit: Callable[[HttpRequest], web.Response | None],
     *,
     leaving: Callable[[], bool] = lambda: False,
-    max_bodies_bytes: int = _AS_IT_COMES.max_bodies_bytes,
+    max_bodies_bytes: int = WEB_DEFAULTS.max_bodies_bytes,
 ) -> web.Application:
     """Return an application of these routes for the requests that `admit` lets in; a response from `admit` is sent as it is.
 

@@ -11,7 +11,7 @@ from aiohttp import HttpVersion11, StreamReader, web
 from pydantic import BaseModel, ValidationError
 
 from node.config.settings import Settings
-from node.config.web import WebSettings
+from node.config.web import WEB_DEFAULTS
 from node.faces.errors import (
     BodyTooLarge,
     BodyTooSlow,
@@ -60,7 +60,7 @@ class Room:
 ROOM = web.AppKey("room", Room)
 """The memory budget of an application for bodies."""
 
-MIN_RATE = WebSettings().min_body_rate
+MIN_RATE = WEB_DEFAULTS.min_body_rate
 
 SMALL = 64 * 1024
 """Bodies up to this many bytes are always admitted: most requests have no more, and they are not worth counting."""

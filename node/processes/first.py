@@ -19,8 +19,8 @@ import node
 from node.assembly import Given, Parts
 from node.auth.access import Access
 from node.auth.key_table import KeyTable
+from node.auth.keys import QuotaStanding
 from node.auth.quota_sync import QuotaSync
-from node.auth.quotas import QuotaStanding
 from node.faces import Context
 from node.faces.app import public_app
 from node.listeners import Listener

@@ -11,8 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Base64Bytes, Field, TypeAdapter, ValidationError
 
 from node.auth.key_table import GrantRules
-from node.auth.keys import ApiKey
-from node.auth.quotas import QuotaSpending, QuotaStanding
+from node.auth.keys import ApiKey, QuotaSpending, QuotaStanding
 from node.auth.receipt_book import WaitingReceipt
 from node.auth.usage_row import UsageRow
 from node.config.settings import Settings

@@ -3,10 +3,10 @@
 import pytest
 
 from node.auth.errors import DaySpent, RateExceeded
-from node.auth.keys import ApiKey, hash_of
+from node.auth.keys import ApiKey, QuotaSpending, hash_of
 from node.auth.principal import Principal
 from node.auth.quota_sync import OwnCounters, QuotaSync
-from node.auth.quotas import Quotas, QuotaSpending
+from node.auth.quotas import Quotas
 from node.auth.rate_limit import DAY
 from registry.errors import StoreUnavailable
 from registry.store import Count

@@ -3,15 +3,13 @@
 import pytest
 
 from node.auth.errors import DaySpent, RateExceeded, TooManyAtOnce
-from node.auth.keys import ApiKey, KeyLimits, ModelLimit, hash_of
+from node.auth.keys import ApiKey, KeyLimits, ModelLimit, QuotaSpending, QuotaStanding, hash_of
 from node.auth.principal import ANYBODY, Principal
 from node.auth.quotas import (
     MAX_ADDRESSES,
     QUIET_SECONDS,
     USUAL_TOKENS,
     Quotas,
-    QuotaSpending,
-    QuotaStanding,
     estimated,
 )
 from node.auth.rate_limit import DAY
