@@ -74,7 +74,7 @@ ADAPTED = (
     (r"@dataclass\(\)\n", "@dataclass\n"),
     # Interpreted classes inherit from these.
     (
-        r"class (AttemptDesk|Flow|Hashed|Policy|Surroundings)(\(ABC\))?:",
+        r"class (Access|AttemptDesk|Flow|Hashed|Policy|Surroundings)(\(ABC\))?:",
         f"{_SUBCLASSED}class \\1\\2:",
     ),
 )
