@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from registry.bounded import put_newest
 from registry.records import PeerId, Service
 from router.answer import Answer
 from router.openai.usage import TEXT
@@ -34,9 +35,8 @@ class AnswerTimes:
         """Return the estimator of a local worker's service time."""
         found = self.own.get((worker.service, kind))
         if found is None:
-            if len(self.own) >= MAX_OWN:
-                del self.own[next(iter(self.own))]
-            found = self.own[worker.service, kind] = Estimator(shares=not worker.capacity)
+            found = Estimator(shares=not worker.capacity)
+            put_newest(self.own, (worker.service, kind), found, most=MAX_OWN)
         return found
 
     def of_own(self, service: Service, kind: Kind) -> ServiceTime | None:

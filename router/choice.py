@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, starmap
 from typing import Protocol
 
+from registry.bounded import put_newest
 from registry.catalog import Catalog, Offer
 from registry.clock import Chance
 from registry.members.liveness import Presence
@@ -84,11 +85,9 @@ class Tables:
         """
         made, table, marks = self._tables.get(model, (None, [], []))
         if made is not offers:
-            if len(self._tables) >= MAX_TABLES:
-                del self._tables[next(iter(self._tables))]
             table = sorted(offers, key=lambda o: mark(o.node, o.service))
             marks = [mark(offer.node, offer.service) for offer in table]
-            self._tables[model] = offers, table, marks
+            put_newest(self._tables, model, (offers, table, marks), most=MAX_TABLES)
         drawn: set[int] = set()
         if key:
             first = bisect(marks, spread(key))
@@ -167,10 +166,8 @@ class Exclusions:
             if not excluded:
                 return
             found = {}
-            if len(self._found) >= self._most:
-                del self._found[next(iter(self._found))]
         found[request.model] = excluded[:MAX_EXCLUDED]
-        self._found[request.id] = found
+        put_newest(self._found, request.id, found, most=self._most)
 
     def of(self, id_: str) -> list[Excluded]:
         """Return the replicas that were excluded when this request was routed, none if that is not remembered."""

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from registry.bounded import put_newest
 from router.attempt import Attempt, AttemptDesk, Routed
 from router.errors import WorkerError
 from router.requests import Kind
@@ -37,10 +38,8 @@ class LatencyQuantiles:
 
     def took(self, model: str, kind: Kind, seconds: float) -> None:
         """Take in how long an answer took."""
-        latest, ordered = self._took.pop((model, kind), (deque(), list[float]()))
-        if len(self._took) >= MAX_MODELS:
-            del self._took[next(iter(self._took))]
-        self._took[model, kind] = latest, ordered
+        latest, ordered = self._took.get((model, kind)) or (deque(), list[float]())
+        put_newest(self._took, (model, kind), (latest, ordered), most=MAX_MODELS)
         if len(latest) >= SAMPLES:
             ordered.remove(latest.popleft())
         latest.append(seconds)

@@ -6,6 +6,7 @@ restarted with other settings.
 
 from collections.abc import Mapping
 
+from registry.bounded import put_newest
 from registry.clock import Clock
 from registry.records import Service
 from registry.task_group import BackgroundTasks
@@ -45,11 +46,7 @@ class SlotDiscovery:
         """Ask a worker, if it is time to."""
         if not self.is_due(worker):
             return
-        which = _which(worker)
-        self._asked.pop(which, None)
-        if len(self._asked) >= MAX_WORKERS:
-            del self._asked[next(iter(self._asked))]
-        self._asked[which] = self._now()
+        put_newest(self._asked, _which(worker), self._now(), most=MAX_WORKERS)
         self._crew.spawn(self._query(worker))
 
     async def _query(self, worker: Worker) -> None:

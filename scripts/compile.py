@@ -28,8 +28,8 @@ MODULES = """
     node/lane/calls.py node/lane/connection.py node/lane/direct.py node/lane/request.py node/lane/response.py
     node/observe/log_writer.py node/observe/logs.py node/observe/metrics.py node/observe/recent.py
     node/observe/recent_lines.py node/observe/request_sums.py
-    registry/hashed.py registry/intake/access_list.py registry/members/deadlines.py registry/members/liveness.py
-    registry/members/membership.py registry/own_record.py registry/replica.py
+    registry/bounded.py registry/hashed.py registry/intake/access_list.py registry/members/deadlines.py
+    registry/members/liveness.py registry/members/membership.py registry/own_record.py registry/replica.py
     router/answer.py router/answer_times.py router/attempt.py router/choice.py router/desk.py router/dispatch.py
     router/failover.py router/failover_part.py router/failover_recording.py router/failover_stream.py
     router/first_byte_timeout.py router/flow.py router/large_bodies.py router/ledger.py

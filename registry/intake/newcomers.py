@@ -11,6 +11,7 @@ weight of all of them together is bounded, whatever their number.
 
 from collections.abc import Callable, Collection, Sequence
 
+from registry.bounded import put_newest
 from registry.catalog import Signed
 from registry.errors import LimitReached
 from registry.intake.rate import RateLimit
@@ -163,10 +164,7 @@ class Newcomers:
                 over -= its
                 if over <= 0:
                     return gone
-        self._refused.pop(node, None)
-        if len(self._refused) >= MAX_REFUSED:
-            del self._refused[next(iter(self._refused))]
-        self._refused[node] = now + REFUSED_SECONDS
+        put_newest(self._refused, node, now + REFUSED_SECONDS, most=MAX_REFUSED)
         words = f"unknown nodes have reached their limit of services, so {node} is refused"
         raise LimitReached(f"{words} (registry.stranger_services)")
 

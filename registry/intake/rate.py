@@ -1,5 +1,6 @@
 """Rate limiter: token buckets by name, bounded in number. Time is an argument."""
 
+from registry.bounded import put_newest
 from registry.errors import LimitReached
 
 MAX_BUCKETS = 16_384
@@ -21,10 +22,8 @@ class RateLimit:
         """Take `cost` tokens from the bucket of `name`; return whether it had as many."""
         tokens = self._tokens(name, now)
         allowed = tokens >= cost
-        self._buckets.pop(name, None)
-        if len(self._buckets) >= MAX_BUCKETS:
-            del self._buckets[next(iter(self._buckets))]
-        self._buckets[name] = (tokens - cost if allowed else tokens, now)
+        left = tokens - cost if allowed else tokens
+        put_newest(self._buckets, name, (left, now), most=MAX_BUCKETS)
         return allowed
 
     def left(self, name: str, now: float) -> int:

@@ -4,6 +4,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from registry.bounded import put_newest
+
 _Key = TypeVar("_Key", bound=Hashable)
 
 REMEMBERED = 4096
@@ -26,11 +28,9 @@ class Backoff(Generic[_Key]):
 
     def failed(self, key: _Key, now: float) -> None:
         """Note that a key did not answer."""
-        before = self._silent.pop(key, None)
+        before = self._silent.get(key)
         pause = self.first if before is None else min(2 * before.pause, self.longest)
-        if len(self._silent) >= REMEMBERED:
-            del self._silent[next(iter(self._silent))]
-        self._silent[key] = _Silence(now + pause, pause)
+        put_newest(self._silent, key, _Silence(now + pause, pause), most=REMEMBERED)
 
     def forget(self, key: _Key) -> None:
         """Note that a key answered, or that there is reason to believe that it would."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
+from registry.bounded import put_newest
 from registry.errors import InvalidSignature
 from registry.intake import dialable
 from registry.mesh import Origin
@@ -104,13 +105,10 @@ class Strangers:
 
     def refuse(self, peer: PeerId, now: float) -> None:
         """Back off from a peer that did not answer or is not of our mesh, longer each time, at most some ten minutes."""
-        refusal = self._refusals.pop(peer, _Refusal())
-        if len(self._refusals) >= MAX_REFUSED:
-            self._refusals.pop(next(iter(self._refusals)))
-        wait = min(_FIRST_REFUSAL * 2 ** min(refusal.times, 8), _LONGEST_REFUSAL)
-        self._refusals[peer] = _Refusal(
-            refusal.times + 1, now + wait * self.rng.uniform(0.75, 1.25)
-        )
+        times = self._refusals.get(peer, _Refusal()).times
+        wait = min(_FIRST_REFUSAL * 2 ** min(times, 8), _LONGEST_REFUSAL)
+        refusal = _Refusal(times + 1, now + wait * self.rng.uniform(0.75, 1.25))
+        put_newest(self._refusals, peer, refusal, most=MAX_REFUSED)
 
     def accept(self, peer: PeerId) -> None:
         """Forget the refusals of a peer that proved to be of our mesh."""

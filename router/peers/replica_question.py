@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import orjson
 
+from registry.bounded import put_newest
 from registry.clock import Clock
 from registry.records import PeerId, Service
 from router.errors import BadRequest, WorkerError
@@ -124,9 +125,7 @@ class ReplicaQuestions:
         told = await self._ask(request, node, service)
         self._silent.pop(node, None)
         if told is None:
-            if len(self._silent) >= MAX_PEERS:
-                del self._silent[next(iter(self._silent))]
-            self._silent[node] = self._now() + PAUSE
+            put_newest(self._silent, node, self._now() + PAUSE, most=MAX_PEERS)
         return told
 
     async def _ask(self, request: Request, node: PeerId, service: Service) -> ReplicaAnswer | None:

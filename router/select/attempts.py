@@ -13,6 +13,7 @@ many requests in flight adds no load: as many requests as were there may go else
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 
+from registry.bounded import put_newest
 from router.errors import BadRequest, RouterError, UnknownModel, WorkerError
 from router.openai.body import with_model
 from router.requests import Request
@@ -62,7 +63,8 @@ class Budget:
         self._turn(now)
         death = self._deaths.get(place)
         if death is None or death.until <= now:
-            death = self._remember(place, _Death(now + WINDOW, under_way))
+            death = _Death(now + WINDOW, under_way)
+            put_newest(self._deaths, place, death, most=MAX_PLACES)
         if death.left > 0:
             death.left -= 1
             return True
@@ -79,13 +81,6 @@ class Budget:
         for gone in range(max(self._second + 1, second - WINDOW + 1), second + 1):
             self._requests[gone % WINDOW] = self._retries[gone % WINDOW] = 0
         self._second, self._next = second, second + 1
-
-    def _remember(self, place: str, death: _Death) -> _Death:
-        self._deaths.pop(place, None)
-        if len(self._deaths) >= MAX_PLACES:
-            del self._deaths[next(iter(self._deaths))]
-        self._deaths[place] = death
-        return death
 
 
 def in_turn(request: Request) -> Generator[Request, RouterError, None]:

@@ -10,6 +10,7 @@ holds also where no other worker serves the model: then the caller is told how l
 from dataclasses import dataclass
 from enum import StrEnum
 
+from registry.bounded import put_newest
 from registry.clock import Chance
 
 LONGEST_RETRY_AFTER = 60.0
@@ -28,10 +29,8 @@ class RetryAfter:
 
     def told(self, address: str, seconds: float, now: float) -> None:
         """Note that a worker wants to be left alone for so many seconds; its newest statement counts."""
-        self.told_by.pop(address, None)
-        if len(self.told_by) >= MAX_WAITING_ADDRESSES:
-            del self.told_by[next(iter(self.told_by))]
-        self.told_by[address] = now + min(seconds, LONGEST_RETRY_AFTER)
+        until = now + min(seconds, LONGEST_RETRY_AFTER)
+        put_newest(self.told_by, address, until, most=MAX_WAITING_ADDRESSES)
 
     def left(self, address: str, now: float) -> float:
         """Return the seconds for which a worker is still to be left alone, 0 if it may be asked."""
@@ -124,7 +123,8 @@ class Health:
         if one is None:
             if sign is not Sign.FAILED:
                 return
-            one = self._remember(address)
+            one = _Address()
+            put_newest(self.failing, address, one, most=MAX_ADDRESSES)
         if sign is Sign.FAILED:
             one.failures += 1
             if one.circuit is Circuit.CLOSED and one.failures < TRIP:
@@ -159,9 +159,3 @@ class Health:
         # With jitter, 0.75 to 1.25 of the pause, so that nodes do not all try at the same moment.
         one.until = now + (one.pause * (0.75 + 0.5 * self._jitter()) if failed else 0.0)
         one.circuit = Circuit.OPEN
-
-    def _remember(self, address: str) -> _Address:
-        if len(self.failing) >= MAX_ADDRESSES:
-            del self.failing[next(iter(self.failing))]
-        one = self.failing[address] = _Address()
-        return one

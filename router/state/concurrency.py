@@ -8,6 +8,7 @@ batches well is not throttled, and one that never refuses has no limit.
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from registry.bounded import put_newest
 from registry.records import Service
 from router.workers import Worker, Workers
 
@@ -78,10 +79,7 @@ class Limits:
         return True
 
     def _remember(self, service: Service, bound: _Bound) -> None:
-        self._bounds.pop(service, None)
-        if len(self._bounds) >= MAX_BOUNDS:
-            del self._bounds[next(iter(self._bounds))]
-        self._bounds[service] = bound
+        put_newest(self._bounds, service, bound, most=MAX_BOUNDS)
         self.changes += 1
 
 

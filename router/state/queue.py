@@ -8,11 +8,12 @@ holds most places. Background requests come after all others, and lose their pla
 from collections import Counter
 from dataclasses import dataclass
 
+from registry.bounded import put_newest
 from registry.records import Service, told_name
 from router.errors import NoCapacity
 
 MAX_CALLERS = 10_000
-"""Callers whose last tag is remembered."""
+"""Callers whose last tag is remembered; the one that asked longest ago is evicted, and counts as new."""
 
 MAX_MODELS = 4_096
 """Models whose usual service time is remembered; the least recently used one is evicted."""
@@ -73,7 +74,7 @@ class Queues:
                 raise self.refusal(model, slots=slots)
             self.leave(displaced)
         tag = max(self._clock, self._last.get(caller, 0.0)) + 1.0
-        self._remember(caller, tag)
+        put_newest(self._last, caller, tag, most=MAX_CALLERS)
         ticket = Ticket(model, caller, accepts, tag, background)
         self._waiting.setdefault(model, []).append(ticket)
         return WaitingRequest(ticket, displaced)
@@ -103,13 +104,8 @@ class Queues:
 
     def took(self, model: str, seconds: float) -> None:
         """Learn how long an answer of a model took, from taking its slot to freeing it."""
-        usual = self._usual.pop(model, None)
-        if usual is None:
-            usual = seconds
-            if len(self._usual) >= MAX_MODELS:
-                del self._usual[next(iter(self._usual))]
-        # The dictionary is in order of last use.
-        self._usual[model] = usual + _WEIGHT * (seconds - usual)
+        usual = self._usual.get(model, seconds)
+        put_newest(self._usual, model, usual + _WEIGHT * (seconds - usual), most=MAX_MODELS)
 
     def expected_wait(self, model: str, *, slots: int, background: bool = True) -> float:
         """Return the expected seconds until one more request gets a slot.
@@ -127,13 +123,6 @@ class Queues:
             f"all workers of {told_name(model)} are full, and {ahead} requests wait",
             retry_after=min(max(1.0, expected), LONGEST_RETRY),
         )
-
-    def _remember(self, caller: str, tag: float) -> None:
-        # In order of last use: the caller that asked longest ago is evicted, and counts as new.
-        self._last.pop(caller, None)
-        if len(self._last) >= MAX_CALLERS:
-            del self._last[next(iter(self._last))]
-        self._last[caller] = tag
 
 
 def _least_deserving(waiting: list[Ticket], caller: str, *, background: bool) -> Ticket | None:

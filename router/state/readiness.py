@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import orjson
 
+from registry.bounded import put_newest
 from router.errors import (
     NobodyServes,
     RouterError,
@@ -135,9 +136,8 @@ class Vitals:
         )
 
     def _remember(self, address: str) -> _Life:
-        if len(self._lives) >= MAX_ADDRESSES:
-            del self._lives[next(iter(self._lives))]
-        life = self._lives[address] = _Life()
+        life = _Life()
+        put_newest(self._lives, address, life, most=MAX_ADDRESSES)
         return life
 
 
@@ -194,13 +194,11 @@ class Readiness:
 
     def missed(self, model: str, error: RouterError, now: float) -> None:
         """Note that no worker of a model was ready."""
-        spell = self._spells.pop(model, None)
+        spell = self._spells.get(model)
         if spell is None or now - spell.last >= FORGOTTEN:
             spell = _Spell(now, now)
-            _make_room(self._spells)
         spell.last, spell.loading = now, isinstance(error, WorkerLoading)
-        # The dictionary is in order of the last miss.
-        self._spells[model] = spell
+        put_newest(self._spells, model, spell, most=MAX_MODELS)
 
     def answered(self, model: str, now: float) -> None:
         """Note that a worker of a model answers."""
@@ -208,9 +206,7 @@ class Readiness:
             return
         spell = self._spells.pop(model, None)
         if spell is not None and spell.loading:
-            self._took.pop(model, None)
-            _make_room(self._took)
-            self._took[model] = now - spell.since
+            put_newest(self._took, model, now - spell.since, most=MAX_MODELS)
 
     def promising(self, model: str, now: float) -> bool:
         """Return whether a model that was missed is worth waiting for."""
@@ -223,8 +219,3 @@ class Readiness:
         if spell is None or took is None or now - spell.since >= took:
             return None
         return took - (now - spell.since)
-
-
-def _make_room(held: dict[str, _Spell] | dict[str, float]) -> None:
-    if len(held) >= MAX_MODELS:
-        del held[next(iter(held))]

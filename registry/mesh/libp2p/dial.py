@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import trio
 from libp2p.abc import IHost
@@ -24,13 +24,12 @@ from libp2p.peer.peerinfo import PeerInfo
 from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from multiaddr import Multiaddr
 
+from registry.bounded import put_newest
 from registry.errors import PeerUnreachable
 from registry.mesh.libp2p.circuit import Circuits
 from registry.mesh.libp2p.guards import unreachable
 from registry.mesh.libp2p.watch import Watch
 from registry.records import PeerId
-
-Value = TypeVar("Value")
 
 RAREST = 300.0
 """Longest pause in seconds between dials of a missed peer, for a node that has enough peers."""
@@ -156,7 +155,7 @@ class Dialer:
         If it was missed, the pauses of other lost peers become short again: they may be back as well.
         """
         if host:
-            _remember(self._met, host, None)
+            put_newest(self._met, host, None, most=MAX_HOSTS)
         pause = self._pauses.pop(peer, None)
         if pause and pause.had and pause.failures:
             for other in self._pauses.values():
@@ -188,7 +187,7 @@ class Dialer:
             return True
         if now - self._tried.get(host, float("-inf")) < HOST_PAUSE:
             return False
-        _remember(self._tried, host, now)
+        put_newest(self._tried, host, now, most=MAX_HOSTS)
         return True
 
     def _is_missed(self, target: DialTarget) -> bool:
@@ -197,13 +196,6 @@ class Dialer:
             return False
         # Only a node that lacks peers dials through a relay: an idle circuit is closed on purpose.
         return not all("/p2p-circuit/" in address for address in target.addresses)
-
-
-def _remember(hosts: dict[str, Value], host: str, value: Value) -> None:
-    hosts.pop(host, None)
-    if len(hosts) >= MAX_HOSTS:
-        del hosts[next(iter(hosts))]
-    hosts[host] = value
 
 
 def host_of(address: str) -> str:
