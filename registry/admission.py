@@ -1,18 +1,18 @@
-"""Admission of peers: which peers this node accepts data from and answers. Lists, permissions, and barred peers.
-
-Also the penalties of peers that repeatedly did what no honest peer does. Those do no I/O.
-"""
+"""Admission of peers: which peers this node hears and answers, by its lists, by how often they ask, and by their offences."""
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from registry.bounded import put_newest
 from registry.clock import Clock
 from registry.errors import LimitReached, MeshError
 from registry.intake.access_list import AccessList
 from registry.intake.rate import MAX_BUCKETS, RateLimit
+from registry.mesh import Mesh
 from registry.records import PeerId
+
+log = logging.getLogger("modelvine.registry")
 
 OFFENCES = 20
 """Offences at once that are forgiven: what one version of modelvine may do to another by mistake."""
@@ -24,6 +24,10 @@ FORGIVEN_PER_SECOND = 0.1
 
 BARRED_SECONDS = 300.0
 """Seconds for which a barred peer is neither heard nor answered."""
+
+# The longest exchange that makes sense is about 70 questions; an answer may take a pass over the whole registry.
+QUESTIONS_PER_SECOND = 20.0
+QUESTIONS_AT_ONCE = 100.0
 
 
 class Penalties:
@@ -37,9 +41,7 @@ class Penalties:
         """Count an offence; return whether it bars the peer from now on."""
         if self.barred(peer, now) or self._offences.allows(peer, now, cost=weight):
             return False
-        if len(self._barred) >= MAX_BUCKETS:
-            del self._barred[next(iter(self._barred))]
-        self._barred[peer] = now + BARRED_SECONDS
+        put_newest(self._barred, peer, now + BARRED_SECONDS, most=MAX_BUCKETS)
         return True
 
     def barred(self, peer: PeerId, now: float) -> bool:
@@ -49,28 +51,16 @@ class Penalties:
         return peer in self._barred
 
 
-log = logging.getLogger("modelvine.registry")
-
-# The longest exchange that makes sense is about 70 questions; an answer may take a pass over the whole registry.
-QUESTIONS_PER_SECOND = 20.0
-QUESTIONS_AT_ONCE = 100.0
-
-
 class Admission:
     """Decides about connected peers, and counts what it refuses."""
 
     def __init__(
-        self,
-        access: AccessList,
-        *,
-        now: Clock,
-        counters: Counter[str],
-        disconnect: Callable[[PeerId], Awaitable[None]],
+        self, access: AccessList, mesh: Mesh, *, now: Clock, counters: Counter[str]
     ) -> None:
         self._access = access
+        self._mesh = mesh
         self._now = now
         self._counters = counters
-        self._disconnect = disconnect
         self._penalties = Penalties()
         self._askers = RateLimit(rate=QUESTIONS_PER_SECOND, burst=QUESTIONS_AT_ONCE)
 
@@ -100,4 +90,4 @@ class Admission:
                 BARRED_SECONDS,
             )
             with suppress(MeshError):
-                await self._disconnect(peer)
+                await self._mesh.disconnect(peer)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 from registry import sync
+from registry.admission import LIE, Admission
 from registry.clock import Chance, Clock
 from registry.effects import Effect
 from registry.errors import InvalidFrame, MeshError
@@ -38,21 +39,21 @@ class Comparison:
         self,
         replica: Replica,
         mesh: Mesh,
+        admission: Admission,
         settings: RegistrySettings,
         *,
         now: Clock,
         random: Chance,
         perform: Callable[[Sequence[Effect]], Awaitable[None]],
-        offended: Callable[[PeerId], Awaitable[None]],
         counters: Counter[str],
     ) -> None:
         self._replica = replica
         self._mesh = mesh
+        self._admission = admission
         self._settings = settings
         self._now = now
         self._random = random
         self._perform = perform
-        self._offended = offended
         self._counters = counters
         self._wanted: asyncio.Queue[PeerId] = asyncio.Queue(maxsize=_WAITING)
         self._waiting: set[PeerId] = set()
@@ -120,7 +121,7 @@ class Comparison:
             except InvalidFrame as error:
                 self._counters["syncs_failed"] += 1
                 log.debug("invalid answer of %s: %s", peer, error)
-                await self._offended(peer)
+                await self._admission.offence(peer, weight=LIE)
             except MeshError as error:
                 self._counters["syncs_failed"] += 1
                 log.debug("comparing with %s failed: %s", peer, error)

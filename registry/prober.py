@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from registry import sync, wire
 from registry.clock import Clock
+from registry.comparison import Comparison
 from registry.effects import Effect
 from registry.errors import InvalidFrame, LimitReached, MeshError
 from registry.intake import dialable
@@ -43,19 +44,19 @@ class Prober:
         self,
         replica: Replica,
         mesh: Mesh,
+        comparison: Comparison,
         settings: RegistrySettings,
         *,
         now: Clock,
         perform: Callable[[Sequence[Effect]], Awaitable[None]],
-        differs: Callable[[PeerId], None],
         counters: Counter[str],
     ) -> None:
         self._replica = replica
         self._mesh = mesh
+        self._comparison = comparison
         self._settings = settings
         self._now = now
         self._perform = perform
-        self._differs = differs
         self._counters = counters
         self._wanted: asyncio.Queue[PeerId] = asyncio.Queue(maxsize=_WAITING)
         self._vouching = 0
@@ -149,7 +150,7 @@ class Prober:
         if reply == sync.EQUAL and not self._replica.lacks_hearsay():
             self._counters["syncs"] += 1
         else:
-            self._differs(node)
+            self._comparison.want(node)
         return True
 
     async def _through(self, helper: PeerId, node: PeerId) -> bool:

@@ -5,11 +5,10 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from types import MappingProxyType
 
 from registry import sync
-from registry.admission import LIE, Admission
+from registry.admission import Admission
 from registry.catalog import Catalog
 from registry.clock import Chance, Clock
 from registry.comparison import Comparison
@@ -92,26 +91,24 @@ class Registry:
         self._validator = Validator(
             settings, self.replica.access, knows=lambda node: node in self.catalog.held, now=now
         )
-        self._admission = Admission(
-            self.replica.access, now=now, counters=self.counters, disconnect=mesh.disconnect
-        )
+        self._admission = Admission(self.replica.access, mesh, now=now, counters=self.counters)
         self._comparison = Comparison(
             self.replica,
             mesh,
+            self._admission,
             settings,
             now=now,
             random=random,
             perform=self._perform,
-            offended=partial(self._admission.offence, weight=LIE),
             counters=self.counters,
         )
         self._prober = Prober(
             self.replica,
             mesh,
+            self._comparison,
             settings,
             now=now,
             perform=self._perform,
-            differs=self._comparison.want,
             counters=self.counters,
         )
         self._direct_dial = DirectDial(mesh, self.replica, now=now)

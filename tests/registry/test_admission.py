@@ -14,15 +14,17 @@ LIAR, FRIEND, KEPT_OUT = map(PeerId, ("liar", "friend", "kept out"))
 
 
 class Scene:
+    """Scene with the part of a mesh that admission needs: `disconnect`."""
+
     def __init__(self) -> None:
         self.now = 0.0
         self.counters: Counter[str] = Counter()
         self.cut: list[PeerId] = []
         self.admission = Admission(
             access_list_of(PeerId("own"), allow=(), deny=(KEPT_OUT,)),
+            self,
             now=lambda: self.now,
             counters=self.counters,
-            disconnect=self.disconnect,
         )
 
     async def disconnect(self, peer: PeerId) -> None:

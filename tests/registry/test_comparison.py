@@ -40,11 +40,11 @@ class Scene:
         self.comparing = Comparison(
             self.replica,
             self.mesh,
+            self,
             SETTINGS,
             now=lambda: self.now,
             random=lambda: 0.0,
             perform=ignore,
-            offended=self.offended,
             counters=self.counters,
         )
 
@@ -57,7 +57,8 @@ class Scene:
     def have_asked(self, times: float) -> bool:
         return self.asked.total() >= times
 
-    async def offended(self, peer: PeerId) -> None:
+    async def offence(self, peer: PeerId, *, weight: float) -> None:
+        """Take the place of the admission."""
         self.offenders.append(peer)
 
     def answering(self, replica: Replica):

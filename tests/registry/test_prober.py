@@ -37,12 +37,16 @@ class Party:
         self.probing = Prober(
             self.replica,
             self.mesh,
+            self,
             SETTINGS,
             now=asyncio.get_running_loop().time,
             perform=self.perform,
-            differs=self.differing.append,
             counters=self.counters,
         )
+
+    def want(self, peer: PeerId) -> None:
+        """Take the place of the comparison."""
+        self.differing.append(peer)
 
     async def perform(self, effects: Sequence[Effect]) -> None:
         """Ignore the effects; the replica has changed already."""
