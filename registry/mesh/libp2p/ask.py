@@ -19,7 +19,7 @@ from libp2p.peer.id import ID
 
 from registry.errors import PeerUnreachable
 from registry.mesh import MAX_ANSWER_BYTES, MAX_QUESTION_BYTES
-from registry.mesh.libp2p.guards import indifferent, unreachable
+from registry.mesh.libp2p.guards import caller_of, indifferent, reset, unreachable
 from registry.mesh.libp2p.thread import VisitFailed
 from registry.records import PeerId
 
@@ -99,7 +99,7 @@ class QuestionStreams:
             await _send(stream, question)
             answer = await _receive(stream)
         except BaseException:
-            await _reset(stream)
+            await reset(stream)
             raise
         kept = self._idle.setdefault(peer, [])
         if len(kept) < KEPT_PER_PEER:
@@ -137,7 +137,7 @@ class Questions:
 
     async def handle(self, stream: INetStream) -> None:
         """Serve one stream; a fault of the peer ends this stream and nothing else."""
-        peer = PeerId(str(stream.muxed_conn.peer_id))
+        peer = caller_of(stream)
         try:
             with (
                 unreachable("the caller closed the stream"),
@@ -147,7 +147,7 @@ class Questions:
         except PeerUnreachable as error:
             if isinstance(error, _BeyondLimit):
                 self._refused()
-            await _reset(stream)
+            await reset(stream)
 
     async def _serve(self, peer: PeerId, stream: INetStream) -> None:
         size: int | None
@@ -229,11 +229,6 @@ async def _until_left(stream: INetStream, scope: trio.CancelScope) -> None:
     with indifferent():
         await stream.read(1)
     scope.cancel()
-
-
-async def _reset(stream: INetStream) -> None:
-    with trio.CancelScope(shield=True), indifferent():
-        await stream.reset()
 
 
 async def _close(stream: INetStream) -> None:

@@ -20,7 +20,7 @@ from multiaddr import Multiaddr
 
 from registry.errors import PeerUnreachable
 from registry.mesh import Knows, nobody
-from registry.mesh.libp2p.guards import blame, indifferent, read_message, unreachable
+from registry.mesh.libp2p.guards import blame, caller_of, read_message, reset, unreachable
 from registry.mesh.libp2p.private_network import new_protected_conn
 from registry.mesh.libp2p.relay import HOP, MESSAGE_SECONDS
 from registry.records import PeerId
@@ -69,7 +69,7 @@ class Circuits:
                 await write_delimited_msg(stream, HopMessage(type=HopMessage.RESERVE, peer=own))
                 reply = await read_message(stream, HopMessage)
             finally:
-                await _reset(stream)
+                await reset(stream)
             _require(reply)
             addresses = tuple(str(Multiaddr(a)) for a in reply.reservation.addrs[:_ADDRESSES])
             return ReservationGranted(addresses, reply.reservation.expire - time.time())
@@ -90,12 +90,12 @@ class Circuits:
                 network: Any = self._host.get_network()
                 return await network.upgrade_outbound_raw_conn(raw, target)
             except BaseException:
-                await _reset(stream)
+                await reset(stream)
                 raise
 
     async def handle(self, stream: INetStream) -> None:
         """Accept a circuit from a relay of ours, or from one known peer for another, and keep it until it ends."""
-        relay = PeerId(str(stream.muxed_conn.peer_id))
+        relay = caller_of(stream)
         try:
             with unreachable("the relay closed the stream"):
                 with trio.fail_after(MESSAGE_SECONDS):
@@ -114,11 +114,11 @@ class Circuits:
                     self._carried.add(stream)
                     await self._accept(stream, relay, asker)
         except PeerUnreachable as error:
-            await _reset(stream)
+            await reset(stream)
             blame(error)
         finally:
             self._carried.discard(stream)
-        await _reset(stream)
+        await reset(stream)
 
     async def _accept(self, stream: INetStream, relay: PeerId, asker: PeerId) -> None:
         await _answer(stream, Status.OK)
@@ -141,8 +141,3 @@ def _require(reply: HopMessage) -> None:
 async def _answer(stream: INetStream, status: Any) -> None:
     with trio.fail_after(MESSAGE_SECONDS):
         await write_delimited_msg(stream, StopMessage(type=StopMessage.STATUS, status=status))
-
-
-async def _reset(stream: INetStream) -> None:
-    with trio.CancelScope(shield=True), indifferent():
-        await stream.reset()

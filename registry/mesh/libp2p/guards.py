@@ -262,6 +262,17 @@ def indifferent() -> Iterator[None]:
         yield
 
 
+async def reset(stream: INetStream) -> None:
+    """Cut both directions of a stream, which may be cut already; cancellation does not prevent it."""
+    with trio.CancelScope(shield=True), indifferent():
+        await stream.reset()
+
+
+def caller_of(stream: INetStream) -> PeerId:
+    """Return the peer at the other end of a stream."""
+    return PeerId(str(stream.muxed_conn.peer_id))
+
+
 def _guarded(
     host: IHost,
     inner: Callable[[INetStream], Awaitable[None]],
@@ -271,7 +282,7 @@ def _guarded(
 
     async def handle(stream: INetStream) -> None:
         peer = stream.muxed_conn.peer_id
-        if not pace.allows(PeerId(str(peer)), trio.current_time()):
+        if not pace.allows(caller_of(stream), trio.current_time()):
             offended(peer)
             with indifferent():
                 await stream.reset()

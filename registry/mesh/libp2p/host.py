@@ -50,7 +50,7 @@ from registry.mesh.libp2p.guards import (
     HardGossipSub,
     guard,
     harden,
-    indifferent,
+    reset,
 )
 from registry.records import PeerId
 from registry.settings import MeshSettings
@@ -214,8 +214,7 @@ class HardPubsub(library.Pubsub):
                 written = await super().write_msg(stream, rpc_msg)
             finally:
                 if not written:
-                    with trio.CancelScope(shield=True), indifferent():
-                        await stream.reset()
+                    await reset(stream)
             return written
 
     def _passes(self, forwarder: ID, message: rpc_pb2.Message) -> bool:

@@ -22,7 +22,7 @@ from registry.intake import dialable
 from registry.intake.rate import RateLimit
 from registry.mesh import Knows
 from registry.mesh.libp2p.circuit import Circuits
-from registry.mesh.libp2p.guards import blame, indifferent, read_message, unreachable
+from registry.mesh.libp2p.guards import blame, indifferent, read_message, reset, unreachable
 from registry.mesh.libp2p.private_network import new_protected_conn
 from registry.mesh.libp2p.relay import HOP, STOP, CarryBook, Relay, RelayBook, RelayLimits
 from registry.mesh.libp2p.reservations import Reachability, Reservations
@@ -69,7 +69,7 @@ class Dialback:
                 await write_delimited_msg(stream, asked)
                 reply = await read_message(stream, Message)
             finally:
-                await _reset(stream)
+                await reset(stream)
         verdicts = {Message.OK: True, Message.E_DIAL_ERROR: False}
         return verdicts.get(reply.dialResponse.status)
 
@@ -85,7 +85,7 @@ class Dialback:
                 )
                 await stream.close()
         except PeerUnreachable as error:
-            await _reset(stream)
+            await reset(stream)
             blame(error)
 
     async def _try(self, stream: INetStream, asked: Message) -> tuple[Any, bytes]:
@@ -135,11 +135,6 @@ def _ports(addresses: Iterable[bytes]) -> Iterator[str]:
 
 def _multiaddr(host: str, port: str) -> str:
     return f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}"
-
-
-async def _reset(stream: INetStream) -> None:
-    with trio.CancelScope(shield=True), indifferent():
-        await stream.reset()
 
 
 TICK = 0.5

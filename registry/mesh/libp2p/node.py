@@ -24,7 +24,7 @@ from registry.mesh.discovered import Strangers, only_loopback
 from registry.mesh.libp2p.ask import ASK, Questions, QuestionStreams
 from registry.mesh.libp2p.connections import Company, Eviction, Origins
 from registry.mesh.libp2p.dial import Dials, peer_in
-from registry.mesh.libp2p.guards import CONNECTIONS_REFUSED, indifferent, unreachable
+from registry.mesh.libp2p.guards import CONNECTIONS_REFUSED, caller_of, indifferent, unreachable
 from registry.mesh.libp2p.host import make_host
 from registry.mesh.libp2p.nat import Nat
 from registry.mesh.libp2p.pipes import WINDOW, PipeEnd
@@ -324,7 +324,7 @@ class MeshNode:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(end.run)
             try:
-                await self._doors.serve(PeerId(str(stream.muxed_conn.peer_id)), end, incoming)
+                await self._doors.serve(caller_of(stream), end, incoming)
             except VisitFailed:
                 await end.reset()
             else:

@@ -17,7 +17,7 @@ from libp2p.abc import INetStream
 
 from registry.errors import MeshDown, PeerUnreachable, ProtocolViolation
 from registry.mesh.libp2p.ask import read_exactly
-from registry.mesh.libp2p.guards import indifferent, unreachable
+from registry.mesh.libp2p.guards import indifferent, reset, unreachable
 from registry.mesh.libp2p.thread import TrioThread
 from registry.mesh.queues import ByteQueue
 from registry.records import PeerId
@@ -115,8 +115,7 @@ class PipeEnd:
         self.over.set()
         self._stir()
         self._tell(self._incoming.cut)
-        with trio.CancelScope(shield=True), indifferent():
-            await self._stream.reset()
+        await reset(self._stream)
 
     def free(self, size: int) -> None:
         """Note that the reader has taken `size` bytes; credit for them follows."""

@@ -32,7 +32,14 @@ from multiaddr import Multiaddr
 from registry.errors import PeerUnreachable
 from registry.mesh import Knows, nobody
 from registry.mesh.libp2p.eviction import NEW_SECONDS
-from registry.mesh.libp2p.guards import blame, indifferent, read_message, unreachable
+from registry.mesh.libp2p.guards import (
+    blame,
+    caller_of,
+    indifferent,
+    read_message,
+    reset,
+    unreachable,
+)
 from registry.mesh.libp2p.watch import is_relayed
 from registry.records import PeerId
 
@@ -198,7 +205,7 @@ class Relay:
         """Serve one stream: one request, and for a circuit all bytes that follow."""
         if self._asking >= ASKING:
             self._counted["refused"] += 1
-            await _reset(stream)
+            await reset(stream)
             return
         self._asking += 1
         try:
@@ -207,7 +214,7 @@ class Relay:
                 target = await self._asked(stream, asked)
         except PeerUnreachable as error:
             target = None
-            await _reset(stream)
+            await reset(stream)
             blame(error)
         finally:
             self._asking -= 1
@@ -228,7 +235,7 @@ class Relay:
 
     async def _reserve(self, stream: INetStream) -> None:
         # A peer can reserve only for itself: the id in its message is ignored.
-        peer = _peer_of(stream)
+        peer = caller_of(stream)
         wire: Any = stream.muxed_conn
         address, *_ = wire.get_remote_address() or ("",)
         answer = self._book.reserve(peer, str(address), trio.current_time())
@@ -253,7 +260,7 @@ class Relay:
                 await self._host.disconnect(ID.from_string(answer))
 
     async def _relay(self, stream: INetStream, target: PeerId) -> None:
-        asker, now = _peer_of(stream), trio.current_time()
+        asker, now = caller_of(stream), trio.current_time()
         book = self._book if self._book.reserved(target, now) else self._carried
         refused = book.open(asker, target, now)
         if refused is not None:
@@ -279,9 +286,9 @@ class Relay:
         finally:
             book.close(asker, target)
             self.show()
-            await _reset(stream)
+            await reset(stream)
             if onward is not None:
-                await _reset(onward)
+                await reset(onward)
 
     async def _onward(self, asker: PeerId, target: PeerId) -> INetStream:
         """Open a stream to the target, and have it accept the circuit; raise `PeerUnreachable` when it does not."""
@@ -298,7 +305,7 @@ class Relay:
             await write_delimited_msg(onward, asked)
             _require_acceptance(onward, await read_message(onward, StopMessage))
         except BaseException:
-            await _reset(onward)
+            await reset(onward)
             raise
         return onward
 
@@ -339,12 +346,3 @@ def _require_acceptance(onward: INetStream, reply: StopMessage) -> None:
         raise PeerUnreachable("the target is relayed itself")
     if reply.type != StopMessage.STATUS or reply.status != Status.OK:
         raise PeerUnreachable("the target refused the circuit")
-
-
-def _peer_of(stream: INetStream) -> PeerId:
-    return PeerId(str(stream.muxed_conn.peer_id))
-
-
-async def _reset(stream: INetStream) -> None:
-    with trio.CancelScope(shield=True), indifferent():
-        await stream.reset()
