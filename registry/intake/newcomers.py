@@ -96,38 +96,19 @@ class Newcomers:
         node, weight = word.record.node, weight_of(word) if via else 0
         newcomer = node not in held
         if newcomer:
-            self.admit(node, via, now, weight=weight)
+            self._admit(node, via, now, weight)
         # Lost nodes make room for live ones only: otherwise two full registries swap their lost nodes for ever.
-        gone = self.lighten(node, weight, lost() if fresh else (), now)
-        if newcomer and not gone:
-            place = self.place(node, held=len(held), fresh=fresh, lost=lost)
-            gone = [] if place is None else [place]
+        gone = self._lighten(node, weight, lost() if fresh else (), now)
+        if newcomer and not gone and not self.has_room(node, len(held)):
+            if not fresh:
+                raise LimitReached(f"no room for {node}, which has been silent")
+            gone = [self.make_room(node, lost())]
         self.held(node, weight=weight)
         return gone
-
-    def admit(self, node: PeerId, via: PeerId | None, now: float, *, weight: int = 0) -> None:
-        """Count a newcomer against the neighbour that introduces it; raise `LimitReached` beyond its limit."""
-        # A trusted source, such as our own store, has no limit, and a connected node introduces itself.
-        if via is None or self.has_met(node):
-            return
-        if not self._pace(via).allows(via, now, cost=1 + weight / WEIGHT_OF_ONE):
-            raise LimitReached(f"{via} introduces more unknown nodes than its limit")
 
     def has_room(self, node: PeerId, held: int) -> bool:
         """Return whether there is a free place for a newcomer beside `held` nodes."""
         return held < self._places and (self.has_met(node) or not self._strangers_are_full())
-
-    def place(
-        self, node: PeerId, *, held: int, fresh: bool, lost: Callable[[], list[PeerId]]
-    ) -> PeerId | None:
-        """Find a place for a newcomer; return the node that loses it, `None` if one is free. Raise `LimitReached`."""
-        gone = None
-        if not self.has_room(node, held):
-            # Lost nodes make room for live ones only: otherwise two full registries swap their lost nodes for ever.
-            if not fresh:
-                raise LimitReached(f"no room for {node}, which has been silent")
-            gone = self.make_room(node, lost())
-        return gone
 
     def make_room(self, node: PeerId, lost: Sequence[PeerId]) -> PeerId:
         """Choose the node whose place a newcomer takes, of `lost` in order; raise `LimitReached` when there is none."""
@@ -150,7 +131,26 @@ class Newcomers:
         """Return whether a node's record was too heavy within `REFUSED_SECONDS`, so that it is not worth fetching."""
         return self._refused.get(node, now) > now
 
-    def lighten(
+    def held(self, node: PeerId, *, weight: int = 0) -> None:
+        """Note that the registry holds a node's record of this weight from now on."""
+        if node not in self._met:
+            self._weight += weight - self._strangers.get(node, 0)
+            self._strangers[node] = weight
+
+    def forget(self, node: PeerId) -> None:
+        """Note that a node lost its place."""
+        self._weight -= self._strangers.pop(node, 0)
+        self._met.discard(node)
+
+    def _admit(self, node: PeerId, via: PeerId | None, now: float, weight: int) -> None:
+        """Count a newcomer against the neighbour that introduces it; raise `LimitReached` beyond its limit."""
+        # A trusted source, such as our own store, has no limit, and a connected node introduces itself.
+        if via is None or self.has_met(node):
+            return
+        if not self._pace(via).allows(via, now, cost=1 + weight / WEIGHT_OF_ONE):
+            raise LimitReached(f"{via} introduces more unknown nodes than its limit")
+
+    def _lighten(
         self, node: PeerId, weight: int, lost: Sequence[PeerId], now: float
     ) -> list[PeerId]:
         """Choose nodes of `lost` to forget so that a record of this weight fits; raise `LimitReached` if it cannot."""
@@ -167,17 +167,6 @@ class Newcomers:
         put_newest(self._refused, node, now + REFUSED_SECONDS, most=MAX_REFUSED)
         words = f"unknown nodes have reached their limit of services, so {node} is refused"
         raise LimitReached(f"{words} (registry.stranger_services)")
-
-    def held(self, node: PeerId, *, weight: int = 0) -> None:
-        """Note that the registry holds a node's record of this weight from now on."""
-        if node not in self._met:
-            self._weight += weight - self._strangers.get(node, 0)
-            self._strangers[node] = weight
-
-    def forget(self, node: PeerId) -> None:
-        """Note that a node lost its place."""
-        self._weight -= self._strangers.pop(node, 0)
-        self._met.discard(node)
 
     def _strangers_are_full(self) -> bool:
         return len(self._strangers) >= self._places - self._places // KEPT_FOR_MET
