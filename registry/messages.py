@@ -5,7 +5,7 @@ A message that is too long is not parsed. Like a malformed one it raises `Invali
 
 import struct
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -30,6 +30,7 @@ FRAME_HEAD = struct.Struct(">fI")
 
 _ROW = struct.Struct(f">{signing.KEY_BYTES}sf")
 
+_M = TypeVar("_M", bound=BaseModel)
 _Count = Annotated[int, Field(ge=0, le=wire.MAX_COUNTER)]
 _Id = Annotated[PeerId, Field(max_length=64)]
 
@@ -38,23 +39,24 @@ Held = tuple[int, int, str]
 """What one side holds of a node: epoch, sequence, and the beginning of the fingerprint in hex. The greater is newer."""
 
 
-class _Listing(BaseModel):
+class _Message(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _Listing(_Message):
     """Node → [epoch, sequence, fingerprint]."""
 
-    model_config = ConfigDict(strict=True)
     held: Annotated[
         dict[_Id, tuple[_Count, _Count, Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]]],
         Field(max_length=MAX_LISTED),
     ]
 
 
-class _Numbers(BaseModel):
-    model_config = ConfigDict(strict=True)
+class _Numbers(_Message):
     buckets: Annotated[list[int], Field(max_length=BUCKETS)]
 
 
-class _Wanted(BaseModel):
-    model_config = ConfigDict(strict=True)
+class _Wanted(_Message):
     nodes: Annotated[list[_Id], Field(max_length=MAX_LISTED)]
 
 
@@ -64,6 +66,14 @@ def require_at_most(limit: int, message: bytes) -> None:
         raise InvalidFrame(f"at most {limit:,} bytes are allowed, not {len(message):,}")
 
 
+def _read(kind: type[_M], message: bytes, *, at_most: int) -> _M:
+    require_at_most(at_most, message)
+    try:
+        return kind.model_validate_json(message)
+    except ValidationError as error:
+        raise InvalidFrame("a malformed message") from error
+
+
 def write_buckets(numbers: Iterable[int]) -> bytes:
     """Encode the numbers of the buckets to list."""
     return orjson.dumps({"buckets": [*numbers]})
@@ -71,11 +81,7 @@ def write_buckets(numbers: Iterable[int]) -> bytes:
 
 def read_buckets(body: bytes) -> list[int]:
     """Return the numbers of the buckets that a peer wants listed."""
-    require_at_most(MAX_FRAME_BYTES, body)
-    try:
-        return _Numbers.model_validate_json(body).buckets
-    except ValidationError as error:
-        raise InvalidFrame("a malformed question") from error
+    return _read(_Numbers, body, at_most=MAX_FRAME_BYTES).buckets
 
 
 def write_wanted(nodes: Iterable[PeerId]) -> bytes:
@@ -85,11 +91,7 @@ def write_wanted(nodes: Iterable[PeerId]) -> bytes:
 
 def read_wanted(body: bytes) -> list[PeerId]:
     """Return the nodes whose records a peer wants."""
-    require_at_most(MAX_LISTING_BYTES, body)
-    try:
-        return _Wanted.model_validate_json(body).nodes
-    except ValidationError as error:
-        raise InvalidFrame("a malformed question") from error
+    return _read(_Wanted, body, at_most=MAX_LISTING_BYTES).nodes
 
 
 def write_listing(held: dict[PeerId, Held]) -> bytes:
@@ -99,11 +101,7 @@ def write_listing(held: dict[PeerId, Held]) -> bytes:
 
 def read_listing(listing: bytes) -> dict[PeerId, Held]:
     """Return what a peer holds."""
-    require_at_most(MAX_LISTING_BYTES, listing)
-    try:
-        return _Listing.model_validate_json(listing).held
-    except ValidationError as error:
-        raise InvalidFrame("a malformed listing") from error
+    return _read(_Listing, listing, at_most=MAX_LISTING_BYTES).held
 
 
 def unpack(batch: bytes) -> Iterable[tuple[float, bytes]]:

@@ -23,16 +23,13 @@ import registry.store
 from registry.errors import LimitReached
 from registry.records import PeerId
 
-_NO_STORES = {"opening", "limits"}
-
 # Redis has three URL schemes: plain, over TLS, and through a Unix socket. libpq has two for the same thing.
 _ALIASES = {"rediss": "redis", "unix": "redis", "postgresql": "postgres"}
 
 
 def names() -> frozenset[str]:
     """Return the names of the stores that exist: the modules of this package."""
-    found = {module.name for module in pkgutil.iter_modules(registry.store.__path__)}
-    return frozenset(found - _NO_STORES)
+    return frozenset(module.name for module in pkgutil.iter_modules(registry.store.__path__))
 
 
 def open_store(url: str, *, data_dir: Path, node: PeerId, timeout: float = 1.0) -> "Store":
