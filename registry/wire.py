@@ -9,7 +9,6 @@ order. The bytes received are kept: fields that this version does not know are i
 
 import struct
 from base64 import b64decode, b64encode
-from binascii import Error as Base64Error
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import pairwise
@@ -293,7 +292,7 @@ def _record(public: bytes, body: bytes, frame: bytes) -> Signed:
         parsed = _Body.model_validate_json(body)
         certificate = b64decode(parsed.certificate, validate=True)
         standing = Standing(parsed.standing)
-    except (ValidationError, Base64Error, ValueError) as error:
+    except ValueError as error:
         raise InvalidFrame(f"not a record: {type(error).__name__}") from error
     read = [_service(row) for row in parsed.services]
     services = tuple(service for service in read if service is not None)

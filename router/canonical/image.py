@@ -2,11 +2,10 @@
 
 import re
 from base64 import b64decode
-from binascii import Error as NoBase64
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from router.canonical.values import Filled, choice, filled, needed, others, text, whole
+from router.canonical.values import DATA_URI, Filled, choice, filled, needed, others, text, whole
 from router.errors import BadRequest
 from router.requests import Request
 
@@ -37,7 +36,6 @@ READ = frozenset({
 _USUAL: Mapping[str, object] = {"output_format": "png"}
 _NUMBERS = frozenset({"width", "height", "n", "seed", "step", "stream", "mode", "clip_skip"})
 _SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
-_DATA = re.compile(r"data:[\w/+.;=-]{0,100};base64,")
 _LINK = re.compile(r"https?://")
 _MAX_LINK_CHARACTERS = 4_096
 
@@ -134,7 +132,7 @@ def _source(given: object, name: str) -> bytes | str:
     # Clients of OpenAI's GPT image models wrap the address in an object.
     address = given.get("image_url") if isinstance(given, dict) else given
     if isinstance(address, str):
-        if written := _DATA.match(address):
+        if written := DATA_URI.match(address):
             return _decoded(address[written.end() :], name)
         if _LINK.match(address) and len(address) <= _MAX_LINK_CHARACTERS and address.isprintable():
             return address
@@ -144,5 +142,5 @@ def _source(given: object, name: str) -> bytes | str:
 def _decoded(written: str, name: str) -> bytes:
     try:
         return b64decode(written, validate=True)
-    except (NoBase64, ValueError) as error:
+    except ValueError as error:
         raise BadRequest(f"the data of `{name}` is not base64", param=name) from error

@@ -1,13 +1,12 @@
 """Request for speech, or for a sound."""
 
-import re
 from base64 import b64decode
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
-from router.canonical.values import choice, flag, needed, number, others, text, whole
+from router.canonical.values import DATA_URI, choice, flag, needed, number, others, text, whole
 from router.errors import BadRequest
 from router.openai.body import object_of
 from router.requests import Request
@@ -39,7 +38,6 @@ READ_OF_SOUND = frozenset({
 })  # fmt: skip
 """Fields that are read of a request for a sound."""
 
-_DATA = re.compile(r"data:[\w/+.;=-]{0,100};base64,")
 _USUAL: Mapping[str, object] = {"stream_format": "audio"}
 
 Format: TypeAlias = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
@@ -106,7 +104,7 @@ def _source(fields: Mapping[str, object]) -> bytes:
     given = text(fields, "src", MAX_SOURCE_CHARACTERS)
     if not given:
         return b""
-    if written := _DATA.match(given):
+    if written := DATA_URI.match(given):
         with suppress(ValueError):
             return b64decode(given[written.end() :], validate=True)
     raise BadRequest("`src` must be a sound, as a data URI in base64", param="src")

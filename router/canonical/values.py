@@ -20,6 +20,9 @@ from router.requests import Request
 MAX_FORM_TEXT_BYTES = 256 * 1024
 """The longest text field of a form, in bytes."""
 
+DATA_URI = re.compile(r"data:[\w/+.;=-]{0,100};base64,")
+"""The beginning of a `data:` URI, before the data in base64."""
+
 
 @dataclass(frozen=True, slots=True)
 class Filled:

@@ -5,7 +5,6 @@ For clients that speak another protocol. An invalid answer is a failure of the w
 
 import struct
 from base64 import b64decode
-from binascii import Error as NoBase64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -181,7 +180,7 @@ def _numbers(given: object) -> tuple[float, ...]:
 def _decoded(data: str) -> bytes:
     try:
         return b64decode(data, validate=True)
-    except (NoBase64, ValueError) as error:
+    except ValueError as error:
         raise WorkerFailed("the answer contains invalid base64") from error
 
 

@@ -6,7 +6,6 @@ An answer over HTTP carries a single message unchanged, and each message of a st
 """
 
 from base64 import b64decode, b64encode
-from binascii import Error as Base64Error
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -52,7 +51,7 @@ def read(data: bytes) -> bytes | Usage:
         match said:
             case {"message": str(text)}:
                 return b64decode(text, validate=True)
-    except (orjson.JSONDecodeError, Base64Error) as error:
+    except ValueError as error:
         raise WorkerFailed("an event of the stream is not a message") from error
     if (took := usage.told(said)) is None:
         raise WorkerFailed("an event of the stream is not a message")
