@@ -49,3 +49,22 @@ class Answer:
     def streamed(self) -> bool:
         """Whether this is an event stream."""
         return self.content_type.startswith("text/event-stream")
+
+
+class _Nothing:
+    def __aiter__(self) -> "_Nothing":
+        return self
+
+    async def __anext__(self) -> bytes:
+        raise StopAsyncIteration
+
+
+NOTHING: AsyncIterator[bytes] = _Nothing()
+"""The rest of an answer that was complete with its first bytes."""
+
+
+def complete_answer(
+    body: bytes, content_type: str = "application/json", *, status: int = 200
+) -> Answer:
+    """Return an answer of a local worker that has come as a whole."""
+    return Answer(status, content_type, body, NOTHING, Route.LOCAL, len(body))

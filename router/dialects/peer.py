@@ -12,7 +12,7 @@ from math import ceil
 import orjson
 
 from registry.records import Service
-from router.answer import Answer, Route
+from router.answer import NOTHING, Answer, Route
 from router.errors import (
     Looped,
     PeerError,
@@ -31,7 +31,6 @@ from router.http.errors import HttpError
 from router.http.exchange import (
     LOOP_DETECTED,
     MAX_REFUSAL_BYTES,
-    NOTHING,
     REFUSALS,
     Call,
     Exchange,

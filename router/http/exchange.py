@@ -7,12 +7,12 @@ is slow.
 
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from email.utils import parsedate_to_datetime
 from types import AsyncGeneratorType
 
 from registry.values import value_class
-from router.answer import Answer, Route
+from router.answer import NOTHING, Answer, Route
 from router.errors import (
     AnswerBroken,
     Looped,
@@ -373,15 +373,3 @@ def _failure(error: OSError, settings: RouterSettings) -> WorkerError:
             return died
         case _:
             return WorkerFailed("the response is not HTTP")
-
-
-class _Nothing:
-    def __aiter__(self) -> "_Nothing":
-        return self
-
-    async def __anext__(self) -> bytes:
-        raise StopAsyncIteration
-
-
-NOTHING: AsyncIterator[bytes] = _Nothing()
-"""The rest of an answer that was complete with its first bytes."""

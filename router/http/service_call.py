@@ -9,9 +9,9 @@ import orjson
 from yarl import URL
 
 from registry.catalog import names_of
-from router.answer import Answer, Route
+from router.answer import NOTHING, Answer, Route, complete_answer
 from router.errors import BadRequest, WorkerFailed, WorkerRejected, WorkerUnable
-from router.http.exchange import NOTHING, Call, Exchange, Sending, read_plain, refusal
+from router.http.exchange import Call, Exchange, Sending, read_plain, refusal
 from router.http.heads import head_to, headers_to, request_head
 from router.http.pool import start_of
 from router.http.probe import Heard, glance
@@ -138,7 +138,7 @@ async def _translated(
             ask = steps.send(answer)
         except StopIteration as over:
             said: ServiceAnswer = over.value
-            yield Answer(200, said.content_type, said.body, NOTHING, Route.LOCAL, len(said.body))
+            yield complete_answer(said.body, said.content_type)
             return
         except BadRequest as error:
             told = {"error": {"message": str(error), "param": error.param}}
@@ -165,7 +165,7 @@ async def _asked(links: Links, request: Request, ask: ServiceAsk, worker: Worker
             raise await refusal(exchange)
         body = await exchange.whole(MAX_TRANSLATED_BYTES)
         status = NOT_FOUND if missing else exchange.status
-        return Answer(status, exchange.content_type, body, NOTHING, Route.LOCAL, len(body))
+        return complete_answer(body, exchange.content_type, status=status)
 
     head = request_head(start_of(url, ask.method), headers, len(ask.body))
     call = Call(links.workers.of(url), head, ask.body)

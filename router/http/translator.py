@@ -12,10 +12,10 @@ from functools import lru_cache, partial
 import orjson
 from yarl import URL
 
-from router.answer import Answer, Route
+from router.answer import NOTHING, Answer, Route, complete_answer
 from router.canonical import TextRequest
 from router.errors import WorkerRejected, WorkerTimeout
-from router.http.exchange import NOTHING, Call, Exchange, Sending
+from router.http.exchange import Call, Exchange, Sending
 from router.http.heads import headers_to, request_head
 from router.http.pool import start_of
 from router.http.probe import glance
@@ -27,7 +27,6 @@ from router.large_bodies import aside
 from router.openai.body import OURS, object_of, without
 from router.openai.text_writer import Event, TextForm
 from router.openai.usage import OptionSupport
-from router.peers.headers import DROPPED, HEARD
 from router.peers.links import Links
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
@@ -107,7 +106,7 @@ class Translating:
         asking = _Asking(worker, request, asked, orders, form_of(request, name))
         async with AsyncExitStack() as open_:
             answer = await self._begun(asking, open_)
-            answer.headers = _headers(orders)
+            answer.headers = orders.headers
             answer.hides_usage = answer.streamed and not asked.include_usage
             yield answer
 
@@ -185,7 +184,9 @@ class Translating:
                 raise unserved(self._words.name, request.kind)
             await check(exchange)
             said = once.told(request, await exchange.whole(MAX_ANSWER_BYTES))
-            return Answer(200, _JSON, said, NOTHING, Route.LOCAL, len(said), _headers(orders))
+            answer = complete_answer(said)
+            answer.headers = orders.headers
+            return answer
 
         body = orjson.dumps(orders.bodies[0])
         call = self._call(worker, request, orders.path, body, accept=_JSON)
@@ -219,7 +220,7 @@ class Translating:
             async def read(exchange: Exchange, number: int = number) -> Answer:
                 await check(exchange)
                 events.extend(await self._read_whole(asking, number, exchange))
-                return Answer(200, _JSON, b"", NOTHING, Route.LOCAL)
+                return complete_answer(b"")
 
             path = asking.orders.path
             written = orjson.dumps(body)
@@ -252,17 +253,12 @@ class _Asking:
     form: TextForm
 
 
-def _headers(orders: Orders) -> Mapping[str, str]:
-    named = {DROPPED: orders.dropped, HEARD: orders.heard}
-    return {header: ", ".join(names) for header, names in named.items() if names}
-
-
 def at_once(asked: TextRequest, form: TextForm, events: list[Event]) -> Answer:
     """Make an answer of all events of a worker, in the form that the caller wants."""
     if asked.stream:
         return Answer(200, _EVENTS, form.stream(events), NOTHING, Route.LOCAL)
     body, spent = form.whole(events)
-    answer = Answer(200, _JSON, body, NOTHING, Route.LOCAL, len(body))
+    answer = complete_answer(body)
     answer.usage = spent
     return answer
 

@@ -69,6 +69,11 @@ _AT_HOME: Mapping[Kind, ModelType] = {
 _OWN_PATH, _INPUTS = int(Ability.OWN_PATH), int(INPUTS)
 
 
+def estimated_tokens(size: int) -> int:
+    """Return the probable number of tokens in `size` bytes of text."""
+    return -(-size // USUAL_BYTES)
+
+
 def type_for(kind: Kind) -> ModelType | None:
     """Return the type that a kind of request means, if any."""
     return _AT_HOME.get(kind)

@@ -3,7 +3,7 @@
 Dropped fields are named. A dialect defines the translation; the rules that hold for all dialects are here.
 """
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ from router.canonical import SHAPING, Sampling, TextRequest, dropped
 from router.canonical.values import Leaving
 from router.errors import BadRequest, WorkerUnable
 from router.openai.text_writer import refused
+from router.peers.headers import DROPPED, HEARD
 from router.requests import Kind, Request
 from router.workers import Worker
 
@@ -35,6 +36,17 @@ class Orders:
     streamed: bool = False
     unstreamed: Mapping[str, object] | None = None
     heard: tuple[str, ...] = ()
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of the answer that name parameters."""
+        return headers_of(self.dropped, self.heard)
+
+
+def headers_of(dropped: Sequence[str], heard: Sequence[str] = ()) -> Mapping[str, str]:
+    """Return the headers of an answer that name parameters without effect, and those that OpenAI's form lacks."""
+    named = {DROPPED: dropped, HEARD: heard}
+    return {header: ", ".join(names) for header, names in named.items() if names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

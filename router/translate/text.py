@@ -17,7 +17,7 @@ from router.openai.logprobs import Shown, Token
 from router.openai.text_writer import Delta, End, Event, Reason, ToolCall
 from router.openai.usage import Usage
 from router.requests import Kind
-from router.select.fitness import USUAL_BYTES
+from router.select.fitness import estimated_tokens
 
 
 class Stops:
@@ -126,7 +126,9 @@ class Told(Generic[T]):
             return []
         self.ended = True
         rest = [] if self._stops.hit else self._delta(self._stops.rest(), (), last=True)
-        estimate = Usage(read_by(self._asked, self._choice), tokens_of(self._bytes), estimated=True)
+        estimate = Usage(
+            read_by(self._asked, self._choice), estimated_tokens(self._bytes), estimated=True
+        )
         reason = "tool_calls" if self._called else reason
         return [*rest, End(reason, self._choice, self._stops.hit), self._spent or estimate]
 
@@ -164,16 +166,11 @@ def echo(asked: TextRequest, choice: int) -> str:
 
 def estimated(asked: TextRequest, choice: int, text: str) -> Usage:
     """Estimate the usage of a choice."""
-    return Usage(read_by(asked, choice), tokens_of(len(text.encode())), estimated=True)
-
-
-def tokens_of(size: int) -> int:
-    """Estimate the tokens of `size` bytes of text."""
-    return -(-size // USUAL_BYTES)
+    return Usage(read_by(asked, choice), estimated_tokens(len(text.encode())), estimated=True)
 
 
 def read_by(asked: TextRequest, choice: int) -> int:
     """Estimate the tokens of one choice's prompt: to count them takes the model's tokenizer."""
     if asked.kind is not Kind.CHAT:
-        return tokens_of(len(asked.prompts[choice // asked.n].encode()))
-    return tokens_of(len(orjson.dumps(asked.messages)))
+        return estimated_tokens(len(asked.prompts[choice // asked.n].encode()))
+    return estimated_tokens(len(orjson.dumps(asked.messages)))

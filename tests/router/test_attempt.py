@@ -7,10 +7,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 
 from registry.members.liveness import Evidence
-from router.answer import Answer, Route
+from router.answer import NOTHING, Answer, Route
 from router.attempt import Attempt, AttemptDesk
 from router.errors import AnswerBroken, WorkerError, WorkerFailed
-from router.http.exchange import NOTHING
 from router.ledger import Ledger
 from router.outcome import Outcome
 from router.world import LoneWorld

@@ -8,10 +8,9 @@ import pytest
 
 from registry.members.liveness import Presence
 from registry.records import PeerId, Service
-from router.answer import Answer, Route
+from router.answer import NOTHING, Answer, Route
 from router.errors import WorkerUnreachable
 from router.first_byte_timeout import LOOK_AFTER, LOOKS_CUT_OFF, Waits
-from router.http.exchange import NOTHING
 from router.select.candidates import Candidate
 from router.state.readiness import not_ready
 from tests.router.peer_node import peer_node, way_to

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from registry.records import Load, PeerId, Service
-from router.answer import Answer, Route
+from router.answer import NOTHING, Answer, Route
 from router.errors import AnswerBroken, WorkerBusy, WorkerFailed
-from router.http.exchange import NOTHING
 from router.ledger import Ledger
 from router.openai.usage import Usage
 from router.requests import Kind, Request

@@ -4,11 +4,10 @@ from dataclasses import replace
 from itertools import count
 
 from registry.records import Service
-from router.answer import Answer, Route
+from router.answer import NOTHING, Answer, Route
 from router.attempt import Attempt
 from router.desk import as_asked
 from router.errors import AnswerBroken, WorkerFailed, WorkerTimeout
-from router.http.exchange import NOTHING
 from router.openai.usage import Usage
 from router.requests import PassedHeaders
 from router.select.candidates import Candidate

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from router.answer import Answer, Route
+from router.answer import Answer, complete_answer
 from router.canonical import dropped
 from router.canonical.values import Leaving
 from router.errors import WorkerFailed
-from router.http.exchange import NOTHING
 from router.openai.usage import Usage
-from router.peers.headers import DROPPED, HEARD
 from router.requests import Request
-from router.select.fitness import USUAL_BYTES
+from router.select.fitness import estimated_tokens
+from router.translate.request import headers_of
 
 NAME = "LocalAI"
 
@@ -46,10 +45,9 @@ def answer_of(
     heard: Sequence[str] = (),
 ) -> Answer:
     """Return an answer in one piece; `unheard` are parameters that had no effect, `heard` ones that few workers support."""
-    answer = Answer(200, content_type, body, NOTHING, Route.LOCAL, len(body))
+    answer = complete_answer(body, content_type)
     answer.usage = usage
-    named = {DROPPED: unheard, HEARD: heard}
-    answer.headers = {header: ", ".join(names) for header, names in named.items() if names}
+    answer.headers = headers_of(unheard, heard)
     return answer
 
 
@@ -61,7 +59,7 @@ def unheard(asked: Leaving, **said: object) -> list[str]:
 def estimated(*texts: str) -> Usage:
     """Estimate the tokens of texts, which the backend does not report."""
     size = sum(len(text.encode(errors="replace")) for text in texts)
-    return Usage(-(-size // USUAL_BYTES), 0, estimated=True)
+    return Usage(estimated_tokens(size), 0, estimated=True)
 
 
 def finite(numbers: Sequence[float]) -> list[float]:

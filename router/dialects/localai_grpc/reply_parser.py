@@ -10,7 +10,8 @@ from router.canonical import TextRequest
 from router.errors import WorkerFailed
 from router.openai.text_writer import Reason
 from router.openai.usage import Usage
-from router.translate.text import Said, read_by, tokens_of
+from router.select.fitness import estimated_tokens
+from router.translate.text import Said, read_by
 
 COUNTABLE = 1_000_000
 """Characters of the longest text whose tokens a backend is asked to count."""
@@ -73,7 +74,7 @@ class ReplyTexts:
         if self._tokens.count:
             return reason(self._limit, self._tokens.count)
         later = self.counted_later
-        return reason(self._limit, later.completion if later else tokens_of(self._bytes))
+        return reason(self._limit, later.completion if later else estimated_tokens(self._bytes))
 
 
 def reason(limit: object, written: int) -> Reason:

@@ -17,10 +17,9 @@ from router.dialects.localai_grpc import reply_parser, request_mapping
 from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
 from router.dialects.localai_grpc.reply_parser import COUNTABLE
 from router.errors import AnswerBroken, WorkerError, WorkerTimeout
-from router.http.exchange import NOTHING
+from router.http.translator import at_once, form_of
 from router.openai.text_writer import DONE, Event, TextForm
 from router.openai.usage import Usage
-from router.peers.headers import DROPPED
 from router.requests import Kind, Request
 from router.rpc.call import Channels, Replies
 from router.rpc.failures import RpcFailed
@@ -118,12 +117,9 @@ class Texts:
     async def answer(self, request: Request, model: str, errand: Errand) -> AsyncIterator[Answer]:
         """Send the request; entering waits for the first byte and raises a `WorkerError` until then."""
         asked, orders = WORDS.read(request, errand.worker)
-        prefix = "chatcmpl" if request.kind is Kind.CHAT else "cmpl"
-        form = TextForm(f"{prefix}-{request.id}", int(time.time()), model, request.kind)
-        asking = _Asking(errand, asked, orders, form)
+        asking = _Asking(errand, asked, orders, form_of(request, model))
         async with self._stream(asking) if orders.streamed else self._whole(asking) as answer:
-            if orders.dropped:
-                answer.headers = {DROPPED: ", ".join(orders.dropped)}
+            answer.headers = orders.headers
             answer.hides_usage = answer.streamed and not asked.include_usage
             yield answer
 
@@ -147,15 +143,8 @@ class Texts:
                 return in_one_piece(asked, number, said)
 
             events += await self._reliably(asking, number, ask)
-        if asking.asked.stream:
-            said = [event for event in events if not isinstance(event, Usage)]
-            streamed = asking.form.stream([*said, _sum(events)])
-            yield Answer(200, "text/event-stream", streamed, NOTHING, Route.LOCAL)
-            return
-        body, spent = asking.form.whole(events)
-        answer = Answer(200, "application/json", body, NOTHING, Route.LOCAL, len(body))
-        answer.usage = spent
-        yield answer
+        said = [event for event in events if not isinstance(event, Usage)]
+        yield at_once(asking.asked, asking.form, [*said, _sum(events)])
 
     @asynccontextmanager
     async def _stream(self, asking: _Asking) -> AsyncIterator[Answer]:

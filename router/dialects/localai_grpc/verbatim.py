@@ -7,19 +7,18 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from router.answer import Answer, Route
+from router.answer import Answer, Route, complete_answer
 from router.dialects.localai_grpc import request_mapping
 from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
 from router.dialects.localai_grpc.reply_parser import ReplyTokens
 from router.errors import AnswerBroken, WorkerError, WorkerFailed, WorkerTimeout
-from router.http.exchange import NOTHING
 from router.openai.sse import SILENT_BYTES
 from router.openai.usage import Usage
 from router.rpc import messages
 from router.rpc.call import Replies
 from router.rpc.failures import RpcFailed
 from router.rpc.messages import parsed_of_caller
-from router.select.fitness import USUAL_BYTES
+from router.select.fitness import estimated_tokens
 from router.translate.verbatim import LOCALAI, Verbatim
 from router.workers import Worker
 
@@ -58,8 +57,8 @@ class Own:
 
     async def status(self, worker: Worker) -> Answer:
         """Return a backend's report of its status; raise `WorkerUnable`."""
-        body = (await self._backend.status(worker)).SerializeToString()
-        answer = Answer(200, messages.CONTENT_TYPE, body, NOTHING, Route.LOCAL, len(body))
+        status = await self._backend.status(worker)
+        answer = complete_answer(status.SerializeToString(), messages.CONTENT_TYPE)
         answer.verbatim = LOCALAI
         return answer
 
@@ -82,9 +81,9 @@ class Own:
             answer = await open_.enter_async_context(self._stream(message, errand))
         else:
             reply = await errand.ask(METHODS[request_mapping.PREDICT], message)
-            body, took = reply.SerializeToString(), _Took(message)
+            took = _Took(message)
             took.heard(reply)
-            answer = Answer(200, messages.CONTENT_TYPE, body, NOTHING, Route.LOCAL, len(body))
+            answer = complete_answer(reply.SerializeToString(), messages.CONTENT_TYPE)
             answer.usage = took.usage
         answer.verbatim = said.protocol
         return answer
@@ -178,9 +177,5 @@ class _Took:
         if self._tokens.count and self._prompt:
             return Usage(self._prompt, self._tokens.count)
         asked = [self._message.Prompt, *(one.content for one in self._message.Messages)]
-        read = self._prompt or _tokens(sum(len(text.encode()) for text in asked))
-        return Usage(read, self._tokens.count or _tokens(self._bytes), estimated=True)
-
-
-def _tokens(size: int) -> int:
-    return -(-size // USUAL_BYTES)
+        read = self._prompt or estimated_tokens(sum(len(text.encode()) for text in asked))
+        return Usage(read, self._tokens.count or estimated_tokens(self._bytes), estimated=True)

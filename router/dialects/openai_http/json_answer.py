@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 import orjson
 
-from router.answer import Answer, Route
+from router.answer import NOTHING, Answer, Route
 from router.errors import WorkerFailed
 from router.http.answer_headers import facts_of
-from router.http.exchange import NOTHING, SMALL_BYTES, Exchange, plain_json
+from router.http.exchange import SMALL_BYTES, Exchange, plain_json
 from router.http.reply import Reply
 from router.openai import usage
 from router.openai.body import splice_model

@@ -16,7 +16,7 @@ from router.errors import BadRequest
 from router.openai.body import object_of
 from router.openai.text_parser import written_answer
 from router.requests import Request
-from router.select.fitness import USUAL_BYTES
+from router.select.fitness import estimated_tokens
 
 _LISTS = ("results", "data", "rankings")
 _SCORES = ("relevance_score", "score")
@@ -74,5 +74,5 @@ def _row(given: object, wanted: Rerank) -> dict[str, Any] | None:
 
 def _usage(wanted: Rerank) -> dict[str, object]:
     texts = (wanted.query, *wanted.documents)
-    tokens = sum(-(-len(text.encode(errors="replace")) // USUAL_BYTES) for text in texts)
+    tokens = sum(estimated_tokens(len(text.encode(errors="replace"))) for text in texts)
     return {"prompt_tokens": tokens, "total_tokens": tokens, "estimated": True}

@@ -7,7 +7,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from router.answer import Answer, Route
+from router.answer import NOTHING, Answer, Route, complete_answer
 from router.canonical.rerank import Rerank
 from router.dialects.openai_http import ranking
 from router.dialects.openai_http.chats import NoCompletions
@@ -17,7 +17,6 @@ from router.dialects.openai_http.stream_events import LAST, LOOKED_AT_FIRST, spl
 from router.errors import WorkerError, WorkerFailed, WorkerRejected, WorkerStale, WorkerUnable
 from router.http.exchange import (
     MAX_REFUSAL_BYTES,
-    NOTHING,
     Call,
     Exchange,
     Sending,
@@ -94,7 +93,7 @@ class WorkerCall:
         if not 200 <= exchange.status <= 299:
             raise await _refusal(exchange, kind)
         if exchange.length == 0 and kind in _SILENT:
-            return Answer(200, "application/json", DONE, NOTHING, Route.LOCAL, len(DONE))
+            return complete_answer(DONE)
         if exchange.streamed:
             return await _stream(exchange, self._name, self._links.settings.max_event_bytes)
         if "json" in exchange.content_type:

@@ -11,17 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 from router import worker_headers
-from router.answer import Answer, Route
+from router.answer import Answer, complete_answer
 from router.canonical import tokenize
 from router.dialects import ALIVE_SECONDS
 from router.dialects.remotellm_grpc import mapping
 from router.dialects.remotellm_grpc import mapping as guts
 from router.dialects.remotellm_grpc.mapping import GENERATE, WORDS, stops_of
 from router.errors import WorkerFailed
-from router.http.exchange import NOTHING
 from router.http.translator import at_once, form_of
 from router.openai.result_writer import write_guts, write_tokens
-from router.peers.headers import DROPPED
 from router.peers.links import Links
 from router.recognition import Sighting
 from router.requests import Kind, Request
@@ -53,7 +51,6 @@ ENDPOINTS: Mapping[str, str] = {
 
 _METHODS = methods_of(REMOTELLM)
 _GUTS = "GenerationalGuts"
-_JSON = "application/json"
 _NO_KEY = f"GetLlmType failed, perhaps because of a wrong key: its key is the header {KEY}"
 _NOT_THE_KEY = frozenset({"DEADLINE_EXCEEDED", "UNAVAILABLE", "UNIMPLEMENTED"})
 
@@ -158,8 +155,7 @@ class RemoteLlmGrpc:
         reply = await self._send(worker, request, GENERATE, message)
         if len(reply.generations) != len(message.prompts):
             raise mapping.no_text()
-        body = reply.SerializeToString()
-        answer = Answer(200, messages.CONTENT_TYPE, body, NOTHING, Route.LOCAL, len(body))
+        answer = complete_answer(reply.SerializeToString(), messages.CONTENT_TYPE)
         answer.verbatim, answer.usage = said.protocol, mapping.spent(message, reply)
         return answer
 
@@ -169,8 +165,7 @@ class RemoteLlmGrpc:
         # The worker ignores stop strings, and those of a chat's template are not among the caller's.
         asked = replace(asked, stop=stops_of(orders))
         answer = at_once(asked, form_of(request, name), mapping.texts(asked, found))
-        if orders.dropped:
-            answer.headers = {DROPPED: ", ".join(orders.dropped)}
+        answer.headers = orders.headers
         answer.hides_usage = answer.streamed and not asked.include_usage
         return answer
 
@@ -205,7 +200,7 @@ class RemoteLlmGrpc:
         refuse(WORDS.name, asked, tokenize.SHAPING)
         wanted = {"prompt": asked.text, "embedding_trunkation": 1, "top_k_logits": 1}
         reply = await self._ask(worker, request, _GUTS, wanted)
-        return _whole(write_tokens([one.token_id for one in reply.tokens]))
+        return complete_answer(write_tokens([one.token_id for one in reply.tokens]))
 
     async def _guts(self, request: Request, worker: Worker) -> Answer:
         asked = checked(guts.read, request)
@@ -216,7 +211,7 @@ class RemoteLlmGrpc:
             "top_k_logits": asked.next,
         }
         reply = await self._ask(worker, request, _GUTS, wanted)
-        return _whole(write_guts(mapping.tokens(reply), mapping.following(reply)))
+        return complete_answer(write_guts(mapping.tokens(reply), mapping.following(reply)))
 
     async def _ask(
         self, worker: Worker, request: Request, name: str, fields: Mapping[str, object]
@@ -245,7 +240,3 @@ def create(links: Links) -> RemoteLlmGrpc:
 def _prompts(body: Mapping[str, object]) -> tuple[str, ...]:
     prompts = body["prompts"]
     return prompts if isinstance(prompts, tuple) else ()
-
-
-def _whole(body: bytes) -> Answer:
-    return Answer(200, _JSON, body, NOTHING, Route.LOCAL, len(body))

@@ -18,9 +18,10 @@ from router.openai.result_writer import Next, TokenGuts
 from router.openai.text_writer import Event, Reason
 from router.openai.usage import Usage, told
 from router.requests import Kind, Request
+from router.select.fitness import estimated_tokens
 from router.translate.request import Orders, Wording, unheard
 from router.translate.templates import Rendered, rendered
-from router.translate.text import Said, in_one_piece, tokens_of
+from router.translate.text import Said, in_one_piece
 from router.workers import Template, Worker
 
 MAX_TEXT_CHARACTERS = 1_000_000
@@ -123,7 +124,7 @@ def _share(first: Said, said: Said) -> Usage:
     """Return the usage of a further text for a prompt, which was counted with the first."""
     if first.usage is not None:
         return Usage(0, 0)
-    return Usage(0, tokens_of(len(said.text.encode())), estimated=True)
+    return Usage(0, estimated_tokens(len(said.text.encode())), estimated=True)
 
 
 def no_text() -> WorkerFailed:
@@ -139,7 +140,7 @@ def spent(message: Any, reply: Any) -> Usage:
         return sum(known[1:], start=known[0])
     written = sum(len(text.text.encode()) for one in reply.generations for text in one.generations)
     asked = sum(len(prompt.encode()) for prompt in message.prompts)
-    return Usage(tokens_of(asked), tokens_of(written), estimated=True)
+    return Usage(estimated_tokens(asked), estimated_tokens(written), estimated=True)
 
 
 def tokens(reply: Any) -> list[TokenGuts]:

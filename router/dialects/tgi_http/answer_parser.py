@@ -32,7 +32,7 @@ from router.openai.text_parser import answer_object, written_answer
 from router.openai.text_writer import Event, Reason, ToolCall
 from router.openai.usage import Tells, Usage, parsed, told
 from router.requests import Kind, Request
-from router.select.fitness import USUAL_BYTES
+from router.select.fitness import estimated_tokens
 from router.translate.request import Orders, checked, refuse
 from router.translate.text import Said, in_one_piece, read_by
 from router.workers import Worker
@@ -91,16 +91,16 @@ def _event(data: bytes) -> None:
     of_token(_success(data))
 
 
-def _whole(tokens_asked: bytes, body: bytes, header: Callable[[str], str]) -> Usage | None:
+def _whole(request_body: bytes, body: bytes, header: Callable[[str], str]) -> Usage | None:
     said = _success(body)
     if not isinstance(said.get("generated_text"), str):
         raise WorkerFailed("the worker's answer has no text")
-    return of_details(said.get("details"), header("x-prompt-tokens"), partial(_read, tokens_asked))
+    return of_details(said.get("details"), header("x-prompt-tokens"), partial(_read, request_body))
 
 
-def _tells(tokens_asked: bytes) -> Tells:
+def _tells(request_body: bytes) -> Tells:
     def read(data: bytes) -> Usage | None:
-        return of_details(parsed(data).get("details"), "", partial(_read, tokens_asked))
+        return of_details(parsed(data).get("details"), "", partial(_read, request_body))
 
     return Tells(b'"generated_tokens"', read)
 
@@ -112,10 +112,10 @@ def _success(body: bytes) -> Mapping[str, object]:
     return said
 
 
-def _read(tokens_asked: bytes) -> int:
+def _read(request_body: bytes) -> int:
     """Estimate how many tokens the prompt had."""
-    inputs = orjson.loads(tokens_asked).get("inputs")
-    return -(-len(inputs.encode()) // USUAL_BYTES) if isinstance(inputs, str) else 0
+    inputs = orjson.loads(request_body).get("inputs")
+    return estimated_tokens(len(inputs.encode())) if isinstance(inputs, str) else 0
 
 
 PASSING = Passing(
@@ -130,7 +130,7 @@ _MOST_TOKENS = 2**53
 _REASONS: Mapping[str, Reason] = {"length": "length", "tool_calls": "tool_calls"}
 
 
-def part(tokens_asked: TextRequest, data: bytes) -> Said:
+def part(asked: TextRequest, data: bytes) -> Said:
     """Read one event of a stream; raise a `WorkerError` if it is a failure or invalid."""
     if data == b"[DONE]":
         return Said(over=True)
@@ -140,36 +140,36 @@ def part(tokens_asked: TextRequest, data: bytes) -> Said:
     if "choices" in said:
         text, reason, likely = _of_chunk(said)
         # A later event may still report the usage.
-        return Said(text, reason, told(said), tokens=_likely(tokens_asked, likely))
-    if tokens_asked.kind is Kind.CHAT:
+        return Said(text, reason, told(said), tokens=_likely(asked, likely))
+    if asked.kind is Kind.CHAT:
         raise WorkerFailed("an event of the worker's stream has no choice")
     text, reason = of_token(said)
-    spent = of_details(said.get("details"), "", lambda: read_by(tokens_asked, 0)) or told(said)
-    tokens = _tokens(tokens_asked, [said.get("token")], [said.get("top_tokens")])
+    spent = of_details(said.get("details"), "", lambda: read_by(asked, 0)) or told(said)
+    tokens = _tokens(asked, [said.get("token")], [said.get("top_tokens")])
     return Said(text, reason, spent, over=reason is not None, tokens=tokens)
 
 
 def whole(
-    tokens_asked: TextRequest, choice: int, body: bytes, header: Callable[[str], str]
+    asked: TextRequest, choice: int, body: bytes, header: Callable[[str], str]
 ) -> list[Event]:
     """Read an answer in one piece, which has one choice."""
     said = answer_object(body)
     if "error" in said:
         raise failure(said)
-    if tokens_asked.kind is Kind.CHAT:
-        return in_one_piece(tokens_asked, choice, _chat(tokens_asked, choice, said))
+    if asked.kind is Kind.CHAT:
+        return in_one_piece(asked, choice, _chat(asked, choice, said))
     match said:
         case {"choices": [{"text": str(text), **ending}, *_]}:
             ended = _reason(ending.get("finish_reason"))
-            return in_one_piece(tokens_asked, choice, Said(text, ended, told(said)))
+            return in_one_piece(asked, choice, Said(text, ended, told(said)))
         case {"generated_text": str(text)}:
             details = said.get("details")
             rest = details if isinstance(details, dict) else {}
             told_by = header("x-prompt-tokens")
-            spent = of_details(details, told_by, lambda: read_by(tokens_asked, choice))
-            tokens = _tokens(tokens_asked, rest.get("tokens"), rest.get("top_tokens"))
+            spent = of_details(details, told_by, lambda: read_by(asked, choice))
+            tokens = _tokens(asked, rest.get("tokens"), rest.get("top_tokens"))
             ended = _reason(rest.get("finish_reason"))
-            return in_one_piece(tokens_asked, choice, Said(text, ended, spent, tokens=tokens))
+            return in_one_piece(asked, choice, Said(text, ended, spent, tokens=tokens))
     raise WorkerFailed("the worker's answer has no text")
 
 
@@ -205,9 +205,9 @@ def of_token(said: Mapping[str, object]) -> tuple[str, Reason | None]:
     raise WorkerFailed("an event of the worker's stream has no token")
 
 
-def _tokens(tokens_asked: TextRequest, given: object, likeliest: object) -> tuple[Token, ...]:
+def _tokens(asked: TextRequest, given: object, likeliest: object) -> tuple[Token, ...]:
     """Read the visible tokens of a text, each with the likeliest ones at its position; skip what is no token."""
-    if tokens_asked.logprobs is None:
+    if asked.logprobs is None:
         return ()
     tokens = given if isinstance(given, list) else []
     others = likeliest if isinstance(likeliest, list) else []
@@ -226,8 +226,8 @@ def _token(given: object) -> Token | None:
     return None
 
 
-def _likely(tokens_asked: TextRequest, given: object) -> tuple[Token, ...]:
-    return () if tokens_asked.logprobs is None else logprobs.read(given)
+def _likely(asked: TextRequest, given: object) -> tuple[Token, ...]:
+    return () if asked.logprobs is None else logprobs.read(given)
 
 
 def _of_chunk(said: Mapping[str, object]) -> tuple[str, Reason | None, object]:
@@ -267,7 +267,7 @@ def of_details(details: object, prompt_tokens: str, read: Callable[[], int]) -> 
     return Usage(read(), written, estimated=True)
 
 
-def _chat(tokens_asked: TextRequest, choice: int, said: Mapping[str, object]) -> Said:
+def _chat(asked: TextRequest, choice: int, said: Mapping[str, object]) -> Said:
     match said.get("choices"):
         case [{"message": dict(message), **rest}, *_]:
             pass
@@ -275,13 +275,13 @@ def _chat(tokens_asked: TextRequest, choice: int, said: Mapping[str, object]) ->
             raise WorkerFailed("the worker's answer has no message")
     spent = told(said)
     text = _notice(message) or message.get("content")
-    calls = () if _notice(message) else _calls(tokens_asked, choice, message.get("tool_calls"))
+    calls = () if _notice(message) else _calls(asked, choice, message.get("tool_calls"))
     if calls:
         return Said(usage=spent, calls=calls)
-    if tokens_asked.tool_choice in ("required", "named"):
+    if asked.tool_choice in ("required", "named"):
         raise WorkerFailed("the worker called no tool")
     reason = _reason(rest.get("finish_reason"))
-    tokens = _likely(tokens_asked, rest.get("logprobs"))
+    tokens = _likely(asked, rest.get("logprobs"))
     return Said(text if isinstance(text, str) else "", reason, spent, tokens=tokens)
 
 
@@ -293,9 +293,9 @@ def _notice(message: Mapping[str, object]) -> str:
     return ""
 
 
-def _calls(tokens_asked: TextRequest, choice: int, given: object) -> tuple[ToolCall, ...]:
+def _calls(asked: TextRequest, choice: int, given: object) -> tuple[ToolCall, ...]:
     calls: list[ToolCall] = []
-    names = {tool["name"] for tool in tokens_asked.tools}
+    names = {tool["name"] for tool in asked.tools}
     for call in given if isinstance(given, list) else []:
         match call:
             case {"function": {"name": str(name), "arguments": arguments}} if name in names:

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from router.answer import NOTHING
 from router.dialects.openai_http import create
 from router.errors import AnswerBroken
-from router.http.exchange import NOTHING, Exchange, retry_after
+from router.http.exchange import Exchange, retry_after
 from router.http.reply import Reply
 from router.http.timers import Timers
 from tests.router.world import QUICK, chat, links, own, whole
