@@ -127,7 +127,10 @@ class Dialback:
 def _ports(addresses: Iterable[bytes]) -> Iterator[str]:
     seen = set()
     for packed in islice(addresses, 16):
-        port = Multiaddr(packed).value_for_protocol("tcp")
+        try:
+            port = Multiaddr(packed).value_for_protocol("tcp")
+        except (LookupError, ValueError):
+            continue  # of another transport, such as QUIC, or malformed
         if port and port not in seen:
             seen.add(port)
             yield port

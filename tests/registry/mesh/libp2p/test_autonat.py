@@ -71,6 +71,13 @@ async def test_a_node_that_can_be_dialled_is_told_so(world: LibP2PWorld) -> None
     assert len(asker.mesh.connections()) == 1
 
 
+async def test_addresses_of_other_transports_are_passed_over(world: LibP2PWorld) -> None:
+    other = await world.seat("other")
+    asker = await world.seat("asker", other)
+    claims = "/ip4/127.0.0.1/udp/4001/quic-v1", f"/ip4/127.0.0.1/tcp/{port_of(asker)}"
+    assert await verdict(asker, other, *claims) == Message.OK
+
+
 async def test_another_service_at_that_port_does_not_count(world: LibP2PWorld) -> None:
     other, third = await world.seat("other"), await world.seat("third")
     asker = await world.seat("asker", other)
