@@ -93,15 +93,15 @@ class Strangers:
         """Return the addresses that may be dialled now."""
         return tuple(
             address
-            for dialable in self._claims.values()
-            for peer, addresses in dialable.items()
+            for claims in self._claims.values()
+            for peer, addresses in claims.items()
             if self._refusals.get(peer, _Refusal()).until <= now
             for address in addresses
         )
 
     def origin(self, peer: PeerId) -> Origin | None:
         """Return the source that claims a peer, if any."""
-        return next((o for o, dialable in self._claims.items() if peer in dialable), None)
+        return next((o for o, claims in self._claims.items() if peer in claims), None)
 
     def refuse(self, peer: PeerId, now: float) -> None:
         """Back off from a peer that did not answer or is not of our mesh, longer each time, at most some ten minutes."""

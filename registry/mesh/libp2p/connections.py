@@ -5,14 +5,15 @@ dialled it.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
 
 import trio
 
 from registry.mesh import Knows, Origin
 from registry.mesh.discovered import Strangers
 from registry.mesh.libp2p.dial import Dialer, Dials, DialTarget, NobodyAnswered, host_of, peer_in
-from registry.mesh.libp2p.eviction import InboundPeer, excess
+from registry.mesh.libp2p.eviction import excess
 from registry.mesh.libp2p.watch import Watch
 from registry.records import PeerId
 from registry.settings import MeshSettings
@@ -32,22 +33,30 @@ _POLL = 0.25
 _RECONSIDER_SECONDS = 15.0
 
 
+class ManagedNode(Protocol):
+    """A node whose connections are managed."""
+
+    def members(self) -> set[PeerId]:
+        """Return the connected peers that speak our topic."""
+
+    async def disconnect(self, peer: PeerId) -> None:
+        """Close every connection to a peer."""
+
+
 class Introductions:
     """Turns strangers into peers, in the trio thread. `changed` is called when the addresses to dial may have changed."""
 
     def __init__(
         self,
         strangers: Strangers,
+        node: ManagedNode,
+        watch: Watch,
         *,
-        speaks: Callable[[PeerId], bool],
-        callers: Callable[[], Sequence[InboundPeer]],
-        disconnect: Callable[[PeerId], Awaitable[None]],
         changed: Callable[[], None],
     ) -> None:
         self._strangers = strangers
-        self._speaks = speaks
-        self._callers = callers
-        self._disconnect = disconnect
+        self._node = node
+        self._watch = watch
         self._changed = changed
 
     def claim(self, origin: Origin, addresses: tuple[str, ...]) -> None:
@@ -72,12 +81,12 @@ class Introductions:
         """Wait until a dialled stranger subscribes to our topic; disconnect it when it does not in time."""
         with trio.move_on_after(PROOF_SECONDS) as patience:
             # Polled: the library does not report subscriptions.
-            while not self._speaks(peer):  # noqa: ASYNC110
+            while peer not in self._node.members():  # noqa: ASYNC110
                 await trio.sleep(_POLL)
             self._strangers.accept(peer)
         if patience.cancelled_caught:
             self.failed(peer)
-            await self._disconnect(peer)
+            await self._node.disconnect(peer)
 
     async def reconsider_forever(self) -> None:
         """Let refused peers be dialled again after their pause, and close useless connections, until cancelled."""
@@ -89,9 +98,9 @@ class Introductions:
     async def _part_with_callers(self) -> None:
         """Close inbound connections whose peer never subscribed to our topic: kept, they would count as peers."""
         now = trio.current_time()
-        for caller in self._callers():
-            if now - caller.came >= CALLER_SECONDS and not self._speaks(caller.peer):
-                await self._disconnect(caller.peer)
+        for caller in self._watch.callers():
+            if now - caller.came >= CALLER_SECONDS and caller.peer not in self._node.members():
+                await self._node.disconnect(caller.peer)
 
 
 PART_SECONDS = 3.0
@@ -104,16 +113,16 @@ class Eviction:
     def __init__(
         self,
         settings: MeshSettings,
-        *,
+        node: ManagedNode,
         watch: Watch,
+        *,
         knows: Knows,
-        disconnect: Callable[[PeerId], Awaitable[None]],
         refused: Callable[[], object],
     ) -> None:
         self._settings = settings
+        self._node = node
         self._watch = watch
         self._knows = knows
-        self._disconnect = disconnect
         self._refused = refused
         self._leaving: set[PeerId] = set()
 
@@ -142,7 +151,7 @@ class Eviction:
         self._refused()
         try:
             with trio.move_on_after(PART_SECONDS):
-                await self._disconnect(peer)
+                await self._node.disconnect(peer)
         finally:
             self._leaving.discard(peer)
 
@@ -153,8 +162,8 @@ DIAL_TICK = 0.25
 Origins = dict[PeerId, Origin]
 
 
-class Company:
-    """The peers that this node dials of its own accord, in the trio thread.
+class ConnectionManager:
+    """Dials peers of this node's own accord, in the trio thread.
 
     `unanswered` is called with the reasons why the addresses of a bootstrap peer failed.
     """
@@ -163,13 +172,12 @@ class Company:
         self,
         strangers: Strangers,
         settings: MeshSettings,
-        *,
+        node: ManagedNode,
         watch: Watch,
+        *,
         origins: Origins,
-        members: Callable[[], set[PeerId]],
         dials: Dials,
         unanswered: Callable[[Mapping[str, str]], object],
-        disconnect: Callable[[PeerId], Awaitable[None]],
     ) -> None:
         self._watch = watch
         self._origins = origins
@@ -179,13 +187,7 @@ class Company:
         self._dialer = Dialer(strangers.own, settings.degree, settings.redial)
         self._bootstrap: tuple[str, ...] = ()
         self._kept: tuple[str, ...] = ()
-        self._strangers = Introductions(
-            strangers,
-            speaks=lambda peer: peer in members(),
-            callers=watch.callers,
-            disconnect=disconnect,
-            changed=self._aim,
-        )
+        self._strangers = Introductions(strangers, node, watch, changed=self._aim)
 
     def pin(self, addresses: tuple[str, ...]) -> None:
         """Replace the bootstrap addresses."""

@@ -81,7 +81,7 @@ MESSAGES = 4096
 """Messages that are read of one RPC; as many of the smallest frames fit into it."""
 
 Deliver = Callable[[ID, rpc_pb2.Message], None]
-Offended = Callable[[ID], None]
+Offended = Callable[[ID], object]
 
 # Prefix of libp2p's id of an Ed25519 key; only peers with such a key publish here.
 _ED25519 = bytes.fromhex("002408011220")

@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from registry.errors import InvalidFrame, LimitReached, MeshDown
 from registry.mesh import (
@@ -65,7 +66,7 @@ class LibP2PMesh:
         self._connections: tuple[PeerConnection, ...] = ()
         self._failures: dict[str, str] = {}
         self._addresses: tuple[str, ...] = ()
-        self._place: MeshNode | None = None
+        self._node: MeshNode | None = None
         self._begun = False
         self._tasks = self._standing = 0
         # Two counters, each written by one thread only: what trio sent towards the inbox, and what arrived.
@@ -108,9 +109,9 @@ class LibP2PMesh:
     async def stop(self) -> None:
         """Send what is still queued, close every connection and end the thread; may be called again."""
         await self._crew.dismiss()
-        if self._place is not None:
+        if self._node is not None:
             with suppress(MeshDown):
-                await self._thread.call(self._place.flush)
+                await self._thread.call(self._node.flush)
         await self._thread.stop(timeout=STOP_SECONDS)
         self._down()
         self._inbox.close()
@@ -123,40 +124,40 @@ class LibP2PMesh:
         """Hand a frame to the gossip; raise `InvalidFrame` when it is too long, or `MeshDown`."""
         if len(frame) > MAX_FRAME_BYTES:
             raise InvalidFrame(f"a frame has at most {MAX_FRAME_BYTES} bytes, not {len(frame)}")
-        await self._thread.call(self._up_place().publish, bytes(frame))
+        await self._thread.call(self._running_node().publish, bytes(frame))
 
     async def ask(self, peer: PeerId, question: bytes, *, timeout: float) -> bytes:
         """Ask one peer a question; raise `PeerUnreachable`, `MeshDown`, or `LimitReached` when it is too long."""
         if len(question) > MAX_QUESTION_BYTES:
             raise LimitReached(f"a question has at most {MAX_QUESTION_BYTES} bytes")
-        return await self._thread.call(self._up_place().ask, peer, bytes(question), timeout)
+        return await self._thread.call(self._running_node().ask, peer, bytes(question), timeout)
 
     async def open_pipe(self, peer: PeerId, *, timeout: float) -> Pipe:
         """Open a byte stream; raise `PeerUnreachable`, `MeshDown`, or `LimitReached` at `max_pipes`."""
         incoming = ByteQueue(WINDOW)
-        end = await self._thread.call(self._up_place().open_pipe, peer, timeout, incoming)
+        end = await self._thread.call(self._running_node().open_pipe, peer, timeout, incoming)
         return StreamPipe(peer, end, incoming, self._thread)
 
     async def connect(self, address: str, *, timeout: float) -> PeerId:
         """Dial a multiaddr that ends in `/p2p/<peer id>`; raise `PeerUnreachable` or `MeshDown`."""
-        return await self._thread.call(self._up_place().connect, address, timeout)
+        return await self._thread.call(self._running_node().connect, address, timeout)
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection to a peer; a peer that is kept is dialled again after `redial`."""
-        await self._thread.call(self._up_place().disconnect, peer)
+        await self._thread.call(self._running_node().disconnect, peer)
 
     async def protocols(self, peer: PeerId) -> tuple[str, ...]:
         """Return the protocols that a peer announced, or our own for our id; empty where they are not known now."""
         with suppress(MeshDown):
-            return await self._thread.call(self._up_place().protocols, peer)
+            return await self._thread.call(self._running_node().protocols, peer)
         return ()
 
     def pin(self, addresses: tuple[str, ...]) -> None:
         """Replace the bootstrap addresses, which are dialled until they answer."""
         self._plan = replace(self._plan, bootstrap=addresses)
         self._failures = {a: why for a, why in self._failures.items() if a in addresses}
-        if self._place is not None:
-            self._thread.post(self._place.company.pin, addresses)
+        if self._node is not None:
+            self._thread.post(self._node.connections.pin, addresses)
 
     def failures(self) -> Mapping[str, str]:
         """Return why bootstrap addresses did not answer at their latest dial, by address."""
@@ -165,8 +166,8 @@ class LibP2PMesh:
     def keep(self, addresses: tuple[str, ...]) -> None:
         """Replace the addresses that are dialled until `degree` peers are connected."""
         self._plan = replace(self._plan, kept=addresses)
-        if self._place is not None:
-            self._thread.post(self._place.company.keep, addresses)
+        if self._node is not None:
+            self._thread.post(self._node.connections.keep, addresses)
 
     def addresses(self) -> tuple[str, ...]:
         """Return our own dialable multiaddrs; empty while the mesh is down."""
@@ -182,7 +183,7 @@ class LibP2PMesh:
 
     def relaying(self) -> Mapping[str, int]:
         """Return the counters of this node's work as a relay since the mesh came up."""
-        return {} if self._place is None else dict(self._place.relaying)
+        return {} if self._node is None else dict(self._node.relaying)
 
     def refused(self) -> Mapping[str, int]:
         """Return how often something of a peer was refused, for a limit or a failed handshake, by event."""
@@ -199,28 +200,27 @@ class LibP2PMesh:
 
     def _count_tasks(self) -> None:
         self._tasks = living_tasks()
-        self._standing = self._place.questions.standing if self._place else 0
+        self._standing = self._node.questions.standing if self._node else 0
 
     def running(self) -> bool:
         """Return whether the trio run is up."""
-        return self._place is not None
+        return self._node is not None
 
     async def _main(self, ready: Callable[[MeshNode], object]) -> None:
         thread = self._thread
-        doors = WayBack(
+        back = WayBack(
             tell=thread.tell,
             judge=self._judge,
             knows=self._knows,
             arrived=self._arrived,
-            offended=self._arrived,
             refused=self._turn_away,
-            connected=self._see,
-            unanswered=self._note_failures,
-            addressed=self._addressed,
-            answer=lambda asker, question: thread.visit(self._answered, asker, question),
-            serve=lambda peer, end, incoming: thread.visit(self._served, peer, end, incoming),
+            connected=partial(thread.tell, self._see),
+            unanswered=partial(thread.tell, self._note_failures),
+            addressed=partial(thread.tell, self._addressed),
+            answer=partial(thread.visit, self._answered),
+            serve=partial(thread.visit, self._served),
         )
-        await MeshNode(self._plan, doors).run(ready)
+        await MeshNode(self._plan, back).run(ready)
 
     async def _answered(self, asker: PeerId, question: bytes) -> bytes:
         return await self._answer(asker, question)
@@ -243,19 +243,19 @@ class LibP2PMesh:
         self._landed += 1
         self._inbox.put(arrived)
 
-    def _up(self, place: MeshNode) -> None:
-        self._place = place
-        self._addresses, self._interfaces = place.addresses(), place.interfaces()
+    def _up(self, node: MeshNode) -> None:
+        self._node = node
+        self._addresses, self._interfaces = node.addresses(), node.interfaces()
         # Peers know us by this port, so a restart must reuse it even if the system chose it.
-        self._plan = replace(self._plan, listen=place.listening())
+        self._plan = replace(self._plan, listen=node.listening())
         if self._begun:
             self._inbox.put(Restarted())
         self._begun = True
 
     def _down(self) -> None:
-        if self._place is not None:
-            self._place.abandon()
-        self._place = None
+        if self._node is not None:
+            self._node.abandon()
+        self._node = None
         self._addresses = self._interfaces = ()
         self._failures = {}
         self._see(())
@@ -265,7 +265,7 @@ class LibP2PMesh:
         self._failures |= {a: why for a, why in reasons.items() if peer_in(a) not in connected}
 
     def _addressed(self, addresses: tuple[str, ...]) -> None:
-        if self._place is not None:
+        if self._node is not None:
             self._addresses = addresses
 
     def _see(self, connections: tuple[PeerConnection, ...]) -> None:
@@ -287,10 +287,10 @@ class LibP2PMesh:
 
     def _neighbours(self, addresses: tuple[str, ...]) -> None:
         self._plan = replace(self._plan, neighbours=addresses)
-        if self._place is not None:
-            self._thread.post(self._place.company.claim, Origin.MDNS, addresses)
+        if self._node is not None:
+            self._thread.post(self._node.connections.claim, Origin.MDNS, addresses)
 
-    def _up_place(self) -> MeshNode:
-        if self._place is None:
+    def _running_node(self) -> MeshNode:
+        if self._node is None:
             raise MeshDown("the mesh is down")
-        return self._place
+        return self._node

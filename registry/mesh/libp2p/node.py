@@ -22,7 +22,7 @@ from registry.errors import LimitReached, PeerUnreachable, ProtocolViolation, ca
 from registry.mesh import MAX_FRAME_BYTES, Arrived, Judge, Knows, Offended, Origin, PeerConnection
 from registry.mesh.discovered import Strangers, only_loopback
 from registry.mesh.libp2p.ask import ASK, Questions, QuestionStreams
-from registry.mesh.libp2p.connections import Company, Eviction, Origins
+from registry.mesh.libp2p.connections import ConnectionManager, Eviction, Origins
 from registry.mesh.libp2p.dial import Dials, peer_in
 from registry.mesh.libp2p.guards import CONNECTIONS_REFUSED, caller_of, indifferent, unreachable
 from registry.mesh.libp2p.host import make_host
@@ -56,17 +56,16 @@ _FLUSH_POLL = 0.02
 
 @dataclass(frozen=True, slots=True)
 class WayBack:
-    """Callbacks to the asyncio side."""
+    """Way back to the asyncio side: callbacks, all of them called in trio."""
 
     tell: Callable[..., object]
     judge: Judge
     knows: Knows
-    arrived: Callable[[Arrived], None]
-    offended: Callable[[Offended], None]
-    refused: Callable[[str], None]
-    connected: Callable[[tuple[PeerConnection, ...]], None]
-    unanswered: Callable[[Mapping[str, str]], None]
-    addressed: Callable[[tuple[str, ...]], None]
+    arrived: Callable[[Arrived | Offended], object]
+    refused: Callable[[str], object]
+    connected: Callable[[tuple[PeerConnection, ...]], object]
+    unanswered: Callable[[Mapping[str, str]], object]
+    addressed: Callable[[tuple[str, ...]], object]
     answer: Callable[[PeerId, bytes], Awaitable[bytes]]
     serve: Callable[[PeerId, PipeEnd, ByteQueue], Awaitable[None]]
 
@@ -103,18 +102,18 @@ def require_free(address: Multiaddr) -> None:
 class MeshNode:
     """A running node. `run` calls `ready` when every listener is open, and continues until cancelled."""
 
-    def __init__(self, plan: Plan, doors: WayBack) -> None:
+    def __init__(self, plan: Plan, back: WayBack) -> None:
         self._plan = plan
-        self._doors = doors
+        self._back = back
         self._made = make_host(
             plan.identity,
             plan.settings,
             swarm_key=plan.swarm_key,
             topic=plan.topic,
-            judge=doors.judge,
+            judge=back.judge,
             deliver=self._deliver,
-            offended=self._tell_offence,
-            refused=doors.refused,
+            offended=lambda peer: back.arrived(Offended(PeerId(str(peer)))),
+            refused=back.refused,
         )
         self._host = self._made.host
         self._asking = QuestionStreams(self._host)
@@ -122,7 +121,7 @@ class MeshNode:
         self._watch = Watch(
             self._host,
             plan.settings,
-            self._tell_connections,
+            back.connected,
             self._origins,
             self._made.pubsub.reopen,
         )
@@ -134,35 +133,32 @@ class MeshNode:
             listening=self._own_addresses,
             busy=lambda: {id(end.wire) for end in self._pipes if not end.over.is_set()},
             changed=self._tell_addresses,
-            knows=doors.knows,
+            knows=back.knows,
         )
         self._told: tuple[str, ...] = ()
         private = plan.swarm_key is not None
         self._dials = Dials(self._host, self._watch, self._nat.circuits, private=private)
         self._pipes: set[PipeEnd] = set()
-        self.questions = Questions(
-            self._doors.answer, partial(self._doors.refused, STREAMS_REFUSED)
-        )
-        self.company = Company(
+        self.questions = Questions(back.answer, partial(back.refused, STREAMS_REFUSED))
+        self.connections = ConnectionManager(
             Strangers(plan.identity.peer, only_loopback(plan.listen)),
             plan.settings,
-            watch=self._watch,
+            self,
+            self._watch,
             origins=self._origins,
-            members=self._members,
             dials=self._dials,
-            unanswered=partial(self._doors.tell, self._doors.unanswered),
-            disconnect=self.disconnect,
+            unanswered=back.unanswered,
         )
         self._eviction = Eviction(
             plan.settings,
-            watch=self._watch,
-            knows=doors.knows,
-            disconnect=self.disconnect,
-            refused=partial(doors.refused, CONNECTIONS_REFUSED),
+            self,
+            self._watch,
+            knows=back.knows,
+            refused=partial(back.refused, CONNECTIONS_REFUSED),
         )
-        self.company.pin(plan.bootstrap)
-        self.company.keep(plan.kept)
-        self.company.claim(Origin.MDNS, plan.neighbours)
+        self.connections.pin(plan.bootstrap)
+        self.connections.keep(plan.kept)
+        self.connections.claim(Origin.MDNS, plan.neighbours)
 
     async def run(self, ready: Callable[["MeshNode"], object]) -> None:
         """Listen, call `ready`, dial and ping until cancelled."""
@@ -187,7 +183,7 @@ class MeshNode:
             self._nursery = await stack.enter_async_context(trio.open_nursery())
             self._nursery.start_soon(self._watch.ping_forever)
             self._nursery.start_soon(self._asking.tidy_forever)
-            self._nursery.start_soon(self.company.run)
+            self._nursery.start_soon(self.connections.run)
             self._nursery.start_soon(self._eviction.thin_forever)
             self._nursery.start_soon(self._visitor().visit_forever)
             self._nursery.start_soon(self._nat.run)
@@ -262,7 +258,7 @@ class MeshNode:
             raise LimitReached(f"{self._plan.settings.max_pipes} pipes are open")
         with unreachable(f"{peer} accepted no pipe"), trio.fail_after(timeout):
             stream = await self._host.new_stream(ID.from_string(peer), [PIPE])
-        end = PipeEnd(stream, self._doors.tell, incoming)
+        end = PipeEnd(stream, self._back.tell, incoming)
         self._pipes.add(end)
         self._nursery.start_soon(end.run)
         return end
@@ -293,7 +289,7 @@ class MeshNode:
                 said = []
         return tuple(sorted(filter(_PROTOCOL.fullmatch, said[:MAX_PROTOCOLS])))
 
-    def _members(self) -> set[PeerId]:
+    def members(self) -> set[PeerId]:
         """Return the connected peers that speak our topic."""
         subscribed = self._made.pubsub.peer_topics.get(self._plan.topic, ())
         return self._watch.peers() & {PeerId(str(peer)) for peer in subscribed}
@@ -306,25 +302,25 @@ class MeshNode:
         calls = Calls(
             connect=connect,
             disconnect=self.disconnect,
-            members=self._members,
+            members=self.members,
             addresses=self.addresses,
-            found=lambda addresses: self.company.claim(Origin.RENDEZVOUS, addresses),
+            found=lambda addresses: self.connections.claim(Origin.RENDEZVOUS, addresses),
         )
         name = name_of(self._plan.settings.name, self._plan.swarm_key)
         return Visitor(self._host, self._plan.settings.rendezvous, name, calls)
 
     async def _take_pipe(self, stream: INetStream) -> None:
         if self._pipes_are_full() or self._has_its_share(stream):
-            self._doors.refused(STREAMS_REFUSED)
+            self._back.refused(STREAMS_REFUSED)
             await stream.reset()
             return
         incoming = ByteQueue(WINDOW)
-        end = PipeEnd(stream, self._doors.tell, incoming)
+        end = PipeEnd(stream, self._back.tell, incoming)
         self._pipes.add(end)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(end.run)
             try:
-                await self._doors.serve(caller_of(stream), end, incoming)
+                await self._back.serve(caller_of(stream), end, incoming)
             except VisitFailed:
                 await end.reset()
             else:
@@ -344,19 +340,13 @@ class MeshNode:
 
     def _deliver(self, forwarder: ID, message: rpc_pb2.Message) -> None:
         if forwarder != self._host.get_id() and len(message.data) <= MAX_FRAME_BYTES:
-            self._doors.arrived(Arrived(bytes(message.data), PeerId(str(forwarder))))
-
-    def _tell_offence(self, peer: ID) -> None:
-        self._doors.offended(Offended(PeerId(str(peer))))
-
-    def _tell_connections(self, connections: tuple[PeerConnection, ...]) -> None:
-        self._doors.tell(self._doors.connected, connections)
+            self._back.arrived(Arrived(bytes(message.data), PeerId(str(forwarder))))
 
     def _tell_addresses(self) -> None:
         addresses = self.addresses()
         if addresses != self._told:
             self._told = addresses
-            self._doors.tell(self._doors.addressed, addresses)
+            self._back.addressed(addresses)
 
     def _require_listeners(self) -> None:
         missing = [a for a in self._plan.listen if a not in self._host.get_network().listeners]

@@ -19,7 +19,7 @@ from registry.task_group import BackgroundTasks
 
 _log = logging.getLogger("modelvine.mesh")
 _Result = TypeVar("_Result")
-_Place = TypeVar("_Place")
+_Server = TypeVar("_Server")
 _Ready_co = TypeVar("_Ready_co", covariant=True)
 
 FIRST_DELAY = 0.2
@@ -46,11 +46,11 @@ def living_tasks() -> int:
     return trio.lowlevel.current_statistics().tasks_living
 
 
-class TrioThread(Generic[_Place]):
+class TrioThread(Generic[_Server]):
     """A supervised trio run. `up` and `down` are called on the asyncio side, `down` after each death."""
 
     def __init__(
-        self, main: Main[_Place], *, up: Callable[[_Place], None], down: Callable[[], None]
+        self, main: Main[_Server], *, up: Callable[[_Server], None], down: Callable[[], None]
     ) -> None:
         self._main = main
         self._up = up
@@ -58,7 +58,7 @@ class TrioThread(Generic[_Place]):
         self._crew = BackgroundTasks()
         self._calls: set[asyncio.Future[Any]] = set()
         self._stopping = threading.Event()
-        self._place: _Place | None = None
+        self._server: _Server | None = None
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
         self._thread: threading.Thread | None = None
@@ -108,7 +108,7 @@ class TrioThread(Generic[_Place]):
         self._calls.add(answer)
         answer.add_done_callback(self._calls.discard)
         try:
-            if self._place is None or not self._post(self._begin, run):
+            if self._server is None or not self._post(self._begin, run):
                 raise MeshDown("the mesh is down")
             return await answer
         finally:
@@ -200,19 +200,19 @@ class TrioThread(Generic[_Place]):
             self._nursery = nursery
             if self._stopping.is_set():
                 return
-            await self._main(lambda place: self.tell(self._ready, place))
+            await self._main(lambda server: self.tell(self._ready, server))
             nursery.cancel_scope.cancel()
 
-    def _ready(self, place: _Place) -> None:
-        self._place = place
-        self._up(place)
+    def _ready(self, server: _Server) -> None:
+        self._server = server
+        self._up(server)
         if not self._begun.done():
             self._begun.set_result(None)
 
     def _died(self) -> None:
         self._fail_calls()
-        if self._place is not None:
-            self._place = None
+        if self._server is not None:
+            self._server = None
             self._down()
 
     def _fail_calls(self) -> None:

@@ -132,8 +132,8 @@ class LibP2PWorld(World):
 def inside(seat: Seat) -> tuple[Any, Any]:
     """Return the libp2p host of a node, and the thread to use it in."""
     assert isinstance(seat.mesh, LibP2PMesh)
-    place: Any = seat.mesh._place
-    return place._host, seat.mesh._thread
+    node: Any = seat.mesh._node
+    return node._host, seat.mesh._thread
 
 
 def settings(**changes: Any) -> MeshSettings:

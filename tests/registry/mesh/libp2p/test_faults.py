@@ -305,7 +305,7 @@ async def test_a_killed_thread_comes_back_with_the_same_id_and_port(world: LibP2
         raise RuntimeError("a fault of the library")
 
     first_mesh: Any = first.mesh
-    thread.post(first_mesh._place._nursery.start_soon, bomb)
+    thread.post(first_mesh._node._nursery.start_soon, bomb)
     await until(lambda: not first.mesh.running())
     with pytest.raises(MeshDown):
         await first.mesh.publish(b"frame")

@@ -17,23 +17,29 @@ ADDRESS = f"/ip4/192.0.2.7/tcp/6101/p2p/{PEER}"
 
 
 class Room:
-    """A place whose peers speak our topic from the moment that the test chooses."""
+    """A node, and its watch, whose peers speak our topic from the moment that the test chooses."""
 
     def __init__(self, *, speaks_at: float) -> None:
         self.speaks_at = speaks_at
         self.dismissed: list[PeerId] = []
         self.changes = 0
-        self.callers: list[InboundPeer] = []
+        self.inbound: list[InboundPeer] = []
         self.introductions = Introductions(
             Strangers(identity("own").peer, loopback=False, rng=random.Random(1)),
-            speaks=lambda peer: trio.current_time() >= self.speaks_at,
-            callers=lambda: self.callers,
-            disconnect=self._disconnect,
+            self,
+            self,
             changed=self._changed,
         )
         self.introductions.claim(Origin.MDNS, (ADDRESS,))
 
-    async def _disconnect(self, peer: PeerId) -> None:
+    def members(self) -> set[PeerId]:
+        spoken = trio.current_time() >= self.speaks_at
+        return {PEER, *(caller.peer for caller in self.inbound)} if spoken else set()
+
+    def callers(self) -> list[InboundPeer]:
+        return self.inbound
+
+    async def disconnect(self, peer: PeerId) -> None:
         self.dismissed.append(peer)
 
     def _changed(self) -> None:
@@ -87,7 +93,7 @@ def test_a_stranger_that_does_not_answer_is_left_alone_for_a_while() -> None:
 def test_a_peer_that_dialled_us_and_never_speaks_our_topic_is_let_go_after_a_while() -> None:
     async def main() -> None:
         room = Room(speaks_at=float("inf"))
-        room.callers = [InboundPeer(PEER, "192.0.2.7", trio.current_time())]
+        room.inbound = [InboundPeer(PEER, "192.0.2.7", trio.current_time())]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(room.introductions.reconsider_forever)
             await trio.sleep(CALLER_SECONDS - 1)
@@ -102,7 +108,7 @@ def test_a_peer_that_dialled_us_and_never_speaks_our_topic_is_let_go_after_a_whi
 def test_a_peer_that_dialled_us_and_speaks_our_topic_stays() -> None:
     async def main() -> None:
         room = Room(speaks_at=trio.current_time() + 20.0)
-        room.callers = [InboundPeer(PEER, "192.0.2.7", trio.current_time())]
+        room.inbound = [InboundPeer(PEER, "192.0.2.7", trio.current_time())]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(room.introductions.reconsider_forever)
             await trio.sleep(10 * CALLER_SECONDS)
