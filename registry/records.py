@@ -2,9 +2,7 @@
 
 Values only. A record is the whole state of one node; no other node may write it.
 
-Also the abilities of a model as its worker reports them, and the protocols that its node forwards unchanged.
-
-They are a few bits of a record; 0 means that none was reported.
+The abilities of a model, as its worker reports them, and the protocols that its node forwards unchanged are a few bits of it.
 """
 
 from bisect import bisect_left

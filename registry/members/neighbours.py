@@ -12,7 +12,6 @@ from registry.records import PeerId, Record, Standing
 KEPT_NODES = 64
 """Addresses that are passed to the mesh; it dials only as many of them as it needs."""
 
-
 PAUSE = 0.5
 """Minimum seconds between two choices: each takes a pass over the whole registry, and not every newcomer is worth one."""
 

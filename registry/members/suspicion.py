@@ -1,10 +1,7 @@
-"""Suspicion that is published, so that other nodes probe too.
+"""Suspicion that is published, so that other nodes probe too, and awareness of this node's own slowness. No I/O.
 
-Only nodes that are or were lately connected to the suspect publish it, and the first of them for all. No I/O.
-
-Also the awareness of this node's own slowness, as in memberlist: how much more patient a slow node must be.
-
-Time is an argument.
+Only nodes that are or were lately connected to the suspect publish it, and the first of them for all. Awareness, as in
+memberlist, is how much more patient a slow node must be. Time is an argument.
 
 Lifeguard's idea (Dadgar, Phillips, Currey: "Lifeguard: SWIM-ing with Situational Awareness", 2017): a node that misses the
 answers of many is more likely to be deaf than they are to be dead.

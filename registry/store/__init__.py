@@ -2,13 +2,11 @@
 
 `memory`, `sqlite`, `redis` and `postgres` keep them; one contract suite runs over all four.
 
-The setting chooses the store: the word before the first colon names a module of this package.
+The setting chooses the store: the word before the first colon names a module of this package. A new store is one new file
+here with `open_url`; it is imported only when the setting names it.
 
-A new store is one new file here with `open_url`; it is imported only when the setting names it.
-
-Every store has the same limits of a key, a value and a space.
-
-Writing more is refused. Values beyond the limits that are found in a store were not written by this program and are skipped.
+Every store has the same limits of a key, a value and a space. Writing more is refused. Values beyond the limits that are found
+in a store were not written by this program and are skipped.
 """
 
 import importlib

@@ -42,6 +42,8 @@ from registry.intake.rate import RateLimit
 from registry.mesh.libp2p.muxer import GuardedYamux, batching
 from registry.records import PeerId
 
+_log = logging.getLogger("modelvine.mesh")
+
 
 class _Message(Protocol):
     """Protobuf message; the protobuf library is not imported here."""
@@ -92,8 +94,6 @@ class Callers:
 
 STREAMS_PER_SECOND, STREAMS_AT_ONCE = 100.0, 1_000.0
 """Streams that one peer may open; each costs a negotiation, whatever it carries."""
-
-_log = logging.getLogger("modelvine.mesh")
 
 QUEUE = 1024
 """Messages that may be queued for this node or for one peer; libp2p's limit of 32 silently drops bursts."""

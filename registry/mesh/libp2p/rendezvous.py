@@ -44,6 +44,8 @@ from registry.mesh.libp2p.rendezvous_messages import (
 )
 from registry.records import PeerId
 
+_log = logging.getLogger("modelvine.mesh")
+
 MAX_NAMES = 256
 """Meshes of which a point remembers nodes."""
 
@@ -177,8 +179,6 @@ class Rounds:
         self._again = now + self._pause * self.rng.uniform(0.75, 1.25)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
-
-_log = logging.getLogger("modelvine.mesh")
 
 RENDEZVOUS = TProtocol("/rendezvous/1.0.0")
 
