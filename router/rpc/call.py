@@ -8,9 +8,8 @@ The metadata of a call are the request's id and trace, and the operator's header
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -93,13 +92,7 @@ class Channels:
         async with self._line(api) as line:
             call = line.call(method, message, said, self._settings.total_timeout)
             try:
-                yield Replies(
-                    line,
-                    call,
-                    self._settings,
-                    self._deadlines,
-                    partial(_hide, message, said),
-                )
+                yield Replies(line, call, message, said, self._settings, self._deadlines)
             finally:
                 call.cancel()
 
@@ -177,13 +170,15 @@ class Replies:
         self,
         line: Line,
         call: Any,
+        message: Any,
+        said: Mapping[str, str],
         settings: RouterSettings,
         deadlines: Deadlines,
-        hide: Callable[[RpcFailed], None],
     ) -> None:
         self._line = line
         self._call = call
-        self._hide = hide
+        self._message = message
+        self._said = said
         self._settings = settings
         self._deadlines = deadlines
         self._ends = deadlines.loop.time() + settings.total_timeout
@@ -203,7 +198,7 @@ class Replies:
             raise self._late(silent, left) from error
         except RpcFailed as failed:
             self.over = True
-            self._hide(failed)
+            _hide(self._message, self._said, failed)
             raise
         self.began, self.over = True, message is None
         return message
