@@ -9,7 +9,7 @@ from typing import Any
 
 from router import worker_headers
 from router.dialects import ALIVE_SECONDS
-from router.dialects.localai_grpc.model_load import Hold, Loading
+from router.dialects.localai_grpc.model_load import Hold, ModelLoader
 from router.errors import WorkerError, WorkerFailed, WorkerTimeout, WorkerUnable
 from router.peers.links import Links
 from router.recognition import Sighting
@@ -35,7 +35,7 @@ class Backend:
         self.deadlines = links.deadlines
         self.channels = Channels(links.settings, links.premises, links.deadlines)
         links.also_close(self.channels.close)
-        self._loading = Loading(self.channels, links.crew.spawn, links.settings)
+        self._loader = ModelLoader(self.channels, links.crew, links.settings)
         self._lingering = links.lingering
         self._under_way: Counter[str] = Counter()
 
@@ -48,8 +48,8 @@ class Backend:
         """
         said = metadata_to(worker, request)
         with self._counted(worker.api):
-            async with self._loading.held(worker, said) as hold:
-                errand = Errand(self.channels, self._loading, hold)
+            async with self._loader.held(worker, said) as hold:
+                errand = Errand(self.channels, self._loader, hold)
                 try:
                     yield errand
                 finally:
@@ -67,7 +67,7 @@ class Backend:
                 del self._under_way[api]
 
     def _at_work(self, api: str) -> bool:
-        return api in self._under_way or self._loading.busy(api)
+        return api in self._under_way or self._loader.busy(api)
 
     async def _free(self, errand: "Errand") -> None:
         """Return once a backend answers a health check, which many do only when they are idle."""
@@ -176,9 +176,9 @@ class Backend:
 class Errand:
     """One request to a backend; `said` is the metadata of its calls, and `left` tells that a call was abandoned."""
 
-    def __init__(self, channels: Channels, loading: Loading, hold: Hold) -> None:
+    def __init__(self, channels: Channels, loader: ModelLoader, hold: Hold) -> None:
         self._channels = channels
-        self._loading = loading
+        self._loader = loader
         self._hold = hold
         self._heard = False
         self.worker = hold.worker
@@ -214,4 +214,4 @@ class Errand:
 
     async def mended(self, failed: RpcFailed) -> bool:
         """Return whether to ask again after a failure: the backend has answered nothing yet and has reloaded its model."""
-        return not self._heard and await self._loading.mended(self._hold, failed)
+        return not self._heard and await self._loader.mended(self._hold, failed)

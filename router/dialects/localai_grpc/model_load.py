@@ -7,11 +7,12 @@ each connection if it fails: a failure's text is that of any exception, and many
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from registry.task_group import BackgroundTasks
 from router.dialects.localai_grpc.lock_file import Shared
 from router.errors import WorkerBusy, WorkerError, WorkerFailed, WorkerLoading
 from router.rpc.call import Channels
@@ -82,7 +83,7 @@ class _Process:
 
 
 class Hold:
-    """A model that stays loaded as long as a request needs it; see `Loading.held`."""
+    """A model that stays loaded as long as a request needs it; see `ModelLoader.held`."""
 
     def __init__(self, process: _Process, worker: Worker, said: Mapping[str, str]) -> None:
         self.worker = worker
@@ -109,18 +110,18 @@ class Hold:
                 self._process.shared.leave()
 
 
-class Loading:
+class ModelLoader:
     """The models that the backends have loaded, as far as this process knows."""
 
     def __init__(
         self,
         channels: Channels,
-        spawn: Callable[[Coroutine[Any, Any, _Outcome]], "asyncio.Task[_Outcome]"],
+        crew: BackgroundTasks,
         settings: RouterSettings,
     ) -> None:
-        """Take `spawn`, which runs a load until it or the node ends: the request that started it may be cancelled before."""
+        """Have `crew` run each load until it or the node ends: the request that started it may be cancelled before."""
         self._channels = channels
-        self._spawn = spawn
+        self._crew = crew
         self._settings = settings
         self._processes: dict[str, _Process] = {}
 
@@ -261,7 +262,7 @@ class Loading:
         message = options(hold.worker)
         process.loading, process.loaded, process.record = True, None, process.shared.write()
         # The first request may be cancelled or time out: the load goes on for the others.
-        failed = await asyncio.shield(self._spawn(self._loads(process, hold, message)))
+        failed = await asyncio.shield(self._crew.spawn(self._loads(process, hold, message)))
         if failed is not None:
             raise failed
 

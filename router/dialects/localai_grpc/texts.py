@@ -8,9 +8,9 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, TypeVar
 
+from registry.bounded import put_newest
 from router.answer import Answer, Route
 from router.canonical import TextRequest
 from router.dialects.localai_grpc import reply_parser, request_mapping
@@ -34,7 +34,7 @@ AGAIN = 600.0
 _TOKENIZE = METHODS["TokenizeString"]
 
 
-class Counting:
+class TokenCounter:
     """Client that has backends count tokens, except those that were found unable to."""
 
     def __init__(self, channels: Channels) -> None:
@@ -68,9 +68,7 @@ class Counting:
         count = max(told.length, len(told.tokens)) if told is not None else 0
         if count > 0:
             return count
-        if len(self._cannot) >= MAX_WORKERS:
-            self._cannot.clear()
-        self._cannot[api] = now
+        put_newest(self._cannot, api, now, most=MAX_WORKERS)
         return None
 
 
@@ -86,7 +84,7 @@ TEMPLATE_AGAIN = 600.0
 """Seconds after which a backend whose own template failed is asked to use it once more."""
 
 MAX_WORKERS = 4_096
-"""Backends that are remembered as failing; beyond that all are forgotten, which costs one failed call for each."""
+"""Backends that are remembered as failing; beyond that the oldest is forgotten, which costs one failed call."""
 
 _T = TypeVar("_T")
 Body = Mapping[str, object]
@@ -110,7 +108,7 @@ class Texts:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._settings = backend.settings
-        self._counting = Counting(backend.channels)
+        self.counter = TokenCounter(backend.channels)
         self._failing: dict[str, float] = {}
 
     @asynccontextmanager
@@ -136,19 +134,19 @@ class Texts:
                 reply = await errand.ask(METHODS[request_mapping.PREDICT], _message(body))
                 said = reply_parser.whole(asked, number, body, reply)
                 if said.usage is None:
-                    spent = await self._counting.spent(errand, asked, number, said.text)
+                    spent = await self.counter.spent(errand, asked, number, said.text)
                     if spent is not None:
                         ended = reply_parser.reason(body["Tokens"], spent.completion)
                         said = replace(said, usage=spent, reason=ended)
                 return in_one_piece(asked, number, said)
 
-            events += await self._reliably(asking, number, ask)
+            events += await self.reliably(asking, number, ask)
         said = [event for event in events if not isinstance(event, Usage)]
         yield at_once(asking.asked, asking.form, [*said, _sum(events)])
 
     @asynccontextmanager
     async def _stream(self, asking: _Asking) -> AsyncIterator[Answer]:
-        stream = _Stream(asking, partial(self._reliably, asking), self._counting)
+        stream = _Stream(self, asking)
         try:
             first = asking.form.opening() + await self._begun(stream)
             rest = stream.rest()
@@ -170,7 +168,7 @@ class Texts:
         except TimeoutError as error:
             raise WorkerTimeout("first byte", seconds) from error
 
-    async def _reliably(self, asking: _Asking, number: int, ask: Ask[_T]) -> _T:
+    async def reliably(self, asking: _Asking, number: int, ask: Ask[_T]) -> _T:
         """Ask for one choice: with the node's template if the worker's failed, and again if its model was reloaded."""
         errand = asking.errand
         said = asking.asked, asking.orders.bodies[number]
@@ -201,9 +199,7 @@ class Texts:
         return since is None or time.monotonic() - since >= TEMPLATE_AGAIN
 
     def _template_failed(self, worker: Worker) -> None:
-        if len(self._failing) >= MAX_WORKERS:
-            self._failing.clear()
-        self._failing[worker.api] = time.monotonic()
+        put_newest(self._failing, worker.api, time.monotonic(), most=MAX_WORKERS)
 
 
 class _Stream:
@@ -211,13 +207,11 @@ class _Stream:
 
     def __init__(
         self,
+        texts: Texts,
         asking: _Asking,
-        reliably: Callable[[int, Ask[bytes]], Awaitable[bytes]],
-        counting: Counting,
     ) -> None:
+        self._texts = texts
         self._asking = asking
-        self._counting = counting
-        self._reliably = reliably
         self._number = 0
         self._open = AsyncExitStack()
         self._spent = Usage(0, 0)
@@ -228,7 +222,7 @@ class _Stream:
 
     async def begin(self) -> bytes:
         """Begin the next choice, and return its first events; raise a `WorkerError`."""
-        return await self._reliably(self._number, self._ask)
+        return await self._texts.reliably(self._asking, self._number, self._ask)
 
     async def rest(self) -> AsyncGenerator[bytes, None]:
         """Yield what follows the first events; raise `AnswerBroken`."""
@@ -285,7 +279,7 @@ class _Stream:
         if self._heard.counted:
             return None
         asked, errand = self._asking.asked, self._asking.errand
-        return await self._counting.spent(errand, asked, self._number, self._heard.text)
+        return await self._texts.counter.spent(errand, asked, self._number, self._heard.text)
 
 
 def _sum(events: Iterable[Event]) -> Usage:

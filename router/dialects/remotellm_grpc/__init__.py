@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+from registry.bounded import put_newest
 from router import worker_headers
 from router.answer import Answer, complete_answer
 from router.canonical import tokenize
@@ -55,7 +56,7 @@ _NO_KEY = f"GetLlmType failed, perhaps because of a wrong key: its key is the he
 _NOT_THE_KEY = frozenset({"DEADLINE_EXCEEDED", "UNAVAILABLE", "UNIMPLEMENTED"})
 
 MAX_WORKERS = 4_096
-"""Workers whose number of alternatives is remembered; beyond that all are forgotten, which costs one call for each."""
+"""Workers whose number of alternatives is remembered; beyond that the oldest is forgotten, which costs one call."""
 
 
 class RemoteLlmGrpc:
@@ -187,13 +188,8 @@ class RemoteLlmGrpc:
                 found[at] += texts
             least = min(map(len, told))
             if n > 1:
-                self._learn(worker, least)
+                put_newest(self._alternatives, worker.api, least, most=MAX_WORKERS)
         return found
-
-    def _learn(self, worker: Worker, alternatives: int) -> None:
-        if len(self._alternatives) >= MAX_WORKERS:
-            self._alternatives.clear()
-        self._alternatives[worker.api] = alternatives
 
     async def _tokens(self, request: Request, worker: Worker) -> Answer:
         asked = checked(tokenize.read, request)
