@@ -212,7 +212,7 @@ class Attempts(Protocol):
         """
 
 
-class Answering:
+class AnsweredRequest:
     """A request that is being answered: exiting it exits its attempt."""
 
     __slots__ = ("_attempt", "_attempts", "_first", "_request")

@@ -182,7 +182,7 @@ class Explained:
     excluded: tuple[Excluded, ...]
 
 
-class Choosing:
+class Chooser:
     """Choice of candidates for each request, from a snapshot of all that is known at that moment."""
 
     def __init__(

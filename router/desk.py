@@ -8,7 +8,7 @@ from registry.clock import Clock
 from registry.members.liveness import Presence
 from router.answer import Answer
 from router.attempt import Attempt, AttemptDesk
-from router.choice import Choosing
+from router.choice import Chooser
 from router.dialects import Dialect, Starter
 from router.errors import WorkerFailed, WorkerUnreachable
 from router.first_byte_timeout import Waits
@@ -101,14 +101,14 @@ class _Starters(dict[str, Starter | None]):
         return starter
 
 
-class Starting:
+class FirstAttempts:
     """Starts first attempts."""
 
     def __init__(
-        self, desk: Desk, choosing: Choosing, policy: Policy, settings: RouterSettings
+        self, desk: Desk, chooser: Chooser, policy: Policy, settings: RouterSettings
     ) -> None:
         self._desk = desk
-        self._choosing = choosing
+        self._chooser = chooser
         self._policy = policy
         self._second_attempts = settings.attempts > 1
         self._max_answer_bytes = settings.max_answer_bytes
@@ -116,7 +116,7 @@ class Starting:
 
     def start(self, request: Request) -> Attempt | None:
         """Choose a candidate, and send the request now if that is possible; see `Router.start`."""
-        ordered = self._choosing.at_once(request)
+        ordered = self._chooser.at_once(request)
         if ordered is None:
             return None
         desk, candidate = self._desk, ordered[0]

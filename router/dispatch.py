@@ -11,9 +11,9 @@ from registry.members.liveness import Presence
 from registry.records import Load, PeerId, Record, Service, name_of_any
 from registry.task_group import BackgroundTasks
 from router.answer import Answer
-from router.attempt import Answering, Attempt, Routed
-from router.choice import Choosing, Explained, ReplicaAsker
-from router.desk import Desk, Starting
+from router.attempt import AnsweredRequest, Attempt, Routed
+from router.choice import Chooser, Explained, ReplicaAsker
+from router.desk import Desk, FirstAttempts
 from router.dialects import Dialect
 from router.errors import (
     NobodyServes,
@@ -24,8 +24,8 @@ from router.errors import (
     WorkerError,
 )
 from router.first_byte_timeout import Waits
-from router.hedge import Hedging
-from router.hold import Holding
+from router.hedge import Hedger
+from router.hold import HeldRequests
 from router.ledger import Ledger
 from router.openai.prefixes import Prefixes
 from router.requests import SERVICES, Kind, Request
@@ -37,7 +37,7 @@ from router.select.weights import expectations
 from router.settings import RouterSettings
 from router.slot_discovery import SlotDiscovery
 from router.slot_lending import Lender, Lending
-from router.slot_wait import Lingering
+from router.slot_wait import LingeringSlots
 from router.state.circuit import Condition
 from router.state.prefix_index import Read
 from router.state.readiness import not_ready
@@ -74,7 +74,7 @@ class Router:
         chance: Chance,
         crew: BackgroundTasks,
         lender: Lender | None = None,
-        lingering: Lingering | None = None,
+        lingering: LingeringSlots | None = None,
         questions: ReplicaAsker | None = None,
     ) -> None:
         """`crew` runs background tasks, `lender` gives out slots that another process manages, `questions` asks other nodes."""
@@ -88,7 +88,7 @@ class Router:
             world, settings, now=clock, random=chance, lender=lender, lingering=lingering
         )
         self.lending = Lending(self._ledger, own=world.own)
-        self._choosing = Choosing(
+        self._chooser = Chooser(
             self._ledger, world=world, policy=policy, random=chance, questions=questions
         )
         self._stuck_check = StuckCheck(self._ledger.stuck, dialects, clock, crew)
@@ -101,10 +101,12 @@ class Router:
             discovery=SlotDiscovery(dialects, self._ledger.limits, clock, crew),
         )
         # Borrowed slots are not spent on answers that may be thrown away.
-        self._hedging = Hedging(self._desk) if settings.hedge and not self._ledger.lent else None
-        self._starting = Starting(self._desk, self._choosing, policy, settings)
-        self._holding = Holding(settings, self._ledger.events, clock, world, self._choosing)
-        self.exclusions = self._choosing.exclusions
+        self._hedger = Hedger(self._desk) if settings.hedge and not self._ledger.lent else None
+        self._first_attempts = FirstAttempts(self._desk, self._chooser, policy, settings)
+        self._held_requests = HeldRequests(
+            settings, self._ledger.events, clock, world, self._chooser
+        )
+        self.exclusions = self._chooser.exclusions
         self.in_flight = self._ledger.in_flight
         self.reports = self._ledger.reports
         self.events = self._ledger.events
@@ -117,7 +119,7 @@ class Router:
         `first` is what `start` returned, if anything. Exiting early cancels the request at its worker. Reading `answer.rest` may
         raise `AnswerBroken`.
         """
-        return Answering(self, request, first)
+        return AnsweredRequest(self, request, first)
 
     def start(self, request: Request) -> Attempt | None:
         """Choose a candidate, and send the request now if that needs no wait: a connection is idle, or can be shared.
@@ -125,13 +127,13 @@ class Router:
         The attempt then has a `reply`. It is booked: pass it to `answer`, or end it. Return `None` if the choice takes time
         or finds no candidate, and for requests with fallbacks or second attempts.
         """
-        if request.fallbacks or self._hedging:
+        if request.fallbacks or self._hedger:
             return None
-        return self._starting.start(request)
+        return self._first_attempts.start(request)
 
     def whole(self, first: Attempt) -> Answer | None:
         """Return the answer to what `start` sent, if it has come in one piece and only needs to be passed on."""
-        return self._starting.whole(first)
+        return self._first_attempts.whole(first)
 
     def called(self, text: str) -> tuple[Record, ...]:
         """Return the nodes that an id, its beginning or a name may mean; lost and left ones only if there are no others."""
@@ -141,7 +143,7 @@ class Router:
 
     def explain(self, request: Request) -> Explained:
         """Return where the request would be sent now, and why not to other replicas; sends nothing."""
-        return self._choosing.explain(request)
+        return self._chooser.explain(request)
 
     def why(
         self, request: Request, candidate: Candidate, among: Sequence[Candidate]
@@ -197,7 +199,7 @@ class Router:
     @property
     def held(self) -> int:
         """Number of requests that wait for a worker to be ready."""
-        return self._holding.held
+        return self._held_requests.held
 
     def bounded(self, service: Service) -> bool:
         """Return whether a worker of this machine has a bound that was learnt, not registered."""
@@ -257,7 +259,7 @@ class Router:
                 failed = first, Failure(error, self._now() - began)
                 begun = await self._ask(request, began, failed)
         now = self._now()
-        self._holding.readiness.answered(begun[0].request.model, now)
+        self._held_requests.readiness.answered(begun[0].request.model, now)
         if request.aim:
             self.events["aims_met"] += now - began <= request.aim
             self.events["aims_missed"] += now - began > request.aim
@@ -273,9 +275,9 @@ class Router:
             if not not_ready(error):
                 raise
             if not request.holds:
-                error.hopeful = self._holding.hopeful(request, error)
+                error.hopeful = self._held_requests.hopeful(request, error)
                 raise
-            return await self._holding.until_ready(request, error, began, self._by_names)
+            return await self._held_requests.until_ready(request, error, began, self._by_names)
 
     def _by_names(
         self, request: Request, failed: Failed | None = None
@@ -305,17 +307,17 @@ class Router:
         died: set[tuple[PeerId, Service]] = set()
         try:
             ordered = (
-                await self._choosing.ordered(request)
+                await self._chooser.ordered(request)
                 if first is None
                 else ([first.candidate, *first.others], False)
             )
             return await self._try(request, ordered, before, died, failure)
         except WorkerError as error:
-            field = self._choosing.field(request)
-            full = [c for c in self._choosing.only_full(field) if c.key not in died]
+            field = self._chooser.field(request)
+            full = [c for c in self._chooser.only_full(field) if c.key not in died]
             if full and error.elsewhere and not (request.once and error.sent):
                 asked = replace(request, deaths=error.deaths)
-                slot = await self._choosing.slot(asked, full)
+                slot = await self._chooser.slot(asked, full)
                 return await self._try(asked, slot, error.attempts, died)
             if isinstance(error, WorkerBusy):
                 told = (e.seconds for e in field.excluded if e.reason is Reason.TOLD)
@@ -358,8 +360,8 @@ class Router:
                     others=tuple(others),
                     holds_slot=holds_slot,
                 )
-                if self._hedging is not None:
-                    return await self._hedging.enter(attempt)
+                if self._hedger is not None:
+                    return await self._hedger.enter(attempt)
                 return attempt, await attempt.__aenter__()
             except WorkerError as error:
                 failure = Failure(error, self._now() - began)

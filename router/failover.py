@@ -63,7 +63,7 @@ class Finish:
     last: bytes
 
 
-class Continuing:
+class ContinuedText:
     """One stream, across all the workers that write it. `state` is that of the present worker's part."""
 
     def __init__(self, request: Request, fields: Mapping[str, object]) -> None:
@@ -229,7 +229,7 @@ def is_wanted(request: Request) -> bool:
     return request.continues and text and not request.fallbacks
 
 
-def of(request: Request) -> Continuing | None:
+def of(request: Request) -> ContinuedText | None:
     """Return the stream that answers a request, `None` if no other worker could continue it."""
     if request.verbatim is not None and request.verbatim.needs:
         return None
@@ -239,7 +239,7 @@ def of(request: Request) -> Continuing | None:
         and all(fields.get(name) in (None, 1) for name in ("n", "best_of"))
         and fields.get("response_format") in (None, {"type": "text"})
     )
-    return Continuing(request, fields) if plain and _has_place(request.kind, fields) else None
+    return ContinuedText(request, fields) if plain and _has_place(request.kind, fields) else None
 
 
 def gives_up(event: Event) -> bool:

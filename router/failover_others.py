@@ -8,7 +8,7 @@ from registry.values import changed
 from router import failover
 from router.attempt import Routed
 from router.errors import AnswerBroken, RouterError
-from router.failover import Continuing, Finish, StreamState
+from router.failover import ContinuedText, Finish, StreamState
 from router.failover_part import GaveUp
 from router.openai.sse import Event, EventTooLarge, Splitter
 from router.openai.usage import Tokens
@@ -53,7 +53,7 @@ async def go_on(
             return
 
 
-def _replayed(whole: "Continued") -> Continuing | None:
+def _replayed(whole: "Continued") -> ContinuedText | None:
     """Parse what was sent, and return the stream that goes on from there; `None` if it cannot be continued."""
     sent = whole.sent.whole()
     stream = None if sent is None else failover.of(whole.request)
@@ -64,7 +64,7 @@ def _replayed(whole: "Continued") -> Continuing | None:
 
 
 async def _later(
-    whole: "Continued", routed: Routed, stream: Continuing
+    whole: "Continued", routed: Routed, stream: ContinuedText
 ) -> AsyncGenerator[bytes, None]:
     """Read one more worker's part to its end; raise `AnswerBroken` if that comes too soon."""
     tokens = Tokens(hidden=routed.answer.hides_usage)
@@ -101,7 +101,7 @@ def _last_words(broken: AnswerBroken) -> bytes:
     raise broken
 
 
-def _taken(stream: Continuing, events: list[Event], tokens: Tokens) -> bytes:
+def _taken(stream: ContinuedText, events: list[Event], tokens: Tokens) -> bytes:
     ready: list[bytes] = []
     for event in events:
         if tokens.passing(event.raw):

@@ -60,7 +60,7 @@ LONGEST_WAIT = 5.0
 _KINDS = frozenset({Kind.CHAT, Kind.COMPLETION, Kind.EMBEDDING})
 
 
-class Hedging:
+class Hedger:
     """Hedging of attempts: knows when a second worker is worth asking, and asks it."""
 
     def __init__(self, desk: AttemptDesk) -> None:

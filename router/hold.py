@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from registry.clock import Clock
-from router.choice import Choosing
+from router.choice import Chooser
 from router.errors import NobodyServes, RouterError, WorkerError, WorkerLoading
 from router.requests import Request
 from router.settings import RouterSettings
@@ -33,7 +33,7 @@ MAX_HELD_BYTES = 256 * 1024 * 1024
 _Result = TypeVar("_Result")
 
 
-class Holding:
+class HeldRequests:
     """The requests that wait for a worker to be ready, on one event loop."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Holding:
         events: Counter[str],
         now: Clock,
         world: World,
-        choosing: Choosing,
+        chooser: Chooser,
     ) -> None:
         """Hold no requests while `world` is draining."""
         self.readiness = Readiness()
@@ -50,13 +50,13 @@ class Holding:
         self._events = events
         self._now = now
         self._world = world
-        self._choosing = choosing
+        self._chooser = chooser
         self._bytes = 0
         self._rooms: dict[str, _Room] = {}
 
     def hopeful(self, request: Request, error: RouterError) -> bool:
         """Return whether a worker that is absent or loading may be ready soon."""
-        return isinstance(error, WorkerLoading) or self._choosing.may_return(request)
+        return isinstance(error, WorkerLoading) or self._chooser.may_return(request)
 
     async def until_ready(
         self,

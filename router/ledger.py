@@ -21,7 +21,7 @@ from router.select.attempts import Budget
 from router.select.candidates import Candidate, OfferedReplica
 from router.settings import RouterSettings
 from router.slot_lending import Lender, Lent
-from router.slot_wait import Lingering, SlotWaits
+from router.slot_wait import LingeringSlots, SlotWaits
 from router.state.circuit import TRIP, Condition, Health, RetryAfter, Sign
 from router.state.concurrency import BoundedWorkers, Limits
 from router.state.in_flight import InFlight, Occupancy
@@ -71,7 +71,7 @@ class Ledger:
         now: Clock,
         random: Chance,
         lender: Lender | None = None,
-        lingering: Lingering | None = None,
+        lingering: LingeringSlots | None = None,
     ) -> None:
         """`lender` gives out the slots of this machine's workers, if another process manages them.
 

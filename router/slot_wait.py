@@ -2,7 +2,7 @@
 
 A slot that comes free is handed directly to the next request: it is never free between two, so no later request takes it.
 
-`Lingering` keeps the slots of cancelled requests that their workers work on.
+`LingeringSlots` keeps the slots of cancelled requests that their workers work on.
 
 Some workers finish what was cancelled. Their slots are free when the worker is, or after a bounded time: until then another
 request would only wait at the worker, where it cannot be seen.
@@ -31,7 +31,7 @@ Free = Callable[[], Awaitable[object]]
 """Returns once a worker is free again."""
 
 
-class Lingering:
+class LingeringSlots:
     """What dialects note when they leave a request early, and what becomes of its slot. Lives on one event loop."""
 
     def __init__(self, crew: BackgroundTasks, longest: float = LONGEST_LINGER) -> None:

@@ -14,8 +14,8 @@ from router.canonical import TextRequest
 from router.errors import WorkerFailed, WorkerUnable
 from router.http.probe import glance
 from router.http.service_call import services_of, shown
-from router.http.translator import Translating, Words
-from router.http.verbatim import Passing
+from router.http.translator import Translator, Words
+from router.http.verbatim import PassThrough
 from router.openai.body import splice_model
 from router.openai.text_parser import answer_object, written_answer
 from router.openai.text_writer import Event, Reason, ToolCall
@@ -61,7 +61,7 @@ _SUFFIXES: Mapping[str, str] = {
 _MOST_TOKENS = 2**53
 
 
-class LlamaStackHttp(Translating):
+class LlamaStackHttp(Translator):
     """Client of the Llama Stack servers of this machine."""
 
     def __init__(self, links: Links) -> None:
@@ -240,7 +240,7 @@ def _took(asked: bytes, body: bytes, _: Callable[[str], str]) -> Usage | None:
     return _usage(said)
 
 
-PASSING = Passing(calls=frozenset({"inference"}), addressed=_addressed, whole=_took)
+PASSING = PassThrough(calls=frozenset({"inference"}), addressed=_addressed, whole=_took)
 
 WORDS = Words(
     name="Llama Stack",

@@ -34,7 +34,7 @@ from router.http.exchange import (
     REFUSALS,
     Call,
     Exchange,
-    Sending,
+    SentCall,
     busy,
     plain_json,
     read_plain,
@@ -131,7 +131,7 @@ class Peer:
 
         `reply` is the reply to it if it was sent already.
         """
-        return PeerSending(self, self._links, request, candidate, reply)
+        return PeerCall(self, self._links, request, candidate, reply)
 
     def call(self, link: Link, request: Request, candidate: Candidate) -> Call:
         """Return what to send over a link; raise `WorkerUnable` if the caller's own message is needed but too long to add."""
@@ -170,7 +170,7 @@ class Peer:
         return Described()
 
 
-class PeerSending:
+class PeerCall:
     """A request to another node, entered once, with its answer."""
 
     __slots__ = ("_candidate", "_links", "_peer", "_reply", "_request", "_sending", "_visit")
@@ -189,7 +189,7 @@ class PeerSending:
         self._candidate = candidate
         self._reply = reply
         self._visit = links.to(candidate.node)
-        self._sending: Sending | None = None
+        self._sending: SentCall | None = None
 
     async def __aenter__(self) -> Answer:
         request, links = self._request, self._links
@@ -198,7 +198,7 @@ class PeerSending:
             call = self._peer.call(link, request, self._candidate)
             hides = _wants_usage(request)
             read = partial(_read, request=request, route=link.route, hides=hides)
-            self._sending = Sending(call, links.settings, link.deadlines, read, self._reply)
+            self._sending = SentCall(call, links.settings, link.deadlines, read, self._reply)
             return await self._sending.__aenter__()
         except (WorkerError, HttpError) as error:
             self._visit.failed(error)

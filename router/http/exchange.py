@@ -230,7 +230,7 @@ class Rest(Flow):
         return self._exchange.broke("the answer is longer than `max_answer_bytes`")
 
 
-class Sending:
+class SentCall:
     """Context of one request, entered once: its value is the answer that `read` makes of what comes, within the time limits.
 
     Entering raises a `WorkerError`. Leaving before the end cuts the connection, so that the worker sees its caller go.

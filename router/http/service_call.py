@@ -11,7 +11,7 @@ from yarl import URL
 from registry.catalog import names_of
 from router.answer import NOTHING, Answer, Route, complete_answer
 from router.errors import BadRequest, WorkerFailed, WorkerRejected, WorkerUnable
-from router.http.exchange import Call, Exchange, Sending, read_plain, refusal
+from router.http.exchange import Call, Exchange, SentCall, read_plain, refusal
 from router.http.heads import head_to, headers_to, request_head
 from router.http.pool import start_of
 from router.http.probe import Heard, glance
@@ -122,7 +122,7 @@ def call_service(
         return await read_service(exchange, Route.LOCAL)
 
     call = Call(links.workers.of(url), head, body)
-    return Sending(call, links.settings, links.deadlines, read)
+    return SentCall(call, links.settings, links.deadlines, read)
 
 
 @asynccontextmanager
@@ -169,7 +169,7 @@ async def _asked(links: Links, request: Request, ask: ServiceAsk, worker: Worker
 
     head = request_head(start_of(url, ask.method), headers, len(ask.body))
     call = Call(links.workers.of(url), head, ask.body)
-    async with Sending(call, links.settings, links.deadlines, read) as answer:
+    async with SentCall(call, links.settings, links.deadlines, read) as answer:
         return answer
 
 

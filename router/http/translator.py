@@ -15,13 +15,13 @@ from yarl import URL
 from router.answer import NOTHING, Answer, Route, complete_answer
 from router.canonical import TextRequest
 from router.errors import WorkerRejected, WorkerTimeout
-from router.http.exchange import Call, Exchange, Sending
+from router.http.exchange import Call, Exchange, SentCall
 from router.http.heads import headers_to, request_head
 from router.http.pool import start_of
 from router.http.probe import glance
 from router.http.service_call import call_service
 from router.http.translated_stream import begin, check
-from router.http.verbatim import MAX_ANSWER_BYTES, Passing
+from router.http.verbatim import MAX_ANSWER_BYTES, PassThrough
 from router.http.verbatim import read as passing_on
 from router.large_bodies import aside
 from router.openai.body import OURS, object_of, without
@@ -67,11 +67,11 @@ class Words(Wording):
     part: Callable[[TextRequest, bytes], Said]
     whole: Callable[[TextRequest, int, bytes, Callable[[str], str]], list[Event]]
     others: Mapping[Kind, Once] = field(default_factory=dict)
-    passing: Passing | None = None
+    passing: PassThrough | None = None
     beside: Callable[[Orders, Mapping[str, object]], Orders] | None = None
 
 
-class Translating:
+class Translator:
     """Dialect that translates requests into the protocol of this machine's workers."""
 
     def __init__(self, links: Links, words: Words) -> None:
@@ -174,7 +174,7 @@ class Translating:
         body = passing.addressed(own, worker)
         accept = _STREAMED if request.stream else _JSON
         call = self._call(worker, request, said.call, body, accept=accept)
-        return Sending(call, self._settings, self._deadlines, read)
+        return SentCall(call, self._settings, self._deadlines, read)
 
     def _once(
         self, once: Once, request: Request, worker: Worker, orders: Orders
@@ -190,7 +190,7 @@ class Translating:
 
         body = orjson.dumps(orders.bodies[0])
         call = self._call(worker, request, orders.path, body, accept=_JSON)
-        return Sending(call, self._settings, self._deadlines, read)
+        return SentCall(call, self._settings, self._deadlines, read)
 
     def _stream(self, asking: "_Asking") -> AbstractAsyncContextManager[Answer]:
         async def read(exchange: Exchange) -> Answer:
@@ -204,7 +204,7 @@ class Translating:
 
         path, body = asking.orders.path, orjson.dumps(asking.orders.bodies[0])
         call = self._call(asking.worker, asking.request, path, body, accept=_STREAMED)
-        return Sending(call, self._settings, self._deadlines, read)
+        return SentCall(call, self._settings, self._deadlines, read)
 
     @asynccontextmanager
     async def _whole(
@@ -225,7 +225,7 @@ class Translating:
             path = asking.orders.path
             written = orjson.dumps(body)
             call = self._call(asking.worker, asking.request, path, written, accept=_JSON)
-            async with Sending(call, self._settings, self._deadlines, read):
+            async with SentCall(call, self._settings, self._deadlines, read):
                 pass
         yield at_once(asking.asked, asking.form, events)
 

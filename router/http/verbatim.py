@@ -24,7 +24,7 @@ _LONGEST_END = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passing:
+class PassThrough:
     """What is passed on of a protocol over HTTP.
 
     `calls` are the paths; `addressed` makes the worker's body from the caller's. `whole` returns the usage of an answer in one
@@ -53,7 +53,7 @@ class Streamed:
 
 
 async def read(
-    exchange: Exchange, passing: Passing, said: Verbatim, *, streams: bool, max_event_bytes: int
+    exchange: Exchange, passing: PassThrough, said: Verbatim, *, streams: bool, max_event_bytes: int
 ) -> Answer:
     """Make an answer of a worker's reply to a caller's own request; raise a `WorkerError` if that is a failure."""
     await check(exchange)

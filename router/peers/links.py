@@ -26,7 +26,7 @@ from router.peers.headers import GRANT, HOP
 from router.peers.paths import Link, Way
 from router.peers.pipes import Peers
 from router.settings import RouterSettings
-from router.slot_wait import Lingering
+from router.slot_wait import LingeringSlots
 from router.ssrf_guard import Premises
 
 MAX_PEERS = 1024
@@ -63,7 +63,7 @@ class Links:
         """The ways in the order of their last use."""
         self._closing: list[Callable[[], Awaitable[None]]] = []
         self.crew = BackgroundTasks()
-        self.lingering = Lingering(self.crew)
+        self.lingering = LingeringSlots(self.crew)
 
     def introduce(self, grant: str) -> None:
         """Set the headers by which each request tells this node's id, and its grant if there is one."""

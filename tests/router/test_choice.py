@@ -16,7 +16,7 @@ from router.choice import (
     LOOKED_AT,
     MAX_EXCLUDED,
     MAX_TABLES,
-    Choosing,
+    Chooser,
     Exclusions,
     OfferedNames,
     Tables,
@@ -50,7 +50,7 @@ class Scene:
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.world, QUICK, now=lambda: 0.0, random=lambda: 0.5)
         self.books = Books(self.ledger, now=lambda: 0.0)
-        self.choosing = Choosing(
+        self.chooser = Chooser(
             self.ledger, world=self.world, policy=policies.load("p2c"), random=lambda: 0.5
         )
 
@@ -66,16 +66,16 @@ def scene() -> Iterator[Scene]:
 
 
 async def test_a_worker_with_a_free_slot_is_chosen_and_the_slot_not_yet_taken(scene: Scene) -> None:
-    [chosen], holds_slot = await scene.choosing.ordered(chat())
+    [chosen], holds_slot = await scene.chooser.ordered(chat())
     assert (chosen.service, holds_slot) == (NARROW.service, False)
-    assert scene.choosing.explain(chat()).ordered == (chosen,)
+    assert scene.chooser.explain(chat()).ordered == (chosen,)
 
 
 async def test_a_request_that_waited_for_a_slot_holds_it(scene: Scene) -> None:
     scene.ledger.count(NARROW.service)
-    waiting = asyncio.ensure_future(scene.choosing.ordered(chat()))
+    waiting = asyncio.ensure_future(scene.chooser.ordered(chat()))
     await asyncio.sleep(0)
-    assert [e.reason for e in scene.choosing.explain(chat()).excluded] == [Reason.FULL]
+    assert [e.reason for e in scene.chooser.explain(chat()).excluded] == [Reason.FULL]
     scene.ledger.release(NARROW.service)
     [chosen], holds_slot = await waiting
     assert (chosen.service, holds_slot) == (NARROW.service, True)
@@ -85,7 +85,7 @@ async def test_a_request_that_waited_for_a_slot_holds_it(scene: Scene) -> None:
 
 async def test_a_worker_unregistered_during_the_wait_is_not_chosen(scene: Scene) -> None:
     scene.ledger.count(NARROW.service)
-    waiting = asyncio.ensure_future(scene.choosing.ordered(chat()))
+    waiting = asyncio.ensure_future(scene.chooser.ordered(chat()))
     await asyncio.sleep(0)
     scene.serve()
     scene.ledger.release(NARROW.service)
@@ -101,13 +101,13 @@ async def test_a_request_waits_for_a_healthy_worker_rather_than_go_to_an_ejected
         scene.books.begin(OTHER).end(WorkerFailed("no"))
     scene.ledger.count(NARROW.service)
     with pytest.raises(NoCapacity):
-        await scene.choosing.ordered(replace(chat(), waits=False))
+        await scene.chooser.ordered(replace(chat(), waits=False))
     scene.ledger.release(NARROW.service)
 
 
 async def test_a_name_that_no_replica_offers_is_unknown(scene: Scene) -> None:
     with pytest.raises(UnknownModel):
-        await scene.choosing.ordered(chat("llamma"))
+        await scene.chooser.ordered(chat("llamma"))
 
 
 async def test_a_request_waits_for_a_quick_worker_rather_than_go_to_a_slow_one(
@@ -120,14 +120,14 @@ async def test_a_request_waits_for_a_quick_worker_rather_than_go_to_a_slow_one(
         times.take(seconds, kilobytes=0, tokens=0, concurrency=1)
     scene.ledger.waiting.took(chat().model, 0.5)
     scene.ledger.count(NARROW.service)
-    waiting = asyncio.ensure_future(scene.choosing.ordered(chat()))
+    waiting = asyncio.ensure_future(scene.chooser.ordered(chat()))
     await asyncio.sleep(0)
     scene.ledger.release(NARROW.service)
     [chosen], holds_slot = await waiting
     assert (chosen.service, holds_slot) == (NARROW.service, True)
     # With a long queue at the quick worker, the slow one would finish sooner.
     scene.ledger.waiting.took(chat().model, 500.0)
-    [chosen], holds_slot = await scene.choosing.ordered(chat())
+    [chosen], holds_slot = await scene.chooser.ordered(chat())
     assert (chosen.service, holds_slot) == (OTHER.service, False)
     scene.ledger.release(NARROW.service)
 
@@ -151,15 +151,15 @@ def many(count: int = 200) -> Counting:
     return Counting(OWN.peer, Workers(), offered)
 
 
-def choosing(world: LoneWorld, policy: str = "p2c") -> Choosing:
+def chooser(world: LoneWorld, policy: str = "p2c") -> Chooser:
     ledger = Ledger(world, QUICK, now=lambda: 0.0, random=lambda: 0.5)
     draw = Random(1).random
-    return Choosing(ledger, world=world, policy=policies.load(policy), random=draw)
+    return Chooser(ledger, world=world, policy=policies.load(policy), random=draw)
 
 
 async def test_of_many_replicas_a_few_are_inspected_and_all_get_their_turn() -> None:
     world = many()
-    choice = choosing(world)
+    choice = chooser(world)
     firsts = {(await choice.ordered(chat()))[0][0].node for _ in range(1_500)}
     assert world.looked_at == 1_500 * LOOKED_AT
     assert len(firsts) > 190
@@ -168,22 +168,22 @@ async def test_of_many_replicas_a_few_are_inspected_and_all_get_their_turn() -> 
 @pytest.mark.parametrize("policy", ["session", "round_robin"])
 async def test_a_policy_that_needs_all_replicas_gets_all(policy: str) -> None:
     world = many()
-    assert len((await choosing(world, policy).ordered(chat()))[0]) == 200
+    assert len((await chooser(world, policy).ordered(chat()))[0]) == 200
 
 
 async def test_all_replicas_are_inspected_if_few_of_those_drawn_are_healthy() -> None:
     world = many()
     alive = PeerId("n7")
     world.lost = frozenset(offer.node for offer in world.catalog.offers[MODEL]) - {alive}
-    [found], _ = await choosing(world).ordered(chat())
+    [found], _ = await chooser(world).ordered(chat())
     assert found.node == alive
 
 
 async def test_a_pinned_replica_is_found_among_many() -> None:
     pinned = replace(chat(), pin=Pin(node=PeerId("n42")))
-    [found], _ = await choosing(many()).ordered(pinned)
+    [found], _ = await chooser(many()).ordered(pinned)
     assert found.node == PeerId("n42")
-    assert len(choosing(many()).explain(chat()).ordered) == 200
+    assert len(chooser(many()).explain(chat()).ordered) == 200
 
 
 def test_a_table_is_rebuilt_when_its_replicas_have_changed() -> None:
@@ -271,7 +271,7 @@ def talk(*, goes_on: bool = True) -> Request:
 
 async def test_possible_holders_of_a_conversation_are_asked_once_and_the_holder_is_chosen() -> None:
     world = many(5)
-    choice = choosing(world)
+    choice = chooser(world)
     nodes = [offer.node for offer in world.catalog.offers[MODEL]]
     for node in nodes:
         choice._ledger.times.told.hear(node, (Service("p", MODEL), Kind.CHAT), READER)
@@ -289,7 +289,7 @@ async def test_possible_holders_of_a_conversation_are_asked_once_and_the_holder_
 
 async def test_a_request_proceeds_if_no_node_answers_the_question() -> None:
     world = many(5)
-    choice = choosing(world)
+    choice = chooser(world)
     for offer in world.catalog.offers[MODEL]:
         choice._ledger.times.told.hear(offer.node, (offer.service, Kind.CHAT), READER)
     choice._questions = Knowing(OWN.peer)
@@ -298,9 +298,9 @@ async def test_a_request_proceeds_if_no_node_answers_the_question() -> None:
 
 async def test_a_conversation_is_looked_for_at_the_same_few_replicas_and_its_last_reader() -> None:
     world = many()
-    looked_at = [{c.node for c in (await choosing(world).ordered(talk()))[0]} for _ in range(2)]
+    looked_at = [{c.node for c in (await chooser(world).ordered(talk()))[0]} for _ in range(2)]
     assert len(looked_at[0] & looked_at[1]) >= LOOKED_AT // 2
-    choice = choosing(world)
+    choice = chooser(world)
     reader = PeerId("n77")
     choice._ledger.times.index.take((reader, Service("p", MODEL)), talk().prefixes, 0.0)
     for _ in range(20):
@@ -309,7 +309,7 @@ async def test_a_conversation_is_looked_for_at_the_same_few_replicas_and_its_las
 
 async def test_the_choice_is_among_the_replicas_that_were_asked() -> None:
     world = many()
-    choice = choosing(world)
+    choice = chooser(world)
     stale, service = Report(Load(0, slots=4), ours=0, at=-60.0), Service("p", MODEL)
     for offer in world.catalog.offers[MODEL]:
         choice._ledger.times.told.hear(offer.node, (service, Kind.CHAT), ServiceTime(fixed=5.0))
@@ -323,7 +323,7 @@ async def test_the_choice_is_among_the_replicas_that_were_asked() -> None:
 async def test_the_only_replica_is_chosen_at_once_unless_something_speaks_against_it() -> None:
     here = LoneWorld(OWN.peer, Workers.of([OTHER.worker]))  # type: ignore[list-item]
     for world, asked in ((here, chat()), (many(1), chat()), (here, replace(chat(), own_only=True))):
-        choice = choosing(world)
+        choice = chooser(world)
         assert choice.at_once(asked) == choice.explain(asked).ordered
         [only] = choice.explain(asked).ordered
         assert choice.at_once(replace(asked, pin=Pin(node=only.node))) == (only,)
@@ -336,41 +336,41 @@ async def test_the_only_replica_is_chosen_at_once_unless_something_speaks_agains
             choice._ledger.health.show(only.address, Sign.FAILED, 0.0)
         assert choice.at_once(asked) is None
     theirs = many(1)
-    assert choosing(theirs).at_once(replace(chat(), own_only=True)) is None
+    assert chooser(theirs).at_once(replace(chat(), own_only=True)) is None
     theirs.lost = frozenset({PeerId("n0")})
-    assert choosing(theirs).at_once(chat()) is None
+    assert chooser(theirs).at_once(chat()) is None
     here.draining = True
-    assert choosing(here).at_once(chat()) is None
+    assert chooser(here).at_once(chat()) is None
 
 
 async def test_the_only_replica_is_not_chosen_at_once_without_a_slot_or_image_input(
     scene: Scene,
 ) -> None:
-    assert scene.choosing.at_once(chat()) == scene.choosing.explain(chat()).ordered
+    assert scene.chooser.at_once(chat()) == scene.chooser.explain(chat()).ordered
     attempt = scene.books.begin(NARROW)
-    assert scene.choosing.at_once(chat()) is None
+    assert scene.chooser.at_once(chat()) is None
     attempt.end()
     reads = replace(NARROW.service, abilities=int(Ability.TEXT_IN))
     scene.world.workers = Workers.of([Worker(reads, "http://127.0.0.1:1")])
     seen = b'{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}'
-    assert scene.choosing.at_once(chat()) == scene.choosing.explain(chat()).ordered
-    assert scene.choosing.at_once(chat(body=seen)) is None
+    assert scene.chooser.at_once(chat()) == scene.chooser.explain(chat()).ordered
+    assert scene.chooser.at_once(chat(body=seen)) is None
 
 
 async def test_excluded_replicas_are_remembered_with_their_reasons(scene: Scene) -> None:
     scene.serve(NARROW, OTHER)
     scene.ledger.count(NARROW.service)
     asked = chat()
-    assert scene.choosing.at_once(asked) is None
-    await scene.choosing.ordered(asked)
+    assert scene.chooser.at_once(asked) is None
+    await scene.chooser.ordered(asked)
     scene.ledger.release(NARROW.service)
-    [left] = scene.choosing.exclusions.of(asked.id)
+    [left] = scene.chooser.exclusions.of(asked.id)
     assert (left.candidate.service, left.reason) == (NARROW.service, Reason.FULL)
     # The worker has room again: the next choice excludes no replica, also for the same request.
-    await scene.choosing.ordered(replace(asked, id="another"))
-    assert scene.choosing.exclusions.of("another") == []
-    await scene.choosing.ordered(asked)
-    assert scene.choosing.exclusions.of(asked.id) == []
+    await scene.chooser.ordered(replace(asked, id="another"))
+    assert scene.chooser.exclusions.of("another") == []
+    await scene.chooser.ordered(asked)
+    assert scene.chooser.exclusions.of(asked.id) == []
 
 
 def test_exclusions_are_kept_for_the_newest_requests_and_a_few_replicas_each() -> None:

@@ -11,7 +11,7 @@ from registry.records import PeerId
 from router.failover import (
     MOST_SEAMS,
     MOST_TEXT_CHARACTERS,
-    Continuing,
+    ContinuedText,
     Finish,
     Resume,
     ended_too_soon,
@@ -40,7 +40,7 @@ def asked(kind: Kind = Kind.CHAT, **fields: object) -> Request:
     return replace(chat(stream=True, kind=kind, body=orjson.dumps(said)), continues=True)
 
 
-def stream(request: Request) -> Continuing:
+def stream(request: Request) -> ContinuedText:
     found = of(request)
     assert found is not None
     return found
@@ -123,7 +123,7 @@ def test_the_caller_reads_one_text_of_one_answer_wherever_workers_die(
     assert usage["prompt_tokens"] in (0, 10)
 
 
-def died(*events: Event, **fields: object) -> tuple[Continuing, Resume | Finish | None]:
+def died(*events: Event, **fields: object) -> tuple[ContinuedText, Resume | Finish | None]:
     going = stream(asked(**fields))
     for each in events:
         going.take(each)

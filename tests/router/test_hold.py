@@ -36,7 +36,7 @@ async def router(settings: RouterSettings = PATIENT) -> AsyncIterator[World]:
         made = World(ours)
         yield made
         assert not made.router.in_flight
-        assert not made.router._holding._rooms
+        assert not made.router._held_requests._rooms
 
 
 def free_port() -> int:
@@ -150,7 +150,7 @@ async def test_a_caller_that_leaves_gives_up_its_place_and_the_others_wait_on() 
         world.serve(own(worker.url))
         asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(4)]
         await until(lambda: world.router.events["held"] == 4)
-        [room] = world.router._holding._rooms.values()
+        [room] = world.router._held_requests._rooms.values()
         for leaving in asking[:3]:
             leaving.cancel()
         await asyncio.wait(asking[:3])
@@ -199,7 +199,7 @@ async def test_the_total_size_of_held_bodies_is_limited() -> None:
         loading(worker)
         world.serve(own(worker.url))
         # As if other requests held nearly all of the budget.
-        world.router._holding._bytes += MAX_HELD_BYTES - 1000
+        world.router._held_requests._bytes += MAX_HELD_BYTES - 1000
         with pytest.raises(WorkerLoading):
             await world.ask(chat(body=b'{"model":"llama","x":"%b"}' % (b"x" * 2000)))
         assert world.router.events["holds_refused"] == 1
@@ -207,8 +207,8 @@ async def test_the_total_size_of_held_bodies_is_limited() -> None:
         await until(lambda: world.router.held == 1)
         worker.fail()
         await asking
-        world.router._holding._bytes -= MAX_HELD_BYTES - 1000
-        assert world.router._holding._bytes == 0
+        world.router._held_requests._bytes -= MAX_HELD_BYTES - 1000
+        assert world.router._held_requests._bytes == 0
 
 
 async def test_a_worker_that_is_away_for_long_is_not_waited_for() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from registry.records import Service
-from router.slot_wait import MAX_NOTES, Lingering
+from router.slot_wait import MAX_NOTES, LingeringSlots
 
 ONE, OTHER = Service("p", "one"), Service("p", "other")
 
@@ -18,7 +18,7 @@ class World:
     def __init__(self, longest: float = 60.0) -> None:
         self.tasks: list[asyncio.Task[None]] = []
         self.released: list[Service] = []
-        self.lingering = Lingering(self, longest)
+        self.lingering = LingeringSlots(self, longest)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.ensure_future(work))

@@ -17,7 +17,7 @@ from router.dialects.openai_http.endpoints import endpoint
 from router.dialects.openai_http.json_answer import success
 from router.errors import WorkerFailed, WorkerUnable
 from router.http.translated_stream import NoSuchPath
-from router.http.translator import Translating, Words
+from router.http.translator import Translator, Words
 from router.openai import text_parser
 from router.openai.logprobs import Token
 from router.openai.text_parser import Heard, TextFailure
@@ -44,7 +44,7 @@ class NoCompletions(WorkerUnable):
         super().__init__("the worker does not serve /v1/completions", param="model")
 
 
-class ByChat(Translating):
+class ByChat(Translator):
     """Client that asks for completions as chats, where workers have nothing else."""
 
     def __init__(self, links: Links) -> None:

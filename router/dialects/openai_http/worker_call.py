@@ -19,7 +19,7 @@ from router.http.exchange import (
     MAX_REFUSAL_BYTES,
     Call,
     Exchange,
-    Sending,
+    SentCall,
     busy,
     read_plain,
     refusal,
@@ -73,7 +73,7 @@ class WorkerCall:
         """The worker's address."""
         return self._worker.api
 
-    def sent(self, goal: Goal | None = None, body: bytes | None = None) -> Sending:
+    def sent(self, goal: Goal | None = None, body: bytes | None = None) -> SentCall:
         """Send the request to another goal, or with another body; entering waits for the first byte."""
         links, worker, request = self._links, self._worker, self._request
         origin, start = goal or goes_to(worker.api, request.kind)
@@ -81,7 +81,7 @@ class WorkerCall:
         head = head_to(worker, request, start, len(body))
         call = Call(links.workers.at(origin), head, body)
         reply, self._reply = self._reply, None
-        return Sending(call, links.settings, links.deadlines, self._read, reply)
+        return SentCall(call, links.settings, links.deadlines, self._read, reply)
 
     async def _read(self, exchange: Exchange) -> Answer:
         answer = await self._answer(exchange, self._request.kind)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from router.dialects.tgi_http import answer_parser, request_mapping
 from router.http.probe import Heard, glance
-from router.http.translator import Once, Translating, Words
+from router.http.translator import Once, Translator, Words
 from router.peers.links import Links
 from router.recognition import Sighting
 from router.requests import Kind
@@ -78,7 +78,7 @@ WORDS = Words(
 )
 
 
-class TgiHttp(Translating):
+class TgiHttp(Translator):
     """Client of the TGI servers of this machine."""
 
     def __init__(self, links: Links) -> None:

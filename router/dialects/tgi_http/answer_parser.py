@@ -24,7 +24,7 @@ from router.errors import (
     WorkerIncomplete,
     WorkerRejected,
 )
-from router.http.verbatim import Passing, Streamed
+from router.http.verbatim import PassThrough, Streamed
 from router.openai import logprobs
 from router.openai.logprobs import MAX_LIKELIEST, Token
 from router.openai.result_writer import write_token_texts, write_tokens
@@ -118,7 +118,7 @@ def _read(request_body: bytes) -> int:
     return estimated_tokens(len(inputs.encode())) if isinstance(inputs, str) else 0
 
 
-PASSING = Passing(
+PASSING = PassThrough(
     calls=frozenset({request_mapping.WHOLE, request_mapping.STREAM}),
     addressed=_addressed,
     whole=_whole,

@@ -15,7 +15,7 @@ from router.errors import (
     WorkerLoading,
     WorkerRejected,
 )
-from router.http.exchange import Call, Exchange, Sending
+from router.http.exchange import Call, Exchange, SentCall
 from router.http.heads import request_head
 from router.http.pool import start_of
 from router.http.translated_stream import begin, check
@@ -62,7 +62,7 @@ async def tell(*said: bytes, status: bytes = b"200 OK", more: bytes = b"") -> tu
     async with raw(serve) as url, links() as ours:
         address = URL(url)
         call = Call(ours.workers.of(address), request_head(start_of(address), {}, 2), b"{}")
-        async with Sending(call, QUICK, ours.deadlines, read) as answer:
+        async with SentCall(call, QUICK, ours.deadlines, read) as answer:
             return answer, await whole(answer)
 
 

@@ -10,7 +10,7 @@ from aiohttp import web
 from router.answer import Answer
 from router.canonical import TextRequest
 from router.errors import WorkerRejected
-from router.http.translator import Translating, Words
+from router.http.translator import Translator, Words
 from router.openai.text_writer import Event
 from router.requests import Kind
 from router.translate.request import Orders, unheard
@@ -69,7 +69,7 @@ async def capitals() -> AsyncIterator[tuple[Capitals, str]]:
         await runner.cleanup()
 
 
-async def ask(dialect: Translating, url: str, *, stream: bool) -> tuple[Answer, bytes]:
+async def ask(dialect: Translator, url: str, *, stream: bool) -> tuple[Answer, bytes]:
     async with dialect.answer(chat(stream=stream), own(url)) as answer:
         return answer, await whole(answer)
 
@@ -81,7 +81,7 @@ def text_of(body: bytes) -> str:
 
 async def test_a_stream_is_requested_for_a_stream_and_a_whole_answer_otherwise() -> None:
     async with capitals() as (worker, url), links() as ours:
-        dialect = Translating(ours, WORDS)
+        dialect = Translator(ours, WORDS)
         _, body = await ask(dialect, url, stream=False)
         assert orjson.loads(body)["choices"][0]["message"]["content"] == "HELLO"
         _, streamed = await ask(dialect, url, stream=True)
@@ -98,7 +98,7 @@ async def test_a_worker_that_refuses_to_stream_is_retried_without_and_then_never
 ) -> None:
     async with capitals() as (worker, url), links() as ours:
         worker.streams = status
-        dialect = Translating(ours, WORDS)
+        dialect = Translator(ours, WORDS)
         for _ in range(2):
             answer, body = await ask(dialect, url, stream=True)
             assert (answer.streamed, text_of(body)) == (True, "HELLO")
@@ -107,7 +107,7 @@ async def test_a_worker_that_refuses_to_stream_is_retried_without_and_then_never
 
 async def test_a_refusal_by_a_worker_that_has_streamed_is_not_retried() -> None:
     async with capitals() as (worker, url), links() as ours:
-        dialect = Translating(ours, WORDS)
+        dialect = Translator(ours, WORDS)
         await ask(dialect, url, stream=True)
         worker.streams = worker.whole = 422
         with pytest.raises(WorkerRejected):
@@ -118,7 +118,7 @@ async def test_a_refusal_by_a_worker_that_has_streamed_is_not_retried() -> None:
 
 async def test_a_worker_that_answers_a_probe_at_all_is_alive() -> None:
     async with capitals() as (_, url), links() as ours:
-        dialect = Translating(ours, WORDS)
+        dialect = Translator(ours, WORDS)
         worker, nobody = own(url).worker, own("http://127.0.0.1:1").worker
         assert worker
         assert nobody

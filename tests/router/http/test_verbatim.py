@@ -8,10 +8,10 @@ from yarl import URL
 
 from router.answer import Answer
 from router.errors import AnswerBroken, WorkerError, WorkerFailed, WorkerRejected
-from router.http.exchange import Call, Exchange, Sending
+from router.http.exchange import Call, Exchange, SentCall
 from router.http.heads import request_head
 from router.http.pool import start_of
-from router.http.verbatim import Passing, Streamed, read
+from router.http.verbatim import PassThrough, Streamed, read
 from router.openai.usage import Tells, Usage
 from router.translate.verbatim import TGI, Verbatim
 from tests.router.world import QUICK, links, whole
@@ -32,7 +32,7 @@ def spent(asked: bytes, said: bytes, header) -> Usage:
 
 
 TELLS = Tells(b"tokens", lambda _: None)
-PASSING = Passing(
+PASSING = PassThrough(
     calls=frozenset({"say"}),
     addressed=lambda body, _: body,
     whole=spent,
@@ -57,7 +57,7 @@ async def tell(*said: bytes, status: str = "200 OK", more: str = "", streams: bo
     async with raw(serve) as url, links() as ours:
         place = ours.workers.of(URL(url))
         call = Call(place, request_head(start_of(URL(url)), {}, 0), b"")
-        async with Sending(call, QUICK, ours.deadlines, look) as answer:
+        async with SentCall(call, QUICK, ours.deadlines, look) as answer:
             return answer, await whole(answer)
 
 
