@@ -88,29 +88,22 @@ def _batch_submit(asked: Fields) -> Translation:
     return _said(words.batch_job(_read((yield _post("/v1/batches", batch)))))
 
 
-def _batch_status(asked: Fields) -> Translation:
-    path = f"/v1/batches/{_id(_text(asked, 'job_id'))}"
-    return _said(words.batch_job(_read((yield ServiceAsk("GET", path)))))
-
-
-def _batch_cancel(asked: Fields) -> Translation:
-    path = f"/v1/batches/{_id(_text(asked, 'job_id'))}/cancel"
-    return _said(words.batch_job(_read((yield _post(path, {})))))
-
-
 def _tuning_submit(asked: Fields) -> Translation:
     job = words.tuning_request(asked)
     return _said(words.tuning_job(_read((yield _post("/v1/fine_tuning/jobs", job)))))
 
 
-def _tuning_status(asked: Fields) -> Translation:
-    path = f"/v1/fine_tuning/jobs/{_id(_text(asked, 'job_id'))}"
-    return _said(words.tuning_job(_read((yield ServiceAsk("GET", path)))))
+def _status(
+    jobs: str, told: Callable[[Fields], dict[str, object]], *, cancel: bool = False
+) -> Callable[[Fields], Translation]:
+    """Return the translation of a call for a job's status, or of one that cancels it; `told` reads OpenAI's job."""
 
+    def translate(asked: Fields) -> Translation:
+        path = f"{jobs}/{_id(_text(asked, 'job_id'))}"
+        ask = _post(f"{path}/cancel", {}) if cancel else ServiceAsk("GET", path)
+        return _said(told(_read((yield ask))))
 
-def _tuning_cancel(asked: Fields) -> Translation:
-    path = f"/v1/fine_tuning/jobs/{_id(_text(asked, 'job_id'))}/cancel"
-    return _said(words.tuning_job(_read((yield _post(path, {})))))
+    return translate
 
 
 def _tuning_tail(asked: Fields) -> Translation:
@@ -209,11 +202,11 @@ def _job_cancel(asked: Fields) -> Translation:
 
 _TO_OPENAI: Mapping[str, Callable[[Fields], Translation]] = {
     "POST /batch_inference/jobs/submit": _batch_submit,
-    "GET /batch_inference/jobs/status": _batch_status,
-    "POST /batch_inference/jobs/cancel": _batch_cancel,
+    "GET /batch_inference/jobs/status": _status("/v1/batches", words.batch_job),
+    "POST /batch_inference/jobs/cancel": _status("/v1/batches", words.batch_job, cancel=True),
     "POST /fine_tuning/jobs/submit": _tuning_submit,
-    "GET /fine_tuning/jobs/status": _tuning_status,
-    "POST /fine_tuning/jobs/cancel": _tuning_cancel,
+    "GET /fine_tuning/jobs/status": _status("/v1/fine_tuning/jobs", words.tuning_job),
+    "POST /fine_tuning/jobs/cancel": _status("/v1/fine_tuning/jobs", words.tuning_job, cancel=True),
     "GET /fine_tuning/jobs/tail": _tuning_tail,
     "POST /reward_scoring": _reward,
     "POST /vector_store/create": _store_create,
