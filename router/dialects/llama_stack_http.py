@@ -24,7 +24,7 @@ from router.peers.links import Links
 from router.recognition import Sighting
 from router.requests import SERVICES, Kind
 from router.services.calls import CALLS
-from router.translate.request import Orders, unheard
+from router.translate.request import Orders, refuse_tool_calls, unheard
 from router.translate.text import Said, estimated, in_one_piece
 from router.translate.verbatim import LLAMA_STACK
 from router.worker_description import Described, count_of
@@ -110,8 +110,7 @@ def orders(asked: TextRequest, worker: Worker) -> Orders:
 
 
 def _message(message: Mapping[str, object]) -> dict[str, object]:
-    if message.get("tool_calls") or message.get("function_call"):
-        raise WorkerUnable("Llama Stack does not support tool calls in messages", param="messages")
+    refuse_tool_calls("Llama Stack", message)
     role, content = str(message["role"]), message.get("content")
     said: dict[str, object] = {"role": _ROLES.get(role, role)}
     if isinstance(name := message.get("name"), str):

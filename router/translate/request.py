@@ -16,6 +16,7 @@ from router.peers.headers import DROPPED, HEARD
 from router.requests import Kind, Request
 from router.workers import Worker
 
+_A = TypeVar("_A")
 _T = TypeVar("_T")
 
 _SAMPLING = tuple(sorted(field.name for field in fields(Sampling)))
@@ -81,10 +82,10 @@ class Wording:
         return WorkerUnable(f"{self.name} does not support `{param}`", param=param)
 
 
-def checked(read: Callable[[Request], _T], request: Request) -> _T:
-    """Read a request; raise `WorkerRejected`, which names the field, for a wrong value."""
+def checked(read: Callable[[_A], _T], asked: _A) -> _T:
+    """Read a request, or fields of one; raise `WorkerRejected`, which names the field, for a wrong value."""
     try:
-        return read(request)
+        return read(asked)
     except BadRequest as error:
         raise refused(str(error), error.param or "") from error
 
@@ -94,6 +95,12 @@ def refuse(name: str, asked: Leaving, shaping: Set[str]) -> None:
     for other in sorted(asked.others):
         if other in shaping:
             raise WorkerUnable(f"{name} does not support `{other}`", param=other)
+
+
+def refuse_tool_calls(name: str, message: Mapping[str, object]) -> None:
+    """Raise `WorkerUnable` for a message with tool calls, which the protocol called `name` lacks."""
+    if message.get("tool_calls") or message.get("function_call"):
+        raise WorkerUnable(f"{name} does not support tool calls in messages", param="messages")
 
 
 def unserved(name: str, kind: Kind) -> WorkerUnable:

@@ -15,7 +15,8 @@ from router.canonical.speech import Format
 from router.canonical.values import text, whole
 from router.dialects.localai_grpc.exchange import NAME, Asking, answer_of, unheard
 from router.dialects.localai_grpc.files import Folder, folder
-from router.errors import BadRequest, WorkerFailed, WorkerUnable
+from router.dialects.localai_grpc.request_mapping import MOST_SEED
+from router.errors import WorkerFailed, WorkerUnable
 from router.openai.media_type import type_of
 from router.openai.result_writer import Segment, write_images, write_transcript
 from router.openai.text_writer import refused
@@ -143,8 +144,6 @@ USUAL_SIDE = 512
 USUAL_STEPS = 15
 """Steps in which an image is made if the caller does not set them."""
 
-MOST_SEED = 2**31 - 1
-
 MAX_PARAMETERS = 1_024
 """The most characters of `enable_parameters`, the names of a pipeline's parameters."""
 
@@ -194,7 +193,7 @@ def own_words(others: Mapping[str, object]) -> Mapping[str, object]:
 
 
 async def _image_made(asking: Asking, asked: Image, shared: Folder, *, source: str) -> Answer:
-    own = _checked_words(asked)
+    own = checked(own_words, asked.others)
     first = randrange(1, MOST_SEED) if asked.seed is None else asked.seed  # noqa: S311 (it guards nothing)
     images: list[bytes] = []
     for number in range(asked.n):
@@ -222,10 +221,3 @@ async def _image_made(asking: Asking, asked: Image, shared: Folder, *, source: s
     changed = (asked.seed or 0) > MOST_SEED
     missing = [name for name in unheard(asked, seed=changed) if name not in heard]
     return answer_of(body, unheard=missing, heard=heard)
-
-
-def _checked_words(asked: Image) -> Mapping[str, object]:
-    try:
-        return own_words(asked.others)
-    except BadRequest as error:
-        raise refused(str(error), error.param or "") from error

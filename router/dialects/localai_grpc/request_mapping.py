@@ -22,7 +22,7 @@ from router.canonical.values import flag, number, text, whole
 from router.errors import BadRequest, WorkerUnable
 from router.openai.text_writer import refused
 from router.requests import Kind
-from router.translate.request import Orders
+from router.translate.request import Orders, refuse_tool_calls
 from router.translate.templates import rendered, text_of
 from router.workers import Template, Worker
 
@@ -278,8 +278,7 @@ def _message(message: Mapping[str, object]) -> dict[str, object]:
 
 def _texts_only(message: Mapping[str, object]) -> Mapping[str, object]:
     """Return a message without images, audio and videos, which have fields of their own."""
-    if message.get("tool_calls") or message.get("function_call"):
-        raise WorkerUnable("LocalAI does not support tool calls in messages", param="messages")
+    refuse_tool_calls("LocalAI", message)
     content = message.get("content")
     if not isinstance(content, list):
         return message

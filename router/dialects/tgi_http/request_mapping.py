@@ -8,7 +8,7 @@ from router.canonical import Sampling, TextRequest
 from router.errors import WorkerUnable
 from router.openai.text_writer import refused
 from router.requests import Kind
-from router.translate.request import Orders
+from router.translate.request import Orders, refuse_tool_calls
 from router.workers import Worker
 
 CHAT_TOKENS = 1_024
@@ -211,8 +211,7 @@ def _tool(function: Mapping[str, object]) -> dict[str, object]:
 
 
 def _message(message: Mapping[str, object]) -> dict[str, object]:
-    if message.get("tool_calls") or message.get("function_call"):
-        raise WorkerUnable("TGI does not support tool calls in messages", param="messages")
+    refuse_tool_calls("TGI", message)
     content = message.get("content")
     said = content if isinstance(content, str) else [_part(p) for p in _list(content)] or ""
     name = message.get("name")
