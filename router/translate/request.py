@@ -41,10 +41,10 @@ class Orders:
     @property
     def headers(self) -> Mapping[str, str]:
         """The headers of the answer that name parameters."""
-        return headers_of(self.dropped, self.heard)
+        return parameter_headers(self.dropped, self.heard)
 
 
-def headers_of(dropped: Sequence[str], heard: Sequence[str] = ()) -> Mapping[str, str]:
+def parameter_headers(dropped: Sequence[str], heard: Sequence[str] = ()) -> Mapping[str, str]:
     """Return the headers of an answer that name parameters without effect, and those that OpenAI's form lacks."""
     named = {DROPPED: dropped, HEARD: heard}
     return {header: ", ".join(names) for header, names in named.items() if names}

@@ -12,7 +12,7 @@ from router.errors import WorkerFailed
 from router.openai.usage import Usage
 from router.requests import Request
 from router.select.fitness import estimated_tokens
-from router.translate.request import headers_of
+from router.translate.request import parameter_headers
 
 NAME = "LocalAI"
 
@@ -47,7 +47,7 @@ def answer_of(
     """Return an answer in one piece; `unheard` are parameters that had no effect, `heard` ones that few workers support."""
     answer = complete_answer(body, content_type)
     answer.usage = usage
-    answer.headers = headers_of(unheard, heard)
+    answer.headers = parameter_headers(unheard, heard)
     return answer
 
 
