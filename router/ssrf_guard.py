@@ -9,7 +9,9 @@ to may have changed since, and so may this machine's addresses and the node's ow
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
+
+from registry.intake.dialable import address_of
 
 ELSEWHERE = "the url and the node are not on the same machine"
 OURSELVES = "the api is this node itself, not a worker"
@@ -47,14 +49,3 @@ class Premises:
     def _listed(self, host: str) -> bool:
         address = address_of(host)
         return address is not None and any(address in network for network in self.networks)
-
-
-def address_of(text: str) -> IPv4Address | IPv6Address | None:
-    """Read an IP literal, `None` if it is none; an IPv4-mapped IPv6 address counts as the IPv4 address."""
-    try:
-        address = ip_address(text)
-    except ValueError:
-        return None
-    if isinstance(address, IPv6Address) and address.ipv4_mapped:
-        return address.ipv4_mapped
-    return address

@@ -35,7 +35,8 @@ from node.config.web import WEB_DEFAULTS, WebSettings
 from node.faces.errors import NotAllowed, UnsupportedMediaType
 from node.faces.request_reader import SHARED, TAKEN_FOR_JSON
 from node.lane.request import HttpRequest, LaneRequest
-from router.ssrf_guard import address_of, is_loopback
+from registry.intake.dialable import address_of
+from router.ssrf_guard import is_loopback
 
 _ANY = "*"
 _SHARED_SECONDS = 600

@@ -22,13 +22,24 @@ def among_ourselves(own: Reach) -> bool:
     return all(map(_is_loopback, hosts))
 
 
+def address_of(host: str) -> IPv4Address | IPv6Address | None:
+    """Return an IP literal as an address, `None` when it is a name. An IPv4-mapped IPv6 address becomes an IPv4 address."""
+    try:
+        number = ip_address(host)
+    except ValueError:
+        return None
+    if isinstance(number, IPv6Address) and number.ipv4_mapped is not None:
+        return number.ipv4_mapped
+    return number
+
+
 # This and `_is_loopback` are cached: they check each address of a peer for each request that is sent there.
 @lru_cache(maxsize=4096)
 def credible(host: str, *, together: bool) -> bool:
     """Return whether a peer may be at a host, a name or an address. Loopback needs all `together` on one machine."""
     if not host or _is_loopback(host):
         return bool(host) and together
-    number = _number(host)
+    number = address_of(host)
     if number is None:
         # No name ends in a number, but resolvers read 127.1 and 0x7f000001 as addresses.
         return not _NUMBERLIKE.fullmatch(host.rstrip(".").rpartition(".")[2])
@@ -71,18 +82,7 @@ def _host_of_link(link: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_loopback(host: str) -> bool:
-    number = _number(host)
+    number = address_of(host)
     if number is None:
         return host.lower().rstrip(".") in _THIS_MACHINE or host.lower().endswith(".localhost")
     return number.is_loopback
-
-
-def _number(host: str) -> IPv4Address | IPv6Address | None:
-    """Return a host as an IP address, `None` when it is a name. An IPv4-mapped IPv6 address becomes an IPv4 address."""
-    try:
-        number = ip_address(host)
-    except ValueError:
-        return None
-    if isinstance(number, IPv6Address) and number.ipv4_mapped is not None:
-        return number.ipv4_mapped
-    return number

@@ -5,10 +5,11 @@ must be public, at a port of the web, no redirect is followed, and nothing of th
 """
 
 import asyncio
-from ipaddress import IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv6Network
 
 from yarl import URL
 
+from registry.intake.dialable import address_of
 from router.errors import WorkerRejected, WorkerUnable
 from router.http.errors import HttpError
 from router.http.heads import request_head
@@ -37,15 +38,9 @@ def objection(address: str, port: int) -> str:
 
 def is_public(address: str) -> bool:
     """Return whether an IP literal is public; an IPv4-mapped one counts as its IPv4 address, NAT64 and 6to4 do not count."""
-    try:
-        found = ip_address(address)
-    except ValueError:
+    found = address_of(address)
+    if found is None or any(found in network for network in _WRAPPED):
         return False
-    if isinstance(found, IPv6Address):
-        if found.ipv4_mapped:
-            return is_public(str(found.ipv4_mapped))
-        if any(found in network for network in _WRAPPED):
-            return False
     return found.is_global and not found.is_multicast
 
 
