@@ -28,12 +28,6 @@ class Pair:
 
 
 @pytest.fixture
-async def worker() -> AsyncIterator[OpenAIWorker]:
-    async with running() as started:
-        yield started
-
-
-@pytest.fixture
 async def pair() -> AsyncIterator[Pair]:
     async with AsyncExitStack() as closing:
         one, two = [await closing.enter_async_context(links(QUICK.model_copy(update={"queue": 60}))) for _ in "ab"]  # fmt: skip

@@ -20,12 +20,6 @@ SERVICE = Service("p", MODEL)
 
 
 @pytest.fixture
-async def worker() -> AsyncIterator[OpenAIWorker]:
-    async with running() as started:
-        yield started
-
-
-@pytest.fixture
 async def world(worker: OpenAIWorker) -> AsyncIterator[World]:
     async with links(QUICK.model_copy(update={"queue": 20})) as ours:
         made = World(ours)

@@ -8,6 +8,7 @@ from registry.records import Reach, Service
 from registry.signing import Identity
 from router.answer import Answer
 from router.attempt import Attempt, AttemptDesk
+from router.dialects import Dialect
 from router.outcome import Outcome
 from router.peers.links import Links
 from router.peers.pipes import NoMesh
@@ -93,6 +94,12 @@ async def links(
 async def whole(answer: Answer) -> bytes:
     """Read an answer to its end."""
     return answer.first + b"".join([chunk async for chunk in answer.rest])
+
+
+async def ask(dialect: Dialect, request: Request, candidate: Candidate) -> tuple[Answer, bytes]:
+    """Have a dialect answer a request; return the answer, and its whole body."""
+    async with dialect.answer(request, candidate) as answer:
+        return answer, await whole(answer)
 
 
 async def until(true: Callable[[], bool], within: float = 10.0) -> float:

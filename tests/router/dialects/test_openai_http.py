@@ -1,14 +1,13 @@
 """The OpenAI dialect: bytes pass through, model names are the node's, failures come before the first byte."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import orjson
 import pytest
 from yarl import URL
 
 from registry.records import Ability
-from router.answer import Answer, Route
+from router.answer import Route
 from router.dialects import Dialect
 from router.dialects.openai_http import MAX_PROPERTIES_BYTES, create
 from router.dialects.openai_http.endpoints import beside, elsewhere, endpoint, metrics_of
@@ -27,30 +26,12 @@ from router.errors import (
 )
 from router.openai.usage import Usage
 from router.requests import Kind, PassedHeaders, Request
-from router.select.candidates import Candidate
 from router.settings import RouterSettings
 from router.worker_description import Described, Offered
 from router.worker_metrics import Figure, TellsLoad
-from tests.router.world import MODEL, QUICK, chat, links, own, until, whole
+from tests.router.world import MODEL, QUICK, ask, chat, links, own, until, whole
 from tests.workers.openai_worker import OpenAIWorker, running
 from tests.workers.raw import raw, take
-
-
-@pytest.fixture
-async def worker() -> AsyncIterator[OpenAIWorker]:
-    async with running() as started:
-        yield started
-
-
-@pytest.fixture
-async def dialect() -> AsyncIterator[Dialect]:
-    async with links() as ours:
-        yield create(ours)
-
-
-async def ask(dialect: Dialect, request: Request, candidate: Candidate) -> tuple[Answer, bytes]:
-    async with dialect.answer(request, candidate) as answer:
-        return answer, await whole(answer)
 
 
 @pytest.mark.parametrize(

@@ -3,46 +3,26 @@
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
 from yarl import URL
 
-from router.answer import Answer
 from router.dialects import Dialect
 from router.dialects.openai_http import create
 from router.errors import WorkerFailed, WorkerTimeout, WorkerUnreachable
 from router.http.heads import request_head
 from router.http.pool import WORKERS_IDLE_SECONDS, PooledPlace, start_of, tcp
-from router.requests import Request
-from router.select.candidates import Candidate
 from router.ssrf_guard import Premises
-from tests.router.world import QUICK, chat, links, own, until, whole
-from tests.workers.openai_worker import OpenAIWorker, running
+from tests.router.world import QUICK, ask, chat, links, own, until
+from tests.workers.openai_worker import OpenAIWorker
 from tests.workers.raw import Serve, raw, take
 
 OK = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 17\r\n\r\n"
     b'{"model":"llama"}'
 )
-
-
-@pytest.fixture
-async def worker() -> AsyncIterator[OpenAIWorker]:
-    async with running() as started:
-        yield started
-
-
-@pytest.fixture
-async def dialect() -> AsyncIterator[Dialect]:
-    async with links() as ours:
-        yield create(ours)
-
-
-async def ask(dialect: Dialect, request: Request, candidate: Candidate) -> tuple[Answer, bytes]:
-    async with dialect.answer(request, candidate) as answer:
-        return answer, await whole(answer)
 
 
 async def test_a_connection_is_reused(worker: OpenAIWorker, dialect: Dialect) -> None:

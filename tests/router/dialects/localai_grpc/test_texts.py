@@ -1,7 +1,6 @@
 """The LocalAI dialect for texts: the requests sent, the answers made from the replies, and failures."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -34,7 +33,7 @@ from router.rpc.messages import LOCALAI, methods_of
 from router.translate.text import Told
 from router.workers import Template
 from tests.router.world import QUICK, chat, links, own, until, whole
-from tests.workers.localai_worker import LocalAIWorker, running
+from tests.workers.localai_worker import LocalAIWorker
 from tests.workers.openai_worker import WORDS
 
 SAID = "".join(WORDS)
@@ -44,18 +43,6 @@ LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": 
 KINDS = pytest.mark.parametrize("kind", [Kind.CHAT, Kind.COMPLETION])
 STREAMS = pytest.mark.parametrize("stream", [False, True])
 REPLY = methods_of(LOCALAI)["Predict"].told
-
-
-@pytest.fixture
-async def worker() -> AsyncIterator[LocalAIWorker]:
-    async with running() as started:
-        yield started
-
-
-@pytest.fixture
-async def dialect() -> AsyncIterator[Dialect]:
-    async with links() as ours:
-        yield create(ours)
 
 
 async def ask(

@@ -1,37 +1,16 @@
 """The usage option of streams: every other byte stays, and a worker that refuses the option costs no error."""
 
-from collections.abc import AsyncIterator
-
 import orjson
 import pytest
 
-from router.answer import Answer
 from router.dialects import Dialect
 from router.dialects.openai_http import create
 from router.errors import WorkerRejected
-from router.requests import Kind, Request
-from router.select.candidates import Candidate
-from tests.router.world import MODEL, QUICK, chat, links, own, whole
-from tests.workers.openai_worker import OpenAIWorker, running
+from router.requests import Kind
+from tests.router.world import MODEL, QUICK, ask, chat, links, own
+from tests.workers.openai_worker import OpenAIWorker
 
 TEXT_STREAM = chat(stream=True)
-
-
-@pytest.fixture
-async def worker() -> AsyncIterator[OpenAIWorker]:
-    async with running() as started:
-        yield started
-
-
-@pytest.fixture
-async def dialect() -> AsyncIterator[Dialect]:
-    async with links() as ours:
-        yield create(ours)
-
-
-async def ask(dialect: Dialect, request: Request, candidate: Candidate) -> tuple[Answer, bytes]:
-    async with dialect.answer(request, candidate) as answer:
-        return answer, await whole(answer)
 
 
 async def test_a_stream_is_asked_for_its_usage_if_its_caller_did_not(
