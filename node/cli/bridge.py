@@ -11,7 +11,6 @@ Examples:
 """
 
 import argparse
-from contextlib import suppress
 
 from node.cli.console.worker_options import add_header
 
@@ -50,35 +49,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the bridge until a signal arrives."""
-    import sys  # noqa: PLC0415
-
     from node import bridge  # noqa: PLC0415
-    from node.cli.console.options import settings_given  # noqa: PLC0415
+    from node.cli.console.options import address_in, settings_given  # noqa: PLC0415
+    from node.cli.console.streams import say_ready  # noqa: PLC0415
     from node.config import sources  # noqa: PLC0415
-    from node.config.addresses import host_port  # noqa: PLC0415
     from node.config.settings import Keyless  # noqa: PLC0415
-    from node.errors import OutputFailed, WrongUsage  # noqa: PLC0415
+    from node.errors import WrongUsage  # noqa: PLC0415
     from node.observe import logs  # noqa: PLC0415
 
     settings = sources.load(settings_given(arguments), file=arguments.config).settings
-    logs.configure(
-        form=settings.node.log_format,
-        level=settings.node.log_level,
-        colour=sources.wants_colour(sys.stderr),
-    )
-    try:
-        place = host_port(arguments.listen)
-    except ValueError as error:
-        raise WrongUsage(f"--listen is {arguments.listen!r}: it {error}") from error
+    logs.configure_as(settings.node)
+    place = address_in("--listen", arguments.listen)
     if not place.loopback and settings.node.open is not Keyless.EVERYBODY:
         raise WrongUsage(
             f"--listen {place} can be reached by other machines, and a bridge requires no key: pass --open to allow this"
         )
 
-    def ready(line: str) -> None:
-        with suppress(BrokenPipeError, OutputFailed):  # the reader may be gone, or a disk full
-            print(line, flush=True)
-
     models, headers = tuple(arguments.model), dict(arguments.header)
     plan = bridge.BridgePlan(arguments.dialect, arguments.upstream, place, models, headers)
-    return bridge.run(plan, settings, ready)
+    return bridge.run(plan, settings, say_ready)

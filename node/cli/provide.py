@@ -25,7 +25,6 @@ Examples:
 """
 
 import argparse
-from contextlib import suppress
 
 from node.cli.console.options import add_node_options, whole_number
 
@@ -97,27 +96,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Provide the service until a signal arrives."""
-    import sys  # noqa: PLC0415
     from importlib import import_module  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415
 
     from node.cli.console.node_lookup import client  # noqa: PLC0415
-    from node.cli.console.options import settings_given  # noqa: PLC0415
+    from node.cli.console.options import address_in, settings_given  # noqa: PLC0415
+    from node.cli.console.streams import say_ready  # noqa: PLC0415
     from node.config import sources  # noqa: PLC0415
-    from node.config.addresses import host_port  # noqa: PLC0415
-    from node.errors import OutputFailed, WrongUsage  # noqa: PLC0415
+    from node.errors import WrongUsage  # noqa: PLC0415
     from node.observe import logs  # noqa: PLC0415
     from node.provide import service  # noqa: PLC0415
     from node.provide.plan import ProviderPlan  # noqa: PLC0415
 
     settings = sources.load(settings_given(arguments)).settings.node
-    logs.configure(
-        form=settings.log_format, level=settings.log_level, colour=sources.wants_colour(sys.stderr)
-    )
-    try:
-        place = host_port(arguments.listen)
-    except ValueError as error:
-        raise WrongUsage(f"--listen is {arguments.listen!r}: it {error}") from error
+    logs.configure_as(settings)
+    place = address_in("--listen", arguments.listen)
     if not place.loopback:
         raise WrongUsage(
             f"--listen {place} can be reached by other machines; callers must use their own nodes"
@@ -139,8 +132,4 @@ def run(arguments: argparse.Namespace) -> int:
     )
     made = import_module(f"node.provide.{arguments.service}.provider").provider
 
-    def ready(line: str) -> None:
-        with suppress(BrokenPipeError, OutputFailed):  # the reader may be gone, or a disk full
-            print(line, flush=True)
-
-    return service.run(plan, made, client(arguments), ready)
+    return service.run(plan, made, client(arguments), say_ready)

@@ -18,11 +18,9 @@ Examples:
 
 import argparse
 import logging
-from contextlib import suppress
 from pathlib import Path
 
 from node.cli.console.options import add_settings, settings_given
-from node.errors import OutputFailed
 
 log = logging.getLogger("modelvine.node")
 
@@ -42,8 +40,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check the settings, lock the data directory, and hand over to the composition root."""
     import gc  # noqa: PLC0415
-    import sys  # noqa: PLC0415
 
+    from node.cli.console.streams import say_ready  # noqa: PLC0415
     from node.config import sources  # noqa: PLC0415
     from node.observe import logs  # noqa: PLC0415
     from node.runtime import only_node_in  # noqa: PLC0415
@@ -52,11 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     from node.secrets import joined as invited  # noqa: PLC0415
 
     settings = sources.load(settings_given(arguments), file=arguments.config).settings
-    logs.configure(
-        form=settings.node.log_format,
-        level=settings.node.log_level,
-        colour=sources.wants_colour(sys.stderr),
-    )
+    logs.configure_as(settings.node)
     swarm_key = None
     if settings.node.swarm_key:
         swarm_key = secret_files.read_swarm_key(Path(settings.node.swarm_key))
@@ -84,8 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         from node.cli.console.node_lookup import leave_trace, remove_trace  # noqa: PLC0415
 
         def ready(line: str) -> None:
-            with suppress(BrokenPipeError, OutputFailed):  # the reader may be gone, or a disk full
-                print(line, flush=True)
+            say_ready(line)
             fields = dict(part.partition("=")[::2] for part in line.split())
             try:
                 shown = settings.node.tls_cert

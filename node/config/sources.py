@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import TextIO
 
 from pydantic import BaseModel, ValidationError
 
@@ -122,25 +121,19 @@ def load(
     return Configuration(settings, MappingProxyType(origins))
 
 
-def node_address(environment: Mapping[str, str] | None = None) -> str:
+def node_address() -> str:
     """Return MODELVINE_NODE, the URL of the node that commands talk to; empty if it is not set."""
-    return (os.environ if environment is None else environment).get("MODELVINE_NODE", "")
+    return os.environ.get("MODELVINE_NODE", "")
 
 
-def key_shown(environment: Mapping[str, str] | None = None) -> str:
+def key_shown() -> str:
     """Return MODELVINE_KEY, the key that commands show to a node; empty if it is not set."""
-    return (os.environ if environment is None else environment).get("MODELVINE_KEY", "")
+    return os.environ.get("MODELVINE_KEY", "")
 
 
-def invitation_given(environment: Mapping[str, str] | None = None) -> str:
+def invitation_given() -> str:
     """Return MODELVINE_JOIN, the invitation that a node is started with; empty if it is not set."""
-    return (os.environ if environment is None else environment).get("MODELVINE_JOIN", "")
-
-
-def wants_colour(stream: TextIO, environment: Mapping[str, str] | None = None) -> bool:
-    """Return whether to colour output to `stream`: it is a terminal with colours, and NO_COLOR is unset (no-color.org)."""
-    environment = os.environ if environment is None else environment
-    return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
+    return os.environ.get("MODELVINE_JOIN", "")
 
 
 def _file_layer(path: Path) -> Layer:

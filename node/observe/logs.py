@@ -7,17 +7,18 @@ counted, so that they cannot fill a disk.
 import json
 import logging
 import math
+import os
 import re
 import sys
 import threading
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 from node.errors import NodeError
 from node.observe.log_writer import Lines, writing_to
@@ -25,6 +26,9 @@ from node.observe.recent_lines import RecentLines
 from registry.clock import Clock
 from registry.errors import RegistryError
 from router.errors import RouterError
+
+if TYPE_CHECKING:
+    from node.config.settings import NodeSettings
 
 REPEATS = 5
 """Equal warnings or errors that are written within `WINDOW` seconds; further ones are counted."""
@@ -80,6 +84,16 @@ def configure(
     for chatty in ("asyncio", "libp2p", "multiaddr", "trio"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, root.level))
     return handler
+
+
+def configure_as(settings: "NodeSettings") -> None:
+    """Configure logging to standard error as the settings say."""
+    configure(form=settings.log_format, level=settings.log_level, colour=wants_colour(sys.stderr))
+
+
+def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether to colour output to `stream`: it is a terminal with colours, and NO_COLOR is unset (no-color.org)."""
+    return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 
 def recent() -> RecentLines:

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
@@ -17,8 +16,6 @@ import uvloop
 
 from node import memory
 from node.auth import quota_sync
-from node.config import sources
-from node.config.settings import Settings
 from node.faces.app import application, link_app, model_routes
 from node.listeners import TRUSTED_PER_NODE, Listener, serve, welcome
 from node.observe import logs
@@ -172,7 +169,7 @@ class _Helper:
 
     def _take(self, word: Told) -> None:
         if isinstance(word, Welcome):
-            _configure_logging(word.settings)
+            logs.configure_as(word.settings.node)
             self._parts = assemble(word, self._doors, self._channel.tell)
         elif self._parts is not None:
             self._learn(self._parts, word)
@@ -199,11 +196,3 @@ class _Helper:
                 self._channel.tell(LinesTold(number, logs.recent().since(since)))
             case Leave():
                 self._leaves.set()
-
-
-def _configure_logging(settings: Settings) -> None:
-    logs.configure(
-        form=settings.node.log_format,
-        level=settings.node.log_level,
-        colour=sources.wants_colour(sys.stderr),
-    )

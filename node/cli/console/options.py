@@ -11,9 +11,12 @@ does not support subcommands.
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from node.errors import WrongUsage
+
+if TYPE_CHECKING:
+    from node.config.addresses import HostPort
 
 _END = "--"
 
@@ -360,3 +363,13 @@ def settings_given(arguments: argparse.Namespace) -> Mapping[str, object]:
         for key, value in vars(arguments).items()
         if "." in key and value is not None
     }
+
+
+def address_in(option: str, text: str) -> "HostPort":
+    """Return the address in an option's value; raise `WrongUsage`."""
+    from node.config.addresses import host_port  # noqa: PLC0415
+
+    try:
+        return host_port(text)
+    except ValueError as error:
+        raise WrongUsage(f"{option} is {text!r}: it {error}") from error

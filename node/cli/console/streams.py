@@ -4,7 +4,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from node.errors import OutputFailed
@@ -62,6 +62,12 @@ def discard(descriptor: int) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
+
+
+def say_ready(line: str) -> None:
+    """Print the line that says that a program serves; it serves even if nothing reads the line."""
+    with suppress(BrokenPipeError, OutputFailed):  # the reader may be gone, or a disk full
+        print(line, flush=True)
 
 
 @contextmanager

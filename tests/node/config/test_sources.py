@@ -1,10 +1,9 @@
-import os
 from pathlib import Path
 
 import pytest
 
 from node.config.settings import PROFILES
-from node.config.sources import FLAG_KEYS, KEYS, Configuration, flag, load, variable, wants_colour
+from node.config.sources import FLAG_KEYS, KEYS, Configuration, flag, load, variable
 from node.errors import WrongSetting
 
 PEER = "12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA"
@@ -280,19 +279,6 @@ def test_a_password_on_the_command_line_is_refused(tmp_path: Path, store: str) -
 def test_variables_and_flags_of_two_settings_never_share_a_name() -> None:
     assert len({variable(key) for key in KEYS}) == len(KEYS)
     assert len({flag(key) for key in FLAG_KEYS}) == len(FLAG_KEYS)
-
-
-def test_no_color_and_a_dumb_terminal_are_respected() -> None:
-    master, slave = os.openpty()
-    with os.fdopen(master, "rb"), os.fdopen(slave, "w") as terminal:
-        assert wants_colour(terminal, {})
-        assert not wants_colour(terminal, {"NO_COLOR": "1"})
-        assert not wants_colour(terminal, {"TERM": "dumb"})
-
-
-def test_a_file_is_not_coloured(tmp_path: Path) -> None:
-    with (tmp_path / "out").open("w") as file:
-        assert not wants_colour(file, {})
 
 
 def test_an_invalid_network_of_workers_is_refused_with_an_example(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@ import gc
 import io
 import json
 import logging
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -22,6 +24,7 @@ from node.observe.logs import (
     RequestLog,
     configure,
     thousandths,
+    wants_colour,
 )
 from registry.errors import PeerUnreachable
 
@@ -362,3 +365,16 @@ def test_a_number_has_three_decimals(value: float) -> None:
     shown = thousandths(value)
     assert re.fullmatch(r"\d+\.\d{3}", shown)
     assert float(shown) == pytest.approx(value, abs=0.000_51)
+
+
+def test_no_color_and_a_dumb_terminal_are_respected() -> None:
+    master, slave = os.openpty()
+    with os.fdopen(master, "rb"), os.fdopen(slave, "w") as terminal:
+        assert wants_colour(terminal, {})
+        assert not wants_colour(terminal, {"NO_COLOR": "1"})
+        assert not wants_colour(terminal, {"TERM": "dumb"})
+
+
+def test_a_file_is_not_coloured(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w") as file:
+        assert not wants_colour(file, {})
