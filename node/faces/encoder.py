@@ -25,9 +25,6 @@ _DONE = re.compile(rb"^data: ?\[DONE\]\r?\n\r?\n", re.MULTILINE)
 _FAILURE = re.compile(rb'^data: ?\{"error"', re.MULTILINE)
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
-MAX_WHOLE_BYTES = 64 * 1024 * 1024
-"""The longest answer in one piece that is encoded, in bytes; a longer one counts as a failure of its worker."""
-
 
 class Encoder(Protocol):
     """Encoder of one answer in its caller's protocol. Each request has its own."""

@@ -6,9 +6,8 @@ from contextlib import asynccontextmanager
 from node.auth.principal import Principal
 from node.faces import Serving
 from node.faces.access_log import Account, accounting
-from node.faces.encoder import MAX_WHOLE_BYTES
 from node.faces.passage import Passage
-from node.faces.respond import admit, begin, put, read_whole
+from node.faces.respond import admit, begin, put, whole_of
 from router.attempt import Routed
 from router.errors import AnswerBroken, WorkerFailed
 from router.openai import text_parser
@@ -74,9 +73,7 @@ class ModelAnswer:
         """Read an answer in one piece; raise a `RouterError`."""
         if self.routed.answer.streamed:
             raise WorkerFailed("the worker streamed, although no stream was requested")
-        body = await read_whole(self.routed.answer, MAX_WHOLE_BYTES)
-        if body is None:
-            raise WorkerFailed(f"the answer has more than {MAX_WHOLE_BYTES:,} bytes")
+        body = await whole_of(self.routed.answer)
         self._account.sent = len(body)
         self._account.hears_whole(body)
         return body

@@ -259,9 +259,9 @@ def count_in_query(request: web.Request, *, default: int, at_most: int = MAX_LIS
     return min(int(asked), at_most) or default
 
 
-def json_answer(value: object, *, status: int = 200) -> web.Response:
+def json_answer(value: object) -> web.Response:
     """Return a value as JSON."""
-    return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")
+    return web.Response(body=orjson.dumps(value), content_type=JSON)
 
 
 def done(message: str = "ok", **fields: object) -> web.Response:

@@ -15,7 +15,7 @@ from node.auth.principal import ANYBODY, PRINCIPAL, Principal
 from node.auth.quotas import QuotaTicket
 from node.faces import Serving
 from node.faces.access_log import Account, Concluding, accounting
-from node.faces.encoder import EVENT_STREAM, MAX_WHOLE_BYTES, Encoder, Homing, SpokenAnswer
+from node.faces.encoder import EVENT_STREAM, Encoder, Homing, SpokenAnswer
 from node.faces.errors import KNOWN, Refusal, refusal
 from node.faces.passage import Passage
 from node.faces.pump import Pump
@@ -38,6 +38,9 @@ from router.openai.usage import TEXT
 from router.peers.headers import ATTEMPTS, READY, USAGE, WAIT
 from router.requests import Kind, Request
 from router.services.ids import MAX_HOMED_BYTES
+
+MAX_WHOLE_BYTES = 64 * 1024 * 1024
+"""The longest answer in one piece that is encoded, in bytes; a longer one counts as a failure of its worker."""
 
 # An answer up to this size is sent in one piece, with its length.
 _WHOLE_BYTES = 1024 * 1024
@@ -246,9 +249,7 @@ async def _streamed(context: Serving, routed: Routed, out: Outgoing, account: Ac
 
 
 async def _framed(answer: Answer, out: Outgoing, framed: Callable[[bytes], bytes]) -> bytes | None:
-    body = await read_whole(answer, MAX_WHOLE_BYTES)
-    if body is None:
-        raise WorkerFailed(f"the answer has more than {MAX_WHOLE_BYTES:,} bytes")
+    body = await whole_of(answer)
     if not out.begun:
         return framed(body)
     await out.end(framed(body))
@@ -265,9 +266,7 @@ async def _encoded(
     """Encode an answer in its caller's protocol: return it where it came in one piece, else pass it on as it arrives."""
     answer = routed.answer
     if not answer.streamed:
-        body = await read_whole(answer, MAX_WHOLE_BYTES)
-        if body is None:
-            raise WorkerFailed(f"the answer has more than {MAX_WHOLE_BYTES:,} bytes")
+        body = await whole_of(answer)
         account.hears_whole(body)
         headers["content-type"], said = encoder.whole(body)
         headers |= encoder.headers
@@ -325,6 +324,14 @@ async def read_whole(answer: Answer, at_most: int) -> bytes | None:
             answer.first = b"".join(pieces)
             return None
     return b"".join(pieces)
+
+
+async def whole_of(answer: Answer) -> bytes:
+    """Return an answer in one piece; raise `WorkerFailed` for one of more than `MAX_WHOLE_BYTES`."""
+    body = await read_whole(answer, MAX_WHOLE_BYTES)
+    if body is None:
+        raise WorkerFailed(f"the answer has more than {MAX_WHOLE_BYTES:,} bytes")
+    return body
 
 
 def _refused(

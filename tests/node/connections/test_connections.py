@@ -12,7 +12,7 @@ from aiohttp import web
 from node.config.web import WebSettings
 from node.connections import STALL_SECONDS
 from node.faces.app import application
-from node.faces.request_reader import json_answer, read_raw
+from node.faces.request_reader import read_raw
 from node.faces.response_writer import Streaming
 from node.http_handler import BODY_BYTES, LINGER_SECONDS
 from node.listeners import Listener
@@ -54,7 +54,7 @@ class App:
             case "/big":
                 return web.Response(body=b"x" * MORE_THAN_SOCKETS_HOLD)
             case "/status":
-                return json_answer({}, status=299)
+                return web.json_response({}, status=299)
         return web.Response(body=await read_raw(request, limit=2 * BIG, idle=5))
 
     async def _wait(self):
