@@ -4,7 +4,6 @@ from aiohttp import web
 
 from node.faces import Context, Serving
 from node.faces.v1 import (
-    audit,
     examination,
     grants,
     keys,
@@ -23,7 +22,6 @@ from node.faces.v1 import (
 def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes for operators; only a node's first process has them."""
     return [
-        *audit.routes(context),
         *examination.routes(context),
         *grants.routes(context),
         *keys.routes(context),

@@ -1,10 +1,15 @@
-"""`/api/v1/logs`: the last lines of this node's log, for operators only, since they name models and nodes."""
+"""`/api/v1/logs` and `/api/v1/audit`: the last lines of this node's log, and who changed what at this site.
+
+Both are for operators only, since they name models, nodes and people.
+"""
 
 import logging
 import math
+from dataclasses import asdict
 
 from aiohttp import web
 
+from node.auth.audit import faults
 from node.faces import Context
 from node.faces.errors import WrongParameter
 from node.faces.request_reader import count_in_query, done
@@ -26,7 +31,14 @@ def routes(context: Context) -> list[web.RouteDef]:
         found = [line for line in lines if _severity(line.level) >= least]
         return done(logs=[shown(line) for line in found[-number:]])
 
-    return [web.get("/api/v1/logs", logs)]
+    async def audit(request: web.Request) -> web.Response:
+        context.access.change(request)
+        number = count_in_query(request, default=USUAL)
+        found = await context.audit.entries()
+        newest = sorted(found, key=lambda one: one.at)[-number:]
+        return done(faults=list(faults(found)), audit=[asdict(one) for one in newest])
+
+    return [web.get("/api/v1/logs", logs), web.get("/api/v1/audit", audit)]
 
 
 def shown(line: LogLine) -> dict[str, object]:
