@@ -5,15 +5,18 @@ function of its message and its call, or an async generator function where it an
 before a face is opened.
 """
 
+import hmac
 import logging
 import pkgutil
 import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 from uuid import uuid4
@@ -28,8 +31,7 @@ from node.config.settings import FacesSettings
 from node.faces import Serving
 from node.faces.errors import KNOWN, refusal
 from node.faces.model_call import ModelAnswer
-from node.secrets import keys
-from node.secrets.keys import Keys
+from node.secrets import files as secret_files
 from router.canonical import MAX_STOP_CHARACTERS, MAX_STOPS
 from router.errors import BadRequest, WorkerUnable
 from router.openai import body as bodies
@@ -94,16 +96,44 @@ async def open_face(
         needs = f"faces.{name} needs {error.name!r}, which is not installed"
         raise OSError(f"{needs}: pip install 'modelvine[grpc]'") from error
     file = context.settings.faces.model_dump()[f"{name}_keys"]
-    door = RpcDoor(context.access, keys.read(f"faces.{name}_keys", file), place)
+    door = RpcDoor(context.access, read_keys(f"faces.{name}_keys", file), place)
     served = rpc.serving(face.SERVICE, face.handlers(context, door), str(place), refuse=refuse)
     door.place = HostPort(place.host, await closing.enter_async_context(served))
     return door.place
 
 
+@dataclass(frozen=True, slots=True)
+class RpcKeys:
+    """The keys of a face's file; without any, no key is needed."""
+
+    known: frozenset[bytes] = frozenset()
+
+    def open_to(self, key: str) -> bool:
+        """Return whether a key is accepted. It is compared with all keys in constant time, so that timing reveals nothing."""
+        given = key.encode()
+        return not self.known or sum(hmac.compare_digest(given, one) for one in self.known) > 0
+
+
+def read_keys(setting: str, file: str) -> RpcKeys:
+    """Read the file of a setting, one key on each line, none if it names no file; raise `OSError` or `SecretRefused`."""
+    if not file:
+        return RpcKeys()
+    try:
+        lines = secret_files.read(Path(file), lenient=True).splitlines()
+    except FileNotFoundError as error:
+        raise OSError(f"{setting} is {file}: there is no such file") from error
+    keys = frozenset(line.strip().encode() for line in lines if line.strip())
+    if not keys or any(b"@" in key or not key.isascii() for key in keys):
+        raise OSError(
+            f"{setting} is {file}: it must hold keys in ASCII, one on each line, without @"
+        )
+    return RpcKeys(keys)
+
+
 class RpcDoor:
     """Access check of a face: for holders of a key of its file or of the site, and for callers that need no key."""
 
-    def __init__(self, access: Access, held: Keys, place: HostPort) -> None:
+    def __init__(self, access: Access, held: RpcKeys, place: HostPort) -> None:
         self._access = access
         self._held = held
         self.place = place

@@ -3,18 +3,18 @@
 import pytest
 
 from node.errors import SecretRefused
-from node.secrets import keys
+from node.faces.grpc import read_keys
 
 
 def test_without_a_file_no_key_is_needed() -> None:
-    assert keys.read("faces.x_keys", "").open_to("")
+    assert read_keys("faces.x_keys", "").open_to("")
 
 
 def test_each_line_is_a_key(tmp_path) -> None:
     file = tmp_path / "keys"
     file.write_text(" first \n\nsecond\n")
     file.chmod(0o600)
-    held = keys.read("faces.x_keys", str(file))
+    held = read_keys("faces.x_keys", str(file))
     assert [held.open_to(key) for key in ("first", "second", "", "third", " first ")] == [
         True,
         True,
@@ -35,9 +35,9 @@ def test_a_file_without_valid_keys_or_readable_by_others_is_refused(tmp_path, te
     with pytest.raises(
         (OSError, SecretRefused), match=r"faces.x_keys is .* must hold keys|chmod 600"
     ):
-        keys.read("faces.x_keys", str(file))
+        read_keys("faces.x_keys", str(file))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path) -> None:
     with pytest.raises(OSError, match=r"faces.x_keys is .*no such file"):
-        keys.read("faces.x_keys", str(tmp_path / "none"))
+        read_keys("faces.x_keys", str(tmp_path / "none"))
