@@ -7,7 +7,7 @@ answers of a busy node are not; one that is not text, or whose embeddings are re
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import orjson
@@ -15,7 +15,6 @@ import orjson
 from node.provide.asker import BUSY, Asker, NodeAnswer
 from node.provide.database import DatabaseError, Superseded
 from node.provide.files import Files
-from node.provide.vectors.chunks import cut
 from node.provide.vectors.store import FoundText, Member, VectorStore, WrongVector
 
 log = logging.getLogger("modelvine.provide")
@@ -36,6 +35,12 @@ MOST_ATTEMPTS = 7
 """Failures of a file, the last of which is its result."""
 
 _FAILURES = frozenset({404, 500, 502, 504})  # a node that has just started may not know the model
+
+
+CHARACTERS = 4
+"""Approximate characters of a token."""
+
+_NEAR = 200  # characters before a chunk's end in which it may end between words
 
 
 class NoEmbedding(Exception):
@@ -106,7 +111,7 @@ class VectorEngine:
         """Put a file's texts into its store; after an interruption, start over."""
         try:
             text = await self.files.run_in_thread(lambda: self._text(member))
-            texts = [*cut(text, member.chunk, member.overlap)]
+            texts = [*chunks(text, member.chunk, member.overlap)]
             await self.files.run_in_thread(lambda: self.store.forget(member, self._now()))
             for at in range(0, len(texts), AT_ONCE):
                 some = texts[at : at + AT_ONCE]
@@ -176,3 +181,20 @@ def _said(heard: NodeAnswer) -> str:
         case {"error": {"message": str(message)}}:
             return f"no embedding: {message}"
     return f"no embedding: status {heard.status}"
+
+
+def chunks(text: str, size: int, overlap: int) -> Iterator[str]:
+    """Yield the chunks of a text: `size` and `overlap` are in tokens. A chunk ends between words if possible."""
+    longest, step = size * CHARACTERS, (size - overlap) * CHARACTERS
+    begin = 0
+    while begin < len(text):
+        end = begin + longest
+        if end < len(text):
+            space = max(text.rfind(" ", end - _NEAR, end), text.rfind("\n", end - _NEAR, end))
+            end = space if space > begin else end
+        if found := text[begin:end].strip():
+            yield found
+        if end >= len(text):
+            return
+        # If a chunk was shortened to end between words, the next one begins at its end at the latest.
+        begin = min(begin + step, end)

@@ -1,5 +1,6 @@
 """HTTP face of vector stores: OpenAI's `/v1/vector_stores`, and memory banks of Llama Stack 0.0.1, which are the same stores."""
 
+import operator
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -11,7 +12,6 @@ from node.provide.face import page_of
 from node.provide.files import new_id
 from node.provide.form import Fault, as_json, object_of, passed
 from node.provide.vectors.engine import NoEmbedding, VectorEngine
-from node.provide.vectors.filters import BadFilter, fits
 from node.provide.vectors.store import FoundText, NoStore, WrongVector
 from registry.records import ModelType
 
@@ -25,6 +25,20 @@ AUTO = (800, 400)
 """Default tokens of a chunk, and of the overlap of two chunks."""
 
 MAX_BANKS = 20
+
+_DEEPEST_FILTER = 8
+
+_COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+    "in": lambda value, among: value in among,
+    "nin": lambda value, among: value not in among,
+}
+"""OpenAI's comparisons in filters of a search."""
 
 
 class VectorFace:
@@ -117,10 +131,7 @@ class VectorFace:
         if isinstance(least, bool) or not isinstance(least, int | float):
             raise Fault(400, "`score_threshold` is a number", param="ranking_options")
         by = asked.get("filters")
-        try:
-            fits({}, by)
-        except BadFilter as error:
-            raise Fault(400, str(error), param="filters") from error
+        fits({}, by)  # an invalid filter is refused before anything is searched
         found = await self._nearest(store, query)
         wanted = [one for one in found if fits(one.attributes, by)]
         rows = [_row(one) for one in wanted[:most] if one.score >= least]
@@ -307,6 +318,23 @@ def _chunking(said: object) -> tuple[int, int]:
                 return size, overlap
     why = f"chunks have 100 to {MAX_CHUNK:,} tokens, and share half of that at most"
     raise Fault(400, why, param="chunking_strategy")
+
+
+def fits(attributes: Mapping[str, Any], by: object, depth: int = 0) -> bool:
+    """Return whether a file with these attributes passes a filter of a search; raise `Fault` for an invalid filter."""
+    match by:
+        case None:
+            return True
+        case {"type": "and" | "or" as kind, "filters": list(several)} if depth < _DEEPEST_FILTER:
+            said = [fits(attributes, one, depth + 1) for one in several]
+            return all(said) if kind == "and" else any(said)
+        case {"type": str(kind), "key": str(key), "value": value} if kind in _COMPARED:
+            try:
+                return _COMPARED[kind](attributes.get(key), value)
+            except TypeError:
+                return False
+    why = "a filter has a `type`, and `key` and `value`, or `filters`"
+    raise Fault(400, why, param="filters")
 
 
 def _row(found: FoundText) -> dict[str, Any]:

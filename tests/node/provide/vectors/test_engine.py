@@ -11,7 +11,7 @@ from node.provide.database import migrate
 from node.provide.database.sqlite import SqliteDatabase
 from node.provide.files import PIECES, SCHEMA, Files, FileTable
 from node.provide.vectors import engine as engines
-from node.provide.vectors.engine import VectorEngine
+from node.provide.vectors.engine import CHARACTERS, VectorEngine, chunks
 from node.provide.vectors.sqlite_vec import SqliteVectors
 from node.provide.vectors.store import VectorStore
 from tests.swarm.waiting import until
@@ -106,3 +106,20 @@ async def test_a_busy_model_is_asked_until_it_answers_and_files_of_others_go_on(
     )
     node.says = {}
     await all_are(engine, "completed", away=1)
+
+
+def test_a_short_text_is_one_chunk_and_a_blank_text_has_none():
+    assert list(chunks("a vine", 100, 50)) == ["a vine"]
+    assert list(chunks(" \n ", 100, 50)) == []
+
+
+def test_chunks_overlap_and_lose_no_word():
+    words = [f"word{n}" for n in range(2_000)]
+    found = list(chunks(" ".join(words), 100, 50))
+    assert all(len(one) <= 100 * CHARACTERS for one in found)
+    assert {word for one in found for word in one.split()} >= set(words)
+    assert len(found) > len(" ".join(words)) / (100 * CHARACTERS)
+
+
+def test_a_text_without_spaces_is_cut_anywhere():
+    assert "".join(chunks("x" * 1_000, 100, 0)) == "x" * 1_000

@@ -2,7 +2,8 @@
 
 import pytest
 
-from node.provide.vectors.filters import BadFilter, fits
+from node.provide.form import Fault
+from node.provide.vectors.face import fits
 
 OF = {"year": 2026, "kind": "note"}
 
@@ -29,7 +30,7 @@ def test_filters_are_combined_by_and_and_or():
 
 @pytest.mark.parametrize("by", [1, {}, {"type": "like", "key": "a", "value": 1}, {"type": "and"}])
 def test_an_invalid_filter_is_refused(by):
-    with pytest.raises(BadFilter):
+    with pytest.raises(Fault):
         fits(OF, by)
 
 
@@ -37,5 +38,5 @@ def test_a_filter_that_is_nested_too_deep_is_refused():
     by = {"type": "eq", "key": "a", "value": 1}
     for _ in range(9):
         by = {"type": "and", "filters": [by]}
-    with pytest.raises(BadFilter):
+    with pytest.raises(Fault):
         fits(OF, by)
