@@ -1,14 +1,15 @@
-"""Protocol between the processes of one node: length-prefixed frames of JSON, each of a type from a closed list.
+"""Protocol between the processes of one node: length-prefixed frames, each a message of a type from a closed list.
 
 Both ends are the same program, joined by a socket pair that no other program holds. Lengths and shapes are checked all the same:
 an unreadable message ends the connection, and with it the helper, which is then restarted.
 """
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Any, cast
 
-from pydantic import Base64Bytes, Field, TypeAdapter, ValidationError
+from pydantic import Base64Bytes, TypeAdapter, ValidationError
 
 from node.auth.key_table import GrantRules
 from node.auth.keys import ApiKey, QuotaSpending, QuotaStanding
@@ -46,7 +47,6 @@ class Welcome:
     http: str
     link: str
     grant: str = field(default="", repr=False)
-    kind: Literal["welcome"] = "welcome"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,6 @@ class Table:
     """All workers of this machine; replaces the previous table."""
 
     workers: tuple[Worker, ...]
-    kind: Literal["table"] = "table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,6 @@ class KeysHeld:
 
     keys: tuple[ApiKey, ...] = field(repr=False)
     rules: GrantRules
-    kind: Literal["keys"] = "keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,6 @@ class QuotaStandings:
     """Standings of recently used keys' quotas over all processes and all nodes of the site."""
 
     standings: tuple[QuotaStanding, ...]
-    kind: Literal["standings"] = "standings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +78,6 @@ class Seen:
     node: PeerId
     presence: Presence
     frame: Base64Bytes = b""
-    kind: Literal["seen"] = "seen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +85,6 @@ class Forgotten:
     """The registry no longer holds a record of a node."""
 
     node: PeerId
-    kind: Literal["forgotten"] = "forgotten"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +93,6 @@ class LoadHeard:
 
     node: PeerId
     loads: tuple[tuple[Service, Load], ...]
-    kind: Literal["heard"] = "heard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +101,6 @@ class Silent:
 
     node: PeerId
     silent: bool
-    kind: Literal["silent"] = "silent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +112,6 @@ class Ask:
 
     number: int
     beside: tuple[tuple[Service, int], ...] = ()
-    kind: Literal["ask"] = "ask"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +120,6 @@ class SlotGranted:
 
     number: int
     service: Service | None
-    kind: Literal["granted"] = "granted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +129,6 @@ class SlotRefused:
     number: int
     why: str
     retry_after: float | None
-    kind: Literal["refused"] = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +137,6 @@ class Relayed:
 
     number: int
     relayed: bool
-    kind: Literal["relayed"] = "relayed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +145,11 @@ class LinesAsked:
 
     number: int
     since: float
-    kind: Literal["lines?"] = "lines?"
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
     """Order to accept nothing new, close the connections, and end."""
-
-    kind: Literal["leave"] = "leave"
 
 
 Told = (
@@ -192,8 +178,6 @@ Told = (
 class Ready:
     """The helper serves now."""
 
-    kind: Literal["ready"] = "ready"
-
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
@@ -205,7 +189,6 @@ class LoadReport:
     counts: Counts
     loop_lag: float
     loop_busy: float
-    kind: Literal["report"] = "report"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +197,6 @@ class EvidenceShown:
 
     node: PeerId
     evidence: Evidence
-    kind: Literal["shown"] = "shown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +204,6 @@ class Stale:
     """A node has answered that it no longer serves a model: the record held of it is outdated."""
 
     node: PeerId
-    kind: Literal["stale"] = "stale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +211,6 @@ class Look:
     """Request to probe a node, because a request waits for it."""
 
     node: PeerId
-    kind: Literal["look"] = "look"
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +225,6 @@ class Take:
     waits: bool = True
     patience: float = 0.0
     background: bool = False
-    kind: Literal["take"] = "take"
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +232,6 @@ class Cancel:
     """The request that wanted a slot was cancelled."""
 
     number: int
-    kind: Literal["cancel"] = "cancel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +239,6 @@ class Freed:
     """Return of a slot of this worker."""
 
     service: Service
-    kind: Literal["freed"] = "freed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +247,6 @@ class Took:
 
     model: str
     seconds: float
-    kind: Literal["took"] = "took"
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +254,6 @@ class QuotaSpent:
     """Spending of keys' quotas since the previous message."""
 
     spent: tuple[QuotaSpending, ...]
-    kind: Literal["spent"] = "spent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +261,6 @@ class UsageCounted:
     """Usage of requests since the previous message."""
 
     rows: tuple[UsageRow, ...]
-    kind: Literal["usage"] = "usage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +268,6 @@ class ReceiptsMade:
     """Receipts of answers between this node and other nodes since the previous message."""
 
     receipts: tuple[WaitingReceipt, ...]
-    kind: Literal["receipts"] = "receipts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +276,6 @@ class Observed:
 
     refused: tuple[NoRoomCount, ...]
     measured: tuple[Measured, ...] = ()
-    kind: Literal["observed"] = "observed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +284,6 @@ class ReachAsked:
 
     number: int
     node: PeerId
-    kind: Literal["reach"] = "reach"
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +292,6 @@ class LinesTold:
 
     number: int
     lines: tuple[LogLine, ...]
-    kind: Literal["lines"] = "lines"
 
 
 Said = (
@@ -343,13 +313,15 @@ Said = (
 )
 """Messages from a helper to the first process."""
 
-_TOLD: TypeAdapter[Told] = TypeAdapter(Annotated[Told, Field(discriminator="kind")])
-_SAID: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="kind")])
+_ADAPTERS = {kind: TypeAdapter(kind) for kind in (*Told.__args__, *Said.__args__)}
+_TOLD = {kind.__name__.encode(): _ADAPTERS[kind] for kind in Told.__args__}
+_SAID = {kind.__name__.encode(): _ADAPTERS[kind] for kind in Said.__args__}
 
 
 def framed(word: Told | Said) -> bytes:
-    """Encode a message as a frame; raise `Unreadable` if it is too long."""
-    body = _WRITERS[type(word)].dump_json(word)
+    """Encode a message as a frame: its type, a space, and its fields in JSON; raise `Unreadable` if it is too long."""
+    kind = type(word)
+    body = b"%b %b" % (kind.__name__.encode(), _ADAPTERS[kind].dump_json(word))
     if len(body) > MAX_FRAME_BYTES:
         raise Unreadable(f"a frame of {len(body)} bytes is too long")
     return _LENGTH.pack(len(body)) + body
@@ -357,18 +329,20 @@ def framed(word: Told | Said) -> bytes:
 
 def told(body: bytes) -> Told:
     """Decode a message of the first process; raise `Unreadable`."""
-    try:
-        return _TOLD.validate_json(body)
-    except ValidationError as error:
-        raise Unreadable(f"the first process sent an invalid message: {error.title}") from error
+    return cast("Told", _read(body, _TOLD))
 
 
 def said(body: bytes) -> Said:
     """Decode a message of a helper; raise `Unreadable`."""
+    return cast("Said", _read(body, _SAID))
+
+
+def _read(body: bytes, adapters: Mapping[bytes, TypeAdapter[Any]]) -> object:
+    kind, _, fields = body.partition(b" ")
     try:
-        return _SAID.validate_json(body)
-    except ValidationError as error:
-        raise Unreadable(f"a helper sent an invalid message: {error.title}") from error
+        return adapters[kind].validate_json(fields)
+    except (KeyError, ValidationError) as error:
+        raise Unreadable(f"another process sent an invalid message: {kind[:40]!r}") from error
 
 
 class Frames:
@@ -394,6 +368,3 @@ class Frames:
             start = end
         del buffer[:start]
         return found
-
-
-_WRITERS = {kind: TypeAdapter(kind) for kind in (*Told.__args__, *Said.__args__)}
