@@ -16,8 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import node
+from node.agent import Agent
 from node.assembly import Given, Parts
 from node.auth.access import Access
+from node.auth.key_ring import KeyRing
 from node.auth.key_table import KeyTable
 from node.auth.keys import QuotaStanding
 from node.auth.quota_sync import QuotaSync
@@ -81,8 +83,8 @@ class Helpers:
         *,
         first_word: Welcome,
         offices: Offices,
-        workers: Callable[[], Workers],
-        keys: Callable[[], KeyTable],
+        agent: Agent,
+        keys: KeyRing,
         served: tuple[Listener, Listener],
         whole: Whole,
     ) -> None:
@@ -90,7 +92,7 @@ class Helpers:
         self._posts = posts
         self._first_word = first_word
         self._offices = offices
-        self._workers = workers
+        self._agent = agent
         self._keys = keys
         self._served = served
         self._whole = whole
@@ -230,8 +232,8 @@ class Helpers:
 
     def _inform(self, session: HelperSession) -> None:
         session.tell(self._first_word)
-        session.tell(Table(tuple(self._workers())))
-        table = self._keys()
+        session.tell(Table(tuple(self._agent.workers)))
+        table = self._keys.table
         session.tell(KeysHeld(table.keys, table.rules))
         registry = self._offices.registry
         for node_id, held in registry.catalog.held.items():
@@ -277,8 +279,8 @@ def helpers_of(
             metrics=parts.metrics,
             control=Listener(public_app(replace(context, access=judge(PassedOn)))),
         ),
-        workers=lambda: parts.agent.workers,
-        keys=lambda: parts.keys.table,
+        agent=parts.agent,
+        keys=parts.keys,
         served=served,
         whole=whole,
     )
