@@ -35,6 +35,7 @@ from node.config.web import WEB_DEFAULTS, WebSettings
 from node.faces.errors import NotAllowed, UnsupportedMediaType
 from node.faces.request_reader import SHARED, TAKEN_FOR_JSON
 from node.lane.request import HttpRequest, LaneRequest
+from registry.clock import Clock
 from registry.intake.dialable import address_of
 from router.ssrf_guard import is_loopback
 
@@ -93,7 +94,7 @@ class Access:
         sockets: SocketTable = _KERNEL,
         keys: KeyLookup = _NO_KEYS,
         keyless: Keyless = Keyless.MACHINE,
-        wall: Callable[[], float] = time.time,
+        wall: Clock = time.time,
     ) -> None:
         """Take the control token, and this node's own names besides its IP addresses; `settings` may allow further names.
 

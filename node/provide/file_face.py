@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 from aiohttp import BodyPartReader, web
@@ -11,6 +11,7 @@ from node.provide.face import page_of
 from node.provide.files import Files, new_id
 from node.provide.form import BROKEN_FORM, Fault, as_json, name_of, require_purpose, take
 from node.provide.uploads import MAX_FILE_BYTES, Uploads
+from registry.clock import Clock
 
 _CHUNK = 256 * 1024
 
@@ -18,16 +19,16 @@ _CHUNK = 256 * 1024
 class FileFace:
     """Handlers for files. `purposes` are those that may be uploaded; `now` is Unix time in seconds."""
 
-    def __init__(self, files: Files, purposes: Collection[str], now: Callable[[], float]) -> None:
+    def __init__(self, files: Files, purposes: Collection[str], wall: Clock) -> None:
         self._files = files
         self._table = files.table
         self._run = files.run_in_thread
         self._purposes = purposes
-        self._now = now
+        self._wall = wall
 
     def routes(self) -> list[web.RouteDef]:
         """Return the HTTP routes."""
-        uploads = Uploads(self._files, self._purposes, self._now)
+        uploads = Uploads(self._files, self._purposes, self._wall)
         return [
             web.get("/v1/files", self.all),
             web.post("/v1/files", self.upload),
@@ -94,7 +95,7 @@ class FileFace:
             raise Fault(400, "the form is malformed") from error
         finally:
             part.unlink(missing_ok=True)
-        made = await self._run(lambda: self._files.add(id_, int(self._now()), name, purpose))
+        made = await self._run(lambda: self._files.add(id_, int(self._wall()), name, purpose))
         return as_json(made)
 
     async def _file(self, http: web.Request) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from aiohttp import BodyPartReader, web
 
 from node.provide.files import Files, new_id
 from node.provide.form import BROKEN_FORM, Fault, as_json, name_of, object_of, require_purpose, take
+from registry.clock import Clock
 
 MAX_FILE_BYTES = 200 * 1000 * 1000
 """Bytes of the longest file: OpenAI's limit of a batch."""
@@ -29,11 +30,11 @@ _ABOUT = "about.json"
 class Uploads:
     """Handlers for uploads. Each upload is a folder with its description and its parts."""
 
-    def __init__(self, files: Files, purposes: Collection[str], now: Callable[[], float]) -> None:
+    def __init__(self, files: Files, purposes: Collection[str], wall: Clock) -> None:
         self._files = files
         self._folder = files.folder.parent / "uploads"
         self._purposes = purposes
-        self._now = now
+        self._wall = wall
 
     async def create(self, http: web.Request) -> web.Response:
         """Start an upload."""
@@ -43,7 +44,7 @@ class Uploads:
         if not isinstance(size, int) or not 0 < size <= MAX_FILE_BYTES:
             raise Fault(400, f"`bytes` is a number up to {MAX_FILE_BYTES:,}", param="bytes")
         await self._files.require_room(size)
-        id_, now = new_id("upload_"), int(self._now())
+        id_, now = new_id("upload_"), int(self._wall())
         about = {
             "id": id_,
             "object": "upload",
@@ -78,7 +79,7 @@ class Uploads:
             raise Fault(400, "the form is malformed") from error
         finally:
             part.unlink(missing_ok=True)
-        now = int(self._now())
+        now = int(self._wall())
         made = {"id": id_, "object": "upload.part", "created_at": now, "upload_id": about["id"]}
         return as_json(made)
 
@@ -92,7 +93,7 @@ class Uploads:
             raise Fault(400, "`part_ids` names no parts of this upload", param="part_ids")
         if sum(part.stat().st_size for part in parts) != about["bytes"]:
             raise Fault(400, f"the parts do not have the announced {about['bytes']:,} bytes")
-        id_, now = new_id("file-"), int(self._now())
+        id_, now = new_id("file-"), int(self._wall())
         await asyncio.to_thread(_join, parts, self._files.path(id_))
         said = (id_, now, about["filename"], about["purpose"])
         file = await self._files.run_in_thread(lambda: self._files.add(*said))
@@ -108,7 +109,7 @@ class Uploads:
     def _begin(self, id_: str, about: dict[str, Any]) -> None:
         self._folder.mkdir(exist_ok=True)
         there = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)
-        old = [path for path in there if path.stat().st_mtime < self._now() - LASTS]
+        old = [path for path in there if path.stat().st_mtime < self._wall() - LASTS]
         for path in {*old, *there[: max(0, len(there) + 1 - MAX_OPEN)]}:
             shutil.rmtree(path)
         folder = self._folder / id_

@@ -1,1 +1,1 @@
-"""Secrets on disk: the node's identity, its control token, and the keys of gRPC faces."""
+"""Secrets on disk: the node's identity, its control token, and the invitation that it joined with."""

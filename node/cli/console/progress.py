@@ -1,8 +1,10 @@
 """Progress display of a batch: a line that is redrawn on a terminal, a line now and then elsewhere."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TextIO
+
+from registry.clock import Clock
 
 EVERY = 10.0
 """Seconds between two lines without a terminal."""
@@ -12,9 +14,9 @@ _MINUTE, _HOUR = 60, 3_600
 
 
 class Progress:
-    """Progress of one batch, written to standard error. `now` is any clock in seconds."""
+    """Progress of one batch, written to standard error."""
 
-    def __init__(self, now: Callable[[], float], out: TextIO | None = None) -> None:
+    def __init__(self, now: Clock, out: TextIO | None = None) -> None:
         self._now = now
         self._out = out or sys.stderr
         self._moving = self._out.isatty()

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import traceback
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from node.provide.batch.lines import MAX_LINE_BYTES, BadLine, BatchLine
 from node.provide.batch.store import LEASE, BatchStore, OpenLine
 from node.provide.database import DatabaseError, Superseded
 from node.provide.files import Files, write_file
+from registry.clock import Clock
 
 log = logging.getLogger("modelvine.provide")
 
@@ -116,12 +117,12 @@ class BatchEngine:
         *,
         node: str,
         concurrency: int,
-        now: Callable[[], float],
+        wall: Clock,
     ) -> None:
         self.files = files
         self.store = store
         self._node = node
-        self._now = now
+        self._wall = wall
         self._most = concurrency
         self._asking: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._chained: dict[tuple[str, int], tuple[str, str]] = {}
@@ -157,7 +158,7 @@ class BatchEngine:
 
     async def _advance(self) -> None:
         """Advance each batch that this provider has leased to its next state, if it is ready for it."""
-        now = self._now()
+        now = self._wall()
         for id_, status, expires in await self.files.run_in_thread(
             lambda: self.store.unfinished(now)
         ):
@@ -181,14 +182,14 @@ class BatchEngine:
 
     async def _renew(self) -> None:
         """Renew the leases of the lines in flight, so that other providers do not take them."""
-        now, keys = self._now(), [*self._asking]
+        now, keys = self._wall(), [*self._asking]
         if keys and now - self._renewed >= LEASE / 3:
             await self.files.run_in_thread(lambda: self.store.renew(keys, now))
             self._renewed = now
 
     async def _ask_some(self, asker: Asker, group: asyncio.TaskGroup) -> None:
         """Lease and send lines one at a time while there is room: the next may begin like one in flight."""
-        now = self._now()
+        now = self._wall()
         while len(self._asking) < await self._room(asker):
             leased = await self.files.run_in_thread(lambda: self.store.lease(now, 1))
             if not leased:
@@ -207,7 +208,7 @@ class BatchEngine:
         If lines share long prefixes, that is the number of slots at most: with more, the next line of a prefix would find the
         slot that has cached it in use by another line.
         """
-        now, asked = self._now(), {*self._chained.values()}
+        now, asked = self._wall(), {*self._chained.values()}
         if not 0 <= now - self._looked < _FRESH:
             self._looked = now
             self._slots.clear()
@@ -219,7 +220,7 @@ class BatchEngine:
     async def _ask(self, asker: Asker, line: OpenLine, session: str) -> None:
         try:
             verdict = await verdict_on(asker, line, session)
-            due = self._now() + verdict.pause
+            due = self._wall() + verdict.pause
             await self.files.run_in_thread(lambda: self._keep(line, verdict, due))
         except (DatabaseError, OSError) as error:
             # The line is still open, and will be sent again.
@@ -241,7 +242,7 @@ class BatchEngine:
         batch = self.store.batch(id_)
         if batch is None:
             return
-        self.store.reset(id_, self._now())
+        self.store.reset(id_, self._wall())
         try:
             with self.files.fetch(batch["input_file_id"]).open("rb") as file:
                 count = 0
@@ -253,16 +254,16 @@ class BatchEngine:
         except OSError:
             count = 0
         if 0 < count <= MAX_LINES:
-            self.store.stand(id_, "in_progress", int(self._now()), was="validating")
+            self.store.stand(id_, "in_progress", int(self._wall()), was="validating")
             log.info("batch %s starts: %d lines", id_, count)
             return
         code, message = ("empty_file", "the input file has no lines, or is gone")
         if count:
             code, message = ("too_many_tasks", f"the input file has more than {MAX_LINES:,} lines")
-        self.store.reset(id_, self._now())
+        self.store.reset(id_, self._wall())
         fault = {"code": code, "message": message, "line": None, "param": None}
         errors = {"object": "list", "data": [fault]}
-        self.store.stand(id_, "failed", int(self._now()), was="validating", errors=errors)
+        self.store.stand(id_, "failed", int(self._wall()), was="validating", errors=errors)
         log.info("batch %s failed: %s", id_, message)
 
     def _fill(self, id_: str, chunk: Iterable[tuple[int, bytes]], endpoint: str) -> None:
@@ -273,10 +274,10 @@ class BatchEngine:
             except BadLine as bad:
                 row = lines.failed(f"{id_}_{number}", bad.custom_id, bad.code, str(bad))
                 rows.append((number, bad.custom_id, row))
-        for line in self.store.fill(id_, self._now(), rows):
+        for line in self.store.fill(id_, self._wall(), rows):
             words = f"line {line.number} repeats the custom_id of an earlier line"
             row = lines.failed(f"{id_}_{line.number}", line.custom_id, "duplicate_custom_id", words)
-            self.store.fill(id_, self._now(), [(line.number, line.custom_id, row)])
+            self.store.fill(id_, self._wall(), [(line.number, line.custom_id, row)])
 
     async def _end(self, id_: str, status: str, code: str = "", message: str = "") -> None:
         """End a batch; its lines without a result get this error."""
@@ -291,14 +292,14 @@ class BatchEngine:
             row = lines.failed(f"{id_}_{number}", custom_id, code, message)
             self.store.commit(OpenLine(id_, "", number, custom_id, b"", 0), row, ok=False)
         if status == "completed":
-            self.store.stand(id_, "finalizing", int(self._now()), was="in_progress")
+            self.store.stand(id_, "finalizing", int(self._wall()), was="in_progress")
         results: dict[str, Path] = {}
         for field, ok in (("output_file_id", True), ("error_file_id", False)):
             name = f"file-{id_.removeprefix('batch_')}-{'output' if ok else 'errors'}"
             path = self.files.path(name)
             if write_file(path, self.store.results(id_, ok=ok)):
                 results[field] = path
-        self.store.finish(id_, status, int(self._now()), results)
+        self.store.finish(id_, status, int(self._wall()), results)
         log.info(
             "batch %s is %s: %s", id_, status, (self.store.batch(id_) or {}).get("request_counts")
         )

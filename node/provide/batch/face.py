@@ -1,7 +1,6 @@
 """HTTP face of batches: OpenAI's `/v1/batches`."""
 
 import re
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,6 +11,7 @@ from node.provide.batch.lines import ENDPOINTS
 from node.provide.face import cut, listed
 from node.provide.files import new_id
 from node.provide.form import Fault, as_json, object_of
+from registry.clock import Clock
 
 MAX_METADATA = 16
 
@@ -22,11 +22,11 @@ _HOURS = {"h": 3600, "d": 86_400}
 class BatchFace:
     """Handlers for batches; `now` is Unix time in seconds."""
 
-    def __init__(self, engine: BatchEngine, now: Callable[[], float]) -> None:
+    def __init__(self, engine: BatchEngine, wall: Clock) -> None:
         self._engine = engine
         self._store = engine.store
         self._run = engine.files.run_in_thread
-        self._now = now
+        self._wall = wall
 
     def routes(self) -> list[web.RouteDef]:
         """Return the HTTP routes."""
@@ -67,7 +67,7 @@ class BatchFace:
             raise Fault(
                 400, f"`metadata` may have up to {MAX_METADATA} short texts", param="metadata"
             )
-        id_, now = new_id("batch_"), int(self._now())
+        id_, now = new_id("batch_"), int(self._wall())
         said = {
             "input_file_id": file,
             "endpoint": endpoint,
@@ -83,7 +83,7 @@ class BatchFace:
 
     async def cancel(self, http: web.Request) -> web.Response:
         """Cancel a batch; lines with a result keep it."""
-        id_, now = (await self._batch(http))["id"], int(self._now())
+        id_, now = (await self._batch(http))["id"], int(self._wall())
         begun = await self._run(lambda: self._store.cancel(id_, now))
         self._engine.wake()
         found = await self._batch(http)

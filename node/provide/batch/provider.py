@@ -41,7 +41,7 @@ class BatchProvider:
             self._store,
             node=node,
             concurrency=plan.concurrency,
-            now=self._database.now,
+            wall=self._database.now,
         )
 
     def routes(self) -> list[web.RouteDef]:

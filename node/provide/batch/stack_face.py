@@ -3,7 +3,7 @@
 A `Path` of type `filepath` is a file in the provider's own folder `inbox`; `uri` names one of its files.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from node.provide.files import new_id, write_file
 from node.provide.form import Fault, as_json, object_of, passed
 from node.provide.rewards import Unscored, scored
 from node.provide.uploads import MAX_FILE_BYTES
+from registry.clock import Clock
 from router.errors import BadRequest, WorkerUnable
 from router.services import llama_stack_words as words
 
@@ -32,15 +33,13 @@ CHAT = "/v1/chat/completions"
 class StackFace:
     """Handlers for jobs. `inbox` is the only folder from which files are read by path."""
 
-    def __init__(
-        self, engine: BatchEngine, asker: Asker, inbox: Path, now: Callable[[], float]
-    ) -> None:
+    def __init__(self, engine: BatchEngine, asker: Asker, inbox: Path, wall: Clock) -> None:
         self._engine = engine
         self._store = engine.store
         self._asker = asker
         self._run = engine.files.run_in_thread
         self._inbox = inbox
-        self._now = now
+        self._wall = wall
 
     def routes(self) -> list[web.RouteDef]:
         """Return the HTTP routes."""
@@ -114,7 +113,7 @@ class StackFace:
     async def cancel(self, endpoint: str, http: web.Request) -> web.Response:
         """Cancel a job."""
         job = await self._job(endpoint, (await object_of(http)).get("job_id"))
-        await self._run(lambda: self._store.cancel(job["id"], int(self._now())))
+        await self._run(lambda: self._store.cancel(job["id"], int(self._wall())))
         self._engine.wake()
         return as_json(_shown(await self._job(endpoint, job["id"])))
 
@@ -155,7 +154,7 @@ class StackFace:
     ) -> web.Response:
         if metadata is not None and not isinstance(metadata, dict):
             raise Fault(400, "`metadata` is an object", param="metadata")
-        files, now = self._engine.files, int(self._now())
+        files, now = self._engine.files, int(self._wall())
         await files.require_room(0)
         file, id_ = new_id("file-"), new_id("batch_")
 

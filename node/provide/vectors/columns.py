@@ -5,7 +5,7 @@ Each key is a file with one text, so that the vector store needs no change for i
 
 import hashlib
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -14,6 +14,7 @@ from node.provide.database import Superseded
 from node.provide.files import Files
 from node.provide.form import Fault, as_json, object_of
 from node.provide.vectors.store import Member, VectorStore, WrongVector
+from registry.clock import Clock
 
 MAX_KEYS = 10_000
 """Keys of one request."""
@@ -27,12 +28,12 @@ _CHUNK = (1, 0)
 class ColumnFace:
     """Handlers for the single store, which has a database of its own."""
 
-    def __init__(self, files: Files, store: VectorStore, now: Callable[[], float]) -> None:
+    def __init__(self, files: Files, store: VectorStore, wall: Clock) -> None:
         self._run = files.run_in_thread
         self._store = store
-        self._now = now
+        self._wall = wall
         if store.find(_STORE) is None:
-            store.add(_STORE, int(now()), _STORE, "", {})
+            store.add(_STORE, int(wall()), _STORE, "", {})
 
     def routes(self) -> list[web.RouteDef]:
         """Return the HTTP routes."""
@@ -51,7 +52,7 @@ class ColumnFace:
             raise Fault(400, "`values` are texts", param="values")
         if len(values) != len(keys):
             raise Fault(400, "`keys` and `values` must have the same length", param="values")
-        now = int(self._now())
+        now = int(self._wall())
 
         def keep() -> None:
             for key, value in zip(keys, values, strict=True):
@@ -101,7 +102,7 @@ class ColumnFace:
         (key,), most = _keys({"keys": [asked.get("key")]}), asked.get("topk", 1)
         if not isinstance(most, int) or not 1 <= most <= MAX_FOUND:
             raise Fault(400, f"`topk` is a number up to {MAX_FOUND:,}", param="topk")
-        now = int(self._now())
+        now = int(self._wall())
         try:
             found = await self._run(lambda: self._store.search(_STORE, key, now, most))
         except WrongVector as error:

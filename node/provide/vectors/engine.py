@@ -7,7 +7,7 @@ answers of a busy node are not; one that is not text, or whose embeddings are re
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import orjson
@@ -16,6 +16,7 @@ from node.provide.asker import BUSY, Asker, NodeAnswer
 from node.provide.database import DatabaseError, Superseded
 from node.provide.files import Files
 from node.provide.vectors.store import FoundText, Member, VectorStore, WrongVector
+from registry.clock import Clock
 
 log = logging.getLogger("modelvine.provide")
 
@@ -54,14 +55,12 @@ class NoEmbedding(Exception):
 class VectorEngine:
     """All stores of one folder."""
 
-    def __init__(
-        self, files: Files, store: VectorStore, *, node: str, now: Callable[[], float]
-    ) -> None:
+    def __init__(self, files: Files, store: VectorStore, *, node: str, wall: Clock) -> None:
         self.files = files
         self.store = store
         self.asker = Asker(node)
         self._readers = Asker(node, background=True)
-        self._now = now
+        self._wall = wall
         self._failures = Counter[tuple[str, str]]()
         self._paused: dict[str, float] = {}
         self._wake = asyncio.Event()
@@ -97,14 +96,14 @@ class VectorEngine:
 
     def _next(self) -> Member | None:
         """Return a file that is to be indexed now."""
-        now = self._now()
+        now = self._wall()
         paused = [model for model, due in self._paused.items() if 0 < due - now <= PAUSE]
         return self.store.waiting(now, paused)
 
     async def search(self, store: str, model: str, query: str) -> list[FoundText]:
         """Return the texts nearest to a query, the nearest first; raise `NoEmbedding`, `WrongVector` or `NoStore`."""
         (vector,) = await embeddings(self.asker, model, [query])
-        now = int(self._now())
+        now = int(self._wall())
         return await self.files.run_in_thread(lambda: self.store.search(store, vector, now))
 
     async def _read(self, member: Member) -> None:
@@ -112,19 +111,19 @@ class VectorEngine:
         try:
             text = await self.files.run_in_thread(lambda: self._text(member))
             texts = [*chunks(text, member.chunk, member.overlap)]
-            await self.files.run_in_thread(lambda: self.store.forget(member, self._now()))
+            await self.files.run_in_thread(lambda: self.store.forget(member, self._wall()))
             for at in range(0, len(texts), AT_ONCE):
                 some = texts[at : at + AT_ONCE]
                 vectors = await embeddings(self._readers, member.model, some)
                 await self.files.run_in_thread(
-                    partial(self.store.put, member, self._now(), some, vectors)
+                    partial(self.store.put, member, self._wall(), some, vectors)
                 )
             error = ""
         except NoEmbedding as failure:
             error = str(failure)[:200]
             if pause := self._pause(member, failure.heard.status):
                 log.debug("%s of %s is put off: %s", member.file, member.store, error)
-                due = self._now() + pause
+                due = self._wall() + pause
                 await self.files.run_in_thread(lambda: self.store.put_off(member, due))
                 return
         except (UnicodeError, WrongVector, FileNotFoundError) as failure:
@@ -141,7 +140,7 @@ class VectorEngine:
             self._failures[key] += 1
         elif status not in BUSY:
             return 0
-        self._paused[member.model] = self._now() + PAUSE
+        self._paused[member.model] = self._wall() + PAUSE
         failures = self._failures[key]
         return min(PAUSE * 2.0**failures, LONGEST_PAUSE) if failures < MOST_ATTEMPTS else 0
 

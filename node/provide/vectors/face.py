@@ -13,6 +13,7 @@ from node.provide.files import new_id
 from node.provide.form import Fault, as_json, object_of, passed
 from node.provide.vectors.engine import NoEmbedding, VectorEngine
 from node.provide.vectors.store import FoundText, NoStore, WrongVector
+from registry.clock import Clock
 from registry.records import ModelType
 
 MAX_RESULTS = 50
@@ -44,12 +45,12 @@ _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
 class VectorFace:
     """Handlers for vector stores. `model` makes the embeddings if a request for a new store names none."""
 
-    def __init__(self, engine: VectorEngine, model: str, now: Callable[[], float]) -> None:
+    def __init__(self, engine: VectorEngine, model: str, wall: Clock) -> None:
         self._engine = engine
         self._store = engine.store
         self._run = engine.files.run_in_thread
         self._model = model
-        self._now = now
+        self._wall = wall
 
     def routes(self) -> list[web.RouteDef]:
         """Return the HTTP routes."""
@@ -89,7 +90,7 @@ class VectorFace:
         name, metadata = _about(asked)
         chunk = _chunking(asked.get("chunking_strategy"))
         files = await self._named(asked.get("file_ids") or [])
-        id_, now = new_id("vs_"), int(self._now())
+        id_, now = new_id("vs_"), int(self._wall())
 
         def make() -> None:
             self._store.add(id_, now, name, model, metadata)
@@ -256,7 +257,7 @@ class VectorFace:
         attributes, chunk = asked.get("attributes") or {}, _chunking(asked.get("chunking_strategy"))
         if not isinstance(attributes, dict) or len(attributes) > 16:
             raise Fault(400, "`attributes` has up to 16 values", param="attributes")
-        files, now = await self._named(ids), int(self._now())
+        files, now = await self._named(ids), int(self._wall())
         await self._run(lambda: self._store.join(id_, files, now, attributes, chunk, batch))
         self._engine.wake()
 

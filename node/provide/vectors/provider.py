@@ -32,7 +32,7 @@ class VectorsProvider:
         self._files = Files(plan.folder / "files", FileTable(self._database), keep=plan.keep)
         self._store = VectorStore(_opened(plan, "vectors"))
         self._columns = VectorStore(_opened(plan, "columns"))
-        self._engine = VectorEngine(self._files, self._store, node=node, now=self._database.now)
+        self._engine = VectorEngine(self._files, self._store, node=node, wall=self._database.now)
         self._model = plan.model
 
     def routes(self) -> list[web.RouteDef]:

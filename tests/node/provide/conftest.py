@@ -30,7 +30,7 @@ def databases(request, tmp_path):
 def engine(tmp_path):
     store = BatchStore(SqliteDatabase(tmp_path / "b.db"))
     files = Files(tmp_path / "files", store.files, keep=KEEP)
-    yield BatchEngine(files, store, node="", concurrency=1, now=lambda: 1e9)
+    yield BatchEngine(files, store, node="", concurrency=1, wall=lambda: 1e9)
     files.close()
     store.close()
 

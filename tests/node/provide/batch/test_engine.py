@@ -128,7 +128,7 @@ async def working(tmp_path, node, *models, clock=None, content=None):
     (tmp_path / "f").write_bytes(b"\n".join(rows) if content is None else content)
     store, clock = BatchStore(SqliteDatabase(tmp_path / "b.db")), clock or Clock()
     files = Files(tmp_path, store.files)
-    engine = BatchEngine(files, store, node=node.url, concurrency=3, now=clock)
+    engine = BatchEngine(files, store, node=node.url, concurrency=3, wall=clock)
     said = {"input_file_id": "f", "endpoint": CHAT, "output_file_id": None, "error_file_id": None}
     store.add_batch("batch_1", 1_000, 5_000, said)
     try:

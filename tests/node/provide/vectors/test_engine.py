@@ -51,7 +51,7 @@ async def engine(tmp_path, node, monkeypatch):
     migrate(database, (SCHEMA, PIECES))
     files = Files(tmp_path / "files", FileTable(database))
     store = VectorStore(SqliteVectors(tmp_path / "vectors.db"))
-    made = VectorEngine(files, store, node=node.url, now=time.time)
+    made = VectorEngine(files, store, node=node.url, wall=time.time)
     for model in ("away", "there"):
         store.add(model, 1, model, model, {})
     async with asyncio.TaskGroup() as group:
