@@ -2,6 +2,7 @@
 
 import hmac
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -14,6 +15,8 @@ from node.provide.form import MAX_JSON_BYTES, Fault, as_json
 log = logging.getLogger("modelvine.provide")
 
 MAX_PAGE = 100
+
+_LIMIT = re.compile("[0-9]{1,5}")
 
 
 def application(routes: Iterable[web.RouteDef], key: str) -> web.Application:
@@ -50,7 +53,7 @@ async def _models(_: web.Request) -> web.Response:
 def cut(http: web.Request, ids: list[str]) -> tuple[list[str], bool]:
     """Return the requested page of a list of ids, and whether there are more; raise `Fault`."""
     limit, after = http.query.get("limit", "20"), http.query.get("after")
-    if not limit.isdigit() or not 1 <= int(limit) <= 10_000:
+    if not _LIMIT.fullmatch(limit) or not 1 <= int(limit) <= 10_000:
         raise Fault(400, "`limit` is a number from 1", param="limit")
     if after is not None and after not in ids:
         raise Fault(400, "`after` names nothing of this service", param="after")
@@ -61,8 +64,9 @@ def cut(http: web.Request, ids: list[str]) -> tuple[list[str], bool]:
 
 def page_of(http: web.Request, found: list[dict[str, Any]]) -> web.Response:
     """Return the requested page of a list whose entries have an `id`; raise `Fault`."""
-    page, more = cut(http, [one["id"] for one in found])
-    return listed([one for one in found if one["id"] in set(page)], more=more)
+    ids, more = cut(http, [one["id"] for one in found])
+    page = set(ids)
+    return listed([one for one in found if one["id"] in page], more=more)
 
 
 def listed(data: Iterable[dict[str, Any]], *, more: bool) -> web.Response:

@@ -17,7 +17,7 @@ _CHUNK = 256 * 1024
 
 
 class FileFace:
-    """Handlers for files. `purposes` are those that may be uploaded; `now` is Unix time in seconds."""
+    """Handlers for files. `purposes` are those that may be uploaded."""
 
     def __init__(self, files: Files, purposes: Collection[str], wall: Clock) -> None:
         self._files = files

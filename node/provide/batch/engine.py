@@ -108,7 +108,7 @@ async def verdict_on(asker: Asker, line: OpenLine, session: str) -> LineVerdict:
 
 
 class BatchEngine:
-    """All batches of one database. `now` is Unix time in seconds."""
+    """All batches of one database."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ _HOURS = {"h": 3600, "d": 86_400}
 
 
 class BatchFace:
-    """Handlers for batches; `now` is Unix time in seconds."""
+    """Handlers for batches."""
 
     def __init__(self, engine: BatchEngine, wall: Clock) -> None:
         self._engine = engine

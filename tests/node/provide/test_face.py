@@ -16,6 +16,12 @@ async def test_a_caller_without_the_key_learns_nothing(url):
 
 
 async def test_an_invalid_page_of_a_list_is_refused(client):
-    for wrong in ({"limit": "0"}, {"limit": "x"}, {"after": "file-none"}):
+    for wrong in (
+        {"limit": "0"},
+        {"limit": "x"},
+        {"limit": "²"},
+        {"limit": "9" * 5_000},
+        {"after": "file-none"},
+    ):
         with pytest.raises(openai.BadRequestError):
             await client.files.list(extra_query=wrong)
