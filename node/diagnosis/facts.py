@@ -10,6 +10,7 @@ import resource
 import shutil
 import socket
 import stat
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -24,7 +25,6 @@ from node.errors import SecretRefused
 from node.listeners import MOST
 from node.peers.reach import host_of
 from node.runtime import LOCK_FILE
-from node.secrets import files as secret_files
 from node.secrets import identity
 from node.tls import Certificate
 from registry.errors import StoreUnavailable, cannot_listen
@@ -83,32 +83,12 @@ def kept(path: Path) -> str:
     return f"{path.name} {whose}"
 
 
-def identity_problem(data_dir: Path) -> str:
-    """Return what is wrong with the node's key; empty if it is valid, or does not exist yet."""
+def secret_problem(read: Callable[[Path], object], path: Path) -> str:
+    """Return why `read` refuses the secret at a path; empty if it is valid, or does not exist yet."""
     try:
-        identity.load(data_dir)
+        read(path)
     except FileNotFoundError:
         return ""
-    except SecretRefused as error:
-        return str(error)
-    return ""
-
-
-def token_problem(data_dir: Path) -> str:
-    """Return what is wrong with the control token; empty if it is valid, or does not exist yet."""
-    try:
-        secret_files.read_control_token(data_dir / CONTROL_TOKEN)
-    except FileNotFoundError:
-        return ""
-    except SecretRefused as error:
-        return str(error)
-    return ""
-
-
-def swarm_key_problem(file: str) -> str:
-    """Return what is wrong with the swarm key, which must exist; empty if it is valid."""
-    try:
-        secret_files.read_swarm_key(Path(file))
     except SecretRefused as error:
         return str(error)
     return ""

@@ -14,6 +14,7 @@ from node.diagnosis import facts
 from node.diagnosis.machine import Directory, KernelClock
 from node.runtime import only_node_in
 from node.secrets import identity
+from node.secrets.files import read_control_token, read_swarm_key
 from registry.settings import MeshSettings
 from tests import certificates
 
@@ -55,17 +56,18 @@ def test_a_directory_without_write_permission_cannot_be_used(tmp_path: Path) -> 
 
 
 def test_secrets_are_inspected_and_not_created(tmp_path: Path) -> None:
-    assert (facts.identity_problem(tmp_path), facts.token_problem(tmp_path)) == ("", "")
+    key, held = (identity.load, tmp_path), (read_control_token, tmp_path / "control.token")
+    assert (facts.secret_problem(*key), facts.secret_problem(*held)) == ("", "")
     assert [*tmp_path.iterdir()] == []
     seed = identity.load_or_create(tmp_path).seed.hex()
     token = identity.control_token(tmp_path)
-    assert (facts.identity_problem(tmp_path), facts.token_problem(tmp_path)) == ("", "")
+    assert (facts.secret_problem(*key), facts.secret_problem(*held)) == ("", "")
     assert facts.secrets_of(settings(), tmp_path) == [seed, token]
     (tmp_path / "identity.key").chmod(0o644)
-    assert "can be read by other users" in facts.identity_problem(tmp_path)
+    assert "can be read by other users" in facts.secret_problem(*key)
     (tmp_path / "control.token").write_text("short")
-    assert "contains no complete token" in facts.token_problem(tmp_path)
-    assert "there is no swarm key" in facts.swarm_key_problem(str(tmp_path / "none"))
+    assert "contains no complete token" in facts.secret_problem(*held)
+    assert "there is no swarm key" in facts.secret_problem(read_swarm_key, tmp_path / "none")
 
 
 def test_a_port_in_use_is_reported_with_its_holder(tmp_path: Path) -> None:
