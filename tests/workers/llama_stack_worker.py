@@ -16,6 +16,7 @@ ASKED = {"messages", "model", "options", "n_completions", "stream"}
 OPTIONS = {"logprobs", "max_tokens", "temperature", "top_p"}
 MESSAGE = {"role", "text", "attachments", "metadata"}
 ATTACHMENT = {"uri", "mime-type"}
+BROKEN: dict[str, object] = {"error": {"message": "it broke"}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +41,13 @@ class Faults(stub.Faults):
 class LlamaStackWorker(Stub[Faults]):
     """The server, while `running` is open."""
 
-    def whole(self, asked: Mapping[str, Any]) -> object:
+    def whole(self, http: web.Request, asked: Mapping[str, Any]) -> web.Response:
         """Return an answer with its candidates."""
         number = self.faults.candidates
         if number is None:
             number = asked.get("n_completions") or 1
         if self.faults.error_after == 0:
-            return {"error": {"message": "it broke"}}
+            return stub.as_json(orjson.dumps(BROKEN))
         message = {"text": "".join(self.words), **self._last()}
         said: dict[str, object] = {
             "id": "i",
@@ -55,9 +56,9 @@ class LlamaStackWorker(Stub[Faults]):
         }
         if self.faults.empty:
             said["candidates"] = []
-        return said | self._usage(number)
+        return stub.as_json(orjson.dumps(said | self._usage(number)))
 
-    def events(self, asked: Mapping[str, Any]) -> Sequence[bytes]:
+    def events(self, http: web.Request, asked: Mapping[str, Any]) -> Sequence[bytes]:
         """Return the pieces of a message as events."""
         said: list[dict[str, object]] = [{"id": "m", "is_header_complete": True}]
         said += [{"id": "m", "text": word, "is_complete": False} for word in self.words]
@@ -66,7 +67,7 @@ class LlamaStackWorker(Stub[Faults]):
             said = [{"id": "i", "candidates": [piece]} for piece in said]
         said[-1] |= self._usage(1)
         if self.faults.error_after is not None:
-            said[self.faults.error_after] = {"error": {"message": "it broke"}}
+            said[self.faults.error_after] = BROKEN
         return list(map(stub.event, said))
 
     def streams(self, http: web.Request, asked: Mapping[str, Any]) -> bool:
@@ -74,8 +75,12 @@ class LlamaStackWorker(Stub[Faults]):
         wanted = asked.get("stream") is True or "event-stream" in http.headers.get("accept", "")
         return wanted and not self.faults.plain
 
-    def objection(self, asked: Mapping[str, Any]) -> str:
-        """Return the violation of the specification, or an empty text."""
+    def objection(self, http: web.Request, asked: Mapping[str, Any]) -> object:
+        """Return the violation of the specification, `None` for none."""
+        words = self._violation(asked)
+        return {"message": words} if words else None
+
+    def _violation(self, asked: Mapping[str, Any]) -> str:
         if "messages" not in asked:
             return "no messages"
         known = ASKED - {"stream"} if self.faults.seed_only else ASKED
@@ -104,5 +109,5 @@ class LlamaStackWorker(Stub[Faults]):
 async def running() -> AsyncIterator[LlamaStackWorker]:
     """Run a server on a free port of loopback."""
     worker = LlamaStackWorker(Faults)
-    async with worker.running("/inference"):
+    async with worker.running("/inference", gets={"/inference": worker.probe}):
         yield worker

@@ -5,7 +5,7 @@ The stub of a protocol defines the form of answers and events, and what the prot
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -39,6 +39,9 @@ class Faults:
 
 F = TypeVar("F", bound=Faults)
 
+Probed = Callable[[web.Request], Awaitable[web.Response]]
+"""Handler of requests that are not for texts."""
+
 
 class Stub(ABC, Generic[F]):
     """The server. It answers with `words`, each a token; `received`, `probed` and `hung_up` record what reached it."""
@@ -62,32 +65,31 @@ class Stub(ABC, Generic[F]):
         return dict(orjson.loads(self.received[-1].body))
 
     @abstractmethod
-    def whole(self, asked: Mapping[str, Any]) -> object:
-        """Return the JSON of a whole answer."""
+    def whole(self, http: web.Request, asked: Mapping[str, Any]) -> web.Response:
+        """Return a whole answer."""
 
     @abstractmethod
-    def events(self, asked: Mapping[str, Any]) -> Sequence[bytes]:
+    def events(self, http: web.Request, asked: Mapping[str, Any]) -> Sequence[bytes]:
         """Return the events of a stream; the one with index `error_after` is a failure."""
 
     @abstractmethod
     def streams(self, http: web.Request, asked: Mapping[str, Any]) -> bool:
         """Return whether a request asks for a stream."""
 
-    def objection(self, asked: Mapping[str, Any]) -> str:
-        """Return what is wrong with a request, or an empty text."""
-        return ""
+    @abstractmethod
+    def objection(self, http: web.Request, asked: Mapping[str, Any]) -> object:
+        """Return what is wrong with a request, in the protocol's form; `None` for nothing."""
 
     @asynccontextmanager
-    async def running(self, *paths: str) -> AsyncIterator[None]:
-        """Run on a free port of loopback."""
+    async def running(self, *paths: str, gets: Mapping[str, Probed]) -> AsyncIterator[None]:
+        """Run on a free port of loopback; `paths` take requests for texts."""
         app = web.Application(client_max_size=64 * 1024 * 1024)
-        for path in paths:
-            app.router.add_post(path, self._handle)
-            app.router.add_get(path, self._probe)
+        app.add_routes([web.post(path, self._handle) for path in paths])
+        app.add_routes([web.get(path, handler) for path, handler in gets.items()])
         async with served(app) as self.url:
             yield
 
-    async def _probe(self, http: web.Request) -> web.Response:
+    async def probe(self, http: web.Request) -> web.Response:
         """Record a probe, and answer 405."""
         self.probed.append(Received(http.path_qs, http.headers, b""))
         return web.Response(status=405)
@@ -111,17 +113,17 @@ class Stub(ABC, Generic[F]):
             return _die(http)
         if faults.status != 200:
             headers = {"Retry-After": faults.retry_after} if faults.retry_after else {}
-            return _json(faults.refusal, status=faults.status, headers=headers)
-        if objection := self.objection(asked):
-            return _json(orjson.dumps({"message": objection}), status=422)
+            return as_json(faults.refusal, status=faults.status, headers=headers)
+        if (objection := self.objection(http, asked)) is not None:
+            return as_json(orjson.dumps(objection), status=422)
         streams = self.streams(http, asked)
         if faults.garbage:
             kind = "text/event-stream" if streams else "application/json"
             return web.Response(body=b"data: <html>\n\n", content_type=kind)
         if streams:
-            return await self._stream(http, [] if faults.empty else self.events(asked))
+            return await self._stream(http, [] if faults.empty else self.events(http, asked))
         await asyncio.sleep(faults.delay_first)
-        return _json(orjson.dumps(self.whole(asked)))
+        return self.whole(http, asked)
 
     async def _stream(self, http: web.Request, events: Sequence[bytes]) -> web.StreamResponse:
         faults = self.faults
@@ -149,9 +151,10 @@ def event(said: object) -> bytes:
     return b"data: " + orjson.dumps(said) + b"\n\n"
 
 
-def _json(
+def as_json(
     body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> web.Response:
+    """Return an answer in JSON."""
     return web.Response(status=status, body=body, headers=headers, content_type="application/json")
 
 

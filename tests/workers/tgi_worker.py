@@ -4,16 +4,17 @@ It answers with `words`, each a token, and ends after a stop string, which it in
 what reached it.
 """
 
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from typing import Any
 
 import orjson
 from aiohttp import web
 
-from tests.workers.openai_worker import WORDS, Received
-from tests.workers.serving import served
+from tests.workers import stub
+from tests.workers.openai_worker import Received
+from tests.workers.stub import Stub
 
 PARAMETERS = {
     "adapter_id", "best_of", "decoder_input_details", "details", "do_sample", "frequency_penalty", "grammar", "max_new_tokens",
@@ -32,25 +33,12 @@ COMPLETION = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Faults:
-    """Faults to show. Delays are seconds, `…_after` counts events of a stream."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults(stub.Faults):
+    """Faults of the stub, and forms of its answers."""
 
-    delay_headers: float = 0.0
-    delay_first: float = 0.0
-    delay_between: float = 0.0
-    die_after: int | None = None
-    end_after: int | None = None
-    die_before_headers: bool = False
-    status: int = 200
     refusal: bytes = b'{"error":"no","error_type":"validation"}'
-    retry_after: str | None = None
-    error_after: int | None = None
     error_type: str = "generation"
-    garbage: bool = False
-    empty: bool = False
-    hang: bool = False
-    split: bool = False
     health: int = 200
     info: bytes = b'{"model_id":"org/m","max_best_of":2,"max_concurrent_requests":128}'
     metrics: bytes = b""
@@ -60,35 +48,8 @@ class Faults:
     pad_bytes: int = 0
 
 
-@dataclass(slots=True)
-class TgiWorker:
+class TgiWorker(Stub[Faults]):
     """The server, while `running` is open."""
-
-    faults: Faults = field(default_factory=Faults)
-    words: tuple[str, ...] = WORDS
-    url: str = ""
-    received: list[Received] = field(default_factory=list)
-    probed: list[Received] = field(default_factory=list)
-    hung_up: int = 0
-
-    def fail(self, **faults: object) -> None:
-        """Replace the faults."""
-        self.faults = replace(Faults(), **faults)  # type: ignore[arg-type]
-
-    @property
-    def asked(self) -> dict[str, object]:
-        """The body of the last request."""
-        return dict(orjson.loads(self.received[-1].body))
-
-    async def handle(self, http: web.Request) -> web.StreamResponse:
-        """Answer one request, with the configured faults."""
-        body = await http.read()
-        self.received.append(Received(http.path_qs, http.headers, body))
-        try:
-            return await self._answer(http, orjson.loads(body))
-        except (asyncio.CancelledError, ConnectionError):
-            self.hung_up += 1
-            raise
 
     async def health(self, http: web.Request) -> web.Response:
         """Report whether the model is alive."""
@@ -98,7 +59,7 @@ class TgiWorker:
     async def info(self, http: web.Request) -> web.Response:
         """Return the server's description."""
         self.probed.append(Received(http.path_qs, http.headers, b""))
-        return web.Response(body=self.faults.info, content_type="application/json")
+        return stub.as_json(self.faults.info)
 
     async def metrics(self, http: web.Request) -> web.Response:
         """Return metrics, if `faults` hold any."""
@@ -107,33 +68,18 @@ class TgiWorker:
             return web.Response(status=404)
         return web.Response(body=self.faults.metrics, content_type="text/plain")
 
-    async def _answer(self, http: web.Request, asked: dict[str, object]) -> web.StreamResponse:
-        faults = self.faults
-        if faults.hang:
-            await asyncio.Event().wait()
-        await asyncio.sleep(faults.delay_headers)
-        if faults.die_before_headers:
-            return _die(http)
-        if faults.status != 200:
-            headers = {"Retry-After": faults.retry_after} if faults.retry_after else {}
-            return web.Response(
-                status=faults.status,
-                body=faults.refusal,
-                headers=headers,
-                content_type="application/json",
-            )
-        if objection := _objection(http.path, asked):
-            said = {"error": f"Input validation error: {objection}", "error_type": "validation"}
-            return web.Response(
-                status=422, body=orjson.dumps(said), content_type="application/json"
-            )
-        if faults.garbage:
-            streams = http.path == "/generate_stream" or asked.get("stream") is True
-            kind = "text/event-stream" if streams else "application/json"
-            return web.Response(body=b"data: <html>\n\n", content_type=kind)
-        if http.path == "/generate_stream" or asked.get("stream") is True:
-            return await self._stream(http, asked)
-        await asyncio.sleep(faults.delay_first)
+    def streams(self, http: web.Request, asked: Mapping[str, Any]) -> bool:
+        """Return whether the path or the `stream` field requests a stream."""
+        return http.path == "/generate_stream" or asked.get("stream") is True
+
+    def objection(self, http: web.Request, asked: Mapping[str, Any]) -> object:
+        """Return the violation of the specification, `None` for none."""
+        words = _objection(http.path, asked)
+        said = {"error": f"Input validation error: {words}", "error_type": "validation"}
+        return said if words else None
+
+    def whole(self, http: web.Request, asked: Mapping[str, Any]) -> web.Response:
+        """Return an answer of the path's form."""
         said: object = self._text(asked)
         if http.path == "/v1/completions":
             said = self._completion(asked)
@@ -141,14 +87,10 @@ class TgiWorker:
             said = self._chat(asked)
         elif http.path == "/tokenize":
             said = _tokens(str(asked["inputs"]))
-        body = b"" if faults.empty else orjson.dumps(said)
-        return web.Response(
-            body=body,
-            content_type="application/json",
-            headers={"x-prompt-tokens": "5", "x-generated-tokens": str(len(self.words))},
-        )
+        counts = {"x-prompt-tokens": "5", "x-generated-tokens": str(len(self.words))}
+        return stub.as_json(b"" if self.faults.empty else orjson.dumps(said), headers=counts)
 
-    def _text(self, asked: dict[str, object]) -> dict[str, object]:
+    def _text(self, asked: Mapping[str, Any]) -> dict[str, object]:
         words, reason = self._said(asked)
         if self.faults.error_after == 0:
             return self._error()
@@ -162,7 +104,7 @@ class TgiWorker:
             details["top_tokens"] = [_likeliest(n, w, count) for n, w in enumerate(words)]
         return {"generated_text": "".join(words) + "x" * self.faults.pad_bytes, "details": details}
 
-    def _chat(self, asked: dict[str, object]) -> dict[str, object]:
+    def _chat(self, asked: Mapping[str, Any]) -> dict[str, object]:
         words, reason = self._said(asked)
         message: dict[str, object] = {"role": "assistant", "content": "".join(words)}
         if asked.get("tools") and self.faults.tool:
@@ -178,7 +120,7 @@ class TgiWorker:
         head = {"id": "", "created": 1, "model": "own/name", "system_fingerprint": "2"}
         return {**head, "choices": [choice], "usage": usage}
 
-    def _completion(self, asked: dict[str, object]) -> dict[str, object]:
+    def _completion(self, asked: Mapping[str, Any]) -> dict[str, object]:
         words, reason = self._said(asked)
         choice = {"index": 0, "text": "".join(words), "logprobs": None, "finish_reason": reason}
         written = len(words)
@@ -186,29 +128,10 @@ class TgiWorker:
         head = {"id": "", "created": 1, "model": "own/name", "system_fingerprint": "2"}
         return {**head, "choices": [choice], "usage": usage}
 
-    async def _stream(self, http: web.Request, asked: dict[str, object]) -> web.StreamResponse:
-        faults = self.faults
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(http)
-        await asyncio.sleep(faults.delay_first)
-        for sent, event in enumerate([] if faults.empty else self.events(http.path, asked)):
-            if sent == faults.die_after:
-                return _die(http)
-            if sent == faults.end_after:
-                break
-            if sent:
-                await asyncio.sleep(faults.delay_between)
-            pieces = [event[at : at + 1] for at in range(len(event))] if faults.split else [event]
-            for piece in pieces:
-                await response.write(piece)
-            if sent == faults.error_after:
-                break
-        await response.write_eof()
-        return response
-
-    def events(self, path: str, asked: dict[str, object]) -> list[bytes]:
-        """Return the events of a stream."""
+    def events(self, http: web.Request, asked: Mapping[str, Any]) -> list[bytes]:
+        """Return the events of a stream, in the path's form."""
         words, reason = self._said(asked)
+        path = http.path
         chat = path.startswith("/v1")
         texts = [*words, "</s>"] if reason == "eos_token" else list(words)
         said: list[dict[str, object]] = []
@@ -245,7 +168,7 @@ class TgiWorker:
     def _error(self) -> dict[str, object]:
         return {"error": "Request failed", "error_type": self.faults.error_type}
 
-    def _said(self, asked: dict[str, object]) -> tuple[list[str], str]:
+    def _said(self, asked: Mapping[str, Any]) -> tuple[list[str], str]:
         parameters = asked.get("parameters", asked)
         assert isinstance(parameters, dict)
         words: list[str] = []
@@ -256,7 +179,7 @@ class TgiWorker:
         return words, self.faults.finish
 
 
-def _objection(path: str, asked: dict[str, object]) -> str:
+def _objection(path: str, asked: Mapping[str, Any]) -> str:
     """Return the violation of the specification, unknown fields included, which newer servers may refuse; or an empty text."""
     chat = path.startswith("/v1")
     said = asked if chat else asked.get("parameters", {})
@@ -300,7 +223,7 @@ def _likeliest(number: int, text: str, count: int) -> list[dict[str, object]]:
     return [_token(number, text), *({**other, "special": False} for other in others)]
 
 
-def _logprobs(asked: dict[str, object], words: list[tuple[int, str]]) -> object:
+def _logprobs(asked: Mapping[str, Any], words: list[tuple[int, str]]) -> object:
     """Return the log probabilities of a chat in TGI's form, which has no token numbers."""
     if asked.get("logprobs") is not True:
         return None
@@ -323,27 +246,13 @@ def _tokens(text: str) -> list[dict[str, object]]:
     ]
 
 
-def _die(http: web.Request) -> web.Response:
-    assert http.transport is not None
-    http.transport.abort()
-    return web.Response()
+POSTS = "/generate", "/generate_stream", "/tokenize", "/v1/completions", "/v1/chat/completions"
 
 
 @asynccontextmanager
 async def running() -> AsyncIterator[TgiWorker]:
     """Run a server on a free port of loopback."""
-    worker = TgiWorker()
-    app = web.Application(client_max_size=64 * 1024 * 1024)
-    app.router.add_get("/health", worker.health)
-    app.router.add_get("/info", worker.info)
-    app.router.add_get("/metrics", worker.metrics)
-    for path in (
-        "/generate",
-        "/generate_stream",
-        "/tokenize",
-        "/v1/completions",
-        "/v1/chat/completions",
-    ):
-        app.router.add_post(path, worker.handle)
-    async with served(app) as worker.url:
+    worker = TgiWorker(Faults)
+    gets = {"/health": worker.health, "/info": worker.info, "/metrics": worker.metrics}
+    async with worker.running(*POSTS, gets=gets):
         yield worker
