@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from types import TracebackType
 
 import orjson
 
@@ -54,12 +53,7 @@ class _AtOnce:
         answer.service_time = ServiceTime(0.5)
         return answer
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         return
 
     async def alive(self, worker: Worker) -> bool:  # noqa: ARG002

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 MOST_HELD = 16_384
@@ -48,12 +47,7 @@ class Delay:
         assert self._process.stdout.readline() == b"ready\n"
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._process as process:
             assert process.stdin
             process.stdin.close()

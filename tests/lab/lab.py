@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import aiohttp
@@ -38,16 +37,11 @@ class Lab:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # No graceful stop: it would wait for hosts that are cut off, and a frozen process does not react.
         for process in self._processes:
             process.kill()
-        self._stages.__exit__(kind, error, trace)
+        self._stages.close()
 
     def mesh_address(self, host: int) -> str:
         """Return the mesh address of a host's node, which need not have been started yet."""

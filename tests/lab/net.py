@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import permutations
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.lab.delay import Delay
@@ -85,12 +84,7 @@ class Network:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._undo()
 
     def namespace(self, host: int | str) -> str:

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from node.demo.play import STOP_WITHIN, Actor, Stage
@@ -80,17 +79,12 @@ class Swarm:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # All at once: one after the other, each would take its time to shut down.
         for process in self._processes:
             if process.poll() is None:
                 process.terminate()
-        self._stages.__exit__(kind, error, trace)
+        self._stages.close()
 
     def start(self, start: Start | str, *, known: Sequence[Node] = ()) -> Node:
         """Run a node that dials the nodes it is given; the same name again finds the same files."""

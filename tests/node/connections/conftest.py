@@ -1,10 +1,5 @@
-"""Runs the tests of connections on the event loop that nodes use, and on the standard library's."""
+"""Runs every test here on both event loops."""
 
-import asyncio
+from tests.loops import pytest_asyncio_loop_factories
 
-import uvloop
-
-
-def pytest_asyncio_loop_factories(config, item):
-    """Return the event loop factories of a test, by name."""
-    return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+__all__ = ["pytest_asyncio_loop_factories"]

@@ -1,10 +1,5 @@
-"""Runs every test here on asyncio's own event loop and on uvloop, which a node uses."""
+"""Runs every test here on both event loops."""
 
-import asyncio
-from collections.abc import Callable, Mapping
+from tests.loops import pytest_asyncio_loop_factories
 
-import uvloop
-
-
-def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+__all__ = ["pytest_asyncio_loop_factories"]
