@@ -5,10 +5,6 @@ import pytest
 
 from tests.node.faces.assembly import Pair, openai_at, until
 from tests.workers import localai_worker
-from tests.workers.openai_worker import WORDS
-
-HELLO = [{"role": "user", "content": "hi"}]
-SAID = "".join(WORDS)
 
 
 @pytest.fixture
@@ -24,30 +20,10 @@ async def ai(request, mesh: Pair, localai):
         yield ai
 
 
-async def test_the_workers_refusal_is_a_bad_request_with_its_text(ai, localai):
-    localai.fail(status=400, refusal=b"the prompt is too long")
-    with pytest.raises(openai.BadRequestError, match="the prompt is too long"):
-        await ai.completions.create(model="tiny", prompt="a")
-
-
 async def test_the_cause_of_the_workers_failure_is_reported(ai, localai):
     localai.fail(code="UNKNOWN", refusal=b"Unexpected <class 'KeyError'>: '/srv/models'")
     with pytest.raises(openai.InternalServerError, match="UNKNOWN: Unexpected <class"):
         await ai.completions.create(model="tiny", prompt="a")
-
-
-async def test_a_worker_that_is_full_is_a_rate_limit(ai, localai):
-    localai.fail(status=429)
-    with pytest.raises(openai.RateLimitError) as full:
-        await ai.completions.create(model="tiny", prompt="a")
-    assert full.value.response.headers["retry-after"]
-
-
-async def test_a_stream_that_fails_in_the_middle_raises(ai, localai):
-    localai.fail(fail_after=3)
-    stream = await ai.completions.create(model="tiny", prompt="a", stream=True)
-    with pytest.raises(openai.APIError):
-        [chunk async for chunk in stream]
 
 
 async def test_a_caller_that_leaves_cancels_the_request_at_the_worker(ai, localai, mesh):

@@ -9,7 +9,6 @@ from tests.node.faces.assembly import Pair, openai_at, until
 from tests.workers import tgi_worker
 from tests.workers.openai_worker import WORDS
 
-HELLO = [{"role": "user", "content": "hi"}]
 SAID = "".join(WORDS)
 CHOICE = {"guided_choice": ["a", "b"]}
 
@@ -46,26 +45,6 @@ async def test_requests_that_the_protocol_cannot_express_are_refused(ai, tgi):
         await ai.completions.create(model="tiny", prompt="a", extra_body=CHOICE)
     assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "guided_choice")
     assert tgi.received == []
-
-
-async def test_the_workers_refusal_is_a_bad_request_with_its_text(ai, tgi):
-    tgi.fail(status=422, refusal=b'{"error":"inputs are too long","error_type":"validation"}')
-    with pytest.raises(openai.BadRequestError, match="inputs are too long"):
-        await ai.completions.create(model="tiny", prompt="a")
-
-
-async def test_a_worker_that_is_full_is_a_rate_limit(ai, tgi):
-    tgi.fail(status=429)
-    with pytest.raises(openai.RateLimitError) as full:
-        await ai.completions.create(model="tiny", prompt="a")
-    assert full.value.response.headers["retry-after"]
-
-
-async def test_a_stream_that_fails_in_the_middle_raises(ai, tgi):
-    tgi.fail(error_after=3)
-    stream = await ai.completions.create(model="tiny", prompt="a", stream=True)
-    with pytest.raises(openai.APIError):
-        [chunk async for chunk in stream]
 
 
 @pytest.mark.parametrize("stream", [False, True])
