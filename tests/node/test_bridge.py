@@ -16,17 +16,11 @@ from router.rpc.messages import LOCALAI, REMOTELLM
 from router.settings import RouterSettings
 from tests.node.faces.grpc.conftest import Client
 from tests.workers import remotellm_worker, tgi_worker
-from tests.workers.openai_worker import WORDS, running
+from tests.workers.openai_worker import WORDS
 
 ANYWHERE = HostPort("127.0.0.1", 0)
 SAID = "".join(WORDS)
 SETTINGS = Settings(router=RouterSettings(connect_timeout=1, ready_timeout=0))
-
-
-@pytest.fixture
-async def worker():
-    async with running() as worker:
-        yield worker
 
 
 @pytest.fixture

@@ -7,15 +7,14 @@ import asyncio
 import resource
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.swarm.client import Client, connected
+from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Swarm
 from tests.swarm.waiting import show, until
-from tests.workers.openai_worker import OpenAIWorker, running
+from tests.workers.openai_worker import OpenAIWorker
 
 NOWHERE = "http://127.0.0.1:9/v1"
 REGISTER = "/api/v0/ai/project/register"
@@ -23,21 +22,8 @@ LATE = {"project": "late", "models": [{"model": "late", "api": NOWHERE, "type": 
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    with Swarm(tmp_path) as swarm:
-        yield swarm.start("full")
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[Client]:
-    async with connected() as client:
-        yield client
-
-
-@pytest.fixture
-async def worker() -> AsyncIterator[OpenAIWorker]:
-    async with running() as worker:
-        yield worker
+def node(swarm: Swarm) -> Node:
+    return swarm.start("full")
 
 
 def fill(node: Node, *, room: int) -> None:

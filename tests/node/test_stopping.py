@@ -3,40 +3,20 @@
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import aiohttp
 import orjson
 import pytest
 from multidict import CIMultiDict
 
-from tests.swarm.client import Client, connected, events_of
+from tests.swarm.client import Client, events_of
 from tests.swarm.nodes import Node, Start, Swarm
 from tests.swarm.waiting import show, until
-from tests.workers.openai_worker import OpenAIWorker, running
+from tests.workers.openai_worker import OpenAIWorker
 
 CHAT = "/v1/chat/completions"
 LONGEST_FAREWELL = 3.0
 """Seconds that an exit may take with nothing in flight, or after a second signal."""
-
-
-@pytest.fixture
-def swarm(tmp_path: Path) -> Iterator[Swarm]:
-    with Swarm(tmp_path) as swarm:
-        yield swarm
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[Client]:
-    async with connected() as client:
-        yield client
-
-
-@pytest.fixture
-async def worker() -> AsyncIterator[OpenAIWorker]:
-    async with running() as worker:
-        yield worker
 
 
 @pytest.fixture

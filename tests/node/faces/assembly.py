@@ -62,6 +62,11 @@ from tests.openai_client import openai_client
 TOKEN = "the-control-token-of-this-test-node"
 
 
+def bearer(key):
+    """Return the header that shows a key."""
+    return {"Authorization": f"Bearer {key}"}
+
+
 @dataclass
 class World:
     """State that the nodes of one test share."""

@@ -2,16 +2,10 @@
 
 import pytest
 
+from node.config.settings import Keyless
 from registry.mesh.memory.network import MemoryNet
 from registry.signing import Identity
-from tests.node.faces.assembly import Pair, World, node, until
-from tests.workers.openai_worker import running
-
-
-@pytest.fixture
-async def worker():
-    async with running() as worker:
-        yield worker
+from tests.node.faces.assembly import TOKEN, Pair, World, bearer, node, settings_of, until
 
 
 @pytest.fixture
@@ -40,3 +34,13 @@ async def served(alone, worker):
     """Return a node with a worker for the model `tiny`."""
     await alone.register(worker)
     return alone
+
+
+@pytest.fixture
+async def closed(worker):
+    """Yield a node that serves no caller without a key."""
+    async with node(World(MemoryNet()), settings_of(keyless=Keyless.NOBODY)) as one:
+        one.http.headers.update(bearer(TOKEN))
+        await one.register(worker)
+        del one.http.headers["Authorization"]
+        yield one

@@ -2,8 +2,6 @@
 
 import re
 import socket
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +19,7 @@ from node.peers.contacts import (
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet, MemoryPipe, address_of
 from registry.signing import Identity
-from tests.swarm.client import Client, connected
+from tests.swarm.client import Client
 from tests.swarm.nodes import Start, Swarm
 from tests.swarm.waiting import SLACK, show, until
 
@@ -122,18 +120,6 @@ def test_a_restart_of_the_other_node_is_not_reported_but_its_return_after_a_warn
 
 
 # A real node.
-
-
-@pytest.fixture
-def swarm(tmp_path: Path) -> Iterator[Swarm]:
-    with Swarm(tmp_path) as swarm:
-        yield swarm
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[Client]:
-    async with connected() as client:
-        yield client
 
 
 async def test_a_node_whose_bootstrap_address_is_wrong_says_so_everywhere(

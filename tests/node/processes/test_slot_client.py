@@ -31,7 +31,7 @@ from router.errors import NobodyServes, NoCapacity
 from router.ledger import KEPT_FREE
 from tests.router.test_dispatch import World
 from tests.router.world import MODEL, QUICK, chat, links, own, until
-from tests.workers.openai_worker import OpenAIWorker, running
+from tests.workers.openai_worker import OpenAIWorker
 
 SERVICE = Service("p", MODEL)
 
@@ -63,12 +63,6 @@ class Pair:
         word = told(frame)
         assert isinstance(word, SlotGranted | SlotRefused | Relayed)
         asyncio.get_running_loop().call_soon(self.borrowing.hear, word)
-
-
-@pytest.fixture
-async def worker() -> AsyncIterator[OpenAIWorker]:
-    async with running() as started:
-        yield started
 
 
 @pytest.fixture

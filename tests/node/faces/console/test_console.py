@@ -11,7 +11,7 @@ from node.config.settings import Keyless
 from node.faces.console.assets import FOLDER, TYPES, assets
 from registry.mesh.memory.network import MemoryNet
 from scripts import vendor
-from tests.node.faces.assembly import TOKEN, World, node, raw, settings_of
+from tests.node.faces.assembly import World, bearer, node, raw, settings_of
 
 BUDGET = 150_000
 """Upper bound in bytes of all files that the page may load, compressed."""
@@ -19,23 +19,9 @@ BUDGET = 150_000
 OURS = sorted(name for name in assets() if not name.startswith("vendor/"))
 
 
-def bearer(key):
-    return {"Authorization": f"Bearer {key}"}
-
-
 async def page(running, headers=None):
     async with running.http.get("/", headers=headers or {}) as response:
         return response.status, response.headers, await response.text()
-
-
-@pytest.fixture
-async def closed(worker):
-    """Yield a node that serves no caller without a key."""
-    async with node(World(MemoryNet()), settings_of(keyless=Keyless.NOBODY)) as one:
-        one.http.headers.update(bearer(TOKEN))
-        await one.register(worker)
-        del one.http.headers["Authorization"]
-        yield one
 
 
 async def test_the_page_needs_no_key_and_shows_no_data_without_one(closed):

@@ -1,13 +1,9 @@
 """Audit log of changes over HTTP: the key or user, the action and its target; never a secret."""
 
 from node.auth.keys import Allowance
-from tests.node.faces.assembly import TOKEN
+from tests.node.faces.assembly import TOKEN, bearer
 
 AUDIT = "/api/v1/audit"
-
-
-def bearer(key):
-    return {"Authorization": f"Bearer {key}"}
 
 
 async def post(running, path, body=None, headers=None):

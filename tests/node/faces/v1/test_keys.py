@@ -3,9 +3,7 @@
 import pytest
 
 from node.auth.keys import Allowance
-from node.config.settings import Keyless
-from registry.mesh.memory.network import MemoryNet
-from tests.node.faces.assembly import TOKEN, World, node, settings_of
+from tests.node.faces.assembly import TOKEN, bearer
 
 KEYS = "/api/v1/keys"
 ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
@@ -18,20 +16,6 @@ BODIES = {
     "/inference/chat_completion": {"model": "tiny", "messages": ASKED["messages"]},
     "/api/v0/chat/completion/proxy": {"project": "p", **ASKED},
 }
-
-
-def bearer(key):
-    return {"Authorization": f"Bearer {key}"}
-
-
-@pytest.fixture
-async def closed(worker):
-    """Yield a node that serves no caller without a key."""
-    async with node(World(MemoryNet()), settings_of(keyless=Keyless.NOBODY)) as one:
-        one.http.headers.update(bearer(TOKEN))
-        await one.register(worker)
-        del one.http.headers["Authorization"]
-        yield one
 
 
 async def key_for(node_, name="ann", **said):

@@ -9,7 +9,6 @@ import orjson
 import pytest
 
 from node.auth.keys import Allowance, Role
-from node.config.settings import Keyless
 from node.faces.v1 import live
 from node.observe.queue_samples import QueueSamples
 from registry import wire
@@ -17,14 +16,10 @@ from registry.catalog import Catalog
 from registry.mesh.memory.network import MemoryNet
 from registry.records import Record, Service, Version
 from registry.signing import Identity
-from tests.node.faces.assembly import TOKEN, World, node, settings_of, until
+from tests.node.faces.assembly import TOKEN, World, bearer, node, settings_of, until
 from tests.node.faces.test_quotas import ASKED, CHAT, tell
 
 CANARY = "canary-prompt-8d1f"
-
-
-def bearer(key):
-    return {"Authorization": f"Bearer {key}"}
 
 
 async def key_for(running, name, **said):
@@ -50,16 +45,6 @@ async def next_event(response):
             if line.startswith(b"data: "):
                 return orjson.loads(line[6:])
             assert line, "the stream has ended"
-
-
-@pytest.fixture
-async def closed(worker):
-    """Yield a node that serves no caller without a key."""
-    async with node(World(MemoryNet()), settings_of(keyless=Keyless.NOBODY)) as one:
-        one.http.headers.update(bearer(TOKEN))
-        await one.register(worker)
-        del one.http.headers["Authorization"]
-        yield one
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,10 @@ import pytest
 
 from node.auth.keys import Allowance
 from node.auth.usage_row import UsageRow
-from tests.node.faces.assembly import TOKEN, until
+from tests.node.faces.assembly import TOKEN, bearer, until
 from tests.node.faces.test_quotas import ASKED, CHAT, tell
 
 USAGE = "/api/v1/usage"
-
-
-def bearer(key):
-    return {"Authorization": f"Bearer {key}"}
 
 
 async def key_for(running, name, **said):
