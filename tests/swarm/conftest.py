@@ -1,4 +1,4 @@
-"""Fixtures of the swarm's tests: a client, a swarm for each module, and three nodes for the harmless tests."""
+"""Fixtures of the swarm's tests: a client, a worker, a swarm for each module, and three nodes for the harmless tests."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -6,6 +6,7 @@ import pytest
 
 from tests.swarm.client import Client, connected
 from tests.swarm.nodes import Node, Swarm
+from tests.workers.openai_worker import OpenAIWorker, running
 
 
 @pytest.fixture(scope="module")
@@ -27,3 +28,10 @@ async def client() -> AsyncIterator[Client]:
     """A client of its own for each test."""
     async with connected() as client:
         yield client
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[OpenAIWorker]:
+    """A worker that no node knows yet."""
+    async with running() as started:
+        yield started

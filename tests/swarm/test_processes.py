@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.swarm.client import PROMPT, Client
 from tests.swarm.nodes import Node, Start, Swarm
 from tests.swarm.processes import Line, alive, helpers, kill, lines, processes
 from tests.swarm.waiting import SLACK, show, until
-from tests.workers.openai_worker import OpenAIWorker, running
+from tests.workers.openai_worker import OpenAIWorker
 
 pytestmark = pytest.mark.swarm
 
@@ -40,12 +40,6 @@ def fresh(tmp_path) -> Iterator[Node]:
     """A node of two processes that a test may end."""
     with Swarm(tmp_path) as swarm:
         yield swarm.start(Start("fresh", TWO))
-
-
-@pytest.fixture
-async def worker() -> AsyncIterator[OpenAIWorker]:
-    async with running() as started:
-        yield started
 
 
 def row(worker: OpenAIWorker, model: str, **fields: object) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """Callers behind real proxies that the node trusts: each is known by its own address, and forged addresses are ignored."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import aiohttp
@@ -17,7 +17,7 @@ from tests.swarm.test_proxies import (  # noqa: F401 (a fixture)
     possible,
     program,
 )
-from tests.workers.openai_worker import OpenAIWorker, running
+from tests.workers.openai_worker import OpenAIWorker
 
 pytestmark = [pytest.mark.swarm, pytest.mark.usefixtures("possible")]
 
@@ -47,12 +47,6 @@ def opened(swarm: Swarm, processes: int, **web: object) -> Node:
     return swarm.start(
         Start("node", {"node": {"workers": processes, "open": "everybody"}, "web": given})
     )
-
-
-@pytest.fixture
-async def worker() -> AsyncIterator[OpenAIWorker]:
-    async with running() as worker:
-        yield worker
 
 
 async def ask(url: str, caller: str, headers: Mapping[str, str] = NOBODY) -> int:

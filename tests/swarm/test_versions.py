@@ -4,7 +4,6 @@ import io
 import subprocess
 import sys
 import tarfile
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import orjson
@@ -13,7 +12,7 @@ import pytest
 from tests.swarm.client import PROMPT, Client
 from tests.swarm.nodes import Node, Start, Swarm
 from tests.swarm.waiting import until
-from tests.workers.openai_worker import OpenAIWorker, running
+from tests.workers.openai_worker import OpenAIWorker
 
 pytestmark = pytest.mark.swarm
 
@@ -51,12 +50,6 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
         archive.extractall(folder, filter="data")
     return folder
-
-
-@pytest.fixture
-async def worker() -> AsyncIterator[OpenAIWorker]:
-    async with running() as worker:
-        yield worker
 
 
 def start_before(swarm: Swarm, before: Path, name: str, *known: Node) -> Node:
