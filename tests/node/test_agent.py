@@ -12,21 +12,11 @@ from registry.records import Ability, ModelType, Service
 from registry.service import Registry
 from registry.settings import RegistrySettings
 from registry.signing import Identity
-from registry.store import Change, Put, Space
+from registry.store import Put, Space
 from registry.store.memory import MemoryStore
 from router.worker_description import Described, Offered
 from router.workers import Worker
-
-
-class FullStore(MemoryStore):
-    """A store whose disk can be full."""
-
-    full = False
-
-    async def write(self, *changes: Change) -> None:
-        if self.full:
-            raise StoreUnavailable("the disk is full")
-        await super().write(*changes)
+from tests.failing_store import FailingStore
 
 
 def make(store: MemoryStore, *, max_services: int = 100, now: float = 1_000.5) -> Agent:
@@ -102,10 +92,10 @@ async def test_an_unregistered_model_stays_away_after_a_restart() -> None:
 
 
 async def test_a_registration_that_cannot_be_saved_changes_nothing() -> None:
-    store = FullStore()
+    store = FailingStore()
     agent = make(store)
     await agent.register_model(worker("a"))
-    store.full = True
+    store.broken = True
     with pytest.raises(StoreUnavailable):
         await agent.register_model(worker("b"))
     with pytest.raises(StoreUnavailable):

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -20,8 +20,9 @@ from registry.replica import Replica
 from registry.service import Registry
 from registry.settings import RegistrySettings
 from registry.signing import Identity
-from registry.store import Change, Put, Space
+from registry.store import Put, Space
 from registry.store.memory import MemoryStore
+from tests.failing_store import FailingStore
 from tests.strategies import IDENTITIES
 
 A, B, C, D, E = IDENTITIES[:5]
@@ -34,24 +35,6 @@ SETTINGS = RegistrySettings(
 PATIENT = SETTINGS.model_copy(
     update={"heartbeat": 600.0, "lease": 2_400.0, "probe": 0.1, "probe_timeout": 0.1}
 )
-
-
-class ShakyStore(MemoryStore):
-    """A store whose disk can be taken away and given back."""
-
-    works = True
-
-    async def read(self, space: Space) -> Mapping[str, bytes]:
-        self._require_disk()
-        return await super().read(space)
-
-    async def write(self, *changes: Change) -> None:
-        self._require_disk()
-        await super().write(*changes)
-
-    def _require_disk(self) -> None:
-        if not self.works:
-            raise StoreUnavailable("the disk is gone")
 
 
 async def until(condition: Callable[[], object], *, within: float = 45.0) -> None:
@@ -238,23 +221,23 @@ async def test_after_a_partition_both_sides_agree_again() -> None:
 
 
 async def test_a_store_that_fails_degrades_and_serving_goes_on_and_all_is_saved_later() -> None:
-    net, store = MemoryNet(), ShakyStore()
+    net, store = MemoryNet(), FailingStore()
     async with node(net, A, store=store) as a, node(net, B, bootstrap=(A,)) as b:
         await until(lambda: agree(a, b) and not a.degraded())
-        store.works = False
+        store.broken = True
         await a.announce([LLAMA])
         await b.announce([QWEN])
         await until(lambda: "store" in a.degraded())
         await until(lambda: offers(b, "llama") and offers(a, "qwen"))
-        store.works = True
+        store.broken = False
         await until(lambda: not a.degraded())
         kept = (await store.read(Space.RECORDS)).values()
         assert set(kept) == {signed.frame for signed in a.catalog.held.values()}
 
 
 async def test_a_store_that_cannot_be_read_does_not_keep_a_node_from_serving() -> None:
-    net, store = MemoryNet(), ShakyStore()
-    store.works = False
+    net, store = MemoryNet(), FailingStore()
+    store.broken = True
     async with node(net, A, LLAMA, store=store, epoch=1) as a, node(net, B, bootstrap=(A,)) as b:
         assert "store" in a.degraded()
         await until(lambda: offers(b, "llama") == {A.peer})
@@ -295,8 +278,8 @@ async def test_an_unreadable_epoch_is_replaced_by_the_wall_clock(junk: bytes) ->
 
 
 async def test_no_epoch_is_used_that_could_not_be_written() -> None:
-    store = ShakyStore()
-    store.works = False
+    store = FailingStore()
+    store.broken = True
     with pytest.raises(StoreUnavailable):
         await next_epoch(store, 1.0)
 

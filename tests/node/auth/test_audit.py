@@ -7,18 +7,8 @@ import pytest
 
 from node.auth import audit as module
 from node.auth.audit import NOTHING, AuditLog, chained, faults
-from registry.errors import StoreUnavailable
 from registry.store import Delete, Put, Space
-from registry.store.memory import MemoryStore
-
-
-class Store(MemoryStore):
-    broken = False
-
-    async def write(self, *changes):
-        if self.broken:
-            raise StoreUnavailable("it is away")
-        await super().write(*changes)
+from tests.failing_store import FailingStore
 
 
 class Clock:
@@ -31,7 +21,7 @@ class Clock:
 
 @pytest.fixture
 def store():
-    return Store()
+    return FailingStore()
 
 
 @pytest.fixture

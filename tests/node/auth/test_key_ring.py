@@ -11,34 +11,18 @@ from node.auth.keys import Allowance, ApiKey, Role, hash_of
 from registry.errors import LimitReached, StoreUnavailable
 from registry.records import Revocation
 from registry.store import Put, Space
-from registry.store.memory import MemoryStore
 from registry.wire import MAX_REVOKED
+from tests.failing_store import FailingStore
 from tests.strategies import IDENTITIES
 
 TOKEN = "a-control-token-of-some-length-123"
 ANN = {"ann": Allowance(models=("llama*",), rpm=60)}
 
 
-class SiteStore(MemoryStore):
-    """Store that the nodes of a site share; it may fail."""
+class SiteStore(FailingStore):
+    """Store that the nodes of a site share."""
 
     shared = True
-    broken = False
-
-    def __init__(self):
-        super().__init__()
-        self.reads = []
-
-    async def read(self, space):
-        self.reads.append(space)
-        if self.broken:
-            raise StoreUnavailable("it is away")
-        return await super().read(space)
-
-    async def write(self, *changes):
-        if self.broken:
-            raise StoreUnavailable("it is away")
-        await super().write(*changes)
 
 
 class Clock:

@@ -20,8 +20,8 @@ from node.auth.receipts import (
 )
 from registry.errors import StoreUnavailable
 from registry.store import Put, Space
-from registry.store.memory import MemoryStore
 from router.openai.usage import Usage
+from tests.failing_store import FailingStore
 from tests.strategies import IDENTITIES
 
 HERE, THERE, OTHER = IDENTITIES[:3]
@@ -39,15 +39,14 @@ class Clock:
         return self.now
 
 
-class FailingStore(MemoryStore):
-    broken = False
+class SlowStore(FailingStore):
+    """Store whose writes can be made to wait."""
+
     waiting = None
 
     async def write(self, *changes):
         if self.waiting is not None:
             await self.waiting.wait()
-        if self.broken:
-            raise StoreUnavailable("it is away")
         await super().write(*changes)
 
 
@@ -55,7 +54,7 @@ class Site:
     """One node with its receipts."""
 
     def __init__(self, identity, clock):
-        self.identity, self.clock, self.store = identity, clock, FailingStore()
+        self.identity, self.clock, self.store = identity, clock, SlowStore()
         self.start()
 
     def start(self):

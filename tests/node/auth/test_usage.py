@@ -10,9 +10,9 @@ from node.auth.usage_row import NOBODY, UsageRow, sums
 from node.faces.access_log import Account
 from registry.errors import StoreUnavailable
 from registry.store import Put, Space
-from registry.store.memory import MemoryStore
 from router.openai.usage import Usage
 from router.requests import Kind
+from tests.failing_store import FailingStore
 
 DAY = 86_400.0
 NOW = 20_000 * DAY + 100
@@ -26,17 +26,6 @@ class Clock:
         return self.now
 
 
-class Store(MemoryStore):
-    broken = False
-    writes = 0
-
-    async def write(self, *changes):
-        if self.broken:
-            raise StoreUnavailable("it is away")
-        self.writes += 1
-        await super().write(*changes)
-
-
 @pytest.fixture
 def clock():
     return Clock()
@@ -44,7 +33,7 @@ def clock():
 
 @pytest.fixture
 def store():
-    return Store()
+    return FailingStore()
 
 
 def row(key="ann", model="m", node="n1", day=TODAY, **said):
