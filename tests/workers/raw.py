@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import cast
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -38,3 +38,22 @@ async def take(reader: asyncio.StreamReader) -> None:
     """Read one request."""
     head = await reader.readuntil(b"\r\n\r\n")
     await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+
+
+def endless(begin: bytes, again: bytes = b"", *, at_most: int = 1 << 40) -> Serve:
+    """Return a server that sends `begin`, and then `again` repeatedly as long as it is read, up to `at_most` bytes."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            await take(reader)
+            writer.write(begin)
+            left = at_most if again else 0
+            while left > 0 and not writer.is_closing():
+                writer.write(again)
+                left -= len(again)
+                await writer.drain()
+                # `drain` alone never lets other tasks run, nor notices the end.
+                await asyncio.sleep(0)
+        writer.close()
+
+    return serve

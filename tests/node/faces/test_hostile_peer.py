@@ -2,7 +2,7 @@
 
 import asyncio
 import tracemalloc
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
@@ -11,7 +11,7 @@ from registry.records import Reach
 from router.peers.certificate import certificate_of, server_context, trust
 from tests.node.faces.assembly import until
 from tests.swarm.waiting import show
-from tests.workers.raw import raw, take
+from tests.workers.raw import endless, raw
 
 MIB = 1024 * 1024
 CHAT = {"model": "tiny", "messages": []}
@@ -39,37 +39,17 @@ async def hostile(mesh, worker, serve):
         yield mesh.one
 
 
-def saying(begin, again=b"", *, at_most=1 << 40):
-    """Return a server that answers with `begin`, then with `again` over and over, up to `at_most` bytes."""
-
-    async def serve(reader, writer):
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
-            await take(reader)
-            writer.write(begin)
-            left = at_most if again else 0
-            while left > 0 and not writer.is_closing():
-                writer.write(again)
-                left -= len(again)
-                await writer.drain()
-                await asyncio.sleep(
-                    0
-                )  # drain alone never lets other tasks run, nor notices the end
-        writer.close()
-
-    return serve
-
-
 @pytest.mark.parametrize(
     "said",
     [
-        saying(b"HTTP/1.1 200 OK\r\nContent-Type: a\x01b\r\nContent-Length: 1\r\n\r\nx"),
-        saying(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx"),
-        saying(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000000\r\n\r\n", b"x" * 60_000),
-        saying(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 9_000),
-        saying(b"HTTP/1.1 302 Go\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n"),
-        saying(b"HTTP/1.1 999 Oh\r\nContent-Length: 0\r\n\r\n"),
-        saying(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
-        saying(b"garbage"),
+        endless(b"HTTP/1.1 200 OK\r\nContent-Type: a\x01b\r\nContent-Length: 1\r\n\r\nx"),
+        endless(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx"),
+        endless(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000000\r\n\r\n", b"x" * 60_000),
+        endless(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 9_000),
+        endless(b"HTTP/1.1 302 Go\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n"),
+        endless(b"HTTP/1.1 999 Oh\r\nContent-Length: 0\r\n\r\n"),
+        endless(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
+        endless(b"garbage"),
     ],
     ids=["control character", "packed", "10 GB", "headers", "redirect", "status", "nothing", "garbage"],
 )  # fmt: skip
@@ -88,7 +68,7 @@ async def test_an_invalid_answer_is_a_clear_502(mesh, worker, said):
 async def test_an_odd_content_type_is_passed_on_or_refused_but_never_a_500(mesh, worker, name):
     head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: 2\r\n\r\nok" % name
     async with (
-        hostile(mesh, worker, saying(head)) as node,
+        hostile(mesh, worker, endless(head)) as node,
         node.http.post(PATH, json=CHAT) as response,
     ):
         assert response.status in (200, 502)
@@ -100,7 +80,7 @@ async def test_an_odd_content_type_is_passed_on_or_refused_but_never_a_500(mesh,
     ids=["an event without end", "comments without end", "events without end", "line ends without end"],
 )  # fmt: skip
 async def test_an_endless_stream_takes_little_memory(mesh, worker, again):
-    serve = saying(STREAM + b"data: x", again)
+    serve = endless(STREAM + b"data: x", again)
     async with hostile(mesh, worker, serve) as node:
         tracemalloc.start()
         async with node.http.post(PATH, json=CHAT | {"stream": True}) as response:
@@ -124,7 +104,7 @@ async def test_an_endless_stream_takes_little_memory(mesh, worker, again):
 @pytest.mark.parametrize("again", [b": \n\n" * 10_000, b"\n" * 60_000, b"data:\n" * 10_000])
 async def test_a_stream_without_an_event_is_a_clear_502(mesh, worker, again):
     async with (
-        hostile(mesh, worker, saying(STREAM, again)) as node,
+        hostile(mesh, worker, endless(STREAM, again)) as node,
         node.http.post(PATH, json=CHAT | {"stream": True}) as response,
     ):
         assert response.status == 502
@@ -132,7 +112,7 @@ async def test_a_stream_without_an_event_is_a_clear_502(mesh, worker, again):
 
 async def test_a_long_answer_that_breaks_off_breaks_off_for_the_caller(mesh, worker):
     begin = b"HTTP/1.1 200 OK\r\nContent-Type: audio/wav\r\nContent-Length: 4000000\r\n\r\n"
-    serve = saying(begin, b"x" * 60_000, at_most=3 * MIB)
+    serve = endless(begin, b"x" * 60_000, at_most=3 * MIB)
     async with hostile(mesh, worker, serve) as node, node.http.post(PATH, json=CHAT) as response:
         assert response.status == 200
         with pytest.raises(aiohttp.ClientPayloadError):

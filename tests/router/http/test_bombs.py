@@ -32,7 +32,7 @@ from router.settings import RouterSettings
 from tests.router.peer_node import THERE
 from tests.router.world import OWN, QUICK, chat, own, whole
 from tests.swarm.waiting import show
-from tests.workers.raw import Serve, raw, take
+from tests.workers.raw import Serve, endless, raw, take
 
 MIB = 1024 * 1024
 LIMITS = QUICK.model_copy(
@@ -103,26 +103,6 @@ async def another_node(serve: Serve, settings: RouterSettings = LIMITS) -> Async
 
 BOTH = pytest.mark.parametrize("attacker", [worker, another_node])
 Attacker = Callable[..., AbstractAsyncContextManager[Asking]]
-
-
-def endless(begin: bytes, again: bytes, *, at_most: int = 1 << 40) -> Serve:
-    """Return a server that sends `begin`, and then `again` repeatedly as long as it is read."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
-            await take(reader)
-            writer.write(begin)
-            left = at_most
-            while left > 0 and not writer.is_closing():
-                writer.write(again)
-                left -= len(again)
-                await writer.drain()
-                await asyncio.sleep(
-                    0
-                )  # drain alone never lets other tasks run, nor notices the end
-        writer.close()
-
-    return serve
 
 
 def chunk(data: bytes, extension: bytes = b"") -> bytes:
