@@ -62,14 +62,17 @@ class Principal:
         """Whether the principal's key has the role operator, and so may change this node."""
         return self.key is not None and self.key.role is Role.OPERATOR
 
-    def ask(self, *models: str) -> None:
-        """Raise `ModelNotAllowed` or `RoleNotAllowed` unless all these models may be used, by the names in the request."""
+    def ask(self, *models: str, project: str = "") -> None:
+        """Raise `ModelNotAllowed` or `RoleNotAllowed` unless all these models may be used, by the names in the request.
+
+        `project` is set if the request is for that project only.
+        """
         if (key := self.key) is None:
             return
         if key.role is Role.VIEWER:
             raise RoleNotAllowed("this key has the role viewer, and cannot use models")
         for model in models:
-            if not key.opens(model):
+            if not (key.opens(model) or (project and key.opens(f"{project}/{model}"))):
                 shown = ", ".join(key.models[:_MOST_SHOWN])
                 more = ", …" if len(key.models) > _MOST_SHOWN else ""
                 raise ModelNotAllowed(
@@ -77,7 +80,7 @@ class Principal:
                 )
 
     def sees(self, name: str) -> bool:
-        """Return whether a model is shown to the holder, by `PROJECT/MODEL`."""
+        """Return whether the holder's key is for a model, by `MODEL` or `PROJECT/MODEL`."""
         return self.key is None or self.key.opens(name)
 
     def look(self) -> None:

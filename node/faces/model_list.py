@@ -91,8 +91,8 @@ def listing_routes(
         found: dict[str, list[Offer]] = {}
         async for some in _slices(iter(everybody())):
             for offer in some:
-                if shows(request, offer.service):
-                    found.setdefault(offer.service.model, []).append(offer)
+                if name := _name_for(request, offer.service):
+                    found.setdefault(name, []).append(offer)
         entries = _entries(found, _base(request), since, as_anthropic=wanted(request))
         if len(found) <= SLICE:
             data = [entry async for some in entries for entry in some]
@@ -102,7 +102,7 @@ def listing_routes(
     async def one(request: web.Request) -> web.Response:
         name = request.match_info["tail"]
         found = [offer for offer in offers(name) if shows(request, offer.service)]
-        if not found:
+        if not found or not request.get(PRINCIPAL, ANYBODY).sees(name):
             raise UnknownModel(name)
         entry = _entry(name, found, _base(request), since)
         shown = model(entry) if wanted(request) else entry
@@ -123,6 +123,15 @@ def shows(request: web.Request, service: Service) -> bool:
     """Return whether the caller's key allows a model; others are not shown."""
     principal: Principal = request.get(PRINCIPAL, ANYBODY)
     return principal.sees(f"{service.project}/{service.model}")
+
+
+def _name_for(request: web.Request, service: Service) -> str:
+    """Return the name by which the caller may use a model, empty for none: its own, unless the key is for a project's only."""
+    principal: Principal = request.get(PRINCIPAL, ANYBODY)
+    full = f"{service.project}/{service.model}"
+    if not principal.sees(full):
+        return ""
+    return service.model if principal.sees(service.model) else full
 
 
 def live_offers(context: Context) -> Iterator[Offer]:

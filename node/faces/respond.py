@@ -90,7 +90,7 @@ def admit(context: Serving, principal: Principal, request: Request) -> QuotaTick
         # Unidentified callers have no quota.
         return None
     if principal.key is not None:
-        principal.ask(request.model, *request.fallbacks)
+        principal.ask(request.model, *request.fallbacks, project=request.pin.project)
     return context.quotas.admit(principal, request)
 
 

@@ -81,6 +81,15 @@ def test_every_model_of_a_request_must_be_allowed():
     assert (ann.sees("p/llama-3"), ann.sees("p/qwen")) == (True, False)
 
 
+def test_a_key_for_a_project_opens_its_models_by_their_full_names_or_in_requests_for_that_project():
+    ann = made(models=("lab/*",))
+    ann.ask("lab/tiny", "lab/org/tiny")
+    ann.ask("tiny", "org/tiny", project="lab")
+    for project in ("", "other"):
+        with pytest.raises(ModelNotAllowed, match="'tiny', but for lab/"):
+            ann.ask("tiny", project=project)
+
+
 def test_an_error_names_only_the_first_of_many_models():
     with pytest.raises(ModelNotAllowed, match=r"e, …$"):
         made(models=("a", "b", "c", "d", "e", "f")).ask("x")

@@ -55,6 +55,25 @@ async def test_a_key_opens_its_models_only(closed, path):
         assert response.status == 404
 
 
+async def test_a_key_for_one_project_is_shown_names_that_it_may_use(closed):
+    shown = bearer(await key_for(closed, models=("p/*",)))
+    async with closed.http.get("/v1/models", headers=shown) as response:
+        (row,) = (await response.json())["data"]
+    assert (row["id"], row["model"]) == ("p/tiny", "tiny")
+    for name, status in (("tiny", 404), ("p/tiny", 200)):
+        async with closed.http.get(f"/v1/models/{name}", headers=shown) as response:
+            assert response.status == status
+    for asked, status in (
+        ({}, 403),
+        ({"model": "p/tiny"}, 200),
+        ({"project": "p"}, 200),
+        ({"project": "q"}, 403),
+    ):
+        call = closed.http.post("/v1/chat/completions", json={**ASKED, **asked}, headers=shown)
+        told = await said(call)
+        assert told[0] == status, (asked, told)
+
+
 async def test_every_name_in_the_list_of_models_is_checked(closed):
     key = await key_for(closed, models=("llama*",))
     both = {**ASKED, "model": "llama", "models": ["tiny"]}
