@@ -204,15 +204,19 @@ class Listener(Surroundings):
         alone = await self._prepared()
         await asyncio.get_running_loop().connect_accepted_socket(alone, connection)
 
+    async def retire(self) -> None:
+        """Accept no more connections, but those that wait to be accepted, which closed sockets would reset."""
+        await _caught_up()
+        for listener in self._sockets.values():
+            listener.close()
+
     async def close(self, *, within: float = _CLOSE_WITHIN) -> None:
         """Stop serving: idle connections end now, busy ones with their answer or after `within` seconds.
 
         Connections that wait to be accepted and requests that wait to be read, which closed sockets would reset, are served.
         """
         self.closing = True
-        await _caught_up()
-        for listener in self._sockets.values():
-            listener.close()
+        await self.retire()
         await _caught_up()
         self._shut = True
         self._shared.go_away()

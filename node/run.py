@@ -61,6 +61,9 @@ log = logging.getLogger("modelvine.node")
 
 _REACH_CHECK = 0.5
 _DRAIN_POLL = 0.05
+_REST_POLLS = 5
+"""Polls without a request in flight after which a drain is over."""
+
 _FAREWELL = 0.5
 """Seconds for which a node still serves after it has told other nodes to go elsewhere."""
 
@@ -138,6 +141,11 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
                 private = bool(settings.node.swarm_key)
                 log.info("%s", invitation(registry.mesh.addresses(), private=private))
             await signals.first.wait()
+            await _say_farewell(context, signals.second, settings.node.drain_timeout)
+            # A proxy in front would open connections for ever, and requests in flight at the end of the drain would be cut off.
+            await public.retire()
+            if helpers:
+                helpers.retire()
             await _drain(context, signals.second, settings.node.drain_timeout)
             if helpers:
                 await asyncio.gather(helpers.leave(), public.close())
@@ -319,18 +327,25 @@ async def _follow(registry: Registry, reach: Callable[[], Reach]) -> None:
             await registry.readdress(now)
 
 
-async def _drain(context: Context, hurry: asyncio.Event, patience: float) -> None:
-    """Tell other nodes to go elsewhere, then let requests in flight finish, for at most `patience` seconds."""
-    whole = context.whole
-    log.info("draining: %d requests in flight", whole.in_flight())
+async def _say_farewell(context: Context, hurry: asyncio.Event, patience: float) -> None:
+    """Tell other nodes to go elsewhere, and serve for a moment more, for at most `patience` seconds."""
+    log.info("draining: %d requests in flight", context.whole.in_flight())
     await context.registry.stand(Standing.DRAINING)
     # Requests that were already sent still arrive, and keep-alive connections are told to close with their next answer.
     with suppress(TimeoutError):
         await asyncio.wait_for(hurry.wait(), min(_FAREWELL, patience))
+
+
+async def _drain(context: Context, hurry: asyncio.Event, patience: float) -> None:
+    """Let requests in flight finish, for at most `patience` seconds."""
+    whole = context.whole
+    rest = 0
     with suppress(TimeoutError):
         async with asyncio.timeout(patience):
             # Polled: the counter is on the path of every request, and an event there would cost every request.
-            while await whole.at_work() and not hurry.is_set():  # noqa: ASYNC110
+            while not hurry.is_set() and ((busy := await whole.at_work()) or rest):
+                # Callers may send one more request over a connection whose answer began before the drain.
+                rest = _REST_POLLS if busy else rest - 1
                 await asyncio.sleep(_DRAIN_POLL)
     if left := whole.in_flight():
         log.warning("stopping with %d requests unfinished", left)

@@ -100,7 +100,7 @@ class Helpers:
         self._leaving = asyncio.Event()
 
     async def run(self) -> None:
-        """Keep a helper running at every post until `leave`."""
+        """Keep a helper running at every post until `retire`."""
         async with asyncio.TaskGroup() as group:
             for post in self._posts:
                 group.create_task(self._man(post))
@@ -146,11 +146,18 @@ class Helpers:
         for session in self._sessions():
             session.tell(word)
 
-    async def leave(self) -> None:
-        """End all helpers. This process alone serves connections from now on."""
+    def retire(self) -> None:
+        """Have helpers accept no more connections of callers; one that dies is not replaced."""
         self._leaving.set()
         for post in self._posts:
             post.http.close()
+        for session in self._sessions():
+            session.leave(ends=False)
+
+    async def leave(self) -> None:
+        """End all helpers. This process alone serves connections from now on."""
+        self.retire()
+        for post in self._posts:
             post.link.close()
         for session in self._sessions():
             session.leave()

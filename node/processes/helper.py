@@ -90,6 +90,7 @@ class _Helper:
         self._served: tuple[Listener, ...] = ()
         self._certificate: Certificate | None = None
         self._informed = asyncio.Event()
+        self._retires = asyncio.Event()
         self._leaves = asyncio.Event()
 
     async def live(self) -> None:
@@ -112,6 +113,9 @@ class _Helper:
                 work = [group.create_task(supervise(name, run)) for name, run in beside.items()]
                 memory.settle()
                 self._channel.tell(Ready())
+                await self._retires.wait()
+                _, public = self._served
+                await public.retire()
                 await self._leaves.wait()
                 for task in work:
                     task.cancel()
@@ -194,5 +198,5 @@ class _Helper:
                 self._channel.tell(parts.report(number))
             case LinesAsked(number, since):
                 self._channel.tell(LinesTold(number, logs.recent().since(since)))
-            case Leave():
-                self._leaves.set()
+            case Leave(ends):
+                (self._leaves if ends else self._retires).set()

@@ -149,7 +149,9 @@ class LinesAsked:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Order to accept nothing new, close the connections, and end."""
+    """Order to accept no more connections of callers, or, after that, to close all others and end."""
+
+    ends: bool = True
 
 
 Told = (
@@ -355,8 +357,7 @@ class Frames:
         """Add bytes and return the complete frames; raise `Unreadable` for one that is too long."""
         buffer = self._buffer
         buffer += data
-        found: list[bytes] = []
-        start = 0
+        found, start = list[bytes](), 0
         while len(buffer) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(buffer, start)
             if length > MAX_FRAME_BYTES:

@@ -232,9 +232,9 @@ class HelperSession:
         said = (load.in_flight for s, load in self.state.loads if s == service)
         return self._loans.lent(service) + sum(said)
 
-    def leave(self) -> None:
-        """Tell the helper to end."""
-        self.tell(Leave())
+    def leave(self, *, ends: bool = True) -> None:
+        """Tell the helper to end, or only to accept no more connections of callers."""
+        self.tell(Leave(ends))
 
     async def _answer(self, question: Ask | LinesAsked, *, within: float) -> object:
         if self._channel.closed.is_set():

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import time
+from contextlib import suppress
 
 import aiohttp
 import orjson
@@ -61,21 +62,51 @@ async def test_streams_and_answers_in_flight_are_completed(
 async def test_a_draining_node_tells_clients_to_close_their_kept_connections(
     swarm: Swarm, node: Node, worker: OpenAIWorker, client: Client
 ) -> None:
-    async with client.session.get(f"{node.http}/healthz") as response:
-        await response.read()
-        assert "Connection" not in response.headers
+    async def look() -> str:
+        async with client.session.get(f"{node.http}/healthz") as response:
+            await response.read()
+            return response.headers.get("Connection", "kept")
+
+    # Each of these connections is used once more: half a second after the signal no other is accepted.
+    assert await asyncio.gather(*(look() for _ in range(3))) == ["kept"] * 3
     worker.fail(delay_first=1.5)
     asking = asyncio.ensure_future(client.chat(node, "tiny"))
     await until(lambda: len(worker.received) == 1, within=5, otherwise="nothing arrives")
     swarm.ask_to_stop(node)
     await until(lambda: "draining: 1 request" in node.log, within=2, otherwise="no drain")
-    async with client.session.get(f"{node.http}/healthz") as response:
-        assert response.headers["Connection"] == "close"
-        await response.read()
+    assert await look() == "close"
     seen = await client.chat(node, "tiny")
     assert (seen.status, seen.headers["Connection"]) == (503, "close")
     assert (await asking).status == 200
     assert await ended(node, within=10) == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_node_ends_although_its_callers_keep_coming_and_cuts_none_off(
+    swarm: Swarm, worker: OpenAIWorker, client: Client, workers: int
+) -> None:
+    """A proxy sends new requests as long as its connections are accepted."""
+    serving = swarm.start("serving")
+    node = swarm.start(Start("asked", {"node": {"workers": workers}}), known=[serving])
+    await client.register(serving, "p", ["tiny"], worker.url)
+    await client.listed([node], "tiny")
+    worker.fail(delay_between=0.2)
+    last: list[str] = []
+
+    async def come() -> None:
+        with suppress(aiohttp.ClientConnectorError):
+            while True:
+                async with client.stream(node, "tiny") as stream:
+                    last.append([event async for event in events_of(stream)][-1])
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(6):
+            group.create_task(come())
+            await until(lambda n=number: len(worker.received) > n, within=5, otherwise="no request")
+        swarm.ask_to_stop(node)
+        assert await ended(node, within=10) == 0
+    assert set(last) == {"[DONE]"}
+    assert "unfinished" not in node.log
 
 
 async def test_a_second_signal_ends_the_node_at_once_whatever_is_in_flight(

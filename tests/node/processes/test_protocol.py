@@ -53,6 +53,7 @@ TOLD = (
     SlotGranted(1, None),
     SlotRefused(1, "full", 2.5),
     Leave(),
+    Leave(ends=False),
 )
 SAID = (
     Take(3, (SERVICE,), waiting=True, model="m"),
