@@ -134,7 +134,7 @@ class Access:
             request[SHARED] = _shared(_ANY if _ANY in self._origins else origin.lower())
             if (preflight := _preflight(request)) is not None:
                 return preflight
-        elif request.method not in _READING:
+        elif request.method not in _READING or _preflight(request) is not None:
             raise NotAllowed(
                 f"requests from pages of another origin are refused: {origin[:100]!r} is not in the setting web.origins"
             )

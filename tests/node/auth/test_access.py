@@ -463,7 +463,8 @@ async def test_a_preflight_request_is_told_what_a_page_may_send():
             assert "Access-Control-Allow-Credentials" not in answer.headers
         asked["Origin"] = "https://evil.example"
         async with node.options("/read", headers=asked) as answer:
-            assert answer.status == 405
+            assert answer.status == 403
+            assert "web.origins" in (await answer.json())["message"]
             assert "Access-Control-Allow-Origin" not in answer.headers
 
 
