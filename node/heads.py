@@ -43,7 +43,8 @@ MAX_HEAD_BYTES = 64 * 1024
 
 _HSTS_SECONDS = 365 * 86_400
 _BESIDES = len(": \r\n")
-_PATH = re.compile(r"/[!-\"$-~]*")
+# RFC 9112 3.2.2: a client that takes the node for a proxy sends a whole URL.
+_TARGET = re.compile(r"(?:http://([^/?#]+))?/[!-\"$-~]*", re.IGNORECASE)
 # Duplicates of these would be ambiguous. The parser itself refuses duplicates of some other headers.
 _ONCE = frozenset({b"authorization", b"expect", b"origin", HOP.encode()})
 _CONTINUE = "100-continue"
@@ -81,11 +82,7 @@ def check(request: web.BaseRequest) -> None:
     once = [known for name, _ in lines if (known := name.lower()) in _ONCE]
     if len(once) != len(set(once)):
         raise BadHead("a header that may occur only once occurs twice")
-    if _PATH.fullmatch(request.raw_path) is None and (request.method, request.raw_path) != (
-        "OPTIONS",
-        "*",
-    ):
-        raise BadHead("the URL is not a path; send only the path")
+    _check_target(request)
     if request.headers.get("expect", _CONTINUE).lower() != _CONTINUE:
         raise UnsupportedExpectation("this Expect header cannot be met")
     coding = request.headers.get("transfer-encoding")
@@ -96,6 +93,14 @@ def check(request: web.BaseRequest) -> None:
     # RFC 9112 6.1: an HTTP/1.0 sender may have forwarded the header without understanding it.
     if request.version == HttpVersion10 or "content-length" in request.headers:
         raise BadHead("Transfer-Encoding requires HTTP/1.1, and excludes Content-Length")
+
+
+def _check_target(request: web.BaseRequest) -> None:
+    target = _TARGET.fullmatch(request.raw_path)
+    if target is None and (request.method, request.raw_path) != ("OPTIONS", "*"):
+        raise BadHead("the URL is not a path; send only the path")
+    if target and target[1] not in (None, request.headers.get("host")):
+        raise BadHead("the URL's host is not that of the Host header; send only the path")
 
 
 def fault_of(error: BaseException | None) -> FaceError:

@@ -29,10 +29,22 @@ def test_a_repeated_singleton_header_is_refused_even_with_equal_values(name):
         check(head((name, "1"), (name.lower(), "1")))
 
 
-@pytest.mark.parametrize("url", ["http://localhost/", "/a b", "/\xff", "/\x7f", "/#a"])
+@pytest.mark.parametrize(
+    "url",
+    ["http://localhost", "https://localhost/", "//localhost/\xff", "/a b", "/\xff", "/\x7f", "/#a"],
+)
 def test_a_target_that_is_no_path_is_refused(url):
     with pytest.raises(BadHead):
         check(head(url=url))
+
+
+def test_a_whole_url_is_a_target_if_its_host_is_that_of_the_host_header():
+    host = "Host", "localhost:6100"
+    check(head(host, url="http://localhost:6100/v1/models?a=b"))
+    check(head(host, url="HTTP://localhost:6100/"))
+    for fields in ((), (("Host", "localhost"),), (("Host", "evil.example"),)):
+        with pytest.raises(BadHead, match="Host"):
+            check(head(*fields, url="http://localhost:6100/"))
 
 
 def test_only_options_may_have_an_asterisk_as_its_target():

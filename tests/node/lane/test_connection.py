@@ -209,6 +209,7 @@ WAYS = {
     ),
     "other paths between": (call(b"a") + call(b"b", path=b"/elsewhere") + call(b"c"),),
     "GET between": (call(b"a") + b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" + call(b"c"),),
+    "a whole URL": (call(b"x", path=b"http://localhost/v1/chat/completions") + call(b"y"),),
     "waits to be told": (call(b"x", b"Expect: 100-continue"),),
     "close": (call(b"x", b"Connection: close") + call(b"y"),),
     "headers": (call(b"headers", b"Accept: a/b", b"Via: 1.1 x", b"Cookie: a=b; c=d"),),
