@@ -48,7 +48,9 @@ _TARGET = re.compile(r"(?:http://([^/?#]+))?/[!-\"$-~]*", re.IGNORECASE)
 # Duplicates of these would be ambiguous. The parser itself refuses duplicates of some other headers.
 _ONCE = frozenset({b"authorization", b"expect", b"origin", HOP.encode()})
 _CONTINUE = "100-continue"
-_TOO_MANY = "Too many headers"
+# What aiohttp's parser calls these faults.
+_TOO_MANY, _DUPLICATE, _NO_HOST = "Too many headers", "Duplicate ", "Missing 'Host' header"
+_TWICE = "a header that may occur only once occurs twice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def check(request: web.BaseRequest) -> None:
         raise HeadTooLarge(f"the headers have more than {MAX_HEAD_BYTES} bytes together")
     once = [known for name, _ in lines if (known := name.lower()) in _ONCE]
     if len(once) != len(set(once)):
-        raise BadHead("a header that may occur only once occurs twice")
+        raise BadHead(_TWICE)
     _check_target(request)
     if request.headers.get("expect", _CONTINUE).lower() != _CONTINUE:
         raise UnsupportedExpectation("this Expect header cannot be met")
@@ -112,6 +114,10 @@ def fault_of(error: BaseException | None) -> FaceError:
             return HeadTooLarge(f"a header has more than {MAX_FIELD_BYTES} bytes")
         case _ if _TOO_MANY in str(error):
             return HeadTooLarge(f"there are more than {MAX_FIELDS} headers")
+        case _ if _DUPLICATE in str(error):
+            return BadHead(_TWICE)
+        case _ if _NO_HOST in str(error):
+            return BadHead("HTTP/1.1 requires a Host header")
     return BadHead("these bytes are not an HTTP request; send HTTP/1.1, without TLS on this port")
 
 

@@ -392,6 +392,22 @@ async def test_a_half_close_within_a_request_ends_the_connection(served, caller)
     assert await caller.ended()
 
 
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        (HOST + b"User-Agent: a\r\nuser-agent: a\r\n", b"only once"),
+        (HOST + b"Content-Length: 0\r\nContent-Length: 1\r\n", b"only once"),
+        (HOST + HOST, b"only once"),
+        (b"Accept: */*\r\n", b"Host header"),
+        (HOST + b"a b\r\n", b"HTTP request"),
+    ],
+)
+async def test_an_error_says_what_is_wrong_with_a_head(caller, head, words):
+    caller.writer.write(b"GET / HTTP/1.1\r\n" + head + b"\r\n")
+    status, body = await caller.hear()
+    assert (status, words in body) == (400, True), body
+
+
 async def test_an_invalid_request_is_refused_after_earlier_answers_and_nothing_behind_it_is_read(
     served, caller
 ):
