@@ -29,7 +29,7 @@ from node.faces.errors import FaceError
 from node.faces.model_list import listing_routes
 from node.faces.v0.registration import read_worker
 from node.inspection import WATCH
-from node.listeners import bind, place_of, serve
+from node.listeners import Listener, bind, place_of, serve
 from node.observe.host import Host
 from node.observe.metrics import Metrics
 from node.runtime import Signals
@@ -106,6 +106,7 @@ async def _live(plan: BridgePlan, settings: Settings, ready: Callable[[str], Non
         ready(f"ready {plan.dialect}={place} upstream={plan.upstream} models={models}")
         await signals.first.wait()
         log.info("finishing %d requests", bridge.in_flight)
+        await bridge.retire()
         ends = time.monotonic() + settings.node.drain_timeout
         while bridge.in_flight and not signals.second.is_set() and time.monotonic() < ends:  # noqa: ASYNC110
             await asyncio.sleep(_DRAIN_POLL)
@@ -130,6 +131,8 @@ class Bridge:
         self._router = self._routing()
         self._peer = identity.peer
         self._usage = UsageBook(time.time)
+        self._listener: Listener | None = None
+        self._retired = False
 
     @property
     def models(self) -> Sequence[str]:
@@ -161,9 +164,17 @@ class Bridge:
         [listener] = map(closing.enter_context, bind(plan.place, "--listen"))
         listed = self._listed() if plan.dialect in _LISTING else []
         limits, crowd = self._settings.web, context.metrics.crowd
-        app = application([*routes(context), *listed], context.access.admit)
-        await serve(app, listener, closing, limits, crowd)
+        app = application(
+            [*routes(context), *listed], context.access.admit, leaving=lambda: self._retired
+        )
+        self._listener = await serve(app, listener, closing, limits, crowd)
         return place_of(listener)
+
+    async def retire(self) -> None:
+        """Accept no more connections over HTTP, and close the others with their next answer: callers would keep coming."""
+        self._retired = True
+        if self._listener is not None:
+            await self._listener.retire()
 
     async def _answers(self) -> bool:
         """Return whether the upstream answers a small probe: its last answer decides whether callers wait while it is away."""

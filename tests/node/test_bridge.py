@@ -147,6 +147,21 @@ async def test_callers_do_not_wait_for_an_upstream_that_never_was_there(caplog):
     assert "nothing answers at http://127.0.0.1:1;" in caplog.text
 
 
+async def test_a_bridge_that_ends_answers_its_kept_connections_once_more_and_takes_no_others(
+    opened, worker
+):
+    place, made = await opened("openai", worker.url, "tiny")
+    async with aiohttp.ClientSession(f"http://{place}") as session:
+        for said in ("kept", "close"):
+            async with session.post("/v1/chat/completions", json={"model": "tiny"}) as response:
+                assert response.status == 200
+                assert response.headers.get("Connection", "kept") == said
+                await response.read()
+            await made.retire()
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await session.get("/v1/models")
+
+
 async def test_an_upstream_that_lists_no_models_needs_one_named_by_the_operator(opened):
     with pytest.raises(OSError, match="--model"):
         await opened("tgi", "http://127.0.0.1:1")
