@@ -1,10 +1,11 @@
 """Pool of HTTP connections to workers and peers.
 
 A connection that was closed while idle is skipped before anything is written to it. llama.cpp closes its connection after each
-stream, unannounced: so connections rest after a stream until that would have been seen. A request that was written is never
-written again, since the worker that read it may have died of it, except for a GET without any answer, which is idempotent (RFC
-9110 9.2.2). A request that is given up cuts its connection at once, so that the worker notices. Each address is checked when it
-is connected to, whatever its name resolved to before; no redirect is followed.
+stream, unannounced, and simple servers after each answer: so connections rest after a stream, and where that was seen after any
+answer, until it would have been seen again. A request that was written is never written again, since the worker that read it
+may have died of it, except for a GET without any answer, which is idempotent (RFC 9110 9.2.2). A request that is given up cuts
+its connection at once, so that the worker notices. Each address is checked when it is connected to, whatever its name resolved
+to before; no redirect is followed.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ lost, and not written again.
 """
 
 WORKERS_REST_SECONDS = 0.5
-"""Seconds for which a connection is left alone after a stream, while its worker is not known to keep it open."""
+"""Seconds for which a connection is left alone after an answer, while its worker is not known to keep it open."""
 
 _IDLE_SECONDS = 15.0
 _PLACES = 4096
@@ -71,18 +72,22 @@ class PooledPlace:
         idle: float = _IDLE_SECONDS,
         rest: float = 0.0,
     ) -> None:
-        """Keep idle connections for `idle` seconds; after a stream they rest for `rest`, until one was seen to outlast that."""
+        """Keep idle connections for `idle` seconds; after a stream they rest for `rest`, until one was seen to outlast that.
+
+        After other answers they rest once one was closed within that time.
+        """
         self._dial = dial
         self._keep = idle
         self._rest = rest
-        self._kept_open = rest == 0
+        self._kept_open = [True, rest == 0]
+        """Whether connections are kept open after answers in one piece, and after streams."""
         self._limit = settings.connections_per_worker
         self._connect_timeout = settings.connect_timeout
         self._known: dict[Connection, None] = {}
         self._idle: dict[Connection, float] = {}
         """Connections for the next requests, with the time when each was freed, the newest last."""
         self._resting: dict[Connection, float] = {}
-        """Connections that rest after a stream, the oldest first."""
+        """Connections that rest, the oldest first."""
         self._dialling = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._sweep: asyncio.TimerHandle | None = None
@@ -123,11 +128,10 @@ class PooledPlace:
             connection, since = self._idle.popitem()
             quiet = connection.quiet
             if quiet and connection.loop.time() - since < self._keep:
-                if connection.streamed:
-                    self._kept_open = True
+                self._kept_open[connection.streamed] = True
                 return connection
-            if connection.streamed and not quiet:
-                self._distrust()
+            if not quiet:
+                self._closed(connection, since)
             connection.abort()
         return None
 
@@ -166,7 +170,7 @@ class PooledPlace:
         if self._retired:
             connection.abort()
             return
-        lies = self._resting if connection.streamed and not self._kept_open else self._idle
+        lies = self._idle if self._kept_open[connection.streamed] else self._resting
         lies[connection] = connection.loop.time()
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(self._keep, self._tidy)
@@ -177,8 +181,8 @@ class PooledPlace:
         """Forget a connection that is closed."""
         self._known.pop(connection, None)
         for lying in (self._idle, self._resting):
-            if lying.pop(connection, None) is not None and connection.streamed:
-                self._distrust()
+            if (since := lying.pop(connection, None)) is not None:
+                self._closed(connection, since)
         self._next()
 
     # Internals.
@@ -228,16 +232,18 @@ class PooledPlace:
         while resting:
             connection = next(iter(resting))
             rested = connection.loop.time() - resting[connection]
-            if rested < self._rest and not self._kept_open:
+            if rested < self._rest and not self._kept_open[connection.streamed]:
                 return
             self._idle[connection] = resting.pop(connection)
 
-    def _distrust(self) -> None:
-        """Let connections rest after streams from now on, since one was closed after a stream."""
-        if self._kept_open and self._rest:
-            self._kept_open = False
-            for connection in [c for c in self._idle if c.streamed]:
-                self._resting[connection] = self._idle.pop(connection)
+    def _closed(self, connection: Connection, since: float) -> None:
+        """Let connections rest from now on after answers like that after which the other side closed one, if it did so early."""
+        streamed = connection.streamed
+        early = connection.loop.time() - since < self._rest
+        if early and self._kept_open[streamed]:
+            self._kept_open[streamed] = False
+            for other in [c for c in self._idle if c.streamed == streamed]:
+                self._resting[other] = self._idle.pop(other)
 
     def _next(self) -> None:
         while self._waiting:

@@ -68,6 +68,52 @@ async def test_a_request_after_a_stream_avoids_the_connection_that_the_worker_ma
     assert len(opened) == 3
 
 
+async def test_a_worker_that_was_seen_to_close_after_an_answer_loses_no_request(
+    dialect: Dialect,
+) -> None:
+    """A closing is seen after an earlier answer, such as that to the question for its models when the worker is registered."""
+    seen, opened = asyncio.Event(), list[int]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.append(1)
+        await take(reader)
+        writer.write(OK)
+        await writer.drain()
+        if len(opened) > 1:
+            await asyncio.sleep(0.05)
+        writer.close()
+        seen.set()
+
+    async with raw(serve) as url:
+        await ask(dialect, chat(), own(url))
+        await seen.wait()
+        for _ in range(3):
+            await ask(dialect, chat(), own(url))
+    assert len(opened) == 4
+
+
+async def test_a_worker_that_closes_only_after_a_while_keeps_its_connections(
+    worker: OpenAIWorker,
+) -> None:
+    url = URL(worker.url) / "chat/completions"
+    place = PooledPlace(tcp("127.0.0.1", url.port or 0), QUICK, rest=1e-9)
+    body = b'{"model":"llama"}'
+
+    async def ask() -> None:
+        reply = await place.ask(request_head(start_of(url), {}, len(body)), body)
+        await reply.at_most(1_000_000)
+
+    await ask()
+    [closed] = worker.connections
+    assert isinstance(closed, asyncio.Transport)
+    closed.abort()
+    await until(lambda: place.unused)
+    await ask()
+    await ask()
+    assert len(worker.connections) == 2
+    place.close()
+
+
 @pytest.mark.parametrize(("rest", "streamed"), [(60.0, 2), (0.0, 1)])
 async def test_a_connection_rests_only_after_a_stream(
     worker: OpenAIWorker, rest: float, streamed: int
