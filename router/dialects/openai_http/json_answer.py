@@ -94,9 +94,9 @@ def success(body: bytes) -> Mapping[str, object]:
         code = said["code"]
         if isinstance(code, int) and not isinstance(code, bool) and code:
             raise WorkerFailed(f"the worker failed with code {code}")
-    if "choices" in said or "data" in said:
-        return said
-    if isinstance(said.get("error"), dict):
+    # Text Generation Inference has a text there, OpenRouter null choices beside it.
+    error = said.get("error")
+    if isinstance(error, (dict, str)) and error and not (said.get("choices") or said.get("data")):
         raise WorkerFailed("the worker returned an error with a success status")
     return said
 

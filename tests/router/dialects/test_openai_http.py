@@ -11,7 +11,7 @@ from router.answer import Route
 from router.dialects import Dialect
 from router.dialects.openai_http import MAX_PROPERTIES_BYTES, create
 from router.dialects.openai_http.endpoints import beside, elsewhere, endpoint, metrics_of
-from router.dialects.openai_http.json_answer import LOOKED_AT_BYTES
+from router.dialects.openai_http.json_answer import LOOKED_AT_BYTES, success
 from router.errors import (
     AnswerBroken,
     WorkerBusy,
@@ -368,6 +368,46 @@ async def test_an_empty_or_compressed_answer_is_a_failure(
     worker.fail(**faults)
     with pytest.raises(WorkerFailed):
         await ask(dialect, chat(), own(worker.url))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b'{"error":{"message":"out of memory"}}',
+        b'{"error":"Request failed during generation","error_type":"generation"}',
+        b'{"choices":null,"error":{"message":"Provider returned error","code":502}}',
+        b'{"choices":[],"error":"out of memory"}',
+        b'{"code":7}',
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_error_with_a_status_of_success_is_a_failure(
+    dialect: Dialect, said: bytes, stream: bool
+) -> None:
+    kind = b"text/event-stream" if stream else b"application/json"
+    body = b"data: %b\n\n" % said if stream else said
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n"
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await take(reader)
+        writer.write(head % (kind, len(body)) + body)
+
+    async with raw(serve) as url:
+        with pytest.raises(WorkerFailed):
+            await ask(dialect, chat(stream=stream), own(url))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b'{"choices":[{}],"error":"none"}',
+        b'{"data":[{}],"error":{"message":"none"}}',
+        b'{"text":"hi","error":null}',
+        b'{"text":"hi","error":""}',
+    ],
+)
+def test_an_answer_that_also_has_a_field_for_errors_is_no_failure(said: bytes) -> None:
+    assert success(said) == orjson.loads(said)
 
 
 async def test_a_code_of_zero_is_success(worker: OpenAIWorker, dialect: Dialect) -> None:
