@@ -46,6 +46,8 @@ REFUSALS = frozenset({400, 413, 415, 422})
 
 _LONGEST_RETRY = 3600.0
 
+EVENT_STREAM = "text/event-stream"
+
 LOOP_DETECTED = 508
 """Status with which a node refuses a request that has passed it before (RFC 5842 7.2)."""
 
@@ -81,12 +83,17 @@ class Exchange:
         self.status = reply.status
         facts = facts_of(reply.headers)
         self.content_type, self._shown = facts.content_type, facts.shown
-        self.streamed = self.content_type.startswith("text/event-stream")
+        self.streamed = self.content_type.startswith(EVENT_STREAM)
         self.length = reply.length
 
     def header(self, name: str) -> str:
         """Return a header of the answer by its lower-case name, empty if it has none."""
         return self._reply.headers.get(name, "")
+
+    def take_for_stream(self) -> None:
+        """Take the answer for an event stream, whatever its headers say."""
+        if not self.streamed:
+            self.content_type, self.streamed = EVENT_STREAM, True
 
     async def some(self) -> bytes:
         """Return the next bytes as soon as there are any, `b""` at the end; for use before the first byte is passed on."""

@@ -1,4 +1,7 @@
-"""Stream of a worker of the OpenAI protocol that is split into events: it begins unusually, or has another name for its model."""
+"""Stream of a worker of the OpenAI protocol that is not passed on as it is.
+
+It is split into events if it begins unusually, or has another name for its model, and made of an answer in one piece.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -8,8 +11,11 @@ from router.answer import Answer, Route
 from router.dialects.openai_http.json_answer import model_in, parsed
 from router.errors import WorkerFailed
 from router.http.exchange import Exchange
+from router.openai import text_parser
 from router.openai.body import splice_model
 from router.openai.sse import SILENT_BYTES, Event, EventTooLarge, Splitter, with_data
+from router.openai.text_writer import DONE
+from router.requests import Kind
 
 LOOKED_AT_FIRST = 1024
 """Bytes that are split at a time until the first event with data: what arrives behind that need not be split into events."""
@@ -73,6 +79,35 @@ def _said(events: list[Event]) -> bytes:
         if event.data:
             return event.data
     return b""
+
+
+def at_once(kind: Kind, body: bytes) -> bytes:
+    """Return the stream for a text that came in one piece, with all that its worker said; raise `WorkerFailed` if it is none."""
+    said = text_parser.answer_object(body)
+    choices = said.get("choices")
+    if not isinstance(choices, list) or not choices:
+        raise WorkerFailed("the answer has no choices")
+    if kind is Kind.CHAT:
+        said |= {"object": "chat.completion.chunk", "choices": [_as_delta(one) for one in choices]}
+    return b"data: %b\n\n" % text_parser.written_answer(said) + DONE
+
+
+def _as_delta(choice: object) -> dict[str, object]:
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if not isinstance(choice, dict) or not isinstance(message, dict):
+        raise WorkerFailed("a choice of the answer has no message")
+    others = {name: said for name, said in choice.items() if name != "message"}
+    return {**others, "delta": {**message, **_numbered(message.get("tool_calls"))}}
+
+
+def _numbered(calls: object) -> dict[str, object]:
+    if not isinstance(calls, list):
+        return {}
+    return {
+        "tool_calls": [
+            {"index": at, **call} for at, call in enumerate(calls) if isinstance(call, dict)
+        ]
+    }
 
 
 async def _renaming(

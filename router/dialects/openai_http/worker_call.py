@@ -13,9 +13,15 @@ from router.dialects.openai_http import ranking
 from router.dialects.openai_http.chats import NoCompletions
 from router.dialects.openai_http.json_answer import json_answer, model_in
 from router.dialects.openai_http.request_mapping import Goal, Made, goes_to, made_for
-from router.dialects.openai_http.stream_events import LAST, LOOKED_AT_FIRST, split_answer
+from router.dialects.openai_http.stream_events import (
+    LAST,
+    LOOKED_AT_FIRST,
+    at_once,
+    split_answer,
+)
 from router.errors import WorkerError, WorkerFailed, WorkerRejected, WorkerStale, WorkerUnable
 from router.http.exchange import (
+    EVENT_STREAM,
     MAX_REFUSAL_BYTES,
     Call,
     Exchange,
@@ -30,7 +36,7 @@ from router.large_bodies import in_thread, takes_long
 from router.openai.event_texts import contains
 from router.openai.result_writer import DONE
 from router.openai.sse import data_of
-from router.openai.usage import OptionSupport, asking
+from router.openai.usage import TEXT, OptionSupport, asking
 from router.peers.links import Links
 from router.requests import Kind, Request
 from router.state import readiness
@@ -94,11 +100,23 @@ class WorkerCall:
             raise await _refusal(exchange, kind)
         if exchange.length == 0 and kind in _SILENT:
             return complete_answer(DONE)
+        streams = self._request.stream
+        if kind in TEXT:
+            if exchange.streamed and not streams:
+                raise WorkerFailed("the worker streamed, although no stream was requested")
+            if streams and "json" not in exchange.content_type:
+                # Simple servers give their streams no type, or that of plain text.
+                exchange.take_for_stream()
         if exchange.streamed:
             return await _stream(exchange, self._name, self._links.settings.max_event_bytes)
-        if "json" in exchange.content_type:
-            return await json_answer(exchange, self._name)
-        return await read_plain(exchange, Route.LOCAL)
+        if "json" not in exchange.content_type:
+            return await read_plain(exchange, Route.LOCAL)
+        answer = await json_answer(exchange, self._name)
+        if kind in TEXT and streams and answer.rest is NOTHING:
+            answer.first, answer.content_type = at_once(kind, answer.first), EVENT_STREAM
+            # Its usage is read from the stream.
+            answer.length, answer.usage = len(answer.first), None
+        return answer
 
 
 class TellingUsage:

@@ -15,6 +15,7 @@ from node.faces.response_writer import COMMENT, Outgoing
 from node.listeners import Listener
 from registry.mesh.memory.network import MemoryNet
 from registry.records import Reach
+from router.dialects.openai_http.json_answer import LOOKED_AT_BYTES
 from router.peers.certificate import certificate_of
 from tests.node.faces.assembly import World, node, settings_of, until
 from tests.workers.raw import raw, take
@@ -137,18 +138,30 @@ async def test_a_wait_in_vain_for_a_slot_ends_in_an_event_with_retry_after(worke
     assert error["retry_after"] >= 1
 
 
-async def test_a_worker_that_does_not_stream_after_all_is_an_error_event(alone):
+@pytest.mark.parametrize(
+    ("answer", "said_at_last"),
+    [
+        (b'{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}', b"[DONE]"),
+        # A longer one is not held back to be rewritten.
+        (b'{"choices":[],"more":"%b"}' % (b"m" * LOOKED_AT_BYTES), b"did not stream"),
+    ],
+    ids=["short", "long"],
+)
+async def test_a_late_answer_in_one_piece_becomes_a_stream_or_an_error_event(
+    alone, answer, said_at_last
+):
     async def serve(reader, writer):
         await take(reader)
         await asyncio.sleep(0.25)
-        writer.write(b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{"model":"tiny"}')
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + answer)
 
     async with raw(serve) as url:
         await alone.register(At(url))
         async with alone.http.post(PATH, json=STREAM) as response:
             said = await response.read()
-    assert b"did not stream" in said
-    assert b"[DONE]" not in said
+    assert said.startswith(COMMENT)
+    assert said_at_last in said
+    assert (b"[DONE]" in said) == (b"hi" in said)
 
 
 async def test_a_long_wait_for_a_whole_answer_is_silent_and_keeps_its_status(alone, worker):

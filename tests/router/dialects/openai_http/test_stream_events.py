@@ -1,0 +1,112 @@
+"""Streams that are not passed on as they are: of a server that gives them no type, or does not stream at all."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import orjson
+import pytest
+
+from router.answer import Answer
+from router.dialects import Dialect
+from router.dialects.openai_http import create
+from router.dialects.openai_http.stream_events import at_once
+from router.errors import WorkerFailed
+from router.openai.text_parser import Heard, Stream, whole
+from router.requests import Kind
+from tests.router.world import chat, links, own
+from tests.router.world import whole as read
+from tests.workers.raw import raw, take
+
+STREAM = (
+    b'data: {"model":"llama","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}]}\n\n'
+    b"data: [DONE]\n\n"
+)
+CHAT = {
+    "id": "c",
+    "object": "chat.completion",
+    "model": "llama",
+    "choices": [
+        {"index": 0, "message": {"role": "assistant", "content": "hi", "reasoning_content": "hm"}, "finish_reason": "stop"}
+    ],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
+}  # fmt: skip
+CALLS = {
+    "choices": [
+        {
+            "message": {
+                "tool_calls": [
+                    {"id": "a", "function": {"name": "f", "arguments": "{}"}},
+                    {"id": "b", "function": {"name": "g", "arguments": "{}"}},
+                ]
+            },
+            "finish_reason": "tool_calls",
+        }
+    ]
+}
+COMPLETION = {
+    "object": "text_completion",
+    "choices": [{"index": 0, "text": "hi", "finish_reason": "length"}],
+}
+
+
+@pytest.fixture
+async def dialect() -> AsyncIterator[Dialect]:
+    async with links() as ours:
+        yield create(ours)
+
+
+async def ask(
+    dialect: Dialect, head: bytes, body: bytes, *, stream: bool = True
+) -> tuple[Answer, bytes]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await take(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
+
+    async with raw(serve) as url, dialect.answer(chat(stream=stream), own(url)) as answer:
+        return answer, await read(answer)
+
+
+def events(stream: bytes) -> list[Heard]:
+    ear = Stream(max_event_bytes=len(stream))
+    heard = [*ear.take(stream), *ear.finish()]
+    assert ear.ended
+    return heard
+
+
+@pytest.mark.parametrize("head", [b"", b"Content-Type: text/plain; charset=utf-8\r\n"])
+async def test_a_stream_without_its_type_is_a_stream(dialect: Dialect, head: bytes) -> None:
+    answer, body = await ask(dialect, head, STREAM)
+    assert (answer.streamed, body) == (True, STREAM)
+
+
+async def test_a_page_is_no_stream(dialect: Dialect) -> None:
+    with pytest.raises(WorkerFailed):
+        await ask(dialect, b"Content-Type: text/html\r\n", b"<html>Sign in</html>")
+
+
+async def test_a_stream_that_was_not_requested_is_a_failure(dialect: Dialect) -> None:
+    with pytest.raises(WorkerFailed):
+        await ask(dialect, b"Content-Type: text/event-stream\r\n", STREAM, stream=False)
+
+
+async def test_an_answer_in_one_piece_becomes_the_stream_that_was_requested(
+    dialect: Dialect,
+) -> None:
+    head = b"Content-Type: application/json\r\n"
+    answer, body = await ask(dialect, head, orjson.dumps(CHAT))
+    # Its usage is counted as it passes.
+    assert (answer.streamed, answer.length, answer.usage) == (True, len(body), None)
+    assert b'"object":"chat.completion.chunk"' in body
+    assert set(events(body)) == set(whole(Kind.CHAT, orjson.dumps(CHAT)))
+
+
+@pytest.mark.parametrize(("kind", "said"), [(Kind.CHAT, CALLS), (Kind.COMPLETION, COMPLETION)])
+def test_a_stream_says_all_that_the_answer_says(kind: Kind, said: dict[str, object]) -> None:
+    body = orjson.dumps(said)
+    assert events(at_once(kind, body)) == whole(kind, body)
+
+
+@pytest.mark.parametrize("said", [b"[]", b"{}", b'{"choices":[]}', b'{"choices":[{"text":"hi"}]}'])
+def test_an_answer_that_is_no_chat_is_a_failure(said: bytes) -> None:
+    with pytest.raises(WorkerFailed):
+        at_once(Kind.CHAT, said)
