@@ -331,6 +331,9 @@ async def refusal(exchange: Exchange) -> WorkerError:
         return Looped("the request returned: its worker is a node that it had passed")
     if status in (401, 403):
         return WorkerFailed("the worker does not admit this node")
+    if 300 <= status <= 399:
+        words = "to another address, which has to be registered instead"
+        return WorkerFailed(f"the worker redirects ({status}) {words}")
     return WorkerFailed(f"the worker answered with status {status}")
 
 

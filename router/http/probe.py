@@ -51,6 +51,8 @@ class Heard:
                 return f"{self.status}: {_KEY}"
             case 503:
                 return "503: it is loading its model, or is down"
+            case 301 | 302 | 307 | 308:
+                return f"{self.status}: it redirects; use the address that it redirects to"
         return str(self.status)
 
 

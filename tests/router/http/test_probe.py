@@ -22,6 +22,10 @@ WORKER = Worker(Service("p", "m"), "http://w")
             b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n",
             "503: it is loading its model, or is down",
         ),
+        (
+            b"HTTP/1.1 308 X\r\nLocation: https://w\r\nContent-Length: 0\r\n\r\n",
+            "308: it redirects; use the address that it redirects to",
+        ),
         (b"220 mail\r\n", "it is not an HTTP server"),
         (b"", "it is not an HTTP server"),
     ],
