@@ -32,7 +32,11 @@ _CONTEXTS = ("max_model_len", "context_length", "context_window", "max_context_l
 
 def is_list(said: object) -> bool:
     """Return whether this is a list of models at all."""
-    rows = _object(said).get("data")
+    fields = _object(said)
+    if fields.get("object") == "list" and fields.get("data", ()) is None:
+        # Ollama without models.
+        return True
+    rows = fields.get("data")
     return isinstance(rows, list) and all(_name(_object(row)) is not None for row in rows)
 
 

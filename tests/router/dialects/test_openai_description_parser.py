@@ -89,7 +89,17 @@ def test_any_json_is_read_or_ignored(one: object, other: object) -> None:
 def test_a_model_list_is_recognised_by_its_shape() -> None:
     assert is_list(LLAMA)
     assert is_list({"data": []})
-    for other in (None, [], {}, {"data": {}}, {"data": ["x"]}, {"data": [{"id": 5}]}):
+    assert is_list({"object": "list", "data": None})
+    for other in (
+        None,
+        [],
+        {},
+        {"data": None},
+        {"object": "list"},
+        {"data": {}},
+        {"data": ["x"]},
+        {"data": [{"id": 5}]},
+    ):
         assert not is_list(other)
 
 
