@@ -267,6 +267,8 @@ def _reason_of(error: OSError) -> str:
     """Return why there is no connection, in the system's words, which name no address."""
     if isinstance(error, socket.gaierror):
         return "its name does not resolve"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "its TLS certificate is not trusted, or is for another name"
     if isinstance(error, ssl.SSLError):
         return "its TLS handshake failed"
     return os.strerror(error.errno).lower() if error.errno else "no address of it answers"

@@ -2,9 +2,11 @@
 
 import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from yarl import URL
@@ -15,6 +17,7 @@ from router.errors import WorkerFailed, WorkerTimeout, WorkerUnreachable
 from router.http.heads import request_head
 from router.http.pool import WORKERS_IDLE_SECONDS, PooledPlace, start_of, tcp
 from router.ssrf_guard import Premises
+from tests.certificates import write
 from tests.router.world import QUICK, ask, chat, links, own, until
 from tests.workers.openai_worker import OpenAIWorker
 from tests.workers.raw import Serve, raw, take
@@ -319,3 +322,13 @@ async def test_the_reason_why_a_worker_is_unreachable_names_no_address(
     with pytest.raises(WorkerUnreachable) as failed:
         await ask(dialect, chat(), own("http://nobody.invalid:1"))
     assert str(failed.value).endswith(": its name does not resolve")
+
+
+async def test_a_certificate_of_an_unknown_authority_is_the_reason(
+    dialect: Dialect, tmp_path: Path
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*write(tmp_path))
+    async with raw(counting([]), context) as url:
+        with pytest.raises(WorkerUnreachable, match="certificate is not trusted"):
+            await ask(dialect, chat(), own(url.replace("http:", "https:")))
