@@ -108,9 +108,8 @@ def load(
     MODELVINE_CONFIG counts, then `modelvine.toml` in `directory` if it exists.
     """
     environment = os.environ if environment is None else environment
-    named = file or environment.get("MODELVINE_CONFIG", "")
-    path = Path(named) if named else (directory or Path.cwd()) / CONFIG_FILE
-    from_file = _file_layer(path) if named or path.exists() else {}
+    path = _settings_file(file or environment.get("MODELVINE_CONFIG", ""), directory or Path())
+    from_file = _file_layer(path) if path else {}
     written = {**from_file, **_environment_layer(environment), **_flag_layer(flags)}
     layers = {**_profile_layer(written), **written}
     values = {key: sourced.value for key, sourced in layers.items()}
@@ -134,6 +133,14 @@ def key_shown() -> str:
 def invitation_given() -> str:
     """Return MODELVINE_JOIN, the invitation that a node is started with; empty if it is not set."""
     return os.environ.get("MODELVINE_JOIN", "")
+
+
+def _settings_file(named: str, directory: Path) -> Path | None:
+    if named:
+        return Path(named)
+    path = directory / CONFIG_FILE
+    # `Path.exists` raises an error in a directory that this user may not enter, as after `cd /root; sudo -u ann …`.
+    return path.absolute() if os.path.exists(path) else None  # noqa: PTH110
 
 
 def _file_layer(path: Path) -> Layer:

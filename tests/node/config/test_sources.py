@@ -51,6 +51,25 @@ def test_each_layer_overrules_the_one_before_and_is_named_as_the_origin(tmp_path
     )
 
 
+@pytest.mark.parametrize("name", ["deleted", "impassable" * 30])
+def test_a_working_directory_that_cannot_be_looked_into_has_no_settings_file(
+    tmp_path: Path, name: str
+) -> None:
+    found = configured(tmp_path / name)
+    assert set(found.origins.values()) == {"default"}
+
+
+def test_a_working_directory_may_have_been_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    found = load({}, environment={"HOME": "/home/ada"})
+    assert set(found.origins.values()) == {"default"}
+
+
 def test_a_flag_beats_the_environment(tmp_path: Path) -> None:
     found = configured(
         tmp_path, flags={"node.http": "127.0.0.1:7001"}, MODELVINE_HTTP="127.0.0.1:7000"
