@@ -95,14 +95,13 @@ def run(arguments: argparse.Namespace) -> int:
         | dict(arguments.set),
         attached=[image(file) for file in arguments.attach],
     )
-    # The parent process may have closed standard input.
-    typed = sys.stdin is not None and sys.stdin.isatty()
+    typed = sys.stdin.isatty()
     if arguments.prompt is None and typed and not arguments.json:
         from node.cli.console.conversation import converse  # noqa: PLC0415
 
         return converse(conversation)
     said = [arguments.prompt or ""]
-    if sys.stdin is not None and not (arguments.prompt and typed):
+    if not (arguments.prompt and typed):
         said.append(standard_input())
     prompt = "\n\n".join(text for text in said if text.strip())
     if not prompt:

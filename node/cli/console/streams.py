@@ -30,6 +30,8 @@ class StandardOutput(io.FileIO):
 
 def prepare() -> None:
     """Replace closed streams, and let standard output report its errors; do so before any other file is opened."""
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
     if sys.stdout is None:
         sys.stdout = _nowhere()
     elif isinstance(sys.stdout, io.TextIOWrapper):

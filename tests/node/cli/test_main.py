@@ -240,6 +240,14 @@ def test_closed_streams_lead_nowhere(closed: str, code: int, said: str) -> None:
     assert done.stdout.startswith(said) if said else not done.stdout
 
 
+def test_a_closed_standard_input_is_empty() -> None:
+    done = shell("modelvine route tiny --chat - <&-")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "modelvine: - is not JSON: Expecting value: line 1 column 1 (char 0)\n",
+    )
+
+
 def test_the_names_of_types_are_the_registrys() -> None:
     assert tuple(kind.name.lower().replace("_", "-") for kind in ModelType) == TYPES
 
