@@ -22,7 +22,7 @@ TORCH := 2.13.0
 
 REAL := gateways texts vectors stack vllm
 
-.PHONY: help demo test test-all swarm swarm-together swarm-alone clients images real pythons dist sanitized check fmt docs bench instructions charts screenshots recording vendored seeds soak install lock clean
+.PHONY: help demo test test-all swarm swarm-together swarm-alone clients images real pythons dist sanitized check fmt docs bench instructions charts screenshots recording vendored seeds soak install extras lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -129,6 +129,8 @@ soak: $(MADE)/dev ## send 500,000 requests, with kills and freezes; ARGS="--requ
 install: $(MADE)/node ## install the node in .venv
 	@echo "installed: $(BIN)/modelvine up"
 
+extras: $(MADE)/extras ## also install in .venv what the extras grpc, vectors, postgres and otel need
+
 lock: $(MADE)/dev ## regenerate the lock files from pyproject.toml; UPGRADE=--upgrade takes newer versions
 	@$(LOCK) pyproject.toml $(DEV_EXTRAS:%=--extra %) -o requirements-dev.lock
 	@$(LOCK) pyproject.toml --extra bench -c requirements-dev.lock -o requirements-bench.lock
@@ -161,6 +163,10 @@ $(MADE)/venv: requirements-build.lock
 $(MADE)/needs: $(MADE)/venv requirements.lock
 	@$(BIN)/python scripts/install.py requirements.lock --no-build-isolation
 	@touch $@
+
+$(MADE)/extras: $(MADE)/venv requirements-extras.lock
+	@$(BIN)/python scripts/install.py requirements-extras.lock --no-build-isolation
+	@touch $(MADE)/needs $@
 
 SOURCES := pyproject.toml scripts/compile.py $(shell find node registry router -type f ! -name '*.pyc')
 

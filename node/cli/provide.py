@@ -3,14 +3,14 @@
 `batch` provides OpenAI's files and batches at every node: it runs files of requests in the background, with low priority. It also
 provides rewards and synthetic data of Llama Stack. Files and results are in --data; after a restart it continues.
 
-`vectors` provides OpenAI's vector stores and memory banks of Llama Stack, with embeddings of any node. Install
-"modelvine[vectors]".
+`vectors` provides OpenAI's vector stores and memory banks of Llama Stack, with embeddings of any node. It needs the extra
+`vectors` (make extras).
 
 `agents` answers Llama Stack's POST /agents/execute with the models of the mesh. It stores nothing and runs no tools: a model's
 tool request is returned to the caller.
 
 Providers that share a --database (PostgreSQL; vectors need its extension pgvector) are one service: each answers for all, and
-continues the work of one that dies. Install "modelvine[postgres]". When the service is registered, one line goes to standard
+continues the work of one that dies. This needs the extra `postgres`. When the service is registered, one line goes to standard
 output. Ctrl-C, SIGTERM or a closed terminal withdraws it.
 
 Examples:

@@ -164,7 +164,9 @@ def library() -> ModuleType:
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("opentelemetry", "google"):
             raise
-        raise ValueError('node.traces needs an extra: pip install "modelvine[otel]"') from error
+        raise ValueError(
+            'node.traces needs an extra: make extras, or pip install "modelvine[otel]"'
+        ) from error
 
 
 def resource_of(node: PeerId) -> Mapping[str, Value]:

@@ -58,7 +58,7 @@ def _made(
         if missing.name not in EXTRAS:
             raise
         raise CommandFailed(
-            f'this needs an extra: pip install "modelvine[{EXTRAS[missing.name]}]"'
+            f'this needs an extra: make extras, or pip install "modelvine[{EXTRAS[missing.name]}]"'
         ) from missing
 
 

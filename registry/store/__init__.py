@@ -51,7 +51,7 @@ def open_store(url: str, *, data_dir: Path, node: PeerId, timeout: float = 1.0) 
         if missing.name not in {None, "psycopg"}:
             raise
         raise ValueError(
-            'PostgreSQL as a store needs an extra: pip install "modelvine[postgres]"'
+            'PostgreSQL as a store needs an extra: make extras, or pip install "modelvine[postgres]"'
         ) from missing
     opened = module.open_url(url, data_dir=data_dir, node=node, timeout=timeout)
     return cast("Store", opened)

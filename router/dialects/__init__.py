@@ -98,7 +98,7 @@ def _module(name: str) -> ModuleType:
         if extra is None:
             raise
         needs = f"the dialect {name!r} needs {error.name!r}, which is not installed"
-        raise WorkerFailed(f"{needs}: pip install 'modelvine[{extra}]'") from error
+        raise WorkerFailed(f"{needs}: make extras, or pip install 'modelvine[{extra}]'") from error
 
 
 class Spoken(Mapping[str, Dialect]):

@@ -94,7 +94,7 @@ async def open_face(
         if (error.name or "").partition(".")[0] not in ("grpc", "google"):
             raise
         needs = f"faces.{name} needs {error.name!r}, which is not installed"
-        raise OSError(f"{needs}: pip install 'modelvine[grpc]'") from error
+        raise OSError(f"{needs}: make extras, or pip install 'modelvine[grpc]'") from error
     file = context.settings.faces.model_dump()[f"{name}_keys"]
     door = RpcDoor(context.access, read_keys(f"faces.{name}_keys", file), place)
     served = rpc.serving(face.SERVICE, face.handlers(context, door), str(place), refuse=refuse)

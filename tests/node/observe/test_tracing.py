@@ -191,9 +191,10 @@ except ValueError as error:
     print(error)
 """
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)  # fmt: skip
-    assert ran.stdout == 'None\nnode.traces needs an extra: pip install "modelvine[otel]"\n', (
-        ran.stderr
-    )
+    assert (
+        ran.stdout
+        == 'None\nnode.traces needs an extra: make extras, or pip install "modelvine[otel]"\n'
+    ), ran.stderr
 
 
 def test_a_node_that_sends_no_traces_loads_nothing_of_the_library():

@@ -78,6 +78,6 @@ def test_without_the_library_of_postgresql_the_error_says_what_to_install() -> N
     )
     said = failed.stderr.decode()
     assert said.splitlines()[-1] == (
-        'ValueError: PostgreSQL as a store needs an extra: pip install "modelvine[postgres]"'
+        'ValueError: PostgreSQL as a store needs an extra: make extras, or pip install "modelvine[postgres]"'
     )
     assert "secret" not in said.splitlines()[-1]

@@ -54,4 +54,4 @@ try:
 except WrongParameter as error:
     print(error)
 """)
-    assert "pip install 'modelvine[grpc]'" in said
+    assert "make extras, or pip install 'modelvine[grpc]'" in said

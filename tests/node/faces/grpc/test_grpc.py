@@ -80,7 +80,7 @@ async def main():
 asyncio.run(main())
 """
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)  # fmt: skip
-    assert "pip install 'modelvine[grpc]'" in ran.stdout, ran.stderr
+    assert "make extras, or pip install 'modelvine[grpc]'" in ran.stdout, ran.stderr
 
 
 class TestKeysOfTheSite:
