@@ -15,6 +15,7 @@ from cryptography.x509.oid import NameOID
 from registry.errors import InvalidSignature
 from registry.records import PeerId
 from registry.signing import Identity
+from router.peers import certificate
 from router.peers.certificate import (
     certificate_of,
     client_context,
@@ -99,6 +100,14 @@ def test_a_certificate_names_the_peer_whose_key_it_holds() -> None:
 
 
 def test_both_sides_learn_the_peer_id_of_the_other() -> None:
+    with listening(trusting(ADA, BOB)) as listener:
+        assert ask(listener, client_context(BOB, certificate_of(ADA))) == BOB.peer
+
+
+@pytest.mark.parametrize("year", [1990, 2200])
+def test_nodes_with_a_wrong_clock_connect(monkeypatch: pytest.MonkeyPatch, year: int) -> None:
+    monkeypatch.setattr(certificate, "_NOT_BEFORE", datetime(year, 1, 1, tzinfo=UTC))
+    monkeypatch.setattr(certificate, "_NOT_AFTER", datetime(year + 1, 1, 1, tzinfo=UTC))
     with listening(trusting(ADA, BOB)) as listener:
         assert ask(listener, client_context(BOB, certificate_of(ADA))) == BOB.peer
 
