@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
+from typing import TextIO
 
 from pydantic import BaseModel, ValidationError
 
@@ -133,6 +134,11 @@ def key_shown() -> str:
 def invitation_given() -> str:
     """Return MODELVINE_JOIN, the invitation that a node is started with; empty if it is not set."""
     return os.environ.get("MODELVINE_JOIN", "")
+
+
+def redraws(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether lines of `stream` can be redrawn: it is a terminal that obeys escape sequences."""
+    return stream.isatty() and environment.get("TERM") != "dumb"
 
 
 def _settings_file(named: str, directory: Path) -> Path | None:

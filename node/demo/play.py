@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from node.config.sources import redraws, wants_colour
 from node.errors import NodeError
 from node.signals import endings
 
@@ -34,8 +35,8 @@ class Show:
 
     def __init__(self, out: TextIO = sys.stdout) -> None:
         self._out = out
-        self._terminal = out.isatty()
-        self._colour = self._terminal and "NO_COLOR" not in os.environ
+        self._terminal = redraws(out)
+        self._colour = wants_colour(out)
 
     def heading(self, text: str) -> None:
         """Print the heading of a part."""

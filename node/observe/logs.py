@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
+from node.config.sources import redraws
 from node.errors import NodeError
 from node.observe.log_writer import Lines, writing_to
 from node.observe.recent_lines import RecentLines
@@ -93,7 +94,7 @@ def configure_as(settings: "NodeSettings") -> None:
 
 def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether to colour output to `stream`: it is a terminal with colours, and NO_COLOR is unset (no-color.org)."""
-    return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
+    return redraws(stream, environment) and not environment.get("NO_COLOR")
 
 
 def recent() -> RecentLines:

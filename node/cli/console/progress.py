@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
+from node.config.sources import redraws
 from registry.clock import Clock
 
 EVERY = 10.0
@@ -19,7 +20,7 @@ class Progress:
     def __init__(self, now: Clock, out: TextIO | None = None) -> None:
         self._now = now
         self._out = out or sys.stderr
-        self._moving = self._out.isatty()
+        self._moving = redraws(self._out)
         self._first: tuple[float, int] | None = None
         self._written = -EVERY
         self._said = ""

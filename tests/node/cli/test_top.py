@@ -184,12 +184,37 @@ def read_from(terminal, *, until=0, within=30.0):
     return seen
 
 
+def test_a_dumb_terminal_shows_one_picture(node):
+    server = node(**ANSWERS)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "node", "top", "--every", "0.05", "--node", server.url]
+    with subprocess.Popen(
+        command, stdout=theirs, stdin=theirs, cwd=ROOT, env=os.environ | {"TERM": "dumb"}
+    ) as process:
+        os.close(theirs)
+        try:
+            seen = read_from(ours)
+            assert process.wait(10) == 0
+        finally:
+            process.kill()
+    os.close(ours)
+    assert b"\x1b" not in seen
+    assert b"p/tiny" in seen
+
+
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_terminal_is_restored_at_the_end(node, how, code):
     server = node(**ANSWERS)
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", UNDER_A_SHELL, "top", "--every", "0.05", "--node", server.url]
-    with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, cwd=ROOT) as process:
+    with subprocess.Popen(
+        command,
+        stdout=theirs,
+        stderr=theirs,
+        stdin=theirs,
+        cwd=ROOT,
+        env=os.environ | {"TERM": "xterm"},
+    ) as process:
         os.close(theirs)
         try:
             seen = read_from(ours, until=3)
