@@ -4,11 +4,11 @@
 again after an upgrade. The Tab key requests model names from the local node; names with special characters are omitted.
 
 Examples:
-  # bash
+  # bash, after: mkdir -p ~/.local/share/bash-completion/completions
   modelvine completion bash > ~/.local/share/bash-completion/completions/modelvine
-  # zsh: in a folder of $fpath
+  # zsh: in a folder of $fpath, after: mkdir -p ~/.zfunc
   modelvine completion zsh > ~/.zfunc/_modelvine
-  # fish
+  # fish, after: mkdir -p ~/.config/fish/completions
   modelvine completion fish > ~/.config/fish/completions/modelvine.fish
 """
 
