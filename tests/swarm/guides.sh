@@ -50,7 +50,8 @@ vllm() {
 }
 
 llama-server() { :; }
-pip() { :; }
+git() { :; }
+make() { :; }
 sudo() { "$@"; }
 
 systemctl() {

@@ -41,7 +41,6 @@ SUBSTITUTIONS = (
     ("http://127.0.0.1:8080", '"$WORKER"'),
     ("http://127.0.0.1:8000", '"$VLLM"'),
     ("/var/lib/private/modelvine", '"$MODELVINE_DATA_DIR"'),
-    ("/opt/modelvine/bin/", ""),
 )
 """What stands on the page, and what is run in its place: addresses, ports and paths that are free here."""
 
