@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from node.config.sources import redraws, wants_colour
+from node.config.sources import redraws
 from node.errors import NodeError
+from node.observe.logs import wants_colour
 from node.signals import endings
 
 _BOLD, _DIM, _GREEN, _RED, _PLAIN = "\033[1m", "\033[2m", "\033[32m", "\033[31m", "\033[0m"
