@@ -9,6 +9,7 @@ from typing import Any
 
 from node.agent import Told
 from node.faces import Context
+from registry.members.load import REPEAT
 from registry.records import Ability, Load, PeerId, Service, given, taken
 from router.select.candidates import Candidate
 from router.worker_description import Described, Offered
@@ -16,14 +17,23 @@ from router.workers import Worker
 
 
 def of_node(context: Context, node: PeerId) -> list[dict[str, Any]]:
-    """Return the known load of a node's replicas: current for our own node, as last reported for another."""
+    """Return the known load of a node's replicas: current for our own node, by the last reports for another.
+
+    Reports of replicas that its record no longer has are left out.
+    """
     if node == context.peer:
         return [
             _load_row(service, load, 0.0) | _learned(context, service)
             for service, load in context.whole.busy().items()
         ]
-    reports = context.router.reports.of_node(node, time.monotonic())
-    return [_load_row(service, said.load, said.age) for service, said in reports]
+    registry, ours = context.registry, context.router.in_flight
+    held, repeated = registry.catalog.held.get(node), REPEAT * registry.replica.members.rarity
+    offered = held.record.services if held else ()
+    return [
+        _load_row(service, said.shown(ours[node, service], repeated), said.age)
+        for service, said in context.router.reports.of_node(node, time.monotonic())
+        if service in offered
+    ]
 
 
 def of_candidate(context: Context, candidate: Candidate) -> dict[str, Any] | None:

@@ -17,6 +17,9 @@ from registry.wire import MAX_COUNT, MAX_FIGURE
 HALF_LIFE = 10.0
 """Seconds in which a report loses half its weight. In `python -m bench.routing` requests wait longer with 2 s, hardly with 30."""
 
+MISSED = 3
+"""Repetitions of a report that may get lost before the load counts as ended."""
+
 MAX_NODES = 1_024
 """Nodes whose reports are held; beyond that the one heard longest ago is evicted. In a larger mesh it is outdated by then."""
 
@@ -65,6 +68,18 @@ class Reported:
         now. The rest counts less the older it is, half every `HALF_LIFE`, so that an old report is as good as none.
         """
         return max(0, self.load.waiting - self.ours) * math.exp2(-self.age / HALF_LIFE)
+
+    def shown(self, ours: int, repeated: float) -> Load:
+        """Return the load now as far as it is known, for people; `ours` is how many requests of this node are there now.
+
+        A node repeats its load every `repeated` seconds while it has requests. The end of a short one is not reported, and any
+        report may get lost; after `MISSED` of them, the requests of others have ended.
+        """
+        load, over = self.load, self.age > MISSED * repeated
+        waiting = ours if over else max(0, load.waiting - self.ours) + ours
+        in_flight = min(waiting, load.slots) if load.slots else waiting
+        rate = 0.0 if over else load.rate
+        return Load(in_flight, waiting - in_flight, load.slots, rate, load.first)
 
 
 Key = TypeVar("Key")

@@ -72,6 +72,15 @@ async def test_a_peers_answer_carries_its_load_which_the_caller_does_not_see(mes
     [(_, said)] = router.reports.of_node(mesh.one.context.peer, time.monotonic())
     assert (said.load.in_flight, said.ours, said.others) == (1, 1, 0)
     assert said.load.first is not None
+    one = mesh.one.context.peer
+    rows = {n["node"]: n["load"] for n in (await told(mesh.two, "/api/v1/nodes"))["nodes"]}
+    assert [row["in_flight"] for row in rows[one]] == [0]
+    gone = {"project": "p", "model": "tiny"}
+    async with mesh.one.http.post("/api/v0/ai/model/unregister", json=gone) as response:
+        assert response.status == 200
+    await until(lambda: not mesh.two.context.registry.catalog.held[one].record.services)
+    rows = {n["node"]: n["load"] for n in (await told(mesh.two, "/api/v1/nodes"))["nodes"]}
+    assert rows[one] == []
 
 
 async def test_service_times_are_sent_to_nodes_and_shown_in_the_api(mesh, worker):

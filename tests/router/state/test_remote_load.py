@@ -12,6 +12,7 @@ from router.state.remote_load import (
     MAX_NODES,
     MAX_REPLICAS,
     MAX_TOLD,
+    MISSED,
     TOLD_AGAIN,
     Report,
     Reported,
@@ -51,6 +52,19 @@ def test_the_reports_of_a_lost_node_are_dropped() -> None:
     reports.forget(OTHER)
     assert reports.of(FAR, LLAMA, 0.0) is None
     assert [*reports.of_node(FAR, 0.0)] == []
+
+
+def test_the_load_shown_follows_the_nodes_own_requests() -> None:
+    report = Reported(Load(3, 2, 4, 9.0, 0.5), ours=2, age=1.0)
+    assert report.shown(2, 5.0) == Load(4, 1, 4, 9.0, 0.5)
+    assert report.shown(0, 5.0) == Load(3, 0, 4, 9.0, 0.5)
+    assert Reported(Load(1), ours=1, age=1.0).shown(0, 5.0) == Load()
+
+
+def test_load_that_is_not_repeated_has_ended() -> None:
+    report = Load(3, 0, 4, 9.0, 0.5)
+    assert Reported(report, ours=0, age=5.0 * MISSED).shown(0, 5.0) == report
+    assert Reported(report, ours=0, age=5.1 * MISSED).shown(1, 5.0) == Load(1, 0, 4, 0.0, 0.5)
 
 
 def test_the_nodes_own_requests_are_not_counted_twice() -> None:
