@@ -125,7 +125,13 @@ class KeyRing:
             mark = (await self._store.read(Space.MARKS)).get(_MARK, b"")
             if mark != self._mark:
                 async with self._changing:
+                    known = len(self.keys)
                     await self.restore()
+                if known and not self.keys:
+                    log.error(
+                        "the store has none of the %d keys that this node knew; their callers get 401 until you restore it",
+                        known,
+                    )
         except StoreUnavailable as error:
             if self._reached:
                 log.warning("keys may be out of date: %s; known keys stay valid", error)

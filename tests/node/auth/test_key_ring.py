@@ -24,6 +24,10 @@ class SiteStore(FailingStore):
 
     shared = True
 
+    def empty(self):
+        for rows in self._spaces.values():
+            rows.clear()
+
 
 class Clock:
     now = 1_000.0
@@ -151,6 +155,18 @@ async def test_changes_at_two_nodes_at_once_are_all_known_at_both(store, clock):
     for ring in rings:
         await ring.look()
         assert [key.name for key in ring.keys] == ["n0", "n1"]
+
+
+async def test_keys_that_are_gone_with_the_stores_content_are_reported_once(ring, store, caplog):
+    await ring.create({"ann": Allowance(), "bob": Allowance()})
+    await ring.revoke("bob")
+    await ring.look()
+    assert not caplog.records
+    store.empty()
+    for _ in range(2):
+        await ring.look()
+    [message] = caplog.messages
+    assert message.startswith("the store has none of the 2 keys that this node knew")
 
 
 async def test_while_the_store_is_away_known_keys_hold_and_one_warning_is_logged(
