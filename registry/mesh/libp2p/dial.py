@@ -310,7 +310,7 @@ class Dials:
                 if self._private
                 else "it has a swarm key, which this node lacks"
             )
-            return f"it listens, but does not answer as a node: {keys}, or it is no node"
+            return f"it listens, but does not answer as a node: {keys}, it hangs, or it is no node"
         for cause in causes:
             if isinstance(cause, OSError) and cause.errno:
                 return os.strerror(cause.errno).lower()

@@ -140,7 +140,7 @@ def test_an_open_way_in_is_a_warning_with_how_to_close_it() -> None:
         ("timed out", "firewall"),
         ("wrong peer id: another node answers there, 12D3KooWx", "that node's id"),
         ("this node itself answers there, but the address names another", "that node's id"),
-        ("it listens, but does not answer as a node: the swarm keys differ, or it is no node", "--swarm-key"),
+        ("it listens, but does not answer as a node: the swarm keys differ, it hangs, or it is no node", "--swarm-key"),
         ("the name does not resolve", "DNS"),
         ("it is this node's own address", "cannot join itself"),
         ("", "wait"),

@@ -55,7 +55,7 @@ def test_a_node_that_drains_and_a_mesh_that_is_down_are_reported() -> None:
 def test_a_bootstrap_address_that_does_not_answer_is_reported_with_the_nodes_reason(
     alone, state
 ) -> None:
-    why = "it listens, but does not answer as a node: the swarm keys differ, or it is no node"
+    why = "it listens, but does not answer as a node: the swarm keys differ, it hangs, or it is no node"
     rows = [{"address": JOIN, "answers": False, "why": why}]
     ready = {"http": "ok", "mesh": "ok", "store": "ok", "bootstrap": "0 of 1" if alone else "ok"}
     found = only(running.bootstrap(status(bootstrap={"addresses": rows}, ready=ready)))

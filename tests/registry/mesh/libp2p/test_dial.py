@@ -105,9 +105,9 @@ async def test_another_node_at_the_address_is_reported(
 @pytest.mark.parametrize(
     ("theirs", "ours", "told"),
     [
-        (ONE_KEY, OTHER_KEY, "the swarm keys differ, or it is no node"),
-        (None, ONE_KEY, "the swarm keys differ, or it is no node"),
-        (ONE_KEY, None, "it has a swarm key, which this node lacks, or it is no node"),
+        (ONE_KEY, OTHER_KEY, "the swarm keys differ, it hangs, or it is no node"),
+        (None, ONE_KEY, "the swarm keys differ, it hangs, or it is no node"),
+        (ONE_KEY, None, "it has a swarm key, which this node lacks, it hangs, or it is no node"),
     ],
 )
 async def test_a_swarm_key_that_does_not_fit_is_reported(
