@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import ssl
 from pathlib import Path
 
@@ -34,14 +33,15 @@ class Certificate:
 
     def look(self) -> None:
         """Reload the certificate if its files have changed; keep the old one if the new files cannot be used."""
+        seen = _stamp_or_nothing(self._files)
+        if seen == self._stamp:
+            return
         try:
-            if _stamp(self._files) == self._stamp:
-                return
             self._stamp = self._load()
         except OSError as error:
             log.warning("keeping the old certificate: %s", error)
             # Logged once; the files are read again after their next change.
-            self._stamp = _stamp_or_nothing(self._files)
+            self._stamp = seen
         else:
             log.info("new connections use the new certificate")
 
@@ -81,4 +81,8 @@ def _stamp(files: tuple[Path, Path]) -> _Stamp:
 
 
 def _stamp_or_nothing(files: tuple[Path, Path]) -> _Stamp:
-    return _stamp(files) if all(map(os.path.exists, files)) else ()
+    """Return `()` where a file is missing or cannot be reached."""
+    try:
+        return _stamp(files)
+    except OSError:
+        return ()

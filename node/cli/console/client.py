@@ -88,6 +88,12 @@ class Client:
             yield answer
         except TimeoutError as error:
             raise NoNode(self._absent("it did not answer in time")) from error
+        except ssl.SSLCertVerificationError as error:
+            expected = self.target.certificate
+            unlike = f"is not the one in {expected}" if expected else "is not trusted"
+            raise NoNode(
+                f"the certificate of {self.target.url} {unlike}: {error.verify_message}"
+            ) from error
         except OSError as error:
             raise NoNode(self._absent(error.strerror or str(error))) from error
         except http.client.HTTPException as error:
@@ -101,8 +107,15 @@ class Client:
         host = place.hostname or ""
         if place.scheme != "https":
             return http.client.HTTPConnection(host, place.port, timeout=CONNECT_TIMEOUT)
-        context = ssl.create_default_context(cafile=self.target.certificate or None)
-        if self.target.certificate:
+        file = self.target.certificate
+        try:
+            context = ssl.create_default_context(cafile=file or None)
+        except OSError as error:
+            why = "it is no PEM file" if isinstance(error, ssl.SSLError) else error.strerror
+            raise NoNode(
+                f"the certificate of {self.target.url} cannot be read from {file}: {why}"
+            ) from error
+        if file:
             # Trust exactly this certificate, under any name of the node: it was issued for the names that callers use.
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
             context.check_hostname = False

@@ -11,8 +11,10 @@ import pytest
 from aiohttp import web
 
 from node import acceptor as module
+from node.cli.console.client import Client, NodeEndpoint
 from node.config.web import WebSettings
 from node.connection_limits import Crowd
+from node.errors import NoNode
 from node.listeners import Listener
 from node.tls import Certificate
 from tests import certificates
@@ -168,6 +170,11 @@ async def test_a_new_certificate_is_presented_to_the_next_connection(tmp_path, c
             certificate.look()
         assert await shown(place) == after
         assert caplog.text.count("keeping the old certificate") == 1
+        (tmp_path / "cert.pem").unlink()
+        for _ in range(3):
+            certificate.look()
+        assert await shown(place) == after
+        assert caplog.text.count("keeping the old certificate") == 2
         certificates.write(tmp_path)
         certificate.look()
         assert await shown(place) not in (before, after)
@@ -189,3 +196,24 @@ def test_unusable_certificate_files_are_refused_with_a_sentence(tmp_path):
     shut = certificates.write(tmp_path, password=b"secret")
     with pytest.raises(OSError, match="without a password"):
         Certificate(*shut)
+
+
+async def test_a_command_says_what_is_wrong_with_the_certificate_that_it_expects(tmp_path):
+    async with served(tmp_path) as (_, _, place, _, _):
+        file = tmp_path / "expected.pem"
+
+        async def refusal():
+            url = f"https://{place[0]}:{place[1]}"
+            client = Client(NodeEndpoint(url, "--node", certificate=str(file)))
+            with pytest.raises(NoNode) as caught:
+                await asyncio.to_thread(client.get, "/", holds="ready")
+            return str(caught.value)
+
+        assert f"cannot be read from {file}: No such file" in await refusal()
+        file.write_text("half of")
+        assert f"cannot be read from {file}: it is no PEM file" in await refusal()
+        other = tmp_path / "other"
+        other.mkdir()
+        certificates.write(other)
+        file.write_bytes((other / "cert.pem").read_bytes())
+        assert f"is not the one in {file}: " in await refusal()
