@@ -75,10 +75,11 @@ async def _serve(
         await web.TCPSite(runner, plan.place.host, plan.place.port).start()
         host, port = runner.addresses[0][:2]
         api = f"http://{HostPort(host, port)}"
+        # Before the group, which would wrap the node's refusal.
+        for said in registrations(plan, provider, api):
+            await asyncio.to_thread(node.post, "/api/v0/ai/model/register", said)
         async with asyncio.TaskGroup() as group:
             working = group.create_task(provider.run())
-            for said in registrations(plan, provider, api):
-                await asyncio.to_thread(node.post, "/api/v0/ai/model/register", said)
             name = f"{plan.project}/{plan.name}"
             ready(f"ready {plan.service}={api} registered={name} node={node.target.url}")
             await over.wait()

@@ -161,7 +161,7 @@ class Client:
         named = f", code {code}" if isinstance(code, int) else ""
         message = f"{said}{again} (HTTP {answer.status}{named})"
         if answer.status == 403 and not self.target.token:
-            message += "; set MODELVINE_KEY to an operator's key, or run this as the node's user"
+            message += "; set MODELVINE_KEY to the control token or an operator's key, or run this as the node's user"
         return Refused(message, status=answer.status, code=code if isinstance(code, int) else 0)
 
     def _stranger(self, what: str) -> CommandFailed:

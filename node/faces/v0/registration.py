@@ -215,7 +215,8 @@ def require_may_read(workers: Iterable[Worker], *, may_read: bool) -> None:
         if (named := worker_headers.files(worker)) and not may_read:
             # Otherwise another user of this machine could have files read that only this node may read.
             raise NotAllowed(
-                f"the value of the header {named[0]!r} is in a file: only operators may name files"
+                f"the value of the header {named[0]!r} is in a file, which requires the control token: send "
+                "'Authorization: Bearer TOKEN' with the content of control.token in the node's data directory"
             )
         try:
             worker_headers.read(worker)

@@ -67,3 +67,27 @@ def test_a_provider_withdraws_itself_at_its_end(tmp_path, how) -> None:
         assert process.wait(10) == 0
         process.stdout.close()
     assert node.heard[-1].path.endswith("/unregister")
+
+
+def test_a_provider_says_in_one_line_that_its_node_refuses_it_or_does_not_run(tmp_path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def ends(url: str) -> str:
+        command = ("-m", "node", "provide", "batch", "--node", url, "--data", str(tmp_path))
+        done = subprocess.run(
+            [sys.executable, *command],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=environment,
+            timeout=30,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (1, "")
+        return done.stderr
+
+    path = "POST /api/v0/ai/model/register"
+    with StandIn({path: Said({"message": "not you", "code": 1010}, status=403)}) as node:
+        url = node.url
+        assert ends(url).startswith("modelvine: not you (HTTP 403")
+    assert ends(url).startswith("modelvine: no node answers at")
