@@ -270,6 +270,9 @@ def without_values(record: logging.LogRecord) -> bool:
     return True
 
 
+_ARGUMENT = re.compile(r"%[.\d]*[a-z]")  # the place of an argument in a template
+
+
 @dataclass(slots=True)
 class _Seen:
     """Count of one warning in its current window."""
@@ -316,11 +319,10 @@ class Repeats(logging.Filter):
         """Return records that report suppressed lines, where no later equal line has reported them."""
         now = self._clock() if now is None else now
         with self._lock:
+            said = "suppressed %d more like this: %s"
             told = [
-                _record(
-                    key[0], seen.level, "suppressed %d more like this: %s", seen.suppressed, key[1]
-                )
-                for key, seen in self._seen.items()
+                _record(name, seen.level, said, seen.suppressed, _ARGUMENT.sub("…", template))
+                for (name, template), seen in self._seen.items()
                 if seen.suppressed and now - seen.since >= WINDOW
             ]
             for seen in self._seen.values():

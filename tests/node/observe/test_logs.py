@@ -249,7 +249,7 @@ def test_the_count_of_a_flood_that_has_ended_is_told_once() -> None:
     now[0] = WINDOW
     (told,) = repeats.due()
     assert told.levelname == "ERROR"
-    assert told.getMessage() == f"suppressed {50 - REPEATS} more like this: bad %s"
+    assert told.getMessage() == f"suppressed {50 - REPEATS} more like this: bad …"
     assert repeats.due() == []
 
 
@@ -259,7 +259,7 @@ def test_the_count_of_a_flood_is_told_at_the_end_of_the_process() -> None:
         logging.getLogger("modelvine.test").warning("dropped %s", "x")
     logging.getLogger().handlers[0].close()
     assert stream.getvalue().count("\n") == REPEATS + 1
-    assert f"suppressed {50 - REPEATS} more like this: dropped %s" in stream.getvalue()
+    assert f"suppressed {50 - REPEATS} more like this: dropped …" in stream.getvalue()
 
 
 def test_the_number_of_counted_warnings_is_bounded() -> None:
