@@ -262,7 +262,8 @@ class MuxedConnection(asyncio.Protocol):
             return
         if self._idle > IDLE_LOOKS or self._waits:
             self.drain()
-        if self._silent or self._streams:
+        # TLS that waits for a frozen peer's goodbye takes no more bytes, and warns of each.
+        if self.open and (self._silent or self._streams):
             self._waits = True
             self.mux.ping()
             self.flush_soon()

@@ -252,6 +252,19 @@ async def test_a_silent_peer_is_pinged_and_finally_cut_off(
     asking.connection_lost(None)
 
 
+async def test_a_silent_peer_is_not_pinged_while_the_connection_closes(
+    asking: MuxedConnection, wire: Wire
+) -> None:
+    asking.drain()
+    assert wire.closed
+    for _ in range(SILENT_LOOKS + 2):
+        asking._see_to_it()
+        await turn()
+    assert wire.writes == []
+    assert wire.aborted
+    asking.connection_lost(None)
+
+
 async def test_a_peer_that_answers_pings_is_kept_and_an_idle_connection_is_closed(
     asking: MuxedConnection, wire: Wire
 ) -> None:
