@@ -30,6 +30,7 @@ _ORIGIN = re.compile(
 )
 _NOT_URL = re.compile(r"[^\x21-\x7e]")
 _URLS = {"node.store", "node.traces"}
+_POSTGRESQL = {"postgresql", "postgres"}
 _STORE_SPELLINGS = {"rediss", "unix", "postgresql"}
 
 
@@ -58,8 +59,12 @@ def masked(key: str, value: object) -> object:
     head, at, place = shown.rpartition("@")
     if not at:
         return shown
-    scheme, slashes, user = head.partition("://")
-    return f"{scheme}{slashes}{user.partition(':')[0]}:***@{place}"
+    scheme, slashes, given = head.partition("://")
+    user, colon, _ = given.partition(":")
+    # What stands alone may be a secret, except for PostgreSQL, whose passwords may be in ~/.pgpass.
+    if not colon and scheme in _POSTGRESQL:
+        return shown
+    return f"{scheme}{slashes}{user}:***@{place}"
 
 
 def shown_in(settings: Settings) -> Mapping[str, str]:

@@ -295,6 +295,13 @@ def test_a_password_on_the_command_line_is_refused(tmp_path: Path, store: str) -
     assert "hush" not in complaint
 
 
+@pytest.mark.parametrize("store", ["postgresql://ada@db/vine", "postgres://ada@one,two/vine"])
+def test_a_user_of_postgresql_without_a_password_is_no_secret(tmp_path: Path, store: str) -> None:
+    made = configured(tmp_path, flags={"node.store": store})
+    assert made.settings.node.store == store
+    assert store in str(made.rows())
+
+
 def test_variables_and_flags_of_two_settings_never_share_a_name() -> None:
     assert len({variable(key) for key in KEYS}) == len(KEYS)
     assert len({flag(key) for key in FLAG_KEYS}) == len(FLAG_KEYS)
