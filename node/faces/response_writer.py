@@ -32,6 +32,19 @@ AT_ONCE_BYTES = 32 * 1024
 """Bytes that are written without waiting: half of what asyncio buffers before it makes a writer wait."""
 
 
+_SANDBOX = {"content-security-policy": "sandbox; default-src 'none'"}
+"""Header with which a browser that is led to an answer runs no script in it: a worker's page is not one of this node's."""
+
+# Types that no browser shows as a page. Each is a whole header: of several types in one, browsers take the last.
+_DATA = frozenset(
+    {
+        "application/json",
+        "application/json; charset=utf-8",
+        "text/event-stream",
+        "text/event-stream; charset=utf-8",
+    }
+)
+
 _NOT_BEGUN = Streaming()
 _LONGEST_END = 3
 _PIECE_BYTES = 64 * 1024
@@ -262,6 +275,8 @@ def headers_of(
         ROUTE: account.route,
         ATTEMPTS: str(account.attempts),
     }
+    if not account.asker and answer.content_type not in _DATA:
+        headers |= _SANDBOX
     if answer.headers or (spoken is not None and spoken.dropped):
         _tell_dropped(headers, answer, account, spoken)
     if account.asker or account.ticket is not None:

@@ -6,6 +6,7 @@ import pytest
 from registry.records import ModelType, name_of_any
 from tests.node.faces.assembly import openai_at
 from tests.workers import openai_services
+from tests.workers.raw import raw, take
 
 TYPES = {"batch": ModelType.BATCH, "fine-tuning": ModelType.FINE_TUNING, "vectors": ModelType.VECTORS}  # fmt: skip
 LINES = b'{"custom_id":"1","method":"POST","url":"/v1/chat/completions","body":{"model":"tiny"}}\n'
@@ -87,3 +88,22 @@ async def test_a_file_of_another_service_is_refused(client):
     store = await client.vector_stores.create(name="notes")
     with pytest.raises(openai.BadRequestError, match="two different services"):
         await client.vector_stores.files.create(store.id, file_id=file.id)
+
+
+@pytest.mark.parametrize("place", ["serving", "asked"])
+@pytest.mark.parametrize("said", [b"text/html", b"application/json;a=,text/html"])
+async def test_a_page_of_a_service_runs_no_script_in_the_origin_of_the_node(mesh, place, said):
+    async def serve(reader, writer):
+        await take(reader)
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: 9\r\n\r\n" % said
+        writer.write(head + b"<script/>")
+
+    async with raw(serve) as url:
+        row = {"project": "p", "model": "pages", "api": url, "type": int(ModelType.BATCH)}
+        async with mesh.one.http.post("/api/v0/ai/model/register", json=row) as response:
+            assert response.status == 200
+        await mesh.knows(mesh.two, name_of_any(ModelType.BATCH))
+        asked = mesh.one if place == "serving" else mesh.two
+        async with asked.http.get("/v1/files/x/content") as response:
+            assert (response.status, response.headers["content-type"]) == (200, said.decode())
+            assert response.headers["content-security-policy"] == "sandbox; default-src 'none'"
