@@ -32,6 +32,9 @@ ANSWER_SECONDS = 0.5
 TURN_BYTES = 256 * 1024
 """Bytes that are sent in one turn of the loop, and that the transport may hold before streams wait."""
 
+READ_BYTES = 64 * 1024
+"""Bytes taken in at once from which on the rest of the loop has a turn before more are read."""
+
 log = logging.getLogger("modelvine.links")
 
 Factory = Callable[[], StreamProtocol]
@@ -175,6 +178,10 @@ class MuxedConnection(asyncio.Protocol):
                 self._happened(event)
         if self.mux.wants_to_send:
             self.flush_soon()
+        if len(data) >= READ_BYTES and self._transport is not None:
+            # uvloop reads a socket up to 32 times in a row: so many short frames that they would hold up everything else.
+            self._transport.pause_reading()
+            self.loop.call_soon(self._read_on)
 
     def pause_writing(self) -> None:
         """Stop sending: the transport's buffer is full, so streams keep what they have."""
@@ -218,6 +225,10 @@ class MuxedConnection(asyncio.Protocol):
                 self._answered()
             case _:
                 pass  # of a stream that an earlier event closed
+
+    def _read_on(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
 
     def _answered(self) -> None:
         self._waits = False

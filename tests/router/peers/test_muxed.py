@@ -7,7 +7,7 @@ import pytest
 
 from router.peers.mux import WINDOW
 from router.peers.mux_frames import Flag, FrameType
-from router.peers.muxed import IDLE_LOOKS, SILENT_LOOKS, TURN_BYTES, MuxedConnection
+from router.peers.muxed import IDLE_LOOKS, READ_BYTES, SILENT_LOOKS, TURN_BYTES, MuxedConnection
 from router.peers.muxed_stream import MuxedStream
 
 
@@ -17,7 +17,13 @@ class Wire(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.writes: list[bytes] = []
-        self.closed = self.aborted = False
+        self.closed = self.aborted = self.paused = False
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.writes.append(bytes(data))
@@ -167,6 +173,18 @@ async def test_a_reader_that_pauses_gets_the_rest_when_it_resumes(
         assert little.got == got
         little.transport.resume_reading()
         await turn()
+
+
+async def test_the_loop_has_a_turn_before_more_than_one_full_read_is_taken_in(
+    asking: MuxedConnection, wire: Wire
+) -> None:
+    pong = frame(FrameType.PING, Flag.ACK, 0)
+    asking.data_received(pong)
+    assert not wire.paused
+    asking.data_received(pong * (READ_BYTES // len(pong) + 1))
+    assert wire.paused
+    await turn()
+    assert not wire.paused
 
 
 async def test_the_end_of_a_stream_comes_after_all_its_bytes(asking: MuxedConnection) -> None:
