@@ -1,8 +1,9 @@
 """Lists over several services: their lists one after the other, so that a page continues where the last one ended.
 
-A service that is away contributes nothing to the list; a cursor with an id of that service gets an error.
+A service that is away, silent or returns no list contributes nothing; a cursor with an id of that service gets an error.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from node.faces import Serving
 from node.faces.model_call import asking
 from node.faces.request_reader import json_answer
 from registry.records import PeerId, Service
-from router.errors import BadRequest, RouterError, WorkerFailed
+from router.errors import BadRequest, RouterError, WorkerFailed, WorkerTimeout
 from router.requests import Kind, Pin, Request
 from router.select.nobody import away
 from router.services.calls import OPENAI, ServiceCall
@@ -25,6 +26,9 @@ USUAL, MOST = 20, 100
 
 MAX_SERVICES = 64
 """The most services in one list."""
+
+PAGE_SECONDS = 10.0
+"""Seconds that the first silent service may hold up a list, and the next ones half as long each: 20 s for all of them."""
 
 Place = tuple[Kind, PeerId, Service]
 """One service: the kind of its requests, its node, and its record there."""
@@ -68,14 +72,20 @@ async def listed(
     left, data, more = _limit(limit), list[Any](), False
     begin = _place_of(homes, places)
     failed: RouterError | None = None
-    answered = False
+    answered, patience = False, PAGE_SECONDS
     for number, place in enumerate(places[begin:], begin):
         cursor = {"after": after} if number == begin and after else {}
         if left <= 0:
             more = True
             break
         try:
-            page = await _page(context, request_of(place, {"limit": str(left), **cursor}), place)
+            async with asyncio.timeout(patience):
+                request = request_of(place, {"limit": str(left), **cursor})
+                page = await _page(context, request, place)
+        except TimeoutError:
+            failed = failed or WorkerTimeout("list", patience)
+            patience /= 2
+            continue
         except RouterError as error:
             failed = failed or error
             continue
@@ -106,7 +116,10 @@ async def _page(context: Serving, request: Request, place: Place) -> dict[str, A
         body = await answer.body()
         if answer.routed.answer.status != 200:
             raise WorkerFailed(f"a service answered with status {answer.routed.answer.status}")
-    said = orjson.loads(homed(body, home_of(node, service)) or b"null")
+    try:
+        said = orjson.loads(homed(body, home_of(node, service)))
+    except orjson.JSONDecodeError:
+        said = None
     match said:
         case {"data": [*rows]} if all(isinstance(row, dict) for row in rows):
             return {"data": rows, "has_more": said.get("has_more") is True}

@@ -1,12 +1,16 @@
 """Lists over several services: every entry once, page after page, without those of unavailable services."""
 
+import asyncio
+
 import openai
 import pytest
 
+from node.faces import service_lists
 from registry.records import Service
 from router.services.ids import home_of
 from tests.node.faces.assembly import openai_at, told
 from tests.workers import openai_services
+from tests.workers.raw import raw, take
 
 BATCH, FINE_TUNING = 9, 10
 
@@ -66,6 +70,28 @@ async def test_an_unavailable_service_is_left_out_of_the_list(client, servers, m
     await mesh.knows(mesh.two, "gone")
     found = [batch.id async for batch in await client.batches.list(limit=2)]
     assert len(found) == 5
+
+
+@pytest.mark.parametrize("said", [b"no JSON", b"[" * 5_000, b'{"data":[1]}', b"", None])
+async def test_a_service_with_an_invalid_list_or_none_is_left_out(
+    client, servers, mesh, said, monkeypatch
+):
+    async def serve(reader, writer):
+        await take(reader)
+        if said is None:
+            await asyncio.Event().wait()
+        head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: "
+        writer.write(f"{head}{len(said)}\r\n\r\n".encode() + said)
+
+    monkeypatch.setattr(service_lists, "PAGE_SECONDS", 0.3)
+    keep(servers, 3, 2)
+    async with raw(serve) as url:
+        for model in ("bad", "worse"):
+            row = {"project": "p", "model": model, "api": url, "type": BATCH}
+            async with mesh.two.http.post("/api/v0/ai/model/register", json=row) as response:
+                assert response.status == 200
+        found = [batch.id async for batch in await client.batches.list(limit=10)]
+        assert len(found) == 5
 
 
 async def test_a_list_fails_when_no_service_answers(mesh):
