@@ -28,8 +28,12 @@ ASK = TProtocol("/modelvine/ask/1")
 MESSAGE_SECONDS = 30.0
 """Seconds that a peer may take to send its question, or to read its answer."""
 
-QUESTIONS = 64
-"""Questions answered at one time, all peers together; more are refused."""
+LONG_BYTES = 4 * 1024
+"""Size beyond which a question or an answer is long; probes are short."""
+
+LONG_MESSAGES = 64
+"""Long questions and answers in memory at one time, all peers together; more are refused. Short ones never are: otherwise a few
+peers that begin questions and do not end them would make this node look dead."""
 
 STREAMS_PER_PEER = 32
 """Question streams that one peer may have open, busy or idle; more are refused."""
@@ -126,7 +130,7 @@ class Questions:
     ) -> None:
         self._answer = answer
         self._refused = refused
-        self._answering = 0
+        self._long = 0
         self._open: Counter[PeerId] = Counter()
         self._idle: Counter[PeerId] = Counter()
 
@@ -159,17 +163,24 @@ class Questions:
         await _close(stream)
 
     async def _serve_one(self, peer: PeerId, stream: INetStream, size: int) -> None:
-        if self._answering >= QUESTIONS:
-            raise _BeyondLimit("too many concurrent questions")
-        self._answering += 1
-        try:
+        with self._in_memory(size):
             with trio.fail_after(MESSAGE_SECONDS):
                 question = await read_exactly(stream, size)
             answer = await self._find_answer(peer, stream, question)
-            with trio.fail_after(MESSAGE_SECONDS):
-                await _send(stream, answer)
+        with self._in_memory(len(answer)), trio.fail_after(MESSAGE_SECONDS):
+            await _send(stream, answer)
+
+    @contextmanager
+    def _in_memory(self, size: int) -> Iterator[None]:
+        """Count a message of this size if it is long; raise `_BeyondLimit` if too many are."""
+        is_long = size > LONG_BYTES
+        if is_long and self._long >= LONG_MESSAGES:
+            raise _BeyondLimit("too many long questions and answers")
+        self._long += is_long
+        try:
+            yield
         finally:
-            self._answering -= 1
+            self._long -= is_long
 
     async def _find_answer(self, peer: PeerId, stream: INetStream, question: bytes) -> bytes:
         answers: list[bytes] = []

@@ -15,7 +15,7 @@ from registry.mesh.libp2p import ask as libp2p_ask
 from registry.mesh.libp2p.ask import (
     ASK,
     KEPT_PER_PEER,
-    QUESTIONS,
+    LONG_BYTES,
     STANDING_PER_PEER,
     STREAMS_PER_PEER,
     read_exactly,
@@ -169,7 +169,29 @@ async def test_a_peer_that_opens_streams_and_asks_nothing_is_refused_more_and_hi
     assert await is_refused(second, await open_stream(second, first))
     assert first.mesh.refused()["streams_refused"] == 1
     assert await third.mesh.ask(first.mesh.peer, b"?", timeout=5)
-    assert STREAMS_PER_PEER < QUESTIONS
+
+
+async def begin(asker: Seat, answerer: Seat, size: int) -> None:
+    """Announce a question of this size, and send no more."""
+    _, thread = inside(asker)
+    stream = await open_stream(asker, answerer)
+    await thread.call(stream.write, struct.pack("!I", size))
+
+
+async def test_peers_that_begin_questions_and_do_not_end_them_hinder_no_short_question(
+    world: LibP2PWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libp2p_ask, "LONG_MESSAGES", 1)
+    first = await world.seat("first")
+    second = await world.seat("second", first)
+    third = await world.seat("third", first)
+    for size in (33, 33, LONG_BYTES, LONG_BYTES + 1):
+        await begin(second, first, size)
+    await until(lambda: len(streams(first)) == 4)
+    assert await third.mesh.ask(first.mesh.peer, b"?", timeout=5)
+    with pytest.raises(PeerUnreachable):
+        await third.mesh.ask(first.mesh.peer, bytes(LONG_BYTES + 1), timeout=5)
+    assert first.mesh.refused()["streams_refused"]
 
 
 async def test_streams_without_use_are_closed(
