@@ -249,6 +249,34 @@ async def read_message(stream: INetStream, kind: type[_M]) -> _M:
     return message
 
 
+class OpenRequests:
+    """Requests that peers have begun, at most `most`. For a further one, the oldest of the peer that has most is given up."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._peers: dict[trio.CancelScope, str] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether the next one takes the place of another."""
+        return len(self._peers) >= self._most
+
+    @contextmanager
+    def within(self, peer: str, seconds: float) -> Iterator[None]:
+        """Take a place for as long as the block runs; raise `TooSlowError` after so many seconds, or when it is given up."""
+        if self.full:
+            fullest = Counter(self._peers.values()).most_common(1)[0][0]
+            oldest = next(scope for scope, its in self._peers.items() if its == fullest)
+            del self._peers[oldest]
+            oldest.cancel()
+        with trio.fail_after(seconds) as scope:
+            self._peers[scope] = peer
+            try:
+                yield
+            finally:
+                self._peers.pop(scope, None)
+
+
 def blame(error: PeerUnreachable) -> None:
     """Raise `error` again if it is the peer's fault; a lost connection is not."""
     if isinstance(error, ProtocolViolation):

@@ -33,6 +33,7 @@ from registry.errors import PeerUnreachable
 from registry.mesh import Knows, nobody
 from registry.mesh.libp2p.eviction import NEW_SECONDS
 from registry.mesh.libp2p.guards import (
+    OpenRequests,
     blame,
     caller_of,
     indifferent,
@@ -168,7 +169,7 @@ MESSAGE_SECONDS = 10.0
 """Seconds that a peer may take to send its request, or to accept a circuit."""
 
 ASKING = 64
-"""Requests that may be in progress at one time; more are refused."""
+"""Requests that may be in progress at one time."""
 
 _CHUNK = 64 * 1024
 _STATUS = {
@@ -193,7 +194,7 @@ class Relay:
         self._carried = carried
         self._addresses = addresses
         self._counted = counted
-        self._asking = 0
+        self._asking = OpenRequests(ASKING)
 
     def show(self) -> None:
         """Update the counters that describe the current state."""
@@ -203,21 +204,18 @@ class Relay:
 
     async def handle(self, stream: INetStream) -> None:
         """Serve one stream: one request, and for a circuit all bytes that follow."""
-        if self._asking >= ASKING:
-            self._counted["refused"] += 1
-            await reset(stream)
-            return
-        self._asking += 1
+        self._counted["refused"] += self._asking.full
         try:
-            with unreachable("the caller closed the stream"), trio.fail_after(MESSAGE_SECONDS):
+            with (
+                unreachable("the caller closed the stream"),
+                self._asking.within(caller_of(stream), MESSAGE_SECONDS),
+            ):
                 asked = await read_message(stream, HopMessage)
                 target = await self._asked(stream, asked)
         except PeerUnreachable as error:
             target = None
             await reset(stream)
             blame(error)
-        finally:
-            self._asking -= 1
         if target is not None:
             await self._relay(stream, target)
 

@@ -23,7 +23,7 @@ from multiaddr import Multiaddr
 
 from registry.errors import PeerUnreachable
 from registry.mesh.discovered import MAX_CLAIMED
-from registry.mesh.libp2p.guards import indifferent, unreachable
+from registry.mesh.libp2p.guards import OpenRequests, indifferent, unreachable
 from registry.mesh.libp2p.rendezvous_messages import (
     MAX_RECORD_BYTES,
     DiscoverAnswer,
@@ -189,7 +189,7 @@ MAX_REQUESTS = 4
 """Requests answered on one stream."""
 
 MAX_CALLERS = 64
-"""Streams answered at one time; more are refused."""
+"""Streams answered at one time."""
 
 EXCHANGE_SECONDS = 10.0
 """Seconds that a request may take, on either side."""
@@ -204,25 +204,20 @@ class Point:
 
     def __init__(self) -> None:
         self._register = Register()
-        self._callers = 0
+        self._callers = OpenRequests(MAX_CALLERS)
 
     async def handle(self, stream: INetStream) -> None:
         """Answer the requests of one stream; an exception ends that stream."""
-        if self._callers >= MAX_CALLERS:
-            await stream.reset()
-            return
-        self._callers += 1
+        asker = stream.muxed_conn.peer_id
         try:
             for _ in range(MAX_REQUESTS):
-                with trio.fail_after(EXCHANGE_SECONDS):
+                with self._callers.within(str(asker), EXCHANGE_SECONDS):
                     request = request_in(await _receive(stream))
-                    answer = self._answer(stream.muxed_conn.peer_id.to_bytes(), request)
+                    answer = self._answer(asker.to_bytes(), request)
                     if answer is not None:
                         await _send(stream, written(answer))
         except (IncompleteReadError, StreamEOF):
             await stream.close()  # the client has sent all its requests
-        finally:
-            self._callers -= 1
 
     def _answer(self, asker: bytes, request: RendezvousRequest) -> RendezvousAnswer | None:
         now = trio.current_time()

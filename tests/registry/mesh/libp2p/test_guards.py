@@ -1,10 +1,13 @@
 """Guards over the library: one whose target is gone stops the start instead of vanishing."""
 
+import asyncio
 import logging
 import time
 
 import libp2p.pubsub.pubsub as pubsub_module
 import pytest
+import trio
+import trio.testing
 from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import GossipSub
@@ -12,7 +15,7 @@ from libp2p.pubsub.pb import rpc_pb2
 from libp2p.stream_muxer.yamux.yamux import Yamux, YamuxStream
 
 from registry.errors import MeshDown, PeerUnreachable
-from registry.mesh.libp2p.guards import HardGossipSub, harden, unreachable
+from registry.mesh.libp2p.guards import HardGossipSub, OpenRequests, harden, unreachable
 from registry.mesh.libp2p.host import route_logs
 from registry.mesh.libp2p.mesh import LibP2PMesh
 from tests.registry.mesh.worlds import echo, identity, return_everything, settings
@@ -81,3 +84,33 @@ def test_messages_for_a_peer_without_a_stream_are_the_newest_and_no_older_than_t
         "old": waiting["old"][2:],
     }
     assert not caplog.records
+
+
+async def test_a_peer_with_most_open_requests_gives_up_its_oldest_for_another() -> None:
+    ended: list[str] = []
+
+    async def begin(requests: OpenRequests, name: str, peer: str) -> None:
+        try:
+            with requests.within(peer, 60):
+                await trio.sleep_forever()
+        except trio.TooSlowError:
+            ended.append(name)
+
+    async def main() -> None:
+        requests = OpenRequests(3)
+        async with trio.open_nursery() as nursery:
+            for name, peer in (
+                ("a", "one"),
+                ("b", "two"),
+                ("c", "two"),
+                ("d", "one"),
+                ("e", "two"),
+            ):
+                nursery.start_soon(begin, requests, name, peer)
+                await trio.testing.wait_all_tasks_blocked()
+            assert requests.full
+            nursery.cancel_scope.cancel()
+        assert not requests.full
+
+    await asyncio.to_thread(trio.run, main)
+    assert ended == ["b", "a"]

@@ -21,6 +21,7 @@ from registry.mesh.discovered import MAX_CLAIMED, claim_in
 from registry.mesh.libp2p.mesh import LibP2PMesh
 from registry.mesh.libp2p.rendezvous import (
     LONGEST_SECONDS,
+    MAX_CALLERS,
     MAX_MESSAGE_BYTES,
     RENDEZVOUS,
     told_by,
@@ -136,6 +137,26 @@ async def test_malformed_messages_cost_a_point_nothing(seat: Seating) -> None:
     assert point.mesh.running()
     first = await seat("first", point)
     await until(lambda: all_met(first, point))
+
+
+async def test_a_peer_that_begins_requests_and_does_not_end_them_hinders_no_other(
+    seat: Seating,
+) -> None:
+    point = await seat("point", topic="another/1", rendezvous_point=True)
+
+    async def attack(host: IHost, peer: ID) -> None:
+        for _ in range(MAX_CALLERS + 8):
+            stream = await host.new_stream(peer, [RENDEZVOUS])
+            await stream.write(b"\x10")
+        other = libp2p.new_host(key_pair=create_new_key_pair())
+        async with other.run(listen_addrs=[Multiaddr("/ip4/127.0.0.1/tcp/0")]):
+            await other.connect(info_from_p2p_addr(Multiaddr(point.mesh.addresses()[0])))
+            with trio.fail_after(5):
+                (answer,) = await said_by(other, peer, Discovering("mine", 1))
+            assert answer.status == RendezvousStatus.OK
+            await other.close()
+
+    await visit(point, attack, create_new_key_pair())
 
 
 async def said_by(host: IHost, point: ID, *requests: RendezvousRequest) -> list[RendezvousAnswer]:
