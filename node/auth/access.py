@@ -74,7 +74,7 @@ class _Said:
     """What the headers of a request say of its caller.
 
     `named`: the host is an allowed name of this node. `directly`: the host is this machine's own, and no header tells of a
-    proxy. `key`: the key, empty for none.
+    proxy, or of a page of another origin. `key`: the key, empty for none.
     """
 
     named: bool
@@ -252,10 +252,20 @@ class Access:
         host = headers.get("host", "localhost")
         said = derived[_Said] = _Said(
             named="host" not in headers or _ANY in self._names or _is_ours(host, self._names),
-            directly=not any(map(headers.__contains__, _FORWARDED)) and _is_ours(host, self._own),
+            directly=_is_ours(host, self._own)
+            and not any(map(headers.__contains__, _FORWARDED))
+            and self._is_welcome(headers, host),
             key=shown_key(headers),
         )
         return said
+
+    def _is_welcome(self, headers: Mapping[str, str], host: str) -> bool:
+        """Return whether no page of an origin that is not allowed has a browser send this, be it only to be read."""
+        origin = headers.get("origin")
+        if origin is None:
+            return _is_own_page(headers)
+        allowed = _ANY in self._origins or origin.lower() in self._origins
+        return allowed or _same_origin(origin, host)
 
     def _owner_of(self, transport: asyncio.BaseTransport) -> int | None:
         caller = transport.get_extra_info("peername")
@@ -323,7 +333,12 @@ def _from_another_page(request: web.Request) -> bool:
     origin = request.headers.get("origin")
     if origin is not None:
         return not _same_origin(origin, request.headers.get("host", ""))
-    return request.headers.get("sec-fetch-site", "none").strip().lower() not in _OWN_PAGE
+    return not _is_own_page(request.headers)
+
+
+def _is_own_page(headers: Mapping[str, str]) -> bool:
+    """Return whether a browser says that one of this node's pages, or a person, requests this; true without a browser."""
+    return headers.get("sec-fetch-site", "none").strip().lower() in _OWN_PAGE
 
 
 def is_own_address(host: str) -> bool:

@@ -285,6 +285,25 @@ async def test_sec_fetch_site_decides_where_a_browser_sends_no_origin(node, kind
 
 
 @pytest.mark.parametrize(
+    ("headers", "given"),
+    [
+        ({"Sec-Fetch-Site": "cross-site"}, 401),
+        ({"Sec-Fetch-Site": "same-site"}, 401),
+        ({"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}, 401),
+        ({"Origin": "null"}, 401),
+        ({"Origin": "https://good.example", "Sec-Fetch-Site": "cross-site"}, 200),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Sec-Fetch-Site": "none"}, 200),
+        ({}, 200),
+    ],
+)
+async def test_a_page_of_another_origin_gets_nothing_from_a_browser_on_this_machine(headers, given):
+    access = Access(token=TOKEN, settings=WebSettings(origins=("https://good.example",)))
+    async with guarded(access) as node:
+        assert await status(node.get("/read", headers=headers)) == given
+
+
+@pytest.mark.parametrize(
     "header", ["Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP"]
 )
 async def test_a_caller_behind_a_proxy_on_this_machine_is_not_on_this_machine(node, header):
