@@ -3,14 +3,17 @@
 Both sides are ours, because the library's own service does not bound what clients make it remember. `Register` and `Rounds`
 decide, without I/O, which nodes a point tells of and when a node asks there.
 
-A point serves any peer, so everything that it remembers is bounded. A full point refuses newcomers.
+A point serves any peer, so everything that it remembers is bounded. A full point refuses newcomers, unless another network has
+more registrations than theirs.
 """
 
 import logging
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Any
 
 import trio
 from libp2p.abc import IHost, INetStream
@@ -23,6 +26,7 @@ from multiaddr import Multiaddr
 
 from registry.errors import PeerUnreachable
 from registry.mesh.discovered import MAX_CLAIMED
+from registry.mesh.libp2p.eviction import network_of
 from registry.mesh.libp2p.guards import OpenRequests, indifferent, unreachable
 from registry.mesh.libp2p.rendezvous_messages import (
     MAX_RECORD_BYTES,
@@ -80,12 +84,16 @@ _LONGEST_PAUSE = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A node's signed record of its addresses, with the record's sequence; `until` is on the point's own clock."""
+    """A node's signed record of its addresses, with the record's sequence; `until` is on the point's own clock.
+
+    `network` is the one that it came from.
+    """
 
     peer: bytes
     record: bytes
     sequence: int
     until: float
+    network: str = ""
 
 
 def name_of(mesh: str, swarm_key: str | None) -> str:
@@ -117,7 +125,7 @@ class Register:
         held = self._names.get(name, {}).get(given.peer)
         if held is not None and held.until > now and held.sequence > given.sequence:
             return RendezvousStatus.E_INVALID_SIGNED_PEER_RECORD
-        if held is None and not self._room(name, given.peer, now):
+        if held is None and not self._room(name, given, now):
             return RendezvousStatus.E_UNAVAILABLE
         self._names.setdefault(name, {})[given.peer] = given
         return RendezvousStatus.OK
@@ -135,11 +143,29 @@ class Register:
         most = min(most, MAX_TOLD) if most > 0 else MAX_TOLD
         return self.rng.sample(found, min(len(found), most))
 
-    def _room(self, name: str, peer: bytes, now: float) -> bool:
+    def _room(self, name: str, given: Registration, now: float) -> bool:
+        of_one = sum(given.peer in registered for registered in self._names.values())
+        if of_one >= MAX_NAMES_OF_ONE:
+            return False
         if self._full(name):
             self._forget(now)
-        of_one = sum(peer in registered for registered in self._names.values())
-        return of_one < MAX_NAMES_OF_ONE and not self._full(name)
+        if self._full(name):
+            self._evict(name, given.network)
+        return not self._full(name)
+
+    def _evict(self, name: str, network: str) -> None:
+        """Forget one registration of the network with the most, if a newcomer's has fewer, so that it has a place."""
+        held = Counter(r.network for of_name in self._names.values() for r in of_name.values())
+        fullest, most = held.most_common(1)[0]
+        # At a difference of one, the evicted node would come back for the place.
+        if most <= held[network] + 1:
+            return
+        needs_name = name not in self._names and len(self._names) >= MAX_NAMES
+        for its, registered in self._names.items():
+            for peer, one in registered.items():
+                if one.network == fullest and not (needs_name and len(registered) > 1):
+                    self.remove(its, peer)
+                    return
 
     def _full(self, name: str) -> bool:
         registered = sum(map(len, self._names.values()))
@@ -208,29 +234,36 @@ class Point:
 
     async def handle(self, stream: INetStream) -> None:
         """Answer the requests of one stream; an exception ends that stream."""
-        asker = stream.muxed_conn.peer_id
+        wire: Any = stream.muxed_conn
+        asker = wire.peer_id
+        address, *_ = wire.get_remote_address() or ("",)
+        network = network_of(str(address))
         try:
             for _ in range(MAX_REQUESTS):
                 with self._callers.within(str(asker), EXCHANGE_SECONDS):
                     request = request_in(await _receive(stream))
-                    answer = self._answer(asker.to_bytes(), request)
+                    answer = self._answer(asker.to_bytes(), network, request)
                     if answer is not None:
                         await _send(stream, written(answer))
         except (IncompleteReadError, StreamEOF):
             await stream.close()  # the client has sent all its requests
 
-    def _answer(self, asker: bytes, request: RendezvousRequest) -> RendezvousAnswer | None:
+    def _answer(
+        self, asker: bytes, network: str, request: RendezvousRequest
+    ) -> RendezvousAnswer | None:
         now = trio.current_time()
         match request:
             case Registering():
-                return self._registered(asker, request, now)
+                return self._registered(asker, network, request, now)
             case Discovering(name, limit):
                 return self._discovered(asker, name, limit, now)
             case Unregistering(name):
                 self._register.remove(name, asker)
                 return None  # as the specification has it
 
-    def _registered(self, asker: bytes, given: Registering, now: float) -> RegisterAnswer:
+    def _registered(
+        self, asker: bytes, network: str, given: Registering, now: float
+    ) -> RegisterAnswer:
         seconds = LONGEST_SECONDS if given.seconds is None else min(given.seconds, LONGEST_SECONDS)
         try:
             claim = claim_of(given.record)
@@ -238,7 +271,7 @@ class Point:
             return RegisterAnswer(RendezvousStatus.E_INVALID_SIGNED_PEER_RECORD)
         if claim.peer != asker or not claim.addresses:
             return RegisterAnswer(RendezvousStatus.E_INVALID_SIGNED_PEER_RECORD)
-        node = Registration(asker, given.record, claim.sequence, now + seconds)
+        node = Registration(asker, given.record, claim.sequence, now + seconds, network)
         return RegisterAnswer(self._register.add(given.name, node, now), seconds)
 
     def _discovered(self, asker: bytes, name: str, limit: int, now: float) -> DiscoverAnswer:

@@ -20,9 +20,14 @@ from registry.mesh.libp2p.rendezvous_messages import MAX_RECORD_BYTES, Rendezvou
 
 
 def node(
-    number: int, *, until: float = 100.0, record: bytes = b"there", sequence: int = 1
+    number: int,
+    *,
+    until: float = 100.0,
+    record: bytes = b"there",
+    sequence: int = 1,
+    network: str = "",
 ) -> Registration:
-    return Registration(number.to_bytes(4), record, sequence, until)
+    return Registration(number.to_bytes(4), record, sequence, until, network)
 
 
 def register() -> Register:
@@ -94,6 +99,29 @@ def test_mesh_names_are_bounded_in_total_and_for_each_node() -> None:
         assert made.add(f"of many {number}", node(2 + number), 0.0) is RendezvousStatus.OK
     assert made.add("one more", node(9_999), 0.0) is RendezvousStatus.E_UNAVAILABLE
     assert made.add("of one 0", node(9_999), 0.0) is RendezvousStatus.OK
+
+
+def test_the_network_with_most_registrations_gives_one_for_another() -> None:
+    made = register()
+    for number in range(MAX_REGISTERED):
+        made.add("a", node(number, network="one"), 0.0)
+    for number in range(3):
+        late = node(MAX_REGISTERED + number, network="two")
+        assert made.add("b", late, 0.0) is RendezvousStatus.OK
+        assert late in made.told("b", b"asker", 0, 0.0)
+    again = node(0, network="one")
+    assert made.add("a", again, 0.0) is RendezvousStatus.E_UNAVAILABLE
+
+
+def test_the_network_with_most_registrations_gives_a_name_for_another() -> None:
+    made = register()
+    made.add("shared", node(0, network="one"), 0.0)
+    made.add("shared", node(1, network="two"), 0.0)
+    for number in range(MAX_NAMES - 1):
+        assert made.add(f"{number}", node(2 + number, network="one"), 0.0) is RendezvousStatus.OK
+    assert made.add("new", node(9_999, network="two"), 0.0) is RendezvousStatus.OK
+    assert len(made.told("shared", b"asker", 0, 0.0)) == 2
+    assert made.told("0", b"asker", 0, 0.0) == []
 
 
 def test_an_answer_is_bounded_and_every_node_gets_a_turn_in_it() -> None:
