@@ -228,7 +228,8 @@ class Registry:
         """Join the mesh; raise `MeshDown` when it cannot start at all, for example because a port is in use."""
 
         async def serve(pipe: Pipe) -> None:
-            if self._admission.admits(pipe.peer):
+            # The listener for nodes refuses unknown ones, but a pipe to it would stay open until then.
+            if self._admission.admits(pipe.peer) and pipe.peer in self.catalog.held:
                 await serve_pipe(pipe)
 
         await self.mesh.start(self._answer, serve, self._validator.judge, self._validator.knows)

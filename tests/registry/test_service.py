@@ -10,7 +10,7 @@ import pytest
 from registry import sync, wire
 from registry.errors import PeerUnreachable, StoreUnavailable
 from registry.members.liveness import Presence
-from registry.mesh import Answerer, Pipe
+from registry.mesh import Answerer, Pipe, PipeHandler
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import Faults, MemoryNet, address_of
 from registry.persistence import EPOCH_KEY, next_epoch
@@ -60,6 +60,7 @@ async def node(
     store: MemoryStore | None = None,
     epoch: int = 0,
     settings: RegistrySettings = SETTINGS,
+    serve: PipeHandler = no_pipes,
 ) -> AsyncIterator[Registry]:
     store = store or MemoryStore()
     mesh = MemoryMesh(owner.peer, net, bootstrap=tuple(address_of(i.peer) for i in bootstrap))
@@ -75,7 +76,7 @@ async def node(
     await registry.restore()
     reach = Reach(mesh=(address_of(owner.peer),))
     await registry.introduce(services=services, reach=reach, agent="test")
-    await registry.start(no_pipes)
+    await registry.start(serve)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(registry.run())
         try:
@@ -488,6 +489,27 @@ async def test_a_denied_peer_is_not_heard_not_answered_and_not_served() -> None:
             await until(lambda: offers(a, "qwen") and offers(b, "llama"))
         assert E.peer not in a.catalog.held
         assert a.counters["kept_out"] >= 3
+
+
+async def test_pipes_of_peers_without_a_record_are_not_served() -> None:
+    net, served = MemoryNet(), list[PeerId]()
+
+    async def serve(pipe: Pipe) -> None:
+        served.append(pipe.peer)
+        await pipe.reset()
+
+    async def answer(_: PeerId, question: bytes) -> bytes:
+        return b"=" if question.startswith(b"c") else b""
+
+    async with node(net, A, LLAMA, serve=serve) as a, stranger(net, E, answer) as peer:
+        with pytest.raises(PeerUnreachable):
+            await (await peer.open_pipe(A.peer, timeout=1.0)).read()
+        assert not served
+        await peer.publish(wire.encode_record(Record(E.peer, Version(1, 1)), E).frame)
+        await until(lambda: E.peer in a.catalog.held)
+        with pytest.raises(PeerUnreachable):
+            await (await peer.open_pipe(A.peer, timeout=1.0)).read()
+        assert served == [E.peer]
 
 
 async def test_a_second_machine_with_our_key_is_reported_once_and_readiness_says_so(
