@@ -132,7 +132,7 @@ class Bridge:
         self._peer = identity.peer
         self._usage = UsageBook(time.time)
         self._listener: Listener | None = None
-        self._retired = False
+        self._leaving = asyncio.Event()
 
     @property
     def models(self) -> Sequence[str]:
@@ -158,21 +158,21 @@ class Bridge:
         context = self._serving()
         plan = self._plan
         if plan.dialect in grpc.NAMES:
-            return await grpc.open_face(plan.dialect, context, plan.place, closing)
+            return await grpc.open_face(plan.dialect, context, plan.place, closing, self._leaving)
         face = import_module(f"node.faces.{HTTP[plan.dialect]}")
         routes = face.bridging_routes if plan.dialect == "tgi" else face.asking_routes
         [listener] = map(closing.enter_context, bind(plan.place, "--listen"))
         listed = self._listed() if plan.dialect in _LISTING else []
         limits, crowd = self._settings.web, context.metrics.crowd
         app = application(
-            [*routes(context), *listed], context.access.admit, leaving=lambda: self._retired
+            [*routes(context), *listed], context.access.admit, leaving=self._leaving.is_set
         )
         self._listener = await serve(app, listener, closing, limits, crowd)
         return place_of(listener)
 
     async def retire(self) -> None:
-        """Accept no more connections over HTTP, and close the others with their next answer: callers would keep coming."""
-        self._retired = True
+        """Accept no more connections, and close the others with their next answer: callers would keep coming."""
+        self._leaving.set()
         if self._listener is not None:
             await self._listener.retire()
 

@@ -115,7 +115,8 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
         public = await serve(
             public_app(context), faces[0], closing, settings.web, crowd, certificate=certificate
         )
-        rpcs = await grpc.open_faces(context, closing)
+        leaving = asyncio.Event()
+        rpcs = await grpc.open_faces(context, closing, leaving)
         sync = QuotaSync(context.quotas, parts.counters or OwnCounters(time.monotonic))
         helpers = None
         if len(faces) > 1:
@@ -143,6 +144,7 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
             await signals.first.wait()
             await _say_farewell(context, signals.second, settings.node.drain_timeout)
             # A proxy in front would open connections for ever, and requests in flight at the end of the drain would be cut off.
+            leaving.set()
             await public.retire()
             if helpers:
                 helpers.retire()

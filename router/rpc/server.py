@@ -1,5 +1,6 @@
 """Server for RPCs, with a handler for each method name, and bounds on message size and concurrent calls."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from registry.task_group import BackgroundTasks
 from router.rpc.channel_pool import MAX_MESSAGE_BYTES, grpc
 from router.rpc.failures import PUSHBACK
 from router.rpc.messages import methods_of
@@ -59,10 +61,13 @@ async def serving(
     place: str,
     bounds: Bounds | None = None,
     refuse: Refuse = no_refusal,
+    leaving: asyncio.Event | None = None,
+    leave_within: float = 0.0,
 ) -> AsyncIterator[int]:
     """Serve a service at `HOST:PORT`, and yield the port; methods without a handler are UNIMPLEMENTED.
 
-    `refuse` turns an error that is no `RpcRefused` into what the caller sees.
+    `refuse` turns an error that is no `RpcRefused` into what the caller sees. Once `leaving` is set, connections are told to go
+    elsewhere (GOAWAY), and calls in flight may take `leave_within` seconds.
     """
     bounds = bounds or Bounds()
     server = grpc.aio.server(options=_options(bounds), maximum_concurrent_rpcs=bounds.calls)
@@ -76,10 +81,19 @@ async def serving(
             f"cannot listen on {place}: another program does, or this user may not"
         ) from error
     await server.start()
+    crew = BackgroundTasks()
+    if leaving is not None:
+        crew.spawn(_leave(server, leaving, leave_within))
     try:
         yield port
     finally:
         await server.stop(_CLOSE_WITHIN)
+        await crew.dismiss()
+
+
+async def _leave(server: Any, leaving: asyncio.Event, within: float) -> None:
+    await leaving.wait()
+    await server.stop(within)
 
 
 def _handlers(

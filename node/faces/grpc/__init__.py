@@ -5,6 +5,7 @@ function of its message and its call, or an async generator function where it an
 before a face is opened.
 """
 
+import asyncio
 import hmac
 import logging
 import pkgutil
@@ -72,21 +73,30 @@ def places(settings: FacesSettings) -> Mapping[str, HostPort]:
     return {name: host_port(said[name]) for name in NAMES if said[name]}
 
 
-async def open_faces(context: Serving, closing: AsyncExitStack) -> Mapping[str, HostPort]:
+async def open_faces(
+    context: Serving, closing: AsyncExitStack, leaving: asyncio.Event
+) -> Mapping[str, HostPort]:
     """Open the faces in the settings until `closing` closes them, and return their addresses; raise `OSError` with a message."""
     opened: dict[str, HostPort] = {}
     for name, place in places(context.settings.faces).items():
         try:
-            opened[name] = await open_face(name, context, place, closing)
+            opened[name] = await open_face(name, context, place, closing, leaving)
         except OSError as error:
             raise OSError(f"{error} (faces.{name})") from error
     return opened
 
 
 async def open_face(
-    name: str, context: Serving, place: HostPort, closing: AsyncExitStack
+    name: str,
+    context: Serving,
+    place: HostPort,
+    closing: AsyncExitStack,
+    leaving: asyncio.Event | None = None,
 ) -> HostPort:
-    """Open one face until `closing` closes it, and return its address; raise `OSError` with a message."""
+    """Open one face until `closing` closes it, and return its address; raise `OSError` with a message.
+
+    Once `leaving` is set, it takes no more calls, and lets those in flight finish within `node.drain_timeout`.
+    """
     try:
         rpc = import_module("router.rpc.server")
         face = import_module(f"{__name__}.{name}")
@@ -97,7 +107,14 @@ async def open_face(
         raise OSError(f"{needs}: make extras, or pip install 'modelvine[grpc]'") from error
     file = context.settings.faces.model_dump()[f"{name}_keys"]
     door = RpcDoor(context.access, read_keys(f"faces.{name}_keys", file), place)
-    served = rpc.serving(face.SERVICE, face.handlers(context, door), str(place), refuse=refuse)
+    served = rpc.serving(
+        face.SERVICE,
+        face.handlers(context, door),
+        str(place),
+        refuse=refuse,
+        leaving=leaving,
+        leave_within=context.settings.node.drain_timeout,
+    )
     door.place = HostPort(place.host, await closing.enter_async_context(served))
     return door.place
 

@@ -1,6 +1,7 @@
 """A gRPC server for a face or a stub: its limits and refusals."""
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
@@ -38,6 +39,36 @@ async def test_calls_beyond_the_limit_are_refused() -> None:
         opened.set()
         assert (await first).message == b"done"
     await ours.close()
+
+
+async def test_a_server_that_leaves_finishes_its_calls_and_takes_no_others() -> None:
+    entered, opened, leaving = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def waits(asked: Any, context: Any) -> Any:
+        entered.set()
+        await opened.wait()
+        return PREDICT.told(message=b"done")
+
+    ours = Channels(QUICK, Premises())
+    server = serving(LOCALAI, {"Predict": waits}, "127.0.0.1:0", leaving=leaving, leave_within=60)
+    async with server as port:
+        first = asyncio.ensure_future(
+            ours.ask(f"grpc://127.0.0.1:{port}", PREDICT, PREDICT.asked())
+        )
+        await entered.wait()
+        leaving.set()
+        async with asyncio.timeout(5):
+            while is_open(port):  # noqa: ASYNC110 (the library tells no one)
+                await asyncio.sleep(0.01)
+        assert not first.done()
+        opened.set()
+        assert (await first).message == b"done"
+    await ours.close()
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 async def test_a_message_beyond_the_size_limit_is_refused() -> None:
