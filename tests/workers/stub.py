@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import orjson
@@ -76,12 +77,14 @@ class Stub(ABC, Generic[F]):
     def streams(self, http: web.Request, asked: Mapping[str, Any]) -> bool:
         """Return whether a request asks for a stream."""
 
-    @abstractmethod
     def objection(self, http: web.Request, asked: Mapping[str, Any]) -> object:
         """Return what is wrong with a request, in the protocol's form; `None` for nothing."""
+        return None
 
     @asynccontextmanager
-    async def running(self, *paths: str, gets: Mapping[str, Probed]) -> AsyncIterator[None]:
+    async def running(
+        self, *paths: str, gets: Mapping[str, Probed] = MappingProxyType({})
+    ) -> AsyncIterator[None]:
         """Run on a free port of loopback; `paths` take requests for texts."""
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.add_routes([web.post(path, self._handle) for path in paths])

@@ -8,8 +8,9 @@ import pytest
 from node.faces.errors import TABLE
 from registry.mesh.memory.network import MemoryNet
 from tests.node.faces.assembly import Pair, World, node, settings_of, until
-from tests.node.faces.test_hostile_peer import hostile, saying
+from tests.node.faces.test_hostile_peer import hostile
 from tests.workers import openai_worker, tgi_worker
+from tests.workers.raw import endless
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 PATH = "/v1/chat/completions"
@@ -129,7 +130,7 @@ NESTED = b'{"code":1007,"message":"m","error":{"message":"m","x":%b1%b}}' % (b"[
 async def test_only_failures_of_workers_are_taken_over_from_a_peer(
     mesh, worker, said, status, message
 ):
-    async with hostile(mesh, worker, saying(said)) as one:
+    async with hostile(mesh, worker, endless(said)) as one:
         got, _, body = await refused(one, CHAT | {"stream": said.startswith(STREAM)})
     assert (got, body["message"], body["error"]["message"]) == (status, message, message)
     assert body["code"] in {row.code for row in TABLE.values()}
@@ -138,7 +139,7 @@ async def test_only_failures_of_workers_are_taken_over_from_a_peer(
 @pytest.mark.parametrize("after", [b"99999999999", b"nan", b"-1", b"inf", b"soon", b"1.2"])
 async def test_the_retry_after_of_a_peer_is_at_most_an_hour(mesh, worker, after):
     said = answer(429, failure(code="no_capacity"), b"Retry-After: %b\r\n" % after)
-    async with hostile(mesh, worker, saying(said)) as one:
+    async with hostile(mesh, worker, endless(said)) as one:
         got, seconds, _ = await refused(one, CHAT)
     assert got == 429
     assert 1 <= int(seconds) <= 3600
@@ -157,7 +158,7 @@ async def test_odd_error_objects_of_a_peer_harm_no_face(mesh, worker, error, pat
     asked = CHAT | {"max_tokens": 3, "input": "hi", "inputs": "hi"}
     if path.endswith("responses"):
         del asked["messages"], asked["max_tokens"]
-    async with hostile(mesh, worker, saying(answer(502, failure(**error)))) as one:
+    async with hostile(mesh, worker, endless(answer(502, failure(**error)))) as one:
         got, _, body = await refused(one, asked, path)
     assert got in (424, 500, 502)
     assert body["error"]

@@ -6,9 +6,7 @@ import pytest
 
 from node.auth import invitation
 from tests.node.faces.assembly import TOKEN
-from tests.node.faces.v1.test_keys import ASKED, KEYS, bearer, closed, code_of, key_for, said
-
-__all__ = ["closed"]
+from tests.node.faces.v1.test_keys import ASKED, KEYS, bearer, code_of, key_for, said
 
 GRANTS = "/api/v1/grants"
 CHAT = "/v1/chat/completions"
