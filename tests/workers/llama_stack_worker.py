@@ -109,5 +109,5 @@ class LlamaStackWorker(Stub[Faults]):
 async def running() -> AsyncIterator[LlamaStackWorker]:
     """Run a server on a free port of loopback."""
     worker = LlamaStackWorker(Faults)
-    async with worker.running("/inference", gets={"/inference": worker.probe}):
+    async with worker.running("/inference"):
         yield worker

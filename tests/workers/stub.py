@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import orjson
@@ -83,16 +82,17 @@ class Stub(ABC, Generic[F]):
 
     @asynccontextmanager
     async def running(
-        self, *paths: str, gets: Mapping[str, Probed] = MappingProxyType({})
+        self, *paths: str, gets: Mapping[str, Probed] | None = None
     ) -> AsyncIterator[None]:
-        """Run on a free port of loopback; `paths` take requests for texts."""
+        """Run on a free port of loopback; `paths` take requests for texts, and probes unless `gets` has other handlers."""
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.add_routes([web.post(path, self._handle) for path in paths])
-        app.add_routes([web.get(path, handler) for path, handler in gets.items()])
+        probed = dict.fromkeys(paths, self._probe) if gets is None else gets
+        app.add_routes([web.get(path, handler) for path, handler in probed.items()])
         async with served(app) as self.url:
             yield
 
-    async def probe(self, http: web.Request) -> web.Response:
+    async def _probe(self, http: web.Request) -> web.Response:
         """Record a probe, and answer 405."""
         self.probed.append(Received(http.path_qs, http.headers, b""))
         return web.Response(status=405)
