@@ -128,7 +128,12 @@ class ApiKey(Allowance):
 
     def opens(self, model: str) -> bool:
         """Return whether the holder may use a model, by the name in the request."""
-        return all(not key.models or _matches(key.models, model) for key in self.line)
+        key: ApiKey | None = self
+        while key is not None:
+            if key.models and not _matches(key.models, model):
+                return False
+            key = key.within
+        return True
 
     def ended(self, now: float) -> str:
         """Return why the key is no longer valid; empty while it is valid."""

@@ -16,6 +16,7 @@ from node.auth.keys import UNLIMITED, ApiKey, KeyLimits, QuotaSpending, QuotaSta
 from node.auth.principal import Principal
 from node.auth.rate_limit import DayBudget, Gcra, Rate, requests_a_minute, tokens_a_minute
 from node.config.web import WebSettings
+from node.observe.logs import thousandths
 from registry.clock import Clock
 from router.openai.usage import TEXT
 from router.requests import Request
@@ -269,5 +270,5 @@ def _shown(unit: str, limits: Sequence[tuple[Rate, Gcra]], now: float) -> dict[s
     return {
         f"x-ratelimit-limit-{unit}": str(rate.limit),
         f"x-ratelimit-remaining-{unit}": str(gcra.left(now, rate)),
-        f"x-ratelimit-reset-{unit}": f"{max(gcra.due - now, 0.0):.3f}s",
+        f"x-ratelimit-reset-{unit}": f"{thousandths(max(gcra.due - now, 0.0))}s",
     }
