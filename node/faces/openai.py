@@ -28,7 +28,7 @@ from router.errors import BadRequest
 from router.large_bodies import aside
 from router.openai import body as bodies
 from router.openai.large_json import SMALL_BYTES
-from router.openai.prefixes import CONVERSATION, MAX_BYTES, MIN_BYTES, NONE, prefixes_of
+from router.openai.prefixes import MAX_BYTES, MIN_BYTES, NONE, prefixes_of
 from router.openai.usage import TEXT
 from router.peers.headers import (
     AIM,
@@ -169,8 +169,8 @@ def request_of(
     and `pin_of` raise.
     """
     conversation = MIN_BYTES <= len(body) <= MAX_BYTES and kind in TEXT
-    raw = CONVERSATION if conversation else ()
-    asked = bodies.read(body, content_type, named_by=NAMED_BY.get(kind, ""), raw=raw)
+    few = bodies.WITH_CONVERSATION if conversation else bodies.ROUTED
+    asked = bodies.read(body, content_type, named_by=NAMED_BY.get(kind, ""), few=few)
     if asked.names:
         body = bodies.with_one_model(body, asked)
     fields, words, asking = asked.fields, words_of(context, http), http.get(PRINCIPAL, ANYBODY)

@@ -16,7 +16,8 @@ from router.errors import BadRequest
 from router.openai import large_json, multipart
 from router.openai.large_json import SMALL_BYTES, count_of
 from router.openai.media_type import media_of
-from router.openai.members import members
+from router.openai.members import members, wanted
+from router.openai.prefixes import CONVERSATION
 
 MAX_MODEL_CHARACTERS = 513
 """`PROJECT/MODEL`, each at most 256 bytes."""
@@ -39,8 +40,14 @@ OURS = frozenset({"project", "models"})
 MAX_WALKED = 200_000
 """The most quotes and brackets of a body that is edited member by member; a body with more is serialised anew."""
 
-_ROUTED = ("model", "stream", "prompt_cache_key", "service_tier")
+_FIELDS = ("model", "stream", "prompt_cache_key", "service_tier")
 _NOT_PLAIN = ("models", "project")
+ROUTED = wanted(_FIELDS, (), _NOT_PLAIN, (), None)
+"""The fields that routing reads."""
+
+WITH_CONVERSATION = wanted(_FIELDS, CONVERSATION, _NOT_PLAIN, (), None)
+"""The same, and the conversation as JSON."""
+
 _PARTS = (b"[", b"{", b",")
 _MODEL = frozenset({"model"})
 _KEY = b'"model"'
@@ -72,21 +79,19 @@ class ParsedBody:
     plain: bool = False
 
 
-def read(
-    body: bytes, content_type: str, *, named_by: str = "", raw: tuple[str, ...] | None = None
-) -> ParsedBody:
+def read(body: bytes, content_type: str, *, named_by: str = "", few: object = None) -> ParsedBody:
     """Read a JSON object or a multipart form; raise `BadRequest` for everything else.
 
-    `named_by` is the field that names the model if `model` is missing. With `raw`, fields are routing's alone, and these as JSON.
+    `named_by` is the field that names the model if `model` is missing. With `few`, fields may be only those.
     """
     kind = media_of(content_type).kind
     if kind != "application/json" and not kind.endswith("+json"):
         return _read_form(body, content_type, kind)
-    few = None if raw is None else _few_of(body, raw)
-    if few is not None:
-        name, streamed = few.get("model"), few.get("stream", False)
+    found = None if few is None else _few_of(body, few)
+    if found is not None:
+        name, streamed = found.get("model"), found.get("stream", False)
         if isinstance(name, str) and isinstance(streamed, bool):
-            return ParsedBody(_model(name), streamed, few, (), plain=True)
+            return ParsedBody(_model(name), streamed, found, (), plain=True)
     fields, twice = _object_of(body)
     plain = _OURS_OR_OTHER_CASES.isdisjoint(fields)
     # If the key occurs once, and no letter can be written as an escape, the body cannot name the model twice.
@@ -154,7 +159,8 @@ def without(body: bytes, names: Set[str]) -> bytes:
         return body
     if sum(map(body.count, (b'"', b"{", b"["))) > MAX_WALKED:
         return orjson.dumps({name: value for name, value in fields.items() if name not in names})
-    return _cut_out(body, [(at, end) for at, end, name in _members(body) if name in names])
+    fields_at = ((at, value) for at, value, key in _top_level(body) if orjson.loads(key) in names)
+    return _cut_out(body, [(at, _end_of(body, value)) for at, value in fields_at])
 
 
 def _cut_out(body: bytes, members: list[tuple[int, int]]) -> bytes:
@@ -202,11 +208,11 @@ _Object = tuple[Mapping[str, object], bool | None]
 """A JSON object; for a large one also whether the parser saw `model` twice."""
 
 
-def _few_of(body: bytes, raw: tuple[str, ...]) -> dict[str, object] | None:
-    """Return the fields that routing needs, and those of `raw` as JSON; `None` if the body has to be parsed."""
+def _few_of(body: bytes, few: object) -> dict[str, object] | None:
+    """Return these fields of a body; `None` if it has to be parsed."""
     parts = sum(count_of(mark, body) for mark in _PARTS) if len(body) > SMALL_BYTES else 0
     is_long = parts > MAX_VALUES or len(body) > large_json.LONG_BYTES
-    return None if is_long else members(body, _ROUTED, raw, _NOT_PLAIN)
+    return None if is_long else members(body, few)
 
 
 def _object_of(body: bytes) -> _Object:
@@ -347,12 +353,6 @@ def _values(body: bytes) -> list[tuple[int, int]]:
 def _keys(body: bytes) -> Iterator[int]:
     """Yield where the value of each top-level `model` begins."""
     return (value for _, value, key in _top_level(body) if _is_key(key))
-
-
-def _members(body: bytes) -> Iterator[tuple[int, int, str]]:
-    """Yield where each top-level field begins and ends, and its name."""
-    for start, value, key in _top_level(body):
-        yield start, _end_of(body, value), orjson.loads(key)
 
 
 def _top_level(body: bytes) -> Iterator[tuple[int, int, bytes]]:

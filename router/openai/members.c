@@ -282,19 +282,47 @@ static int find(const unsigned char *key, Py_ssize_t length, PyObject *names, Py
     return 0;
 }
 
-/* The names that are asked for: values as scalars, values as JSON, and names that must not occur. */
-typedef struct {
+/* What is wanted of an object: members as scalars, members as JSON, members that must not occur, and members of an inner object. */
+typedef struct Wanted {
     PyObject *plain;
     PyObject *raw;
     PyObject *never;
-    uint64_t lengths; /* bit n: one of them has n characters */
-} Names;
+    PyObject *inner_name; /* a tuple: its name, or empty */
+    PyObject *inner;      /* the capsule of what is wanted of it, or None */
+    uint64_t lengths;     /* bit n: one of these names has n characters */
+} Wanted;
 
-/* Read one member into `members`: 1 if it was read or passed over, 0 if it is in doubt, -1 with an exception. */
-static int read_member(Reader *reader, const Names *names, PyObject *members)
+#define CAPSULE "router.openai.members.wanted"
+
+static int read_object(Reader *reader, const Wanted *wanted, int depth, PyObject *members);
+
+/* Read a value, with the results of `read_object`: `value` is then a new reference, or NULL unless the result is 1. */
+static int read_value(Reader *reader, const Wanted *within, int raw, int depth, PyObject **value)
 {
-    int escaped = 0;
-    PyObject *name = NULL, *value;
+    const unsigned char *from = reader->at;
+    if (within != NULL && next_is(reader, '{')) {
+        *value = PyDict_New();
+        int read = *value == NULL ? -1 : read_object(reader, within, depth, *value);
+        if (read <= 0)
+            Py_CLEAR(*value);
+        return read;
+    }
+    if (!skip_value(reader, depth))
+        return 0;
+    if (raw)
+        *value = PyBytes_FromStringAndSize((const char *)from, reader->at - from);
+    else if (within == NULL || *from == 'n')
+        *value = scalar(from, reader->at);
+    if (*value != NULL)
+        return 1;
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Read one member into `members`, with the results of `read_object`. */
+static int read_member(Reader *reader, const Wanted *wanted, int depth, PyObject *members)
+{
+    int escaped = 0, plain = 0, raw = 0, inner = 0;
+    PyObject *name = NULL, *value = NULL;
     if (!next_is(reader, '"'))
         return 0;
     const unsigned char *key = ++reader->at;
@@ -306,36 +334,31 @@ static int read_member(Reader *reader, const Names *names, PyObject *members)
         return 0;
     reader->at++;
     skip_spaces(reader);
-    const unsigned char *from = reader->at;
-    if (!skip_value(reader, MAX_DEPTH - 1))
-        return 0;
-    if (length >= MAX_NAME || !(names->lengths >> length & 1))
-        return 1;
-    int plain = find(key, length, names->plain, &name);
-    int raw = plain ? 0 : find(key, length, names->raw, &name);
-    if (plain < 0 || raw < 0 || (name == NULL && find(key, length, names->never, &name)))
-        return 0;
+    if (length < MAX_NAME && wanted->lengths >> length & 1) {
+        plain = find(key, length, wanted->plain, &name);
+        raw = plain ? 0 : find(key, length, wanted->raw, &name);
+        inner = plain || raw ? 0 : find(key, length, wanted->inner_name, &name);
+        if (plain < 0 || raw < 0 || inner < 0 || (name == NULL && find(key, length, wanted->never, &name)))
+            return 0;
+    }
     if (name == NULL)
-        return 1;
-    if (PyDict_Contains(members, name))
-        return PyErr_Occurred() ? -1 : 0;
-    if (raw)
-        value = PyBytes_FromStringAndSize((const char *)from, reader->at - from);
-    else
-        value = scalar(from, reader->at);
-    if (value == NULL)
-        return PyErr_Occurred() ? -1 : 0;
+        return skip_value(reader, depth - 1);
+    const Wanted *within = inner ? PyCapsule_GetPointer(wanted->inner, CAPSULE) : NULL;
+    int read = read_value(reader, within, raw, depth - 1, &value);
+    if (read <= 0)
+        return read;
+    Py_ssize_t others = PyDict_GET_SIZE(members);
     int failed = PyDict_SetItem(members, name, value);
     Py_DECREF(value);
-    return failed ? -1 : 1;
+    return failed ? -1 : PyDict_GET_SIZE(members) > others;
 }
 
-/* Read an object into `members`, with the results of `read_member`. */
-static int read_object(Reader *reader, const Names *names, PyObject *members)
+/* Read an object into `members`: 1 if it was read, 0 if it is in doubt, -1 with an exception. */
+static int read_object(Reader *reader, const Wanted *wanted, int depth, PyObject *members)
 {
     int more = enter(reader, '{', '}');
     while (more > 0) {
-        int read = read_member(reader, names, members);
+        int read = read_member(reader, wanted, depth, members);
         if (read <= 0)
             return read;
         more = go_on(reader, '}');
@@ -343,11 +366,11 @@ static int read_object(Reader *reader, const Names *names, PyObject *members)
     return more == 0;
 }
 
-/* Read a whole body into `members`, with the results of `read_member`. */
-static int read_body(Reader *reader, const Names *names, PyObject *members)
+/* Read a whole body into `members`, with the results of `read_object`. */
+static int read_body(Reader *reader, const Wanted *wanted, PyObject *members)
 {
     skip_spaces(reader);
-    int read = read_object(reader, names, members);
+    int read = read_object(reader, wanted, MAX_DEPTH, members);
     skip_spaces(reader);
     return read > 0 && reader->at < reader->end ? 0 : read;
 }
@@ -366,22 +389,54 @@ static int add_lengths(PyObject *names, uint64_t *lengths)
     return 1;
 }
 
-static PyObject *members(PyObject *module, PyObject *const *args, Py_ssize_t count)
+static void forget(PyObject *capsule)
+{
+    Wanted *made = PyCapsule_GetPointer(capsule, CAPSULE);
+    Py_XDECREF(made->plain);
+    Py_XDECREF(made->raw);
+    Py_XDECREF(made->never);
+    Py_XDECREF(made->inner_name);
+    Py_XDECREF(made->inner);
+    PyMem_Free(made);
+}
+
+static PyObject *wanted(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
     uint64_t lengths = 0;
-    if (count != 4 || !PyBytes_Check(args[0]) || !add_lengths(args[1], &lengths) || !add_lengths(args[2], &lengths)
-        || !add_lengths(args[3], &lengths)) {
-        PyErr_SetString(PyExc_TypeError, "members(body: bytes, plain, raw, never: tuples of short ASCII names)");
+    int valid = count == 5 && (PyCapsule_IsValid(args[4], CAPSULE) || args[4] == Py_None);
+    for (int i = 0; valid && i < 4; i++)
+        valid = add_lengths(args[i], &lengths);
+    if (!valid || PyTuple_GET_SIZE(args[3]) != (args[4] != Py_None)) {
+        PyErr_SetString(PyExc_TypeError, "wanted(plain, raw, never, inner_name: tuples of short ASCII names, inner: wanted or None)");
         return NULL;
     }
-    Names names = {args[1], args[2], args[3], lengths};
+    Wanted *made = PyMem_Malloc(sizeof *made);
+    if (made == NULL)
+        return PyErr_NoMemory();
+    *made = (Wanted){args[0], args[1], args[2], args[3], args[4], lengths};
+    PyObject *capsule = PyCapsule_New(made, CAPSULE, forget);
+    if (capsule == NULL)
+        PyMem_Free(made);
+    for (int i = 0; capsule != NULL && i < count; i++)
+        Py_INCREF(args[i]);
+    return capsule;
+}
+
+static PyObject *members(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 2 || !PyBytes_Check(args[0]) || !PyCapsule_IsValid(args[1], CAPSULE)) {
+        PyErr_SetString(PyExc_TypeError, "members(body: bytes, wanted: what `wanted` returns)");
+        return NULL;
+    }
+    const Wanted *wanted = PyCapsule_GetPointer(args[1], CAPSULE);
     const unsigned char *body = (const unsigned char *)PyBytes_AS_STRING(args[0]);
     Reader reader = {body, body + PyBytes_GET_SIZE(args[0]), 0, 0, 0};
     PyObject *found = PyDict_New();
     if (found == NULL)
         return NULL;
-    int read = read_body(&reader, &names, found);
+    int read = read_body(&reader, wanted, found);
     if (read > 0 && reader.high & NOT_ASCII) {
         PyObject *text = PyUnicode_DecodeUTF8((const char *)body, reader.end - body, "strict");
         read = text == NULL ? -1 : 1;
@@ -422,7 +477,7 @@ static PyObject *compact(const unsigned char *from, const unsigned char *end)
 
 /* Return an element of an array and its member of the only plain name, if it is an object that has it; NULL with an exception, or
    without one if the element is in doubt. */
-static PyObject *element(Reader *reader, const Names *names)
+static PyObject *element(Reader *reader, const Wanted *wanted)
 {
     const unsigned char *from = reader->at;
     PyObject *members = NULL, *member = Py_None;
@@ -431,11 +486,11 @@ static PyObject *element(Reader *reader, const Names *names)
         members = PyDict_New();
         if (members == NULL)
             return NULL;
-        if (read_object(reader, names, members) <= 0) {
+        if (read_object(reader, wanted, MAX_DEPTH, members) <= 0) {
             Py_DECREF(members);
             return NULL;
         }
-        member = PyDict_GetItemWithError(members, PyTuple_GET_ITEM(names->plain, 0));
+        member = PyDict_GetItemWithError(members, PyTuple_GET_ITEM(wanted->plain, 0));
         if (member == NULL)
             member = Py_None;
     } else if (!skip_value(reader, MAX_DEPTH - 1)) {
@@ -451,12 +506,12 @@ static PyObject *element(Reader *reader, const Names *names)
 }
 
 /* Append all elements of an array, at most `most`; return 0, maybe with an exception, if that is impossible. */
-static int add_elements(Reader *reader, const Names *names, Py_ssize_t most, PyObject *found)
+static int add_elements(Reader *reader, const Wanted *wanted, Py_ssize_t most, PyObject *found)
 {
     skip_spaces(reader);
     int more = enter(reader, '[', ']');
     while (more > 0) {
-        PyObject *next = PyList_GET_SIZE(found) < most ? element(reader, names) : NULL;
+        PyObject *next = PyList_GET_SIZE(found) < most ? element(reader, wanted) : NULL;
         if (next == NULL)
             return 0;
         int failed = PyList_Append(found, next);
@@ -474,27 +529,22 @@ static int add_elements(Reader *reader, const Names *names, Py_ssize_t most, PyO
 static PyObject *elements(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    uint64_t lengths = 0;
-    if (count != 3 || !PyBytes_Check(args[0]) || !add_lengths(args[1], &lengths) || PyTuple_GET_SIZE(args[1]) != 1
-        || !PyLong_Check(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "elements(array: bytes, name: tuple of a short ASCII name, most: int)");
+    const Wanted *wanted = NULL;
+    if (count == 3 && PyBytes_Check(args[0]) && PyCapsule_IsValid(args[1], CAPSULE) && PyLong_Check(args[2]))
+        wanted = PyCapsule_GetPointer(args[1], CAPSULE);
+    if (wanted == NULL || PyTuple_GET_SIZE(wanted->plain) != 1) {
+        PyErr_SetString(PyExc_TypeError, "elements(array: bytes, wanted: what `wanted` returns for one plain name, most: int)");
         return NULL;
     }
     Py_ssize_t most = PyLong_AsSsize_t(args[2]);
     if (most == -1 && PyErr_Occurred())
         return NULL;
-    PyObject *none = PyTuple_New(0), *found = PyList_New(0);
-    if (none == NULL || found == NULL) {
-        Py_XDECREF(none);
-        Py_XDECREF(found);
+    PyObject *found = PyList_New(0);
+    if (found == NULL)
         return NULL;
-    }
-    Names names = {args[1], none, none, lengths};
     const unsigned char *array = (const unsigned char *)PyBytes_AS_STRING(args[0]);
     Reader reader = {array, array + PyBytes_GET_SIZE(args[0]), 0, 0, 0};
-    int whole = add_elements(&reader, &names, most, found);
-    Py_DECREF(none);
-    if (whole)
+    if (add_elements(&reader, wanted, most, found))
         return found;
     Py_DECREF(found);
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_UnicodeDecodeError))
@@ -506,6 +556,7 @@ static PyObject *elements(PyObject *module, PyObject *const *args, Py_ssize_t co
 static PyMethodDef methods[] = {
     {"elements", (PyCFunction)(void (*)(void))elements, METH_FASTCALL, NULL},
     {"members", (PyCFunction)(void (*)(void))members, METH_FASTCALL, NULL},
+    {"wanted", (PyCFunction)(void (*)(void))wanted, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

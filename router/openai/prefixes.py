@@ -11,7 +11,7 @@ import orjson
 from blake3 import blake3
 
 from registry.values import value_class
-from router.openai.members import elements
+from router.openai.members import elements, wanted
 
 MIN_BYTES = 1024
 """Shorter bodies have no chain: a worker reads them anew very fast."""
@@ -28,7 +28,7 @@ BLOCK = 4096
 CONVERSATION = ("messages", "prompt", "tools")
 """The fields of a body that make a conversation."""
 
-_ROLE = ("role",)
+_ROLE = wanted(("role",), (), (), (), None)
 _MAX_ELEMENTS = 1024  # messages that are looked at: a body of a megabyte may have half a million
 _HASH_BYTES = 16
 _EVERYBODYS = ("system", "developer")

@@ -14,7 +14,7 @@ import orjson
 from registry.values import value_class
 from router.openai import large_json
 from router.openai.event_texts import contains
-from router.openai.members import members
+from router.openai.members import members, wanted
 from router.openai.sse import Splitter, data_of
 from router.requests import Kind
 
@@ -31,11 +31,13 @@ _DECODER = json.JSONDecoder()
 _REFUSALS = frozenset({400, 422})
 _QUESTION_NAMES = (b"stream_options", b"include_usage")
 _AT_END_BYTES = 2_048
-_USAGE = ("usage",)
-_CHOICES = ("choices",)
 _NO_CHOICES = b"[]"
-_COUNTS = ("prompt_tokens", "completion_tokens", "estimated")
-_DETAILS = ("prompt_tokens_details",)
+_DETAILS = "prompt_tokens_details"
+COUNTS = wanted(("prompt_tokens", "completion_tokens", "estimated"), (_DETAILS,), (), (), None)
+"""What `counted` reads of a usage object."""
+
+_USAGE = wanted((), (), (), ("usage",), COUNTS)
+_CHOICES = wanted((), ("choices",), (), (), None)
 _TOKEN_BITS = 53
 """The most bits of a number of tokens: JSON parsers need not tell larger ones apart, and receipts do not take them."""
 # In a text these quotes would be escaped, so only a usage object contains this.
@@ -100,35 +102,28 @@ def told(said: object) -> Usage | None:
     """Return the usage in a parsed answer, `None` without a valid one."""
     if not isinstance(said, dict):
         return None
-    usage = said.get("usage")
-    return _counted(usage) if isinstance(usage, dict) else None
+    return counted(said.get("usage"))
 
 
-def told_in(usage: bytes) -> Usage | None:
-    """Return what a usage object tells, `None` if it is not valid."""
-    few = members(usage, _COUNTS, _DETAILS, ())
-    if few is None:
-        return _counted(parsed(usage))
-    for name in _DETAILS:
-        if name in few:
-            few[name] = orjson.loads(few[name])
-    return _counted(few)
-
-
-def _counted(usage: dict[str, object]) -> Usage | None:
+def counted(usage: object) -> Usage | None:
+    """Return what a usage object tells, parsed or as `members` found it; `None` if it is not valid."""
+    if not isinstance(usage, dict):
+        return None
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens", 0)
     if not (isinstance(prompt, int) and isinstance(completion, int)):
         return None
     # This also refuses negative numbers, whose sign bits never end.
     if (prompt | completion) >> _TOKEN_BITS:
         return None
-    details = usage.get("prompt_tokens_details")
+    details = usage.get(_DETAILS)
     cached = _cached(details, prompt) if details else None
     # JSON's `true` is an int to Python; the plus makes it 1.
     return Usage(+prompt, +completion, usage.get("estimated") is True, cached)
 
 
 def _cached(details: object, prompt: int) -> int | None:
+    if isinstance(details, bytes):
+        details = orjson.loads(details)
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
     return int(cached) if isinstance(cached, int) and 0 <= cached <= prompt else None
 
@@ -136,9 +131,9 @@ def _cached(details: object, prompt: int) -> int | None:
 def told_at_end(body: bytes) -> Usage | None:
     """Return the usage at the end of a JSON answer, without parsing the rest."""
     if len(body) <= _AT_END_BYTES:
-        few = members(body, (), _USAGE, ())
+        few = members(body, _USAGE)
         if few is not None:
-            return told_in(few["usage"]) if few else None
+            return told(few)
     end = body[-_AT_END_BYTES:]
     at = end.rfind(b'"usage"')
     begins = end.find(b"{", at)
@@ -166,10 +161,8 @@ class Tells:
 
 
 def _told_by(event: bytes) -> Usage | None:
-    few = members(event, (), _USAGE, ())
-    if few is None:
-        return told(parsed(event))
-    return told_in(few["usage"]) if few else None
+    few = members(event, _USAGE)
+    return told(parsed(event) if few is None else few)
 
 
 OPENAI = Tells(_TOLD, _told_by)
@@ -270,7 +263,7 @@ class OptionSupport:
 
 
 def _has_choices(event: bytes) -> bool:
-    few = members(event, (), _CHOICES, ())
+    few = members(event, _CHOICES)
     if few is None:
         return bool(parsed(event).get("choices"))
     choices = few.get("choices", _NO_CHOICES)

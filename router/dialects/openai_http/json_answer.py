@@ -15,16 +15,16 @@ from router.http.exchange import SMALL_BYTES, Exchange, plain_json
 from router.http.reply import Reply
 from router.openai import usage
 from router.openai.body import splice_model
-from router.openai.members import members
+from router.openai.members import members, wanted
 from router.openai.usage import Usage
 from router.select.candidates import Candidate
 
 LOOKED_AT_BYTES = 4 * 1024 * 1024
 """The longest JSON answer that is held back to be examined; failures and renamed answers are far shorter."""
 
-_NAME = ("model",)
-_USAGE = ("usage",)
 _FAILURES = ("code", "error")
+_NAMED = wanted(("model",), (), _FAILURES, (), None)
+_TOLD = wanted(("model",), (), _FAILURES, ("usage",), usage.COUNTS)
 _QUOTES = 64
 _TELLING = (b'"code"', b'"error"', b'"model"')
 
@@ -65,13 +65,13 @@ async def json_answer(exchange: Exchange, name: str) -> Answer:
 
 def told_in(body: bytes, name: str) -> tuple[bytes, Usage | None]:
     """Return the JSON with the model's registered name, and the usage that it reports; raise what `success` raises."""
-    few = members(body, _NAME, _USAGE, _FAILURES)
+    few = members(body, _TOLD)
     if few is None:
         said = success(body)
         named, spent = said.get("model"), usage.told(said)
     else:
         named = few.get("model")
-        spent = usage.told_in(few["usage"]) if "usage" in few else None
+        spent = usage.told(few)
     if named != name and isinstance(named, str):
         body = splice_model(body, name)
     return body, spent
@@ -79,7 +79,7 @@ def told_in(body: bytes, name: str) -> tuple[bytes, Usage | None]:
 
 def model_in(said: bytes) -> object:
     """Return the model that an answer or event names, `None` if it names none; raise what `success` raises."""
-    few = members(said, _NAME, (), _FAILURES)
+    few = members(said, _NAMED)
     return (success(said) if few is None else few).get("model")
 
 

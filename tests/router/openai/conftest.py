@@ -8,32 +8,38 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol, cast
 
 import pytest
 
 FOLDER = Path(__file__).parents[3] / "router/openai"
 
-Members = Callable[
-    [bytes, tuple[str, ...], tuple[str, ...], tuple[str, ...]], dict[str, Any] | None
-]
-Elements = Callable[[bytes, tuple[str], int], list[tuple[bytes, Any]] | None]
 EventTexts = Callable[[bytes, bytes, bytes, tuple[bytes, ...]], tuple[bytes, int, int]]
 Contains = Callable[[bytes, bytes], bool]
+Names = tuple[str, ...]
+
+
+class Scanner(Protocol):
+    """The compiled module `members`."""
+
+    def wanted(
+        self, plain: Names, raw: Names, never: Names, inner_name: Names, inner: object, /
+    ) -> object:
+        """Return what `members` is to find."""
+
+    def members(self, body: bytes, wanted: object, /) -> dict[str, Any] | None:
+        """Return the wanted members."""
+
+    def elements(
+        self, array: bytes, wanted: object, most: int, /
+    ) -> list[tuple[bytes, Any]] | None:
+        """Return the elements."""
 
 
 @pytest.fixture(scope="session")
-def members(tmp_path_factory: pytest.TempPathFactory) -> Members:
-    """Return the compiled function."""
-    found: Members = compiled("members", tmp_path_factory.mktemp("members")).members
-    return found
-
-
-@pytest.fixture(scope="session")
-def elements(tmp_path_factory: pytest.TempPathFactory) -> Elements:
-    """Return the compiled function."""
-    found: Elements = compiled("members", tmp_path_factory.mktemp("elements")).elements
-    return found
+def scanner(tmp_path_factory: pytest.TempPathFactory) -> Scanner:
+    """Return the compiled module."""
+    return cast("Scanner", compiled("members", tmp_path_factory.mktemp("members")))
 
 
 @pytest.fixture(scope="session")

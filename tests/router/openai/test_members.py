@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from router.errors import BadRequest
 from router.openai import body as bodies
-from tests.router.openai.conftest import Elements, Members, in_python
+from tests.router.openai.conftest import Scanner, in_python
 
 PLAIN, RAW, NEVER = ("model", "stream", "n"), ("usage",), ("models", "error")
+ROLE = ("role",)
 USUAL: dict[str, Any] = {
     "model": "tiny",
     "messages": [{"role": "user", "content": 'Say "hi"\n\u2603 \U0001f600'}],
@@ -35,9 +36,14 @@ def parsed(body: bytes) -> dict[str, Any] | None:
     return {name: value for name, value in fields.items() if name in PLAIN + RAW}
 
 
-def agrees(members: Members, body: bytes) -> bool:
+def found_in(scanner: Scanner, body: bytes) -> dict[str, Any] | None:
+    """Return the wanted members."""
+    return scanner.members(body, scanner.wanted(PLAIN, RAW, NEVER, (), None))
+
+
+def agrees(scanner: Scanner, body: bytes) -> bool:
     """Return whether members were found, after checking that they are those of a parser."""
-    found = members(body, PLAIN, RAW, NEVER)
+    found = found_in(scanner, body)
     if found is None:
         return False
     for name in RAW:
@@ -47,15 +53,16 @@ def agrees(members: Members, body: bytes) -> bool:
     return True
 
 
-def test_the_members_of_usual_bodies_are_found(members: Members) -> None:
+def test_the_members_of_usual_bodies_are_found(scanner: Scanner) -> None:
     for written in (orjson.dumps(USUAL), orjson.dumps(USUAL, option=orjson.OPT_INDENT_2)):
-        assert agrees(members, written)
-        assert agrees(members, b" \r\n\t" + written + b"\n")
-    assert agrees(members, b"{}")
-    assert members(b'{"a": 1}', (), (), ()) == {}
+        assert agrees(scanner, written)
+        assert agrees(scanner, b" \r\n\t" + written + b"\n")
+    assert agrees(scanner, b"{}")
+    assert scanner.members(b'{"a": 1}', scanner.wanted((), (), (), (), None)) == {}
     longest = "a" * 63
     long_keys = b'{"%b": 1, "%ba": 2, "": 3}' % (longest.encode(), longest.encode())
-    assert members(long_keys, (longest, ""), (), ()) == {longest: 1, "": 3}
+    wanted = scanner.wanted((longest, ""), (), (), (), None)
+    assert scanner.members(long_keys, wanted) == {longest: 1, "": 3}
 
 
 @pytest.mark.parametrize(
@@ -70,9 +77,9 @@ def test_the_members_of_usual_bodies_are_found(members: Members) -> None:
         b'{"a": "\xed\xa0\x80"}', b'\xef\xbb\xbf{"model": "a"}', b'{"\xff": 1}', b'{"a": ["\xe2\x98"]}',
     ],
 )  # fmt: skip
-def test_what_is_no_json_object_is_left_to_a_parser(members: Members, body: bytes) -> None:
+def test_what_is_no_json_object_is_left_to_a_parser(scanner: Scanner, body: bytes) -> None:
     assert parsed(body) is None
-    assert members(body, PLAIN, RAW, NEVER) is None
+    assert found_in(scanner, body) is None
 
 
 @pytest.mark.parametrize(
@@ -84,9 +91,9 @@ def test_what_is_no_json_object_is_left_to_a_parser(members: Members, body: byte
         b'{"a":' + b"[" * 64 + b"]" * 64 + b"}",
     ],
 )  # fmt: skip
-def test_what_is_unusual_is_left_to_a_parser(members: Members, body: bytes) -> None:
+def test_what_is_unusual_is_left_to_a_parser(scanner: Scanner, body: bytes) -> None:
     orjson.loads(body)
-    assert members(body, PLAIN, RAW, NEVER) is None
+    assert found_in(scanner, body) is None
 
 
 LONG = 300
@@ -94,15 +101,15 @@ LONG = 300
 
 
 @pytest.mark.parametrize("at", range(LONG))
-def test_what_ends_a_long_string_is_found_anywhere(members: Members, at: int) -> None:
+def test_what_ends_a_long_string_is_found_anywhere(scanner: Scanner, at: int) -> None:
     def body(special: bytes) -> bytes:
         return b'{"a": "' + b"x" * at + special + b"x" * (LONG - at) + b'", "n": 1}'
 
     for harmless in (b"", b"\x7f", b" ", b"\\n", "é☃".encode()):
-        assert agrees(members, body(harmless))
+        assert agrees(scanner, body(harmless))
     for special in (b'"', b"\\x", b"\x00", b"\x1f", b"\xff", b"\xc3"):
-        assert members(body(special), PLAIN, RAW, NEVER) is None
-    assert members(body(b"")[: at + 7], PLAIN, RAW, NEVER) is None
+        assert found_in(scanner, body(special)) is None
+    assert found_in(scanner, body(b"")[: at + 7]) is None
 
 
 JSON = st.recursive(
@@ -119,21 +126,21 @@ FIELDS = st.dictionaries(
 
 @given(FIELDS, st.sampled_from((0, orjson.OPT_INDENT_2)))
 def test_members_are_those_that_a_parser_finds(
-    members: Members, fields: dict[str, Any], form: int
+    scanner: Scanner, fields: dict[str, Any], form: int
 ) -> None:
-    agrees(members, orjson.dumps(fields, option=form))
+    agrees(scanner, orjson.dumps(fields, option=form))
 
 
 @settings(max_examples=400)
 @given(st.data())
 @example(None)
 def test_members_of_a_damaged_body_are_those_that_a_parser_finds(
-    members: Members, data: st.DataObject | None
+    scanner: Scanner, data: st.DataObject | None
 ) -> None:
     body = bytearray(orjson.dumps(USUAL))
     if data is None:
         for end in range(len(body)):
-            assert not agrees(members, bytes(body[:end]))
+            assert not agrees(scanner, bytes(body[:end]))
         return
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(body) - 1))
@@ -141,33 +148,72 @@ def test_members_of_a_damaged_body_are_those_that_a_parser_finds(
             st.binary(max_size=3) | st.sampled_from([b'"', b"\\", b"}", b",", b"0", b"\\u"])
         )
         body[at : at + data.draw(st.integers(0, 3))] = what
-    agrees(members, bytes(body))
+    agrees(scanner, bytes(body))
 
 
-def test_arguments_of_other_types_are_refused(members: Members) -> None:
+def test_arguments_of_other_types_are_refused(scanner: Scanner) -> None:
+    inner = scanner.wanted((), (), (), (), None)
     wrong: list[Any] = [
-        ("{}", (), (), ()),
-        (b"{}", ["a"], (), ()),
-        (b"{}", ("ä",), (), ()),
-        (b"{}", (1,), (), ()),
-        (b"{}", ("a" * 64,), (), ()),
-        (b"{}",),
+        (["a"], (), (), (), None),
+        (("ä",), (), (), (), None),
+        ((), (1,), (), (), None),
+        ((), (), ("a" * 64,), (), None),
+        ((), (), (), "a", inner),
+        ((), (), (), ("a",), None),
+        ((), (), (), ("a", "b"), inner),
+        ((), (), (), (), inner),
+        ((), (), (), ("a",), "b"),
+        ((),),
     ]
     for arguments in wrong:
+        with pytest.raises(TypeError, match="short ASCII names"):
+            scanner.wanted(*arguments)
+    for arguments in [("{}", inner), (b"{}", ()), (b"{}", None), (b"{}",)]:
         with pytest.raises(TypeError, match="bytes"):
-            members(*arguments)
+            scanner.members(*arguments)
 
 
 def test_the_form_in_python_leaves_everything_to_a_parser() -> None:
     plain = in_python("members")
-    assert plain.members(orjson.dumps(USUAL), PLAIN, RAW, NEVER) is None
-    assert plain.elements(b"[]", ("role",), 9) is None
+    wanted = plain.wanted(PLAIN, RAW, NEVER, (), None)
+    assert plain.members(orjson.dumps(USUAL), wanted) is None
+    assert plain.elements(b"[]", plain.wanted(ROLE, (), (), (), None), 9) is None
 
 
-def outcome(body: bytes, raw: tuple[str, ...] | None) -> object:
+@given(
+    st.dictionaries(st.sampled_from((*PLAIN, *NEVER, "usage", "Usage")), JSON, max_size=5),
+    st.dictionaries(st.sampled_from((*PLAIN, *RAW, *NEVER, "Model")), JSON, max_size=5) | JSON,
+    st.sampled_from((0, orjson.OPT_INDENT_2)),
+)
+@example(fields={"n": 1}, inner={"model": "tiny", "usage": [1]}, form=0)
+@example(fields={}, inner=None, form=0)
+def test_members_of_an_inner_object_are_those_that_a_parser_finds(
+    scanner: Scanner, fields: dict[str, Any], inner: Any, form: int
+) -> None:
+    within = scanner.wanted(PLAIN, RAW, NEVER, (), None)
+    body = orjson.dumps({**fields, "usage": inner}, option=form)
+    found = scanner.members(body, scanner.wanted(PLAIN, (), NEVER, RAW, within))
+    # It is in doubt together with the whole.
+    alone = found_in(scanner, orjson.dumps(inner, option=form)) if inner is not None else None
+    outside = found_in(scanner, orjson.dumps({**fields, "usage": None}, option=form))
+    known = outside is not None and (inner is None or alone is not None)
+    assert found == ({**(outside or {}), "usage": alone} if known else None)
+
+
+def test_an_inner_object_may_be_as_deep_as_any_other_value(scanner: Scanner) -> None:
+    within = scanner.wanted((), RAW, (), (), None)
+    wanted = scanner.wanted((), (), (), ("details",), within)
+    for deep, found in ((62, True), (63, False)):
+        nested = b"[" * deep + b"]" * deep
+        body = b'{"details": {"usage": %b}}' % nested
+        assert scanner.members(body, wanted) == ({"details": {"usage": nested}} if found else None)
+        assert (scanner.members(b'{"other": {"usage": %b}}' % nested, wanted) == {}) is found
+
+
+def outcome(body: bytes, few: object) -> object:
     """Return what routing needs of a body, or how it is refused."""
     try:
-        asked = bodies.read(body, "application/json", named_by="model_id", raw=raw)
+        asked = bodies.read(body, "application/json", named_by="model_id", few=few)
     except BadRequest as refused:
         return str(refused), refused.status
     needed = {
@@ -186,30 +232,33 @@ OPTIONAL = (
     "project",
     "messages",
 )
-ROUTED = st.fixed_dictionaries(
+FIELDS_OF_CALLS = st.fixed_dictionaries(
     {"model": st.just("tiny") | VALUES}, optional=dict.fromkeys(OPTIONAL, VALUES)
 )
+ROUTED = ("model", "stream", "prompt_cache_key", "service_tier")
 BEHIND = st.sampled_from([b"", b" ", b',"model":"b"}', b',"Model":"b"}', b"\xff"])
 
 
 @settings(max_examples=500)
-@given(ROUTED, st.booleans(), BEHIND, st.sampled_from([(), ("messages",)]))
+@given(FIELDS_OF_CALLS, st.booleans(), BEHIND, st.sampled_from([(), ("messages",)]))
 @example(fields={"model": "tiny", "stream": True}, ascii_only=True, behind=b"", raw=())
 @example(fields={"model": "tiny", "messages": [0] * 300_000}, ascii_only=True, behind=b"", raw=())
 @example(fields={"model": "tiny", "messages": [0] * 2_100_000}, ascii_only=True, behind=b"", raw=())
 def test_a_body_that_is_read_for_routing_alone_is_read_as_it_is_otherwise(
-    members: Members, fields: dict[str, Any], ascii_only: bool, behind: bytes, raw: tuple[str, ...]
+    scanner: Scanner, fields: dict[str, Any], ascii_only: bool, behind: bytes, raw: tuple[str, ...]
 ) -> None:
     written = json.dumps(fields, ensure_ascii=ascii_only).encode(errors="surrogatepass")
     body = (written[:-1] if behind.startswith(b",") else written) + behind
     with pytest.MonkeyPatch.context() as patched:
         if str(bodies.__file__).endswith(".py"):
-            patched.setattr(bodies, "members", members)
-        few = outcome(body, raw)
+            patched.setattr(bodies, "members", scanner.members)
+        few = outcome(body, scanner.wanted(ROUTED, raw, ("models", "project"), (), None))
     assert few == outcome(body, None)
 
 
-ROLE = ("role",)
+def elements(scanner: Scanner, array: bytes, most: int) -> list[tuple[bytes, Any]] | None:
+    """Return the elements of an array, with their roles."""
+    return scanner.elements(array, scanner.wanted(ROLE, (), (), (), None), most)
 
 
 @given(
@@ -217,15 +266,15 @@ ROLE = ("role",)
     st.sampled_from((0, orjson.OPT_INDENT_2)),
 )
 def test_elements_are_those_that_a_parser_finds(
-    elements: Elements, array: list[Any], form: int
+    scanner: Scanner, array: list[Any], form: int
 ) -> None:
-    found = elements(orjson.dumps(array, option=form), ROLE, 5)
+    found = elements(scanner, orjson.dumps(array, option=form), 5)
     if found is not None:
         roles = [one.get("role") if isinstance(one, dict) else None for one in array]
         assert found == [*zip(map(orjson.dumps, array), roles, strict=True)]
 
 
-def test_elements_of_usual_arrays_are_found(elements: Elements) -> None:
+def test_elements_of_usual_arrays_are_found(scanner: Scanner) -> None:
     array: list[Any] = [
         {"role": "user", "content": 'Say "hi"\n\u2603 \x7f'},
         {"content": [{"type": "text", "n": 12}]},
@@ -234,17 +283,19 @@ def test_elements_of_usual_arrays_are_found(elements: Elements) -> None:
         0,
     ]
     written = [*map(orjson.dumps, array)]
-    assert elements(orjson.dumps(array), ROLE, 5) == [
+    assert elements(scanner, orjson.dumps(array), 5) == [
         (written[0], "user"),
         *((w, None) for w in written[1:]),
     ]
-    assert elements(orjson.dumps(array), ROLE, 4) is None
+    assert elements(scanner, orjson.dumps(array), 4) is None
     for spaced in (
         json.dumps(array, ensure_ascii=False),
         json.dumps(array, ensure_ascii=False, indent="\t\r "),
     ):
-        assert elements(f" {spaced}\n".encode(), ROLE, 5) == elements(orjson.dumps(array), ROLE, 5)
-    assert elements(b"[]", ROLE, 0) == elements(b"[ ]", ROLE, 0) == []
+        assert elements(scanner, f" {spaced}\n".encode(), 5) == elements(
+            scanner, orjson.dumps(array), 5
+        )
+    assert elements(scanner, b"[]", 0) == elements(scanner, b"[ ]", 0) == []
 
 
 @pytest.mark.parametrize(
@@ -258,33 +309,34 @@ def test_elements_of_usual_arrays_are_found(elements: Elements) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_array_in_its_shortest_form_is_left_to_a_parser(
-    elements: Elements, array: bytes
+    scanner: Scanner, array: bytes
 ) -> None:
-    assert elements(array, ROLE, 9) is None
+    assert elements(scanner, array, 9) is None
 
 
 @given(st.binary(max_size=40), st.integers(0, 60))
 def test_elements_of_damaged_arrays_are_whole_or_none(
-    elements: Elements, damage: bytes, at: int
+    scanner: Scanner, damage: bytes, at: int
 ) -> None:
     array = orjson.dumps([{"role": "user", "content": "a"}, {"role": "system", "n": [1, {}]}])
     damaged = (array[:at] + damage + array[at + len(damage) :]).decode(errors="ignore").encode()
-    found = elements(damaged, ROLE, 9)
+    found = elements(scanner, damaged, 9)
     if found is not None:
         assert [orjson.loads(one) for one, _ in found] == orjson.loads(damaged)
 
 
-def test_other_arguments_of_elements_are_refused(elements: Elements) -> None:
+def test_other_arguments_of_elements_are_refused(scanner: Scanner) -> None:
+    role = scanner.wanted(ROLE, (), (), (), None)
     wrong: list[Any] = [
-        ("[]", ROLE, 1),
-        (b"[]", "role", 1),
-        (b"[]", (), 1),
-        (b"[]", ("a", "b"), 1),
-        (b"[]", ROLE, 1.0),
+        ("[]", role, 1),
+        (b"[]", ROLE, 1),
+        (b"[]", scanner.wanted((), (), (), (), None), 1),
+        (b"[]", scanner.wanted(("a", "b"), (), (), (), None), 1),
+        (b"[]", role, 1.0),
         (b"[]",),
     ]
     for arguments in wrong:
         with pytest.raises(TypeError, match="bytes"):
-            elements(*arguments)
+            scanner.elements(*arguments)
     with pytest.raises(OverflowError):
-        elements(b"[]", ROLE, 2**70)
+        scanner.elements(b"[]", role, 2**70)

@@ -20,7 +20,7 @@ from router.openai.prefixes import (
     Prefixes,
     prefixes_of,
 )
-from tests.router.openai.conftest import Elements, Members
+from tests.router.openai.conftest import Scanner
 
 messages = st.lists(
     st.dictionaries(st.sampled_from(["role", "content"]), st.text(max_size=5)), max_size=8
@@ -87,14 +87,15 @@ FIELDS = st.fixed_dictionaries(
 @given(FIELDS, st.booleans())
 @example(fields={"messages": [{"role": "user", "content": "a"}] * 2000}, spaced=False)
 def test_a_conversation_in_json_has_the_prefixes_of_its_values(
-    members: Members, elements: Elements, fields: dict[str, Any], spaced: bool
+    scanner: Scanner, fields: dict[str, Any], spaced: bool
 ) -> None:
     body = json.dumps(fields).encode() if spaced else orjson.dumps(fields)
-    found = members(body, (), CONVERSATION, ())
+    found = scanner.members(body, scanner.wanted((), CONVERSATION, (), (), None))
     if found is not None:
         with pytest.MonkeyPatch.context() as patched:
             if str(prefixes.__file__).endswith(".py"):
-                patched.setattr(prefixes, "elements", elements)
+                patched.setattr(prefixes, "elements", scanner.elements)
+                patched.setattr(prefixes, "_ROLE", scanner.wanted(("role",), (), (), (), None))
             assert read(found, len(body)) == read(orjson.loads(body), len(body))
 
 
