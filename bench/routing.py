@@ -23,7 +23,7 @@ import argparse
 import heapq
 import math
 import sys
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,6 +42,7 @@ from router.select.policy import Policy, in_order
 from router.select.weights import patience, worth_asking
 from router.state.estimator import Estimator
 from router.state.in_flight import Occupancy
+from router.state.observed_time import ObservedTime
 from router.state.prefix_index import PrefixIndex
 from router.state.remote_load import Report, Reports
 from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
@@ -112,10 +113,13 @@ LOADING = 15.0
 JOINS = 30.0
 """Seconds after which the fresh machine joins; requests that arrive within as many seconds after that are counted."""
 
+LIAR = PeerId("liar")
+"""Machine of a tenth of the others' speed that never refuses a request, and reports that it is idle and fast."""
+
 
 @dataclass(slots=True)
 class Machine:
-    """Machine with slots and a queue, or one whose requests share it."""
+    """Machine with slots and a queue, or one whose requests share it. One that `lies` reports to be idle and fast."""
 
     node: PeerId
     service: Service
@@ -131,6 +135,7 @@ class Machine:
     crowd: Occupancy = field(default_factory=Occupancy)
     index: PrefixIndex = field(default_factory=PrefixIndex)
     room: int = 0
+    lies: bool = False
     cache: OrderedDict[str, int] = field(default_factory=OrderedDict)
     looked: float = 0.0
     turn: int = 0
@@ -146,7 +151,12 @@ class Machine:
     @property
     def load(self) -> Load:
         """Load that its node would report now."""
-        return Load(self.there, 0, self.slots)
+        return Load(0, 0, 1_000) if self.lies else Load(self.there, 0, self.slots)
+
+    @property
+    def time(self) -> ServiceTime | None:
+        """Service time that its node would report now."""
+        return ServiceTime(0.001) if self.lies else self.estimator.time
 
     @property
     def full(self) -> bool:
@@ -204,6 +214,9 @@ class Entry:
     times: dict[PeerId, ServiceTime] = field(default_factory=dict)
     index: PrefixIndex = field(default_factory=PrefixIndex)
     in_flight: Counter[PeerId] = field(default_factory=Counter)
+    observed: defaultdict[PeerId, ObservedTime] = field(
+        default_factory=lambda: defaultdict(ObservedTime)
+    )
 
 
 @dataclass(slots=True)
@@ -240,8 +253,9 @@ class Cluster:
         entries: int = ENTRIES,
         fresh: bool = False,
         gentle: bool = True,
+        liar: bool = False,
     ) -> None:
-        """With `fresh` a new machine joins; with `gentle` it gets a slow start."""
+        """With `fresh` a new machine joins; with `gentle` it gets a slow start. With `liar`, `LIAR` is there too."""
         self._scene = SCENES[scene]
         self._gentle = gentle
         # Arrivals are the same for all policies.
@@ -259,6 +273,9 @@ class Cluster:
         if fresh:
             late = Machine(PeerId("fresh"), Service("p", "m"), 8, 1.0, 1.0, joins=JOINS, ready=None)
             self.machines.append(late)
+        if liar:
+            slow = Machine(LIAR, Service("p", "m"), 1_000, 0.1, 1.0, lies=True)
+            self.machines.append(slow)
         self._by_node = {m.node: m for m in self.machines}
         made = "p2c" if policy == ORACLE else policy
         self.entries = [Entry(policies.load(made), SlowStart()) for _ in range(entries)]
@@ -270,6 +287,8 @@ class Cluster:
         self._talks = Chats(self._random, self._scene.document)
         self._agents = Agents(self._random) if self._scene.agents else None
         self.turns = self.found = self.asked = 0
+        self.chosen: Counter[PeerId] = Counter()
+        """Requests that each machine got."""
         if self._agents:
             self._rate *= WORK / self._agents.seconds
 
@@ -347,8 +366,8 @@ class Cluster:
             machine, self.asked = self._by_node[candidate.node], self.asked + 1
             read, _ = machine.index.read_by(job.request.prefixes, now)
             self._hear(now, machine, entry, machine.load)
-            if machine.estimator.time:
-                entry.times[machine.node] = machine.estimator.time
+            if machine.time:
+                entry.times[machine.node] = machine.time
             if candidate.key in read:
                 entry.index.hear(candidate.key, job.request.prefixes, read[candidate.key], now)
             found = self._candidates(there, job, now)
@@ -360,20 +379,27 @@ class Cluster:
             if last or not machine.full or machine.wait() <= patience(job.request, chosen, others):
                 break
         entry.slow_start.began(*chosen.key, now)
+        self.chosen[machine.node] += 1
         return machine
 
     def _candidates(self, there: Sequence[Machine], job: Job, now: float) -> Sequence[Candidate]:
         entry = job.entry
+        known = [
+            entry.observed[m.node].instead(
+                entry.reports.of(m.node, m.service, now), entry.times.get(m.node)
+            )
+            for m in there
+        ]
         found: Sequence[Candidate] = [
             Candidate(
                 m.node,
                 m.service,
                 in_flight=entry.in_flight[m.node],
-                report=entry.reports.of(m.node, m.service, now),
-                time=entry.times.get(m.node),
+                report=report,
+                time=time,
                 before=_before(entry.index, m, job.request, now),
             )
-            for m in there
+            for m, (report, time) in zip(there, known, strict=True)
         ]
         if self._gentle:
             found = begin_gently(found, lambda c: entry.slow_start.allowance(*c.key, now))
@@ -390,8 +416,8 @@ class Cluster:
             self.found += job.talk in machine.cache
         machine.reads(job)
         self._hear(now, machine, job.entry, machine.load)
-        if machine.estimator.time:
-            job.entry.times[machine.node] = machine.estimator.time
+        if machine.time:
+            job.entry.times[machine.node] = machine.time
         if machine.slots:
             self._at(machine.begins(now) + job.left, lambda n: self._end(n, machine, job))
         else:
@@ -423,8 +449,7 @@ class Cluster:
         self._share(now, machine)
         self.seconds.append(now - job.arrived)
         self.when.append(job.arrived)
-        job.entry.slow_start.answered(machine.node, machine.service)
-        job.entry.in_flight[machine.node] -= 1
+        self._observe(now, machine, job)
         machine.estimator.take(
             now - job.began,
             kilobytes=len(job.request.body) / 1_000,
@@ -440,6 +465,21 @@ class Cluster:
             self._begin(now, machine, machine.waiting.popleft())
         elif not machine.slots:
             self._look(now, machine)
+
+    def _observe(self, now: float, machine: Machine, job: Job) -> None:
+        """Take in an answer at the node that the request came to."""
+        entry, node = job.entry, machine.node
+        entry.slow_start.answered(node, machine.service)
+        entry.observed[node].take(
+            now - job.arrived,
+            kilobytes=len(job.request.body) / 1_000,
+            tokens=_TOKENS * job.work / WORK,
+            ours=entry.in_flight[node],
+            time=entry.times.get(node),
+            report=entry.reports.of(node, machine.service, now),
+            before=job.before,
+        )
+        entry.in_flight[node] -= 1
 
     def _tick(self, now: float, machine: Machine) -> None:
         busy = {machine.service: machine.load} if machine.load.in_flight else {}

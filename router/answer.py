@@ -25,7 +25,7 @@ class Answer:
     `length` is the total in bytes, if known. `rest` raises `AnswerBroken` when the worker breaks off; once the answer has
     been left, `broken` holds that error too. `headers` are the worker's headers that callers may see, by lower-case name.
     `load` and `service_time` are what another node reported of the worker that answered. `usage` is the token usage of a whole
-    answer, and of a local worker's stream once it has ended. `hides_usage` says that the node requested the usage of a stream,
+    answer, and of a stream once it has ended. `hides_usage` says that the node requested the usage of a stream,
     so that the event with it is not for the caller. `verbatim` names the protocol that it is written in, that of the request's
     `verbatim`; empty means OpenAI's. `tells` says where a stream reports its tokens.
     """

@@ -11,8 +11,9 @@ from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.select.fitness import USUAL_BYTES
 from router.state.estimator import PAUSE, Estimator
+from router.state.observed_time import ObservedTime
 from router.state.prefix_index import PrefixIndex, Read, ReplicaAnswer
-from router.state.remote_load import NewestOfNodes
+from router.state.remote_load import NewestOfNodes, Reported
 from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
 from router.workers import Worker
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 MAX_OWN = 4_096
 """Pairs of local worker and kind of request that are remembered; beyond that, the oldest is evicted."""
 
+MAX_OBSERVED = 4_096
+"""The same for replicas of other nodes. They are not forgotten with their node, or a restart would hide what was observed."""
+
 
 class AnswerTimes:
     """What answers have shown. Time is an argument."""
@@ -29,6 +33,7 @@ class AnswerTimes:
     def __init__(self) -> None:
         self.own: dict[tuple[Service, Kind], Estimator] = {}
         self.told = NewestOfNodes[tuple[Service, Kind], ServiceTime]()
+        self.observed: dict[tuple[PeerId, Service, Kind], ObservedTime] = {}
         self.index = PrefixIndex()
 
     def estimator(self, worker: Worker, kind: Kind) -> Estimator:
@@ -74,12 +79,9 @@ class AnswerTimes:
         learnt = self.own.get((worker.service, kind)) or self.estimator(worker, kind)
         if now - learnt.looked < PAUSE or answer.broken or answer.status // 100 != 2:
             return
-        learnt.looked, usage, tokens = now, answer.usage, 0.0
-        if kind in TEXT:
-            # The tokens of a stream that was left half-way are unknown.
-            if usage is None and (answer.streamed or answer.length is None):
-                return
-            tokens = usage.completion if usage else (answer.length or 0) / USUAL_BYTES
+        learnt.looked, usage, tokens = now, answer.usage, _tokens(kind, answer)
+        if tokens is None:
+            return
         seconds = now - attempt.began
         there = attempt.occupancy.seconds_until(now) - attempt.occupied
         kilobytes, cached = len(attempt.request.body) / 1_000, None
@@ -94,12 +96,50 @@ class AnswerTimes:
             cached=cached,
         )
 
+    def observe(
+        self, attempt: "Attempt", answer: Answer, report: Reported | None, now: float
+    ) -> None:
+        """Take in how long another node took for a whole answer, and compare it with what that node reports."""
+        request, (node, service) = attempt.request, attempt.candidate.key
+        key = node, service, request.kind
+        observed = self.observed.get(key)
+        if observed is None:
+            observed = ObservedTime()
+            put_newest(self.observed, key, observed, most=MAX_OBSERVED)
+        if now - observed.looked < PAUSE or answer.broken or answer.status // 100 != 2:
+            return
+        observed.looked, tokens = now, _tokens(request.kind, answer)
+        if tokens is None:
+            return
+        time = self.told.of(node, (service, request.kind))
+        if time is not None and answer.usage is not None and answer.usage.estimated:
+            # Its node did not report them with this answer, but how many they are on average.
+            tokens = time.tokens
+        observed.take(
+            now - attempt.began,
+            kilobytes=len(request.body) / 1_000,
+            tokens=tokens,
+            ours=attempt.occupancy.count,
+            time=time,
+            report=report,
+            before=attempt.candidate.before,
+        )
+
     def hear(self, request: Request, candidate: Candidate, told: ReplicaAnswer, now: float) -> None:
         """Take in what a candidate's node reports: its service time, and how much of a conversation it has read."""
         if told.read is not None:
             self.index.hear(candidate.key, request.prefixes, told.read, now)
         if told.time is not None:
             self.told.hear(candidate.node, (candidate.service, request.kind), told.time)
+
+
+def _tokens(kind: Kind, answer: Answer) -> float | None:
+    """Return the tokens of an answer, `None` if unknown: those of a stream that was left half-way."""
+    if kind not in TEXT:
+        return 0.0
+    if answer.usage is not None:
+        return answer.usage.completion
+    return None if answer.streamed or answer.length is None else answer.length / USUAL_BYTES
 
 
 class ReadBefore:

@@ -110,6 +110,8 @@ class Ledger:
                 node, service = key
                 report = self.reports.of(node, service, now)
                 time = self.times.told.of(node, (service, kind))
+                if (observed := self.times.observed.get((node, service, kind))) is not None:
+                    report, time = observed.instead(report, time)
             else:
                 report, time = None, self.times.of_own(worker.service, kind)
                 silent = self.stuck.silent(worker.api)
@@ -295,6 +297,9 @@ class Ledger:
         candidate, answer, occupancy = attempt.candidate, attempt.answer, attempt.occupancy
         worker = candidate.worker
         if worker is None:
+            if answer is not None:
+                report = self.reports.of(*candidate.key, now)
+                self.times.observe(attempt, answer, report, now)
             occupancy.change(-1, now)
         else:
             if answer is None:

@@ -45,8 +45,9 @@ MODULES = """
     router/select/attempts.py router/select/candidates.py router/select/policy.py router/select/rendezvous.py
     router/select/weights.py
     router/state/circuit.py router/state/concurrency.py router/state/estimator.py router/state/in_flight.py
-    router/state/local_load.py router/state/prefix_index.py router/state/queue.py router/state/readiness.py
-    router/state/remote_load.py router/state/service_time.py router/state/slow_start.py router/state/stuck.py
+    router/state/local_load.py router/state/observed_time.py router/state/prefix_index.py router/state/queue.py
+    router/state/readiness.py router/state/remote_load.py router/state/service_time.py router/state/slow_start.py
+    router/state/stuck.py
 """.split()  # noqa: SIM905  (a list would be a page)
 """Modules that are compiled.
 

@@ -88,10 +88,10 @@ class Passage:
     def rest(self) -> bytes:
         """Return what is left at the end, an event without its blank line or nothing, and record the usage of the answer."""
         left = self._tokens.passing(self._events.rest) if self._events.held else b""
-        if self._tally:
-            self._answer.usage = self._tokens.usage()
-        elif not self._account.served:
-            self._account.hears(self._tokens.usage())
+        if self._tally or not self._account.served:
+            self._answer.usage = usage = self._tokens.usage()
+            if not self._tally:
+                self._account.hears(usage)
         return self._end.seen(left) if left else b""
 
     def _counted(self, chunks: list[bytes]) -> None:

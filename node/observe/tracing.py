@@ -328,9 +328,9 @@ class _SpansOf:
             attributes[genai.STATUS] = attempt.status
             if self.trace.streams:
                 attributes[genai.FIRST_CHUNK] = attempt.first_byte - attempt.began
-            if attempt.usage is not None:
-                attributes[genai.INPUT_TOKENS] = attempt.usage.prompt
-                attributes[genai.OUTPUT_TOKENS] = attempt.usage.completion
+            if (used := attempt.usage) is not None and (used.completion or not used.estimated):
+                attributes[genai.INPUT_TOKENS] = used.prompt
+                attributes[genai.OUTPUT_TOKENS] = used.completion
         operation = genai.operation_of(self.account.kind)
         return self._span(
             f"{operation} {shown(candidate.service.model)}",

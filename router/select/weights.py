@@ -35,6 +35,9 @@ FILLING = 0.1
 SHARED = 8
 """Requests that a worker without known slots is assumed to bear at one time."""
 
+FAR = 4.0
+"""Times the median of all nodes' mean tokens that one node's may count, or that part of it: one that lies moves little."""
+
 REREAD = 3.0
 """Weight of a second of reading that another's cache would save: it takes a slot from other requests as well."""
 
@@ -81,21 +84,28 @@ def weights(candidates: Sequence[Candidate]) -> Sequence[int]:
 def prospects(request: Request, candidates: Sequence[Candidate]) -> list[Prospect]:
     """Return what to expect of each candidate. If no service time is known, an answer counts as one second everywhere."""
     times = [candidate.time for candidate in candidates]
-    answers = tokens = 0.0
-    for time in times:
-        if time:
-            # However many answers a node claims to have seen.
-            weight = min(time.answers, MEMORY)
-            answers += weight
-            tokens += weight * time.tokens
-    if not answers:
+    # However many answers a node claims to have seen.
+    seen = [(time.tokens, min(time.answers, MEMORY)) for time in times if time]
+    if not seen:
         slots = weights(candidates)
         return [_in_slots(c.expected, n, 1.0, 1.0) for c, n in zip(candidates, slots, strict=True)]
-    usual, kilobytes = tokens / answers, len(request.body) / 1_000
+    usual, kilobytes = _usual_tokens(seen), len(request.body) / 1_000
     alone = [t.alone(kilobytes=kilobytes, tokens=usual) if t else 0.0 for t in times]
     middle = 0.0 if all(alone) else median(filter(None, alone))
     most = max(c.cached for c in candidates) if request.prefixes.chain else 0.0
     return [_prospect(c, s or middle, most) for c, s in zip(candidates, alone, strict=True)]
+
+
+def _usual_tokens(seen: list[tuple[float, int]]) -> float:
+    """Return the tokens of an answer, as the mean of weighted statements; none counts as far from their median."""
+    seen.sort()
+    weight = sum([w for _, w in seen])
+    middle, left = 0.0, weight / 2
+    for tokens, its in seen:
+        if left > 0:
+            middle, left = tokens, left - its
+    most, least = middle * FAR, middle / FAR
+    return sum([min(max(tokens, least), most) * its for tokens, its in seen]) / weight
 
 
 def late(request: Request, candidates: Sequence[Candidate]) -> set[tuple[PeerId, Service]]:

@@ -2,7 +2,16 @@
 
 import pytest
 
-from bench.routing import SCENES, Cluster, as_table, as_table_of_agents, compare, fresh, percentile
+from bench.routing import (
+    LIAR,
+    SCENES,
+    Cluster,
+    as_table,
+    as_table_of_agents,
+    compare,
+    fresh,
+    percentile,
+)
 from router import policies
 
 
@@ -69,3 +78,13 @@ def test_every_policy_and_the_oracle_are_compared() -> None:
 def test_slow_start_of_a_new_machine_shortens_waits() -> None:
     gentle, at_once = (percentile(s, 0.99) for s in fresh("p2c", load=0.8, seeds=[1, 2]))
     assert gentle < 0.9 * at_once
+
+
+@pytest.mark.parametrize("entries", [1, 5])
+def test_a_slow_machine_that_reports_to_be_idle_and_fast_gets_hardly_any_requests(
+    entries: int,
+) -> None:
+    cluster = Cluster("alike", policy="p2c", load=0.5, seed=3, entries=entries, liar=True)
+    cluster.run(3000)
+    # Most are those of slow start; a ninth would be an equal share.
+    assert cluster.chosen[LIAR] < 0.02 * cluster.chosen.total()

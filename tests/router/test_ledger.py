@@ -14,7 +14,7 @@ from router.requests import Kind, Request
 from router.select.candidates import Candidate, OfferedReplica
 from router.state import slow_start
 from router.state.circuit import TRIP, Circuit
-from router.state.estimator import PAUSE
+from router.state.estimator import JUDGED, PAUSE
 from router.state.in_flight import MAX_REPLICAS
 from router.state.service_time import ServiceTime
 from router.workers import Workers
@@ -228,3 +228,39 @@ async def test_the_first_bytes_of_streams_are_learnt(books: Clocked) -> None:
     assert time is not None
     first = time.until_first(kilobytes=len(chat().body) / 1_000)
     assert first == pytest.approx(0.25)
+
+
+async def test_a_node_that_takes_far_longer_than_it_reports_is_no_longer_believed(
+    books: Clocked, ledger: Ledger
+) -> None:
+    quick = ServiceTime(0.01, token=0.001, tokens=50)
+    usages = [Usage(7, 50), Usage(0, 0, estimated=True), None]
+    for kind, usage in zip((Kind.CHAT, Kind.COMPLETION, Kind.EMBEDDING), usages, strict=True):
+        for number in range(JUDGED):
+            assert (row(ledger, chat(kind=kind), THEIRS).time == quick) is (
+                0 < number <= JUDGED // 2
+            )
+            attempt = books.begin(THEIRS, chat(kind=kind))
+            said = begun(load=Load(0, slots=1_000))
+            attempt.answered(replace(said, service_time=quick, usage=usage, length=400))
+            books.time += 5.0
+            attempt.end()
+        known = row(ledger, chat(kind=kind), THEIRS)
+        assert known.report is None
+        assert known.time is not None
+        assert known.time.alone(kilobytes=0, tokens=50) > 4
+        # A restart hides nothing.
+        ledger.forget(THEIRS.node)
+        assert row(ledger, chat(kind=kind), THEIRS).time == known.time
+
+
+async def test_a_stream_that_its_caller_left_says_nothing_of_another_nodes_speed(
+    books: Clocked, ledger: Ledger
+) -> None:
+    for _ in range(JUDGED):
+        attempt = books.begin(THEIRS)
+        stream = replace(begun(), content_type="text/event-stream")
+        attempt.answered(replace(stream, service_time=ServiceTime(0.01)))
+        books.time += 5.0
+        attempt.end()
+    assert row(ledger, chat(), THEIRS).time == ServiceTime(0.01)

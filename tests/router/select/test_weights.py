@@ -127,6 +127,16 @@ def test_long_requests_go_to_machines_with_quick_prefill() -> None:
     assert prospects(long, [reader, writer])[0].cost < prospects(long, [reader, writer])[1].cost
 
 
+@pytest.mark.parametrize("told", [0, 1_000_000])
+def test_a_node_that_reports_answers_of_an_absurd_length_changes_little(told: int) -> None:
+    honest = ServiceTime(fixed=0.0, token=0.1, tokens=100, answers=30)
+    liar = ServiceTime(fixed=40.0, tokens=told, answers=1_000_000)
+    known = [at("a", time=honest), at("b", time=honest), at("c", time=liar)]
+    costs = [p.cost for p in prospects(chat(), known)]
+    assert max(costs) == costs[2]
+    assert 5 < costs[0] < 30
+
+
 def test_answers_are_expected_to_be_equally_long_everywhere() -> None:
     brief = ServiceTime(fixed=0.0, token=0.1, tokens=10, answers=30)
     wordy = ServiceTime(fixed=0.0, token=0.1, tokens=40, answers=10)
