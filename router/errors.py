@@ -19,6 +19,7 @@ RouterError
     ├── Looped              the request returned to a node that it had passed
     ├── WorkerUnable        its protocol or model does not support a parameter; another worker's may
     ├── WorkerRejected      it refused the request itself; every worker would
+    │   └── WorkerTooSmall  the request is larger than it, or a proxy before it, takes; another may take it
     ├── PoisonousRequest    two workers died of the request; it is given to no third
     └── AnswerBroken        it broke off after the first byte had gone to the caller
 """
@@ -217,10 +218,21 @@ class WorkerRejected(WorkerError):
     elsewhere = False
     blames_worker = False
 
-    def __init__(self, status: int, body: bytes) -> None:
-        super().__init__(f"the worker refused the request with status {status}")
+    def __init__(self, status: int, body: bytes, message: str = "") -> None:
+        super().__init__(message or f"the worker refused the request with status {status}")
         self.status = status
         self.body = body
+
+
+class WorkerTooSmall(WorkerRejected):
+    """The request is larger than the worker, or a proxy in front of it, accepts; another worker may accept it."""
+
+    elsewhere = True
+    sent = False
+
+    def __init__(self, body: bytes) -> None:
+        words = "the request is larger than the worker, or a proxy in front of it, accepts"
+        super().__init__(413, body, words)
 
 
 class PoisonousRequest(WorkerError):

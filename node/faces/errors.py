@@ -199,6 +199,7 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         router_errors.Looped: Row(508, 1017, _BROKEN, "loop"),  # RFC 5842 7.2
         router_errors.WorkerUnable: Row(400, 1007, _BAD, router_errors.WorkerUnable.code),
         router_errors.WorkerRejected: Row(400, 1007, _BAD, "rejected_by_worker"),
+        router_errors.WorkerTooSmall: Row(413, 1007, _BAD, "rejected_by_worker"),
         router_errors.AnswerBroken: Row(502, 1018, _BROKEN, "answer_broken"),
         registry_errors.RegistryError: Row(500, 5000, _BROKEN, "registry_error"),
         registry_errors.InvalidFrame: Row(500, 5000, _BROKEN, "invalid_frame"),
@@ -379,7 +380,9 @@ def _rejected(error: router_errors.WorkerRejected) -> Refusal:
             # Nested too deeply to be serialized again.
             said = None
         except orjson.JSONDecodeError:
-            said = error.body.decode(errors="replace").strip()
+            text = error.body.decode(errors="replace").strip()
+            # A proxy's page is for browsers.
+            said = None if text.startswith("<") else text
     status = error.status if 400 <= error.status < 500 else row.status
     match said:
         case {"error": {"message": str(message), **rest}}:

@@ -22,7 +22,6 @@ from router.errors import (
     WorkerError,
     WorkerFailed,
     WorkerLoading,
-    WorkerRejected,
     WorkerStale,
     WorkerUnable,
 )
@@ -39,6 +38,7 @@ from router.http.exchange import (
     plain_json,
     read_plain,
     refusal,
+    rejected,
     retry_after,
 )
 from router.http.heads import forwarded_head, header_lines
@@ -299,7 +299,7 @@ def _meaning(exchange: Exchange, body: bytes, told: PeerError | None) -> WorkerE
     status = exchange.status
     words = cleaned(told.message) if told else f"the other node answered with status {status}"
     if status in REFUSALS:
-        return _unable(told) or WorkerRejected(status, body)
+        return _unable(told) or rejected(status, body)
     if status == 503:
         return _unready(exchange, body, words)
     if status == 429:

@@ -22,6 +22,7 @@ from router.errors import (
     WorkerFailed,
     WorkerRejected,
     WorkerTimeout,
+    WorkerTooSmall,
     WorkerUnreachable,
 )
 from router.flow import Flow, Listener
@@ -42,7 +43,9 @@ MAX_REFUSAL_BYTES = 64 * 1024
 """Bytes of a refusal that are read and shown."""
 
 REFUSALS = frozenset({400, 413, 415, 422})
-"""Statuses that find fault with the request itself: every worker would say the same."""
+"""Statuses that find fault with the request itself: every worker would say the same, except of its size (413)."""
+
+TOO_LARGE = 413
 
 _LONGEST_RETRY = 3600.0
 
@@ -323,7 +326,7 @@ async def refusal(exchange: Exchange) -> WorkerError:
     """Return the error that a status beyond 299 means, as far as all dialects over HTTP agree."""
     status = exchange.status
     if status in REFUSALS:
-        return WorkerRejected(status, await objection(exchange))
+        return rejected(status, await objection(exchange))
     # 529 is Anthropic's status for overloaded, which other servers have adopted.
     if status in (408, 425, 429, 529):
         return busy(exchange)
@@ -335,6 +338,11 @@ async def refusal(exchange: Exchange) -> WorkerError:
         words = "to another address, which has to be registered instead"
         return WorkerFailed(f"the worker redirects ({status}) {words}")
     return WorkerFailed(f"the worker answered with status {status}")
+
+
+def rejected(status: int, body: bytes) -> WorkerRejected:
+    """Return the error for one of `REFUSALS`."""
+    return WorkerTooSmall(body) if status == TOO_LARGE else WorkerRejected(status, body)
 
 
 async def objection(exchange: Exchange) -> bytes:

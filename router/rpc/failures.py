@@ -14,6 +14,7 @@ from router.errors import (
     WorkerFailed,
     WorkerRejected,
     WorkerTimeout,
+    WorkerTooSmall,
     WorkerUnable,
     WorkerUnreachable,
 )
@@ -128,9 +129,9 @@ _MEANINGS: Mapping[str, Callable[[RpcFailed], WorkerError]] = {
 """The error for each status; any other status is a failure of the worker's own."""
 
 
-def too_large() -> WorkerRejected:
+def too_large() -> WorkerTooSmall:
     """Return the refusal of a request that is too large for a message."""
-    return WorkerRejected(413, refused("the request is too large for the worker", "messages").body)
+    return WorkerTooSmall(refused("the request is too large for the worker", "messages").body)
 
 
 def cleaned(words: str) -> str:

@@ -22,6 +22,7 @@ from router.errors import (
     WorkerBusy,
     WorkerFailed,
     WorkerRejected,
+    WorkerTooSmall,
     WorkerUnreachable,
 )
 from router.first_byte_timeout import GRAIN
@@ -195,6 +196,17 @@ async def test_a_rejected_request_is_not_retried(world: World) -> None:
             await world.ask(chat())
         assert refused.value.attempts == 1
         assert second.received == []
+
+
+async def test_a_request_too_large_for_one_worker_goes_to_another(world: World) -> None:
+    async with several(2) as (first, second):
+        first.fail(status=413, refusal=b"<html>413 Request Entity Too Large</html>")
+        world.serve(own(first.url, cid="1"), own(second.url, cid="2"))
+        assert (await world.ask(chat()))[1] == 2
+        second.fail(status=413)
+        with pytest.raises(WorkerTooSmall) as refused:
+            await world.ask(chat())
+        assert refused.value.attempts == 2
 
 
 async def test_an_answer_that_broke_after_its_first_byte_is_not_retried_and_is_reported(

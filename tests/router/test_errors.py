@@ -44,5 +44,6 @@ def test_a_worker_is_not_blamed_for_its_load_or_for_the_request() -> None:
         "WorkerUnable",
         "Looped",
         "WorkerRejected",
+        "WorkerTooSmall",
         "PoisonousRequest",
     }

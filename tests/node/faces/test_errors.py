@@ -116,6 +116,12 @@ class TestAWorkersRefusal:
         refused = refusal(router_errors.WorkerRejected(400, b'{"error": {"message": "no"}}'))
         assert refused.body["error"].keys() == {"message", "type", "param", "code"}
 
+    def test_is_described_where_it_is_a_page_of_a_proxy(self):
+        page = b"\r\n<html><h1>413 Request Entity Too Large</h1></html>"
+        refused = refusal(router_errors.WorkerTooSmall(page))
+        assert refused.status == 413
+        assert refused.body["message"].startswith("the request is larger than the worker, or a")
+
     @pytest.mark.parametrize(
         "body", [b'{"error": "no"}', b'{"message": "no"}', b'{"detail": "no"}', b"no", b'"no"']
     )

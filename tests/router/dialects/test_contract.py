@@ -296,6 +296,7 @@ async def test_a_refusal_keeps_its_status(passing: Subject, status: int) -> None
     with pytest.raises(WorkerRejected) as refused:
         await ask(passing, chat())
     assert refused.value.status == status
+    assert refused.value.elsewhere is (status == 413)
 
 
 @pytest.mark.parametrize("stream", [False, True])
