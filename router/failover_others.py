@@ -70,6 +70,7 @@ async def _later(
     tokens = Tokens(hidden=routed.answer.hides_usage)
     splitter = Splitter(max_event_bytes=whole.max_event_bytes)
     chunk = routed.answer.first
+    tokens.events = routed.tally.opened(chunk) if routed.tally else 0
     try:
         while True:
             if ready := _taken(stream, splitter.feed(chunk), tokens):

@@ -64,6 +64,8 @@ class FirstPart:
         self._tally = routed.tally
         self._held = WholeEvents()
         self._tokens = Tokens(hidden=routed.answer.hides_usage)
+        if self._tally is not None:
+            self._tokens.events = self._tally.opened(routed.answer.first)
         self._ready = self._examined(self._held.take(routed.answer.first))
 
     def opening(self) -> bytes:

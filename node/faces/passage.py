@@ -65,6 +65,8 @@ class Passage:
 
     def first(self, chunk: bytes) -> bytes:
         """Take in the first bytes and return those that are ready to be passed on, possibly none."""
+        if self._tally is not None:
+            self._tokens.events += self._tally.opened(chunk)
         return self._end.seen(self._tokens.passing(self._events.take(chunk)))
 
     def take(self, chunk: bytes) -> bytes:

@@ -56,8 +56,8 @@ _VALUE = re.compile(
 class Usage:
     """Tokens read and written.
 
-    `estimated` says that the worker did not report them: for a stream `completion` is then its number of events and `prompt` 0.
-    `cached` are the prompt's tokens that were in the worker's cache, `None` if it does not report them.
+    `estimated` says that the worker did not report them: for a stream `completion` is then its number of events but the first,
+    and `prompt` 0. `cached` are the prompt's tokens that were in the worker's cache, `None` if it does not report them.
     """
 
     prompt: int
@@ -169,7 +169,7 @@ OPENAI = Tells(_TOLD, _told_by)
 
 
 class Tokens:
-    """The tokens of one event stream, read as it passes in whole events. `events` counts the events that passed."""
+    """The tokens of one event stream, read as it passes in whole events. `events` counts the events but the first."""
 
     __slots__ = ("_hidden", "_last", "_tells", "_told", "events", "sign")
 

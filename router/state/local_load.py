@@ -16,6 +16,7 @@ WINDOW = 4.0
 
 _GRAIN = 0.2  # minimum seconds between two marks, however often the rate is sampled
 _EVENT_END = b"\n\n"
+_EVENT, _NEXT_EVENT = b"data:", b"\ndata:"  # unlike ends, these are not in comments
 
 
 class Tally:
@@ -40,6 +41,15 @@ class Tally:
             # A chunk is nearly always one event, that ends with it: finding its end takes half as long as counting.
             first = chunk.find(b"\n")
             events += 1 if first >= len(chunk) - 2 else chunk.count(_EVENT_END) or 1
+        self.events += events
+        return events
+
+    def opened(self, chunk: bytes) -> int:
+        """Count the events of a stream's first bytes but the first, which names only the role; return how many."""
+        events = (
+            chunk.count(_NEXT_EVENT) if chunk.startswith(_EVENT) else chunk.count(_NEXT_EVENT) - 1
+        )
+        events = max(0, events)
         self.events += events
         return events
 

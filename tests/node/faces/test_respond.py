@@ -9,6 +9,7 @@ import pytest
 from registry.mesh.memory.network import MemoryNet
 from tests.node.faces.assembly import World, node, settings_of, until
 from tests.workers.openai_worker import WORDS
+from tests.workers.raw import endless, raw
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "a secret prompt"}]}
 PATH = "/v1/chat/completions"
@@ -132,6 +133,20 @@ class TestTokens:
         await until(lambda: served.context.router.in_flight.total() == 0)
         # The first event names the role; four words followed.
         assert await self.counted(served) == {'estimated="yes",model="tiny",part="completion"': 4}
+
+    @pytest.mark.parametrize("continues", ["0", "1"])
+    async def test_of_a_stream_in_one_piece_are_estimated_as_of_one_in_many(
+        self, alone, worker, continues
+    ):
+        events = worker.events("tiny")
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+        async with raw(endless(head + b"".join(events))) as url:
+            await alone.register(worker, api=f"{url}/v1/chat/completions")
+            headers = {"x-modelvine-continue": continues}
+            async with alone.http.post(PATH, json=self.ASKED, headers=headers) as response:
+                assert await response.read() == b"".join(events)
+        counted = await self.counted(alone)
+        assert counted == {'estimated="yes",model="tiny",part="completion"': len(events) - 1}
 
     async def test_of_whole_answers_are_counted_too(self, served):
         async with served.http.post("/v1/embeddings", json={"model": "tiny"}) as response:

@@ -90,3 +90,20 @@ def test_workers_that_are_gone_are_forgotten() -> None:
         LLAMA: Load(1, slots=8, first=0.5)
     }
     assert local_loads.load(gone, in_flight=0, queued=0, slots=0).first is None
+
+
+@given(
+    st.integers(1, 20),
+    st.sampled_from([b"", b": alive\n\n"]),
+    st.sampled_from([b"\n\n", b"\r\n\r\n"]),
+    st.data(),
+)
+def test_a_stream_counts_the_same_however_its_events_arrive(
+    events: int, comment: bytes, end: bytes, data: st.DataObject
+) -> None:
+    said = [b"data: %d" % number + end for number in range(events)]
+    at = data.draw(st.integers(1, events))
+    tally = Tally()
+    found = tally.opened(comment + b"".join(said[:at]))
+    found += sum(tally.streamed([event]) for event in said[at:])
+    assert found == tally.events == events - 1
