@@ -1,8 +1,9 @@
 """Drain the local node: its models take no new requests, and requests in flight finish.
 
 Callers of this node, too, get 503 for a model that no other node serves. The node keeps running and its workers stay
-registered; `modelvine undrain` ends the drain. With --wait, the command returns with code 0 when no requests are in flight, so
-that you can stop the machine, or with 1 after --timeout.
+registered; `modelvine undrain` ends the drain. With --wait, the command returns with code 0 when none of its models has a
+request, so that you can stop the machine, or with 1 after --timeout. It does not wait for requests that pass through the node
+to others, as callers go on sending these: a node that is told to stop finishes them.
 
 Examples:
   modelvine drain
@@ -30,7 +31,7 @@ MOST_SHOWN = 5
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
-    add("--wait", action="store_true", help="return when no requests are in flight")
+    add("--wait", action="store_true", help="return when none of its models has a request")
     add(
         "--timeout",
         metavar="S",
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json({"standing": "draining", "in_flight": left})
     elif arguments.wait and not left:
-        print("nothing is in flight now")
+        print("nothing is in flight at its models now")
     return 1 if arguments.wait and left else 0
 
 
@@ -75,15 +76,20 @@ def in_flight(status: Mapping[str, Any]) -> str:
     return f"{count} request{'' if count == 1 else 's'} in flight{at}"
 
 
+def at_models(status: Mapping[str, Any]) -> int:
+    """Return how many requests the models of this machine have, in a slot or in a queue."""
+    return sum(row["in_flight"] + row["queued"] for row in status["load"])
+
+
 def _wait(node: "Client", status: Mapping[str, Any], timeout: float) -> int:
-    """Wait until nothing is in flight, or the time is over; return the number still in flight."""
+    """Wait until no model has a request, or the time is over; return the number of those that are left."""
     import time  # noqa: PLC0415
 
     from node.cli.console.progress import Progress  # noqa: PLC0415
 
     progress, began = Progress(time.monotonic), time.monotonic()
     try:
-        while status["in_flight"]:
+        while left := at_models(status):
             progress.waits(in_flight(status))
             if timeout and time.monotonic() - began >= timeout:
                 break
@@ -91,4 +97,4 @@ def _wait(node: "Client", status: Mapping[str, Any], timeout: float) -> int:
             status = node.get("/api/v1/status", holds="ready")
     finally:
         progress.end()
-    return int(status["in_flight"])
+    return left

@@ -12,7 +12,10 @@ OK = Said({"code": 0, "message": "ok"})
 
 
 def status(in_flight=0, standing="draining", **models):
-    load = [{"project": "p", "model": name, "in_flight": count} for name, count in models.items()]
+    load = [
+        {"project": "p", "model": name, "in_flight": count, "queued": 0}
+        for name, count in models.items()
+    ]
     return {
         "ready": {"http": "ok"}, "name": "gpu1", "standing": standing, "in_flight": in_flight, "load": load, "models": 2,
     }  # fmt: skip
@@ -31,8 +34,23 @@ def test_drain_with_wait_ends_when_nothing_is_in_flight(modelvine, node):
     ended = modelvine("drain", "--wait")
     assert (ended.code, ended.out) == (
         0,
-        "gpu1 is draining; nothing is in flight\nnothing is in flight now\n",
+        "gpu1 is draining; nothing is in flight\nnothing is in flight at its models now\n",
     )
+
+
+def test_drain_with_wait_does_not_wait_for_requests_that_pass_through_to_other_nodes(
+    modelvine, node
+):
+    node(**{DRAIN: OK, STATUS: Said(status(7, tiny=0))})
+    ended = modelvine("drain", "--wait")
+    assert (ended.code, ended.out.splitlines()[-1]) == (0, "nothing is in flight at its models now")
+
+
+def test_drain_with_wait_waits_for_requests_in_a_queue(modelvine, node):
+    waiting = status(1, tiny=0)
+    waiting["load"][0]["queued"] = 1
+    node(**{DRAIN: OK, STATUS: Said(waiting)})
+    assert modelvine("drain", "--wait", "--timeout", "0.001").code == 1
 
 
 def test_drain_fails_when_its_timeout_is_over_first(modelvine, node):
