@@ -37,7 +37,10 @@ class SharedConnections:
         peer = peer_of_certificate(
             connection.get_extra_info("ssl_object").getpeercert(binary_form=True)
         )
-        if list(self._peers.values()).count(peer) >= SHARED_PER_PEER:
+        others = [other for other, of in self._peers.items() if of == peer]
+        if others:
+            connection.mux.vain = others[0].mux.vain
+        if len(others) >= SHARED_PER_PEER:
             log.warning("%s already has %d links to this node", peer, SHARED_PER_PEER)
             connection.abort()
         self._peers[connection] = peer

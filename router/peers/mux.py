@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from registry.errors import ProtocolViolation
+from registry.intake.rate import RateLimit
 from router.peers.mux_frames import (
     BRIEF,
     FRAME,
@@ -46,7 +47,7 @@ MAX_UNSENT_REPLIES = 64 * 1024
 """Bytes of unsent frames beyond which another reply is a violation: the other side does not read what it requests."""
 
 RESETS, RESETS_PER_SECOND = 2048.0, 512.0
-"""Token bucket of streams that the asking side may open and reset: each has cost a connection of the HTTP server."""
+"""Token bucket of streams that the asking side may open in vain: each has cost a connection of the HTTP server."""
 
 _MOST_CREDIT = 2**31
 _LAST_STREAM = 2**32 - 1
@@ -111,7 +112,8 @@ class Mux:
         self._left = 0
         self._fin = False
         self._extra = EXTRA_BYTES
-        self._resets, self._counted = RESETS, 0.0
+        self.vain = RateLimit(rate=RESETS_PER_SECOND, burst=RESETS)
+        """Limit of streams that end before a byte or by a reset; the connections of one node share it."""
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -258,7 +260,7 @@ class Mux:
             data, self._partial = self._partial + data, b""
         events: list[Event] = []
         streams, size = self._streams, len(data)
-        at = self._take(data, 0, events) if self._left else 0
+        at = self._take(data, 0, now, events) if self._left else 0
         while at < size:
             begins, at = at, at + _BRIEF_BYTES
             if at > size:
@@ -275,7 +277,7 @@ class Mux:
                 continue
             self._frame(FRAME.unpack_from(data, begins), now, events)
             if self._left:
-                at = self._take(data, at, events)
+                at = self._take(data, at, now, events)
         return events
 
     def _frame(
@@ -303,7 +305,7 @@ class Mux:
         if flags & _RST:
             self._was_cut(number, stream, now, events)
         elif flags & _FIN and not self._left:
-            self._ended(number, events)
+            self._ended(number, now, events)
 
     def _meant(self, number: int, flags: int, events: list[Event]) -> _Stream | None:
         """Return the stream that a frame is about, `None` for one that is over."""
@@ -333,7 +335,7 @@ class Mux:
         else:
             stream.room -= size
 
-    def _take(self, data: bytes, at: int, events: list[Event]) -> int:
+    def _take(self, data: bytes, at: int, now: float, events: list[Event]) -> int:
         """Take in what has come of a `DATA` frame's bytes, and return where that ends."""
         piece = data[at : at + self._left]
         self._left -= len(piece)
@@ -341,7 +343,7 @@ class Mux:
         if piece and stream is not None and not stream.deaf:
             events.append(Received(self._inward, piece))
         if self._fin and not self._left:
-            self._ended(self._inward, events)
+            self._ended(self._inward, now, events)
         return at + len(piece)
 
     def _credited(self, number: int, stream: _Stream, more: int) -> None:
@@ -350,10 +352,12 @@ class Mux:
             raise ProtocolViolation("it granted too large a window")
         self._wait_for_turn(number, stream)
 
-    def _ended(self, number: int, events: list[Event]) -> None:
+    def _ended(self, number: int, now: float, events: list[Event]) -> None:
         stream = self._streams.get(number)
         if stream is None:
             return
+        if stream.room == stream.window:
+            self._was_in_vain(now)
         stream.got_end, stream.heard = True, False
         if not stream.deaf:
             events.append(Ended(number))
@@ -365,15 +369,14 @@ class Mux:
     ) -> None:
         if stream is None:
             return
-        if not self._asking:
-            self._resets += (now - self._counted) * RESETS_PER_SECOND
-            self._resets = min(RESETS, self._resets) - 1
-            self._counted = now
-            if self._resets < 0:
-                raise ProtocolViolation("it opened and reset streams too often")
+        self._was_in_vain(now)
         if not stream.deaf:
             events.append(StreamCut(number, stream.taken))
         self._forget(number)
+
+    def _was_in_vain(self, now: float) -> None:
+        if not self._asking and not self.vain.allows("", now):
+            raise ProtocolViolation("it opened streams in vain too often")
 
     # Internals.
 

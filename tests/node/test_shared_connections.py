@@ -137,6 +137,15 @@ async def test_five_hundred_requests_at_once_take_a_few_connections_and_none_fai
         assert node.connections == -(-MANY // STREAMS)
 
 
+async def test_the_connections_of_one_node_share_the_limit_of_streams_that_are_opened_in_vain() -> (
+    None
+):
+    async with Served(at_once) as node, node.place() as one, node.place() as two:
+        assert [await answered(place) for place in (one, two)] == [b"done"] * 2
+        first, second = node.shared._peers
+        assert first.mux.vain is second.mux.vain
+
+
 async def test_requests_one_after_another_take_one_connection() -> None:
     async with Served(at_once) as node, node.place() as place:
         for _ in range(10):

@@ -283,6 +283,40 @@ HOSTILE = {
 }
 
 
+@pytest.mark.parametrize("kind", [FrameType.WINDOW, FrameType.DATA])
+@pytest.mark.parametrize("together", [False, True])
+def test_streams_that_end_before_a_byte_are_bounded_over_all_connections_of_a_node(
+    kind: FrameType, together: bool
+) -> None:
+    muxes = [Mux(asking=False) for _ in range(4)]
+    opened: list[int] = []
+
+    def flood() -> None:
+        for number in range(1, 4 * int(RESETS), 2):
+            for mux in muxes:
+                sent = frame(kind, Flag.SYN | Flag.FIN, number)
+                if not together:
+                    sent = frame(kind, Flag.SYN, number) + frame(kind, Flag.FIN, number)
+                opened.extend(e.stream for e in mux.receive(sent, 0.0) if isinstance(e, Opened))
+                mux.close(number)
+                mux.data_to_send(ALL)
+
+    for mux in muxes:
+        mux.vain = muxes[0].vain
+    with pytest.raises(ProtocolViolation, match="in vain"):
+        flood()
+    assert len(opened) == RESETS
+
+
+def test_streams_with_a_request_are_not_opened_in_vain() -> None:
+    mux = answerer()
+    for number in range(1, 4 * int(RESETS), 2):
+        mux.receive(frame(FrameType.WINDOW, Flag.SYN, number) + data(number, b"x", Flag.FIN), 0.0)
+        mux.close(number)
+        mux.data_to_send(ALL)
+    assert len(mux) == 0
+
+
 @pytest.mark.parametrize("sent", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_protocol_violation_is_detected_with_a_reason(sent: bytes) -> None:
     with pytest.raises(ProtocolViolation, match="it "):
