@@ -17,6 +17,7 @@ from registry.comparison import Comparison
 from registry.effects import Effect
 from registry.errors import InvalidFrame, LimitReached, MeshError
 from registry.intake import dialable
+from registry.intake.shares import Shares
 from registry.members.liveness import Evidence
 from registry.members.probe import Cut, Found, OwnProbe, ProbeStep, Saw, dial_patience, patience
 from registry.mesh import Mesh, PeerConnection
@@ -30,7 +31,7 @@ PROVE, VOUCH = b"?", b"v"
 """First bytes of questions: sign this challenge; forward this challenge to that node."""
 
 VOUCHING = 16
-"""Challenges forwarded for other nodes at one time; more are refused."""
+"""Challenges forwarded for other nodes at one time; more, and those of a peer that has its share, are refused."""
 
 _AT_ONCE = 32
 _WAITING = 256
@@ -59,7 +60,7 @@ class Prober:
         self._perform = perform
         self._counters = counters
         self._wanted: asyncio.Queue[PeerId] = asyncio.Queue(maxsize=_WAITING)
-        self._vouching = 0
+        self._vouching = Shares(VOUCHING)
 
     def want(self, node: PeerId) -> None:
         """Queue a probe of a node; when too many wait, it is dropped, and the replica asks again."""
@@ -72,7 +73,7 @@ class Prober:
             for _ in range(_AT_ONCE):
                 group.create_task(self._work())
 
-    async def answer(self, question: bytes) -> bytes:
+    async def answer(self, peer: PeerId, question: bytes) -> bytes:
         """Answer a peer's `PROVE` or `VOUCH`; raise `InvalidFrame` if it is malformed, `LimitReached` when busy."""
         if question[:1] == PROVE:
             return self._replica.prove(question[1:])
@@ -82,20 +83,18 @@ class Prober:
             return self._replica.prove(challenge)
         if about not in self._connections():
             return b""
-        return await self._vouch(about, challenge)
+        try:
+            with self._vouching.place(peer):
+                return await self._vouch(about, challenge)
+        except LimitReached:
+            self._counters["questions_refused"] += 1
+            raise
 
     async def _vouch(self, about: PeerId, challenge: bytes) -> bytes:
-        if self._vouching >= VOUCHING:
-            self._counters["questions_refused"] += 1
-            raise LimitReached(f"{VOUCHING} challenges are already being forwarded")
-        self._vouching += 1
         try:
-            proof = await self._mesh.ask(about, PROVE + challenge, timeout=self._patience(about))
+            return await self._mesh.ask(about, PROVE + challenge, timeout=self._patience(about))
         except MeshError:
             return b""
-        finally:
-            self._vouching -= 1
-        return proof
 
     async def _work(self) -> None:
         while True:

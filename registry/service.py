@@ -297,7 +297,7 @@ class Registry:
         await self._perform(self.replica.observe(peer, Evidence.ASKED, self._now()))
         try:
             if question[:1] in (PROVE, VOUCH):
-                return await self._prober.answer(question)
+                return await self._prober.answer(peer, question)
             reply, effects = sync.answer(self.replica, question, self._now(), asker=peer)
         except InvalidFrame as error:
             if not isinstance(error, UnknownKind):

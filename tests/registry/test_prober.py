@@ -8,11 +8,11 @@ import pytest
 
 from registry import sync, wire
 from registry.effects import Effect
-from registry.errors import InvalidFrame
+from registry.errors import InvalidFrame, LimitReached
 from registry.members.liveness import Evidence, Presence, Status
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet, address_of
-from registry.prober import PROVE, VOUCH, Prober
+from registry.prober import PROVE, VOUCH, VOUCHING, Prober
 from registry.records import PeerId, Reach
 from registry.replica import Replica
 from registry.settings import RegistrySettings
@@ -51,10 +51,10 @@ class Party:
     async def perform(self, effects: Sequence[Effect]) -> None:
         """Ignore the effects; the replica has changed already."""
 
-    async def answer(self, _: PeerId, question: bytes) -> bytes:
+    async def answer(self, peer: PeerId, question: bytes) -> bytes:
         await self.thawed.wait()
         if question[:1] in (PROVE, VOUCH):
-            return await self.probing.answer(question)
+            return await self.probing.answer(peer, question)
         return sync.answer(self.replica, question, 0.0)[0]
 
     async def start(self) -> None:
@@ -233,11 +233,34 @@ async def test_a_helper_cannot_vouch_for_a_dead_node_with_its_own_or_an_old_sign
 
 async def test_a_challenge_is_signed_and_passed_on_to_a_connected_node(three: list[Party]) -> None:
     a, b, _ = three
-    proof = await b.probing.answer(PROVE + CHALLENGE)
+    proof = await b.probing.answer(A.peer, PROVE + CHALLENGE)
     wire.check_proof(proof, node=B.peer, challenge=CHALLENGE)
-    passed = await a.probing.answer(VOUCH + CHALLENGE + B.peer.encode())
+    passed = await a.probing.answer(C.peer, VOUCH + CHALLENGE + B.peer.encode())
     wire.check_proof(passed, node=B.peer, challenge=CHALLENGE)
-    assert await a.probing.answer(VOUCH + CHALLENGE + D.peer.encode()) == b""
+    assert await a.probing.answer(C.peer, VOUCH + CHALLENGE + D.peer.encode()) == b""
+
+
+async def test_a_peer_cannot_take_all_places_for_challenges_that_are_passed_on(
+    three: list[Party],
+) -> None:
+    a, b, _ = three
+    question = VOUCH + CHALLENGE + B.peer.encode()
+    b.thawed.clear()
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(refused(a, C.peer, question)) for _ in range(2 * VOUCHING)]
+        later = group.create_task(refused(a, D.peer, question))
+    assert sum(task.result() for task in asked) == 2 * VOUCHING - VOUCHING // 2
+    assert not later.result()
+    assert a.counters["questions_refused"] == 2 * VOUCHING - VOUCHING // 2
+
+
+async def refused(party: Party, asker: PeerId, question: bytes) -> bool:
+    """Return whether a question of a peer is refused for lack of a place."""
+    try:
+        await party.probing.answer(asker, question)
+    except LimitReached:
+        return True
+    return False
 
 
 @pytest.mark.parametrize(
@@ -255,7 +278,7 @@ async def test_a_challenge_is_signed_and_passed_on_to_a_connected_node(three: li
 )
 async def test_a_malformed_challenge_is_refused(three: list[Party], question: bytes) -> None:
     with pytest.raises(InvalidFrame):
-        await three[0].probing.answer(question)
+        await three[0].probing.answer(C.peer, question)
 
 
 async def test_probes_that_the_node_has_no_time_for_are_dropped(three: list[Party]) -> None:

@@ -17,9 +17,10 @@ from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.utils import write_delimited_msg
 from multiaddr import Multiaddr
 
-from registry.errors import PeerUnreachable
+from registry.errors import LimitReached, PeerUnreachable
 from registry.intake import dialable
 from registry.intake.rate import RateLimit
+from registry.intake.shares import Shares
 from registry.mesh import Knows
 from registry.mesh.libp2p.circuit import Circuits
 from registry.mesh.libp2p.guards import blame, indifferent, read_message, reset, unreachable
@@ -39,7 +40,7 @@ ASK_SECONDS = 10.0
 """Seconds that the answer to a dial-back request may take."""
 
 AT_ONCE = 4
-"""Dial-backs at one time; more are refused."""
+"""Dial-backs at one time; more, and those of a peer that has its share, are refused."""
 
 PORTS = 2
 """Ports of one asker that are tried."""
@@ -53,7 +54,7 @@ class Dialback:
     def __init__(self, host: IHost, swarm_key: str | None) -> None:
         self._host = host
         self._swarm_key = swarm_key
-        self._open = 0
+        self._places = Shares(AT_ONCE)
         self._askers = RateLimit(rate=1 / _EVERY_SECONDS, burst=2)
 
     async def ask(self, peer: PeerId, addresses: Sequence[str]) -> bool | None:
@@ -94,17 +95,17 @@ class Dialback:
         peer = stream.muxed_conn.peer_id
         if asked.type != Message.DIAL:
             return Message.E_BAD_REQUEST, b""
-        allowed = self._askers.allows(PeerId(str(peer)), trio.current_time())
-        if is_relayed(wire) or self._open >= AT_ONCE or not allowed:
+        asker = PeerId(str(peer))
+        if is_relayed(wire) or not self._askers.allows(asker, trio.current_time()):
             return Message.E_DIAL_REFUSED, b""
-        self._open += 1
         try:
-            for port in islice(_ports(asked.dial.peer.addrs), PORTS):
-                address = Multiaddr(_multiaddr(observed[0], port))
-                if await self._reached(address, peer):
-                    return Message.OK, address.to_bytes()
-        finally:
-            self._open -= 1
+            with self._places.place(asker):
+                for port in islice(_ports(asked.dial.peer.addrs), PORTS):
+                    address = Multiaddr(_multiaddr(observed[0], port))
+                    if await self._reached(address, peer):
+                        return Message.OK, address.to_bytes()
+        except LimitReached:
+            return Message.E_DIAL_REFUSED, b""
         return Message.E_DIAL_ERROR, b""
 
     async def _reached(self, address: Multiaddr, peer: ID) -> bool:

@@ -19,6 +19,7 @@ from libp2p.utils.address_validation import expand_wildcard_address
 from multiaddr import Multiaddr
 
 from registry.errors import LimitReached, PeerUnreachable, ProtocolViolation, cannot_listen
+from registry.intake.shares import has_share
 from registry.mesh import MAX_FRAME_BYTES, Arrived, Judge, Knows, Offended, Origin, PeerConnection
 from registry.mesh.discovered import Strangers, only_loopback
 from registry.mesh.libp2p.ask import ASK, Questions, QuestionStreams
@@ -329,10 +330,10 @@ class MeshNode:
             raise ProtocolViolation("no pipe")
 
     def _has_its_share(self, stream: INetStream) -> bool:
-        """Return whether the peer of a stream already holds half of all pipes."""
+        """Return whether the peer of a stream already holds its share of all pipes."""
         peer = stream.muxed_conn.peer_id
         held = sum(bool(cast("Any", end.wire).peer_id == peer) for end in self._pipes)
-        return held >= max(1, self._plan.settings.max_pipes // 2)
+        return not has_share(held, self._plan.settings.max_pipes - len(self._pipes))
 
     def _pipes_are_full(self) -> bool:
         self._pipes = {end for end in self._pipes if not end.over.is_set()}

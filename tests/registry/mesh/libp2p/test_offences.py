@@ -1,4 +1,4 @@
-"""Garbage and greed: each is an offence of the peer that sends it, and no peer gets more than half of all pipes."""
+"""Garbage and greed: each is an offence of the peer that sends it, and no few peers hold all pipes."""
 
 import asyncio
 from contextlib import suppress
@@ -49,14 +49,20 @@ async def test_streams_without_end_are_offences_whatever_is_said_on_them(
     assert Offended(honest.mesh.peer) not in victim.seen
 
 
-async def test_one_peer_holds_no_more_than_half_of_all_pipes(world: LibP2PWorld) -> None:
+async def test_neither_one_peer_nor_two_hold_all_pipes(world: LibP2PWorld) -> None:
     host = await world.seat("host", max_pipes=4)
-    greedy, other = await world.seat("greedy", host), await world.seat("other", host)
+    greedy, second = await world.seat("greedy", host), await world.seat("second", host)
+    other = await world.seat("other", host)
     pipes = [await greedy.mesh.open_pipe(host.mesh.peer, timeout=5) for _ in range(3)]
     with pytest.raises(PeerUnreachable):
         async with asyncio.timeout(10):
             await pipes[2].read()
     assert host.mesh.refused()["streams_refused"] == 1
+    # A second one gets a third of the places, which leaves one for others.
+    more = [await second.mesh.open_pipe(host.mesh.peer, timeout=5) for _ in range(2)]
+    with pytest.raises(PeerUnreachable):
+        async with asyncio.timeout(10):
+            await more[1].read()
     late = await other.mesh.open_pipe(host.mesh.peer, timeout=5)
     await late.write(b"there is room")
     assert await late.read() == b"there is room"

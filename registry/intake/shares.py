@@ -1,0 +1,39 @@
+"""Places that peers share: each may hold as many as are free, so that neither one nor several can hold all."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from registry.errors import LimitReached
+from registry.records import PeerId
+
+
+def has_share(held: int, free: int) -> bool:
+    """Return whether a holder of `held` places may take one more of those that are free.
+
+    One holder gets half of all places, two a third each, and so on, as with dynamic thresholds of shared buffers.
+    """
+    return held < free
+
+
+class Shares:
+    """Places held by each peer, `most` in total."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: Counter[PeerId] = Counter()
+
+    @contextmanager
+    def place(self, peer: PeerId) -> Iterator[None]:
+        """Hold a place for a peer; raise `LimitReached` if it has its share, or none is free."""
+        if not has_share(self._held[peer], self._most - self._held.total()):
+            raise LimitReached(
+                f"no more than {self._most} at one time, and this peer has its share"
+            )
+        self._held[peer] += 1
+        try:
+            yield
+        finally:
+            self._held[peer] -= 1
+            if not self._held[peer]:
+                del self._held[peer]

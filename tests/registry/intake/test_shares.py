@@ -1,0 +1,41 @@
+"""Laws of shared places: whatever one peer holds, another gets a place, and none is lost."""
+
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.errors import LimitReached
+from registry.intake.shares import Shares
+from registry.records import PeerId
+
+
+def taken(shares: Shares, peer: PeerId, held: ExitStack) -> int:
+    """Take as many places as a peer gets."""
+    for count in range(1_000):
+        try:
+            held.enter_context(shares.place(peer))
+        except LimitReached:
+            return count
+    raise AssertionError("places without end")
+
+
+@given(st.integers(2, 300), st.integers(1, 5))
+def test_peers_that_take_all_they_get_leave_places_to_others(most: int, greedy: int) -> None:
+    shares = Shares(most)
+    with ExitStack() as held:
+        found = [taken(shares, PeerId(str(number)), held) for number in range(greedy)]
+        assert found[0] == -(-most // 2)
+        assert sum(found) < most or greedy >= most.bit_length() - 1
+        assert sum(found) <= most
+    with ExitStack() as held:
+        assert taken(shares, PeerId("late"), held) == -(-most // 2)
+
+
+def test_the_only_place_goes_to_the_first_peer() -> None:
+    shares = Shares(1)
+    with shares.place(PeerId("a")), pytest.raises(LimitReached), shares.place(PeerId("b")):
+        pass
+    with shares.place(PeerId("b")):
+        pass
