@@ -4,12 +4,15 @@ So a node behind a NAT gets a direct connection to a node that asks it: the aske
 """
 
 import asyncio
+from itertools import islice, zip_longest
+from math import inf
 
 from registry.clock import Clock
 from registry.errors import MeshError
 from registry.intake import dialable
 from registry.members.backoff import Backoff
 from registry.mesh import Mesh
+from registry.records import PeerId
 from registry.replica import Replica
 
 LOOK = 0.5
@@ -33,6 +36,8 @@ class DirectDial:
         self._replica = replica
         self._now = now
         self._silent = Backoff[str](_FIRST_PAUSE, _LONGEST_PAUSE)
+        self._dialled: dict[PeerId, float] = {}
+        """When each relayed peer was last dialled."""
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -41,23 +46,33 @@ class DirectDial:
             await self.look()
 
     async def look(self) -> None:
-        """Dial the addresses that relayed peers publish, each after the pause that follows its last failure."""
-        due = [a for a in self._straight() if self._silent.is_due(a, self._now())]
+        """Dial the addresses that relayed peers publish, each after the pause that follows its last failure.
+
+        Peers take turns, those first that were dialled longest ago: one that publishes ever new addresses delays no other.
+        """
+        now, relayed = self._now(), self._straight()
+        self._dialled = {peer: at for peer, at in self._dialled.items() if peer in relayed}
+        waiting = sorted(relayed, key=lambda peer: self._dialled.get(peer, -inf))
+        due = [[(p, a) for a in relayed[p] if self._silent.is_due(a, now)] for p in waiting]
         async with asyncio.TaskGroup() as dials:
-            for address in due[:AT_ONCE]:
+            turns = (one for turn in zip_longest(*due) for one in turn if one is not None)
+            for peer, address in islice(turns, AT_ONCE):
+                self._dialled[peer] = now
                 dials.create_task(self._dial(address))
 
-    def _straight(self) -> list[str]:
+    def _straight(self) -> dict[PeerId, list[str]]:
+        """Return the addresses that each relayed peer publishes."""
         held = self._replica.catalog.held
         together = dialable.among_ourselves(self._replica.own.reach)
-        return [
-            address
+        return {
+            connection.peer: [
+                *dialable.direct_addresses(signed.record.reach, connection.peer, together=together)[
+                    :AT_ONCE
+                ]
+            ]
             for connection in self._mesh.connections()
             if connection.relayed and (signed := held.get(connection.peer)) is not None
-            for address in dialable.direct_addresses(
-                signed.record.reach, connection.peer, together=together
-            )[:AT_ONCE]
-        ]
+        }
 
     async def _dial(self, address: str) -> None:
         try:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from registry.direct_dial import DirectDial
+from registry.direct_dial import AT_ONCE, DirectDial
 from registry.errors import PeerUnreachable
 from registry.mesh import Direction, PeerConnection
 from registry.mesh.memory.mesh import MemoryMesh
@@ -28,10 +28,11 @@ class RelayedMesh(MemoryMesh):
         self.dialled: list[str] = []
         self.reachable = False
         self._connection = PeerConnection(THERE, RELAYED, Direction.INBOUND, relayed=True)
+        self.others: tuple[PeerConnection, ...] = ()
 
     def connections(self) -> tuple[PeerConnection, ...]:
-        """Return the one connection."""
-        return (self._connection,)
+        """Return the connections."""
+        return (*self.others, self._connection)
 
     async def connect(self, address: str, *, timeout: float) -> PeerId:
         """Note what is dialled."""
@@ -50,6 +51,7 @@ class World:
         self.mesh = RelayedMesh()
         ours, theirs = replica(OURS, f"/ip4/192.0.2.5/tcp/1/p2p/{OWN}"), replica(THEIRS, *mesh)
         ours.learn(theirs.catalog.held[THERE], heard=0.0, now=0.0)
+        self.ours = ours
         self.direct_dial = DirectDial(self.mesh, ours, now=lambda: self.now)
 
 
@@ -80,3 +82,21 @@ async def test_once_there_is_a_direct_connection_nothing_is_dialled_any_more() -
     world.now = 1000.0
     await world.direct_dial.look()
     assert world.mesh.dialled == [DIRECT]
+
+
+async def test_relayed_peers_with_ever_new_addresses_delay_no_other() -> None:
+    world = World(DIRECT)
+    others = [Identity(bytes([number]) * 32) for number in range(10, 10 + AT_ONCE)]
+    replicas = [replica(other) for other in others]
+    world.mesh.others = tuple(
+        PeerConnection(other.peer, RELAYED, Direction.INBOUND, relayed=True) for other in others
+    )
+    for look in range(2):
+        for other, theirs in zip(others, replicas, strict=True):
+            new = tuple(f"/ip4/192.0.2.1/tcp/{look}{n}/p2p/{other.peer}" for n in range(AT_ONCE))
+            theirs.announce(float(look), reach=Reach(mesh=new))
+            world.ours.learn(theirs.catalog.held[other.peer], heard=0.0, now=0.0)
+        await world.direct_dial.look()
+        world.now += 1.0
+    assert len(world.mesh.dialled) == 2 * AT_ONCE
+    assert world.mesh.dialled[AT_ONCE] == DIRECT
