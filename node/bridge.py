@@ -41,6 +41,7 @@ from router.dispatch import Router
 from router.errors import RouterError
 from router.peers.links import Links
 from router.peers.pipes import NoMesh
+from router.recognition import reason
 from router.ssrf_guard import Premises, networks_of
 from router.translate.verbatim import bit
 from router.workers import Worker, Workers
@@ -153,7 +154,8 @@ class Bridge:
         self._world.workers = Workers.of(await self._found())
         if not await self._answers():
             place = self._plan.upstream.partition("?")[0]
-            log.warning("nothing answers at %s; requests fail until it does", place)
+            why = await reason(self._router.dialects, next(iter(self._world.workers)))
+            log.warning("no answer from %s: %s; requests fail until it comes", place, why)
         self._links.crew.spawn(self._watch())
         context = self._serving()
         plan = self._plan

@@ -3,11 +3,12 @@
 Each dialect that can tell is tried in turn, and reports what it asked and what came back.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from router.dialects import Dialect
+from router.dialects import ALIVE_SECONDS, Dialect
 from router.errors import WorkerFailed
 from router.worker_description import Described
 from router.workers import Worker
@@ -55,6 +56,16 @@ async def recognise(
         if sighting.said is not None or sighting.waits:
             break
     return seen
+
+
+async def reason(dialects: Mapping[str, Dialect], worker: Worker) -> str:
+    """Return why a worker does not answer, as its own dialect sees it; empty if that cannot tell in time."""
+    try:
+        async with asyncio.timeout(ALIVE_SECONDS):
+            seen = await recognise(dialects, [(worker.dialect, worker)])
+    except TimeoutError:
+        return ""
+    return seen[0][1].came if seen else ""
 
 
 def in_order(names: Sequence[str]) -> list[str]:

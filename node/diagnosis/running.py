@@ -195,9 +195,10 @@ def _worker(row: _Row) -> Finding:
     name = f"{row['project']}/{row['model']}{cid}"
     withdraw = f"modelvine unregister {row['project']} {row['model']}"
     if not row["answers"]:
-        health = "" if row["health"] == "ok" else f" ({row['health']})"
+        known = [*([] if row["health"] == "ok" else [row["health"]]), *row["tries"][:1]]
+        why = f" ({'; '.join(known)})" if known else ""
         do = f"start it, or withdraw it: {withdraw}"
-        return fail("workers", f"{name}: nothing answers at {row['api']}{health}", do)
+        return fail("workers", f"{name}: no answer from {row['api']}{why}", do)
     if row["speaks"] and row["speaks"] != row["dialect"]:
         what = f"{name}: {row['api']} speaks {row['speaks']}, but is registered as {row['dialect']}"
         do = f"register it again with --dialect {row['speaks']}, or use `modelvine attach`, which detects it"

@@ -4,7 +4,7 @@ It also shows the load of replicas, for people and programs: measured for this n
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from node.agent import Told
@@ -77,12 +77,13 @@ def rows_of(workers: Iterable[Worker], told: Told) -> dict[str, Any]:
     return {"learned": rows} if rows else {}
 
 
-def warned(silent: Iterable[Worker]) -> dict[str, Any]:
-    """Return a field `warnings` with a sentence for each worker that does not answer; no field where all do."""
-    said = "; it is registered anyway, and callers get 503 until it answers"
+def warned(silent: Mapping[Worker, str]) -> dict[str, Any]:
+    """Return a field `warnings` with a sentence for each worker that does not answer, and why; no field where all do."""
+    said = "it is registered anyway, and callers get 503 until it answers"
     found = [
-        f"nothing answers at {worker.api.partition('?')[0]} for {worker.service.project}/{worker.service.model}{said}"
-        for worker in silent
+        f"no answer from {worker.api.partition('?')[0]} for {worker.service.project}/{worker.service.model}"
+        f"{why and f': {why}'}; {said}"
+        for worker, why in silent.items()
     ][:MAX_NAMES]
     return {"warnings": found} if found else {}
 

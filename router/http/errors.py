@@ -1,5 +1,21 @@
 """Errors of an exchange over HTTP."""
 
+import ssl
+
+_UNTRUSTED = ("is not trusted", "start the node with SSL_CERT_FILE=/path/to/ca.pem")
+_CERTIFICATE_ERRORS = {
+    9: ("is not valid yet", "check the clocks of both machines"),
+    10: ("has expired", "renew it"),
+    62: ("is for another name", "use a name that it is for"),
+    64: ("is for another address", "use an address or name that it is for"),
+}
+"""X509_V_ERR_… of OpenSSL's `x509_vfy.h`, and what to do; the others mean that the certificate is not trusted."""
+
+_NO_TLS = frozenset(
+    ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
+)
+"""OpenSSL's reasons for bytes that are no TLS record; which it gives depends on its version."""
+
 
 class HttpError(ConnectionError):
     """An exchange failed."""
@@ -7,6 +23,14 @@ class HttpError(ConnectionError):
 
 class CannotConnect(HttpError):
     """No connection could be made; nothing was sent."""
+
+
+class TlsFailed(CannotConnect):
+    """The TLS handshake failed; `remedy` says what an operator may do about it."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
 
 
 class NotAdmitted(CannotConnect):
@@ -31,3 +55,13 @@ class NotHttp(HttpError):
 
 class GivenUp(TimeoutError):
     """The wait was ended early: there is nothing to wait for any more."""
+
+
+def tls_failure(error: ssl.SSLError) -> TlsFailed:
+    """Return why a TLS handshake failed, in words that name no address."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        wrong, remedy = _CERTIFICATE_ERRORS.get(error.verify_code, _UNTRUSTED)
+        return TlsFailed(f"its TLS certificate {wrong}", remedy)
+    if error.reason in _NO_TLS:
+        return TlsFailed("it does not speak TLS", "use http://")
+    return TlsFailed("its TLS handshake failed", "see its log")

@@ -21,7 +21,7 @@ from typing import Protocol, TypeVar
 from yarl import URL
 
 from router.http.connection import Connection
-from router.http.errors import CannotConnect, ConnectTimeout, HungUp, NotAdmitted
+from router.http.errors import CannotConnect, ConnectTimeout, HungUp, NotAdmitted, tls_failure
 from router.http.reply import Reply
 from router.http.write_batch import WriteBatch
 from router.settings import RouterSettings
@@ -218,6 +218,8 @@ class PooledPlace:
             raise ConnectTimeout("no connection in time") from error
         except CannotConnect:
             raise
+        except ssl.SSLError as error:
+            raise tls_failure(error) from error
         except OSError as error:
             raise CannotConnect(_reason_of(error)) from error
         finally:
@@ -267,10 +269,6 @@ def _reason_of(error: OSError) -> str:
     """Return why there is no connection, in the system's words, which name no address."""
     if isinstance(error, socket.gaierror):
         return "its name does not resolve"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return "its TLS certificate is not trusted, or is for another name"
-    if isinstance(error, ssl.SSLError):
-        return "its TLS handshake failed"
     return os.strerror(error.errno).lower() if error.errno else "no address of it answers"
 
 

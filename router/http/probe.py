@@ -9,7 +9,7 @@ from yarl import URL
 from router import worker_headers
 from router.dialects import ALIVE_SECONDS
 from router.errors import WorkerFailed
-from router.http.errors import CannotConnect, ConnectTimeout, NotAdmitted
+from router.http.errors import CannotConnect, ConnectTimeout, NotAdmitted, TlsFailed
 from router.http.heads import request_head
 from router.http.pool import Places, start_of
 from router.workers import Worker
@@ -49,6 +49,9 @@ class Heard:
                 return self.why
             case 401 | 403:
                 return f"{self.status}: {_KEY}"
+            case 400 if b"HTTPS" in self.body:
+                # As nginx and Go's servers say it.
+                return "400: it speaks TLS; use https://"
             case 503:
                 return "503: it is loading its model, or is down"
             case 301 | 302 | 307 | 308:
@@ -79,19 +82,23 @@ async def glance(
     except WorkerFailed as lacks:
         return Heard(why=str(lacks))
     except OSError as error:
-        return Heard(why=_silence(error))
+        return Heard(why=_silence(error, url))
     finally:
         if reply is not None:
             reply.close()
 
 
-def _silence(error: OSError) -> str:
+def _silence(error: OSError, url: URL) -> str:
     match error:
         case NotAdmitted():
             return str(error)
+        case TlsFailed():
+            return f"{error}; {error.remedy}"
         case CannotConnect():
             return "nothing listens there"
         case ConnectTimeout() | TimeoutError():
             return f"no answer within {ALIVE_SECONDS:g} s"
-        case _:
+        case _ if url.scheme == "https":
             return "it is not an HTTP server"
+        case _:
+            return "it is not an HTTP server; if it speaks TLS, use https://"

@@ -144,7 +144,7 @@ async def test_callers_do_not_wait_for_an_upstream_that_never_was_there(caplog):
         async with asyncio.timeout(20):
             status, answer = await ask(place, "/generate", {"inputs": "Once"})
     assert (status, answer["error_type"]) == (429, "overloaded")
-    assert "nothing answers at http://127.0.0.1:1;" in caplog.text
+    assert "no answer from http://127.0.0.1:1: nothing listens there;" in caplog.text
 
 
 async def test_a_bridge_that_ends_answers_its_kept_connections_once_more_and_takes_no_others(

@@ -1,14 +1,22 @@
 """Laws of recognising the worker at an address: the order of the dialects, the end of the search, and its report."""
 
+import asyncio
+import ssl
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import cast
 
 from registry.records import Service
 from router.dialects import Dialect
+from router.dialects.openai_http import create
 from router.errors import WorkerFailed
-from router.recognition import Sighting, in_order, recognise
+from router.recognition import Sighting, in_order, reason, recognise
 from router.worker_description import Described
 from router.workers import Worker
+from tests.certificates import write
+from tests.router.world import links
+from tests.workers.raw import raw
 
 WORKER = Worker(Service("p", "m"), "http://w")
 KNOWN = Sighting("x", "200", Described())
@@ -63,3 +71,27 @@ async def test_a_dialect_that_cannot_look_is_skipped_or_reports_what_it_lacks() 
 def test_tgi_looks_before_openai_and_unknown_dialects_look_last() -> None:
     names = ["a_new_one", "openai_http", "peer", "tgi_http"]
     assert in_order(names) == ["tgi_http", "openai_http", "a_new_one"]
+
+
+async def test_the_reason_why_a_worker_does_not_answer_names_the_remedy(tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*write(tmp_path))
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            await reader.read(1)
+            writer.write(b"HTTP/1.1 400 X\r\nContent-Length: 0\r\n\r\n")
+
+    async with links() as ours, raw(serve, context) as secured, raw(serve) as plain:
+        spoken = {"openai_http": create(ours)}
+        reasons = {
+            secured.replace(
+                "http:", "https:"
+            ): "its TLS certificate is not trusted; start the node "
+            "with SSL_CERT_FILE=/path/to/ca.pem",
+            plain.replace("http:", "https:"): "it does not speak TLS; use http://",
+            "http://127.0.0.1:1": "nothing listens there",
+        }
+        for url, said in reasons.items():
+            worker = Worker(Service("p", "m"), url)
+            assert await reason(spoken, worker) == said

@@ -1,6 +1,8 @@
 """`/api/v0/ai`: registration of model projects and models, and lists of which nodes serve them."""
 
+import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from aiohttp import web
@@ -20,9 +22,11 @@ from node.faces.v0.registration import (
     type_of,
 )
 from node.faces.worker_view import rows_of, warned
+from node.inspection import process_of
 from registry.catalog import Offer
 from registry.members.liveness import Presence
 from registry.records import PeerId, Service
+from router.recognition import reason
 from router.workers import Worker
 
 # The interface's numbers for the reachability of a node.
@@ -46,7 +50,7 @@ def _registering(context: Context) -> list[web.RouteDef]:
         told, silent = await context.learning.hear(workers)
         await agent.register_project(project, workers, told)
         await audited(request, "register project", project)
-        return done(**rows_of(workers, told), **warned(silent))
+        return done(**rows_of(workers, told), **warned(await _reasons(context, silent)))
 
     async def unregister_project(request: web.Request) -> web.Response:
         context.access.change(request)
@@ -63,7 +67,7 @@ def _registering(context: Context) -> list[web.RouteDef]:
         told, silent = await context.learning.hear([worker])
         await agent.register_model(worker, told)
         await audited(request, "register model", f"{worker.service.project}/{worker.service.model}")
-        return done(**rows_of([worker], told), **warned(silent))
+        return done(**rows_of([worker], told), **warned(await _reasons(context, silent)))
 
     async def unregister_model(request: web.Request) -> web.Response:
         context.access.change(request)
@@ -79,6 +83,15 @@ def _registering(context: Context) -> list[web.RouteDef]:
         web.post("/api/v0/ai/model/register", register_model),
         web.post("/api/v0/ai/model/unregister", unregister_model),
     ]
+
+
+async def _reasons(context: Context, silent: Sequence[Worker]) -> dict[Worker, str]:
+    """Return why these workers do not answer; each process is asked once more."""
+    spoken = context.router.dialects
+    processes = {process_of(w): w for w in silent}
+    found = await asyncio.gather(*(reason(spoken, w) for w in processes.values()))
+    why = dict(zip(processes, found, strict=True))
+    return {w: why[process_of(w)] for w in silent}
 
 
 def _asking(context: Context) -> list[web.RouteDef]:

@@ -162,8 +162,7 @@ async def _worker(context: Context, worker: Worker) -> dict[str, Any]:
             answers = await context.router.dialects[worker.dialect].alive(worker) or (
                 load.in_flight > 0 and await context.router.greet(worker)
             )
-            if answers:
-                tries = await _tries(context, worker)
+            tries = await _tries(context, worker, answers=answers)
     except (TimeoutError, WorkerError):
         pass
     return {
@@ -188,11 +187,11 @@ async def _worker(context: Context, worker: Worker) -> dict[str, Any]:
     }
 
 
-async def _tries(context: Context, worker: Worker) -> list[tuple[str, Sighting]]:
-    """Try a worker's own dialect first, and the other dialects if it does not recognise the worker."""
+async def _tries(context: Context, worker: Worker, *, answers: bool) -> list[tuple[str, Sighting]]:
+    """Try a worker's own dialect first, and the other dialects if it does not recognise a worker that `answers`."""
     spoken = context.router.dialects
     tries = await recognition.recognise(spoken, [(worker.dialect, worker)])
-    if not tries or any(sighting.said or sighting.waits for _, sighting in tries):
+    if not tries or not answers or any(sighting.said or sighting.waits for _, sighting in tries):
         return tries
     _, _, rest = worker.api.partition("://")
     try:

@@ -352,7 +352,7 @@ def test_status_names_the_health_of_each_worker(modelvine: Modelvine, node: Star
 
 
 def test_register_passes_on_warnings(modelvine: Modelvine, node: Start) -> None:
-    warning = "nothing answers at http://127.0.0.1:8080 for demo/tiny"
+    warning = "no answer from http://127.0.0.1:8080 for demo/tiny: nothing listens there"
     node(**{REGISTER: Said({"code": 0, "message": "ok", "warnings": [warning]})})
     ended = modelvine("register", "demo", "tiny", "http://127.0.0.1:8080")
     assert ended.code == 0

@@ -14,6 +14,7 @@ from yarl import URL
 from router.dialects import Dialect
 from router.dialects.openai_http import create
 from router.errors import WorkerFailed, WorkerTimeout, WorkerUnreachable
+from router.http.errors import TlsFailed
 from router.http.heads import request_head
 from router.http.pool import WORKERS_IDLE_SECONDS, PooledPlace, start_of, tcp
 from router.ssrf_guard import Premises
@@ -324,6 +325,24 @@ async def test_the_reason_why_a_worker_is_unreachable_names_no_address(
     assert str(failed.value).endswith(": its name does not resolve")
 
 
+@pytest.mark.parametrize(
+    ("days", "name", "reason"),
+    [(1, "other.example", "is for another name"), (-1, "models.example", "has expired")],
+)
+async def test_a_trusted_certificate_that_does_not_hold_is_the_reason(
+    tmp_path: Path, days: float, name: str, reason: str
+) -> None:
+    shown = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    files = write(tmp_path, days=days)
+    shown.load_cert_chain(*files)
+    trusting = ssl.create_default_context(cafile=str(files[0]))
+    trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    async with raw(counting([]), shown) as url:
+        dial = tcp("127.0.0.1", URL(url).port or 0, trusting, name=name)
+        with pytest.raises(TlsFailed, match=f"its TLS certificate {reason}"):
+            await PooledPlace(dial, QUICK).warm()
+
+
 async def test_a_certificate_of_an_unknown_authority_is_the_reason(
     dialect: Dialect, tmp_path: Path
 ) -> None:
@@ -331,4 +350,14 @@ async def test_a_certificate_of_an_unknown_authority_is_the_reason(
     context.load_cert_chain(*write(tmp_path))
     async with raw(counting([]), context) as url:
         with pytest.raises(WorkerUnreachable, match="certificate is not trusted"):
+            await ask(dialect, chat(), own(url.replace("http:", "https:")))
+
+
+async def test_a_worker_without_tls_at_an_https_url_is_the_reason(dialect: Dialect) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with raw(serve) as url:
+        with pytest.raises(WorkerUnreachable, match="it does not speak TLS"):
             await ask(dialect, chat(), own(url.replace("http:", "https:")))

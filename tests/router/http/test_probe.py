@@ -26,8 +26,12 @@ WORKER = Worker(Service("p", "m"), "http://w")
             b"HTTP/1.1 308 X\r\nLocation: https://w\r\nContent-Length: 0\r\n\r\n",
             "308: it redirects; use the address that it redirects to",
         ),
-        (b"220 mail\r\n", "it is not an HTTP server"),
-        (b"", "it is not an HTTP server"),
+        (
+            b"HTTP/1.0 400 X\r\n\r\nClient sent an HTTP request to an HTTPS server.\n",
+            "400: it speaks TLS; use https://",
+        ),
+        (b"220 mail\r\n", "it is not an HTTP server; if it speaks TLS, use https://"),
+        (b"", "it is not an HTTP server; if it speaks TLS, use https://"),
     ],
 )
 async def test_an_answer_is_summed_up_in_a_few_words(said: bytes, came: str) -> None:

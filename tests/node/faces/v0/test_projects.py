@@ -10,6 +10,7 @@ import pytest
 from registry.records import ModelType
 from registry.store import Space
 from tests.node.faces.assembly import TOKEN, told, until
+from tests.workers.raw import raw
 
 PROJECT = "/api/v0/ai/project"
 MODEL = "/api/v0/ai/model"
@@ -601,3 +602,15 @@ class TestAsking:
         for node, status in ((stranger, 404), ("nonsense", 404), ("no name", 400), ("", 400)):
             call = alone.http.post(f"{PROJECT}/peer", json={"node_id": node})
             assert (await told(call))[0] == status
+
+
+async def test_a_worker_that_does_not_answer_is_registered_with_a_warning_that_says_why(alone):
+    async def serve(reader, writer):
+        await reader.read(1)
+
+    async with raw(serve) as url:
+        _, said = await told(alone.http.post(f"{MODEL}/register", json=ONE | {"api": url}))
+    assert said["warnings"] == [
+        f"no answer from {url} for DecentralGPT/Llama3-70B: it is not an HTTP server; if it speaks TLS, use https://; "
+        "it is registered anyway, and callers get 503 until it answers"
+    ]

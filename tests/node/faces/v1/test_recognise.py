@@ -222,7 +222,7 @@ async def test_a_server_of_another_protocol_is_not_taken_for_a_worker(alone):
         await asyncio.Event().wait()
 
     for serve, why in (
-        (chatter, "it is not an HTTP server"),
+        (chatter, "it is not an HTTP server; if it speaks TLS, use https://"),
         (silence, "no answer within 1 s"),
     ):
         async with raw(serve) as url:
