@@ -47,5 +47,10 @@ def facts_of(headers: AnswerHeaders) -> HeadFacts:
     return facts
 
 
+def is_encoded(headers: Mapping[str, str]) -> bool:
+    """Return whether the body is compressed, or encoded otherwise; workers are asked not to do that."""
+    return headers.get("content-encoding", "identity") not in ("", "identity")
+
+
 NO_HEADERS = AnswerHeaders()
 """Headers of an answer that has none yet, or whose own are no longer needed."""

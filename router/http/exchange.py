@@ -26,7 +26,7 @@ from router.errors import (
     WorkerUnreachable,
 )
 from router.flow import Flow, Listener
-from router.http.answer_headers import NO_HEADERS, HeadFacts, facts_of
+from router.http.answer_headers import NO_HEADERS, HeadFacts, facts_of, is_encoded
 from router.http.cut_through import CutThrough
 from router.http.deadlines import Deadlines
 from router.http.errors import CannotConnect, ConnectTimeout, GivenUp, HttpError, HungUp
@@ -98,6 +98,12 @@ class Exchange:
         if not self.streamed:
             self.content_type, self.streamed = EVENT_STREAM, True
 
+    def check_encoding(self) -> None:
+        """Raise `WorkerFailed` if the body has to be read, and is compressed."""
+        readable = self.status <= 299 or self.status in REFUSALS
+        if readable and is_encoded(self._reply.headers):
+            raise WorkerFailed("the worker compressed its answer, which was not requested")
+
     async def some(self) -> bytes:
         """Return the next bytes as soon as there are any, `b""` at the end; for use before the first byte is passed on."""
         return self._reply.here() or await self._reply.some()
@@ -124,8 +130,6 @@ class Exchange:
             raise WorkerFailed("the worker's answer is empty")
         if length is not None and length > self._settings.max_answer_bytes:
             raise WorkerFailed("the answer is longer than `max_answer_bytes`")
-        if self.header("content-encoding") not in ("", "identity"):
-            raise WorkerFailed("the response has an encoding that was not requested")
         rest = NOTHING if self.ended else self.rest(len(first))
         return Answer(self.status, self.content_type, first, rest, route, length, self._shown)
 
@@ -279,6 +283,7 @@ class SentCall:
                 else:
                     await reply.sent()
                 self._exchange = Exchange(reply, settings, ends, self._deadlines.timers)
+                self._exchange.check_encoding()
                 answer = await self._read(self._exchange)
         except BaseException as error:
             self._close()

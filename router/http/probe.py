@@ -9,6 +9,7 @@ from yarl import URL
 from router import worker_headers
 from router.dialects import ALIVE_SECONDS
 from router.errors import WorkerFailed
+from router.http.answer_headers import is_encoded
 from router.http.errors import CannotConnect, ConnectTimeout, NotAdmitted, TlsFailed
 from router.http.heads import request_head
 from router.http.pool import Places, start_of
@@ -27,6 +28,8 @@ class Heard:
     status: int = 0
     body: bytes = b""
     why: str = ""
+    encoded: bool = False
+    """Whether the body is compressed, which was not requested."""
 
     @property
     def answered(self) -> bool:
@@ -56,7 +59,8 @@ class Heard:
                 return "503: it is loading its model, or is down"
             case 301 | 302 | 307 | 308:
                 return f"{self.status}: it redirects; use the address that it redirects to"
-        return str(self.status)
+        packed = ": compressed, which was not requested" if self.encoded else ""
+        return f"{self.status}{packed}"
 
 
 async def glance(
@@ -78,7 +82,7 @@ async def glance(
         async with asyncio.timeout(ALIVE_SECONDS):
             reply = await places.of(url).ask(head, body)
             found = await reply.at_most(at_most) if at_most else b""
-            return Heard(reply.status, found)
+            return Heard(reply.status, found, encoded=is_encoded(reply.headers))
     except WorkerFailed as lacks:
         return Heard(why=str(lacks))
     except OSError as error:

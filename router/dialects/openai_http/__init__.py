@@ -166,7 +166,7 @@ class OpenAIHttp:
         models, _ = beside(worker.api)
         asked, heard = f"GET {models.path}", await glance(self._places, worker, models)
         if heard.status != 200 or not description_parser.is_list(parsed(heard.body)):
-            came = "200, but no list of models" if heard.status == 200 else heard.came
+            came = "200, but no list of models" if heard.came == "200" else heard.came
             if heard.answered and heard.status not in _SHUT and (why := await self._chats(worker)):
                 return Sighting(asked, f"{came}; {why}", Described())
             return Sighting(asked, came, waits=heard.status == 503)

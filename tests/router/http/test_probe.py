@@ -19,6 +19,10 @@ WORKER = Worker(Service("p", "m"), "http://w")
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "200"),
         (
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n\x1f\x8b",
+            "200: compressed, which was not requested",
+        ),
+        (
             b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n",
             "503: it is loading its model, or is down",
         ),

@@ -1,6 +1,7 @@
 """Streams that are not passed on as they are: of a server that gives them no type, or does not stream at all."""
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator
 
 import orjson
@@ -87,6 +88,15 @@ async def test_a_page_is_no_stream(dialect: Dialect) -> None:
 async def test_a_stream_that_was_not_requested_is_a_failure(dialect: Dialect) -> None:
     with pytest.raises(WorkerFailed):
         await ask(dialect, b"Content-Type: text/event-stream\r\n", STREAM, stream=False)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_compressed_answer_is_a_failure_that_says_so(
+    dialect: Dialect, *, stream: bool
+) -> None:
+    head = b"Content-Type: application/json\r\nContent-Encoding: gzip\r\n"
+    with pytest.raises(WorkerFailed, match="compressed its answer"):
+        await ask(dialect, head, gzip.compress(orjson.dumps(CHAT)), stream=stream)
 
 
 async def test_an_answer_in_one_piece_becomes_the_stream_that_was_requested(
