@@ -108,6 +108,10 @@ class Exchange:
         """Return the next bytes as soon as there are any, `b""` at the end; for use before the first byte is passed on."""
         return self._reply.here() or await self._reply.some()
 
+    async def begins(self) -> bytes:
+        """Return the first bytes, without taking them; empty if there are none."""
+        return await self._reply.begins()
+
     async def at_most(self, limit: int) -> bytes:
         """Read until the end, or until more than `limit` bytes are there."""
         return await self._reply.at_most(limit)

@@ -79,6 +79,14 @@ class Reply:
             await self._wait()
         return piece
 
+    async def begins(self) -> bytes:
+        """Return the bytes that have come, without taking them, once there are any; raise `HttpError` if it breaks off before."""
+        while not (self._pieces or self.complete):
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+        return self._pieces[0] if self._pieces else b""
+
     def read_on(self) -> None:
         """Read the socket again."""
         self.full = False

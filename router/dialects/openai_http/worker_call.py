@@ -52,6 +52,9 @@ _BUSY = re.compile(
 )
 
 
+_EVENT_STARTS = (b"data:", b"event:", b"id:", b":")
+
+
 class WorkerCall:
     """One request to a worker, which can be sent several times. `body` is what it gets, unless `sent` is given another."""
 
@@ -102,11 +105,10 @@ class WorkerCall:
             return complete_answer(DONE)
         streams = self._request.stream
         if kind in TEXT:
+            if not exchange.streamed and await _is_stream(exchange, streams=streams):
+                exchange.take_for_stream()
             if exchange.streamed and not streams:
                 raise WorkerFailed("the worker streamed, although no stream was requested")
-            if streams and "json" not in exchange.content_type:
-                # Simple servers give their streams no type, or that of plain text.
-                exchange.take_for_stream()
         if exchange.streamed:
             return await _stream(exchange, self._name, self._links.settings.max_event_bytes)
         if "json" not in exchange.content_type:
@@ -195,6 +197,14 @@ async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
         if exchange.header("retry-after") or _BUSY.search(body):
             return busy(exchange)
     return await refusal(exchange)
+
+
+async def _is_stream(exchange: Exchange, *, streams: bool) -> bool:
+    """Return whether an answer is a stream that has another type: simple servers give it none, plain text's or JSON's."""
+    if "json" in exchange.content_type:
+        # No JSON text begins like this.
+        return (await exchange.begins()).startswith(_EVENT_STARTS)
+    return streams
 
 
 async def _stream(exchange: Exchange, name: str, max_event_bytes: int) -> Answer:

@@ -74,7 +74,10 @@ def events(stream: bytes) -> list[Heard]:
     return heard
 
 
-@pytest.mark.parametrize("head", [b"", b"Content-Type: text/plain; charset=utf-8\r\n"])
+JSON = b"Content-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize("head", [b"", b"Content-Type: text/plain; charset=utf-8\r\n", JSON])
 async def test_a_stream_without_its_type_is_a_stream(dialect: Dialect, head: bytes) -> None:
     answer, body = await ask(dialect, head, STREAM)
     assert (answer.streamed, body) == (True, STREAM)
@@ -85,16 +88,37 @@ async def test_a_page_is_no_stream(dialect: Dialect) -> None:
         await ask(dialect, b"Content-Type: text/html\r\n", b"<html>Sign in</html>")
 
 
-async def test_a_stream_that_was_not_requested_is_a_failure(dialect: Dialect) -> None:
-    with pytest.raises(WorkerFailed):
-        await ask(dialect, b"Content-Type: text/event-stream\r\n", STREAM, stream=False)
+@pytest.mark.parametrize("head", [b"Content-Type: text/event-stream\r\n", JSON])
+async def test_a_stream_that_was_not_requested_is_a_failure(dialect: Dialect, head: bytes) -> None:
+    with pytest.raises(WorkerFailed, match="no stream was requested"):
+        await ask(dialect, head, STREAM, stream=False)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_called_json_that_never_comes_breaks_off(
+    dialect: Dialect, *, stream: bool
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await take(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n%b\r\n" % JSON)
+
+    async with raw(serve) as url:
+        with pytest.raises(WorkerFailed):
+            await dialect.answer(chat(stream=stream), own(url)).__aenter__()
+
+
+async def test_a_stream_of_another_name_or_a_comment_that_is_called_json_is_a_stream(
+    dialect: Dialect,
+) -> None:
+    answer, body = await ask(dialect, JSON, b": hello\n\n" + STREAM.replace(b'"llama"', b'"other"'))
+    assert (answer.streamed, body) == (True, b": hello\n\n" + STREAM)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_compressed_answer_is_a_failure_that_says_so(
     dialect: Dialect, *, stream: bool
 ) -> None:
-    head = b"Content-Type: application/json\r\nContent-Encoding: gzip\r\n"
+    head = JSON + b"Content-Encoding: gzip\r\n"
     with pytest.raises(WorkerFailed, match="compressed its answer"):
         await ask(dialect, head, gzip.compress(orjson.dumps(CHAT)), stream=stream)
 
@@ -102,8 +126,7 @@ async def test_a_compressed_answer_is_a_failure_that_says_so(
 async def test_an_answer_in_one_piece_becomes_the_stream_that_was_requested(
     dialect: Dialect,
 ) -> None:
-    head = b"Content-Type: application/json\r\n"
-    answer, body = await ask(dialect, head, orjson.dumps(CHAT))
+    answer, body = await ask(dialect, JSON, orjson.dumps(CHAT))
     # Its usage is counted as it passes.
     assert (answer.streamed, answer.length, answer.usage) == (True, len(body), None)
     assert b'"object":"chat.completion.chunk"' in body
