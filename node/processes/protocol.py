@@ -4,12 +4,13 @@ Both ends are the same program, joined by a socket pair that no other program ho
 an unreadable message ends the connection, and with it the helper, which is then restarted.
 """
 
+import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from pydantic import Base64Bytes, TypeAdapter, ValidationError
+from pydantic import Base64Bytes, BeforeValidator, PlainSerializer, TypeAdapter, ValidationError
 
 from node.auth.key_table import GrantRules
 from node.auth.keys import ApiKey, QuotaSpending, QuotaStanding
@@ -38,12 +39,21 @@ class Unreadable(NodeError):
 # From the first process to a helper.
 
 
+def _text_of(settings: Settings) -> str:
+    """Return settings as JSON in ASCII: a path among them need not be UTF-8."""
+    return json.dumps(settings.model_dump(mode="json"))
+
+
+def _settings_in(text: object) -> object:
+    return json.loads(text) if isinstance(text, str) else text
+
+
 @dataclass(frozen=True, slots=True)
 class Welcome:
     """The first message: the node's identity, listeners and settings. `seed` is its key, which no other message carries."""
 
     seed: Base64Bytes = field(repr=False)
-    settings: Settings
+    settings: Annotated[Settings, PlainSerializer(_text_of), BeforeValidator(_settings_in)]
     http: str
     link: str
     grant: str = field(default="", repr=False)

@@ -125,7 +125,10 @@ def _process(context: Context) -> dict[str, Any]:
         "python": platform.python_version(),
         "libp2p": version("libp2p"),
         "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
-        "data_dir": str(Path(context.settings.node.data_dir).absolute()),
+        # A path need not be UTF-8, but JSON is.
+        "data_dir": os.fsencode(Path(context.settings.node.data_dir).absolute()).decode(
+            errors="replace"
+        ),
         "open_files": used,
         "open_files_limit": limit,
         "connections": context.settings.web.connections,

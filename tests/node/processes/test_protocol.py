@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.config.settings import Settings
+from node.config.settings import NodeSettings, Settings
 from node.observe.counters import Counts, Spread, Times
 from node.observe.measurements import Measured
 from node.observe.recent import NoRoomCount
@@ -72,6 +72,12 @@ def test_a_message_of_the_first_process_is_read_as_it_was_sent(word) -> None:
 @pytest.mark.parametrize("word", SAID, ids=lambda word: type(word).__name__)
 def test_a_message_of_a_helper_is_read_as_it_was_sent(word) -> None:
     assert [said(frame) for frame in Frames().cut(framed(word))] == [word]
+
+
+def test_a_path_in_the_settings_need_not_be_utf8() -> None:
+    settings = Settings(node=NodeSettings(data_dir="/tmp/d\udcff"))
+    word = Welcome(bytes(32), settings, "127.0.0.1:1", "127.0.0.1:2")
+    assert [told(frame) for frame in Frames().cut(framed(word))] == [word]
 
 
 @given(st.lists(st.integers(1, 9)), st.integers(1, 50))

@@ -5,9 +5,11 @@ import time
 import pytest
 
 from node.auth.keys import Allowance
+from node.config.settings import NodeSettings
 from node.faces.v1.examination import MOST_AHEAD, offset
 from registry.errors import StoreUnavailable
-from tests.node.faces.assembly import told
+from registry.mesh.memory.network import MemoryNet
+from tests.node.faces.assembly import World, node, settings_of, told
 from tests.workers import openai_worker
 
 PATH = "/api/v1/examination"
@@ -51,6 +53,12 @@ async def test_the_store_is_checked_by_a_write_and_a_read(alone):
 
     alone.store.write = full
     assert (await examined(alone))["store"]["error"] == "m.db: No space left on device"
+
+
+async def test_the_path_of_the_data_directory_need_not_be_utf8():
+    odd = NodeSettings(data_dir="/data/\udcff")
+    async with node(World(MemoryNet()), settings_of().model_copy(update={"node": odd})) as one:
+        assert (await examined(one))["process"]["data_dir"] == "/data/\ufffd"
 
 
 async def test_another_nodes_clock_and_reachability_are_checked(mesh):
