@@ -11,6 +11,7 @@ import math
 import os
 import re
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -20,7 +21,17 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import BlockingConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    AuthenticationWrongNumberOfArgsError,
+    BusyLoadingError,
+    InvalidResponse,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from registry.errors import StoreUnavailable
@@ -47,6 +58,17 @@ _USAGE = (
     "use redis://HOST:PORT/N, rediss://HOST:PORT/N or unix://SOCKET?db=N, with [USER]:PASSWORD@ before the host "
     "where the server asks for it; special characters in a password percent-encoded; the only options are db and ssl_…"
 )
+
+_REASONS: Mapping[type[RedisError], str] = {
+    AuthenticationError: "wrong user or password",
+    AuthenticationWrongNumberOfArgsError: "this version has no users: leave the user out of the URL",
+    BusyLoadingError: "the server is loading its data",
+    InvalidResponse: "it is not a Redis server, or it requires TLS (rediss://)",
+    NoPermissionError: "this user may not do that: allow it all commands on the keys modelvine:*",
+    OutOfMemoryError: "the server's memory is full (maxmemory)",
+    ReadOnlyError: "the server takes no writes: name the primary, not a replica",
+}
+_CODES = {"MISCONF": "the server cannot save to its disk: see its log"}
 
 # Error replies begin with a word in capitals: OOM, READONLY, MISCONF, NOPERM.
 _CODE = re.compile(r"[A-Z]{3,20}\b")
@@ -197,12 +219,30 @@ class RedisStore:
 
 
 def _kind(error: Exception) -> str:
-    """Return what went wrong in none of the library's or server's words: an error code, the system's text, or a class name."""
-    code = _CODE.match(str(error)) if isinstance(error, ResponseError) else None
-    if code:
-        return f"{type(error).__name__} {code[0]}"
+    """Return what went wrong in none of the library's or server's words, as a sentence where it is a known error."""
+    if isinstance(error, AuthenticationError) and "required" in str(error):
+        return "the server requires a password"
+    known = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), "")
+    if known:
+        return known
+    return _reply_kind(str(error), error) if isinstance(error, ResponseError) else _cause(error)
+
+
+def _reply_kind(said: str, error: ResponseError) -> str:
+    if "DB index" in said:
+        return "it has no database of this number"
+    if code := _CODE.match(said):
+        return _CODES.get(code[0], f"{type(error).__name__} {code[0]}")
+    return type(error).__name__
+
+
+def _cause(error: Exception) -> str:
     cause: BaseException | None = error
     while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return (
+                "the TLS handshake failed: its certificate is not trusted, or it does not speak TLS"
+            )
         if isinstance(cause, OSError) and cause.errno and cause.errno in errno.errorcode:
             return os.strerror(cause.errno)
         if isinstance(cause, socket.gaierror):

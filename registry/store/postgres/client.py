@@ -63,6 +63,7 @@ _REFUSALS = {os.strerror(number): os.strerror(number) for number in _SYSTEM} | {
     "password authentication failed": "wrong user or password",
     "no password supplied": "the server requires a password",
     "pg_hba.conf": "the server does not admit this user from here (pg_hba.conf)",
+    "received invalid response": "it is not a PostgreSQL server",
     "certificate": "the TLS handshake failed",
     "private key": "the TLS handshake failed",
     "does not exist": "no such database or user",
@@ -230,6 +231,16 @@ async def _lay_out(connection: _Connection) -> int:
     return max(taken, SCHEMA)
 
 
+_STATES = {
+    "25006": "the server takes no writes: it is a standby or read-only",
+    "53100": "the server's disk is full",
+    "53200": "the server is out of memory",
+    "53300": "the server has no free connection",
+    "57P01": "the server is stopping",
+}
+"""SQLSTATEs of errors on an open connection (PostgreSQL's appendix A)."""
+
+
 def _reason(error: Exception) -> str:
     """Return what went wrong, in none of the library's or server's words."""
     if isinstance(error, errors.InsufficientPrivilege):
@@ -238,7 +249,9 @@ def _reason(error: Exception) -> str:
             f"user's name ({type(error).__name__})"
         )
     if isinstance(error, psycopg.Error) and error.sqlstate:
-        return f"{type(error).__name__} {error.sqlstate}"
+        code = f"{type(error).__name__} {error.sqlstate}"
+        known = _STATES.get(error.sqlstate)
+        return f"{known} ({code})" if known else code
     said = str(error)
     return next((r for words, r in _REFUSALS.items() if words in said), type(error).__name__)
 

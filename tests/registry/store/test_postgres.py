@@ -141,7 +141,9 @@ async def test_a_full_disk_refuses_a_batch_whole_and_takes_the_next_when_there_i
         "WHEN (NEW.key = 'p') EXECUTE FUNCTION modelvine.full()"
     )
     value = b"said-by-the-server"
-    with pytest.raises(StoreUnavailable, match="DiskFull 53100") as refused:
+    with pytest.raises(
+        StoreUnavailable, match=r"the server's disk is full \(DiskFull 53100\)"
+    ) as refused:
         await store.write(Put(Space.SELF, "epoch", b"2"), Put(Space.PEERS, "p", value))
     assert value.hex() not in "".join(traceback.format_exception(refused.value))
     assert dict(await store.read(Space.SELF)) == {"epoch": b"1"}

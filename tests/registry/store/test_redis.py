@@ -92,7 +92,7 @@ async def test_a_full_server_refuses_a_batch_whole_and_takes_the_next_when_there
     await store.write(EPOCH)
     redis.command("CONFIG", "SET", "maxmemory", "1")
     try:
-        with pytest.raises(StoreUnavailable, match="OutOfMemoryError"):
+        with pytest.raises(StoreUnavailable, match="memory is full"):
             await store.write(Put(Space.SELF, "epoch", b"2"), Put(Space.PEERS, "p", b"v"))
         assert dict(await store.read(Space.SELF)) == {"epoch": b"1"}
     finally:
@@ -130,6 +130,24 @@ async def test_a_key_of_ours_that_holds_another_type_is_an_error(
         await store.read(Space.RECORDS)
 
 
+async def test_a_user_without_rights_or_a_wrong_server_is_named_in_a_sentence(
+    redis: RedisServer, opened: Opening
+) -> None:
+    redis.command("ACL", "SETUSER", "reader", "on", ">x", "~*", "+@read", "+select")
+    url = f"redis://reader:x@127.0.0.1:{redis.port}/0"
+    with pytest.raises(StoreUnavailable, match="this user may not do that"):
+        await opened(url).write(EPOCH)
+    with pytest.raises(StoreUnavailable, match="no database of this number"):
+        await opened(f"{redis.url[:-1]}99").read(Space.SELF)
+    page = await asyncio.start_server(_page, "127.0.0.1", 0)
+    async with page:
+        port = page.sockets[0].getsockname()[1]
+        with pytest.raises(StoreUnavailable, match="not a Redis server"):
+            await opened(f"redis://127.0.0.1:{port}/0").read(Space.SELF)
+        with pytest.raises(StoreUnavailable, match="the TLS handshake failed"):
+            await opened(f"rediss://127.0.0.1:{port}/0").read(Space.SELF)
+
+
 async def test_the_password_opens_the_server_and_is_in_no_error_and_no_log(
     tmp_path: Path, opened: Opening, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -152,7 +170,8 @@ async def test_the_password_opens_the_server_and_is_in_no_error_and_no_log(
         said.append(await _complaint(store))
         await store.close()
     assert len(said) == 5
-    assert "AuthenticationError" in said[0]
+    assert "wrong user or password" in said[0]
+    assert "requires a password" in said[1]
     assert "127.0.0.1" in said[0]
     assert not [text for text in [*said, caplog.text] if "correct" in text or "horse" in text]
 
@@ -211,3 +230,9 @@ async def test_a_counter_that_holds_text_counts_as_nothing_and_one_of_another_ty
     redis.command("RPUSH", "modelvine:count:list", "x")
     with pytest.raises(StoreUnavailable, match="ResponseError"):
         await store.count([Count("list", 1, ttl=60)])
+
+
+async def _page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(1)
+    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    writer.close()
