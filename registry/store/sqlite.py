@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -151,6 +152,8 @@ def _make_private(path: Path) -> None:
     except FileExistsError:
         # By name, never through a descriptor: closing one would release SQLite's locks in this process.
         found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise StoreUnavailable(f"{path} is not a file: choose a file with `store`") from None
         if found.st_mode & 0o077:
             path.chmod(0o600)
         if found.st_size == 0:

@@ -50,6 +50,13 @@ async def test_what_was_written_is_there_after_a_restart(store: Store, path: Pat
     assert await reopened(path) == {"epoch": b"7"}
 
 
+async def test_a_directory_is_refused_and_its_mode_stays(opened: Opening, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    with pytest.raises(StoreUnavailable, match="is not a file: choose a file"):
+        await opened(f"sqlite:{tmp_path}").read(Space.SELF)
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+
 async def test_a_relative_path_lies_in_the_data_directory(opened: Opening, tmp_path: Path) -> None:
     await opened("sqlite:other.db").write(Put(Space.SELF, "epoch", b"7"))
     assert await reopened(tmp_path / "data" / "other.db") == {"epoch": b"7"}
