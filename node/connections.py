@@ -17,12 +17,7 @@ from aiohttp import HttpVersion11, web
 from node import heads
 from node.auth.socket_owner import UNASKED
 from node.config.web import WebSettings
-from node.faces.errors import (
-    FaceError,
-    HeadTooLarge,
-    HeadTooSlow,
-    TooManyConnections,
-)
+from node.faces.errors import FaceError, HeadTooLarge, HeadTooSlow, TooManyConnections
 from node.faces.request_ids import id_of
 from node.http_handler import LINGER_SECONDS, HttpHandler, log
 from node.lane.request import LaneRequest
@@ -38,6 +33,9 @@ AHEAD_BYTES = 1024 * 1024
 
 STALL_SECONDS = 30.0
 """Seconds that a caller may take to read the rest of an answer whose handler is done."""
+
+PROBE_SECONDS = 2.0
+"""Seconds between two probes of a caller that has closed its side: a relay may do so first, and leave later."""
 
 _SOON = 0.05  # seconds between two checks of a caller that has closed its side
 _HEAD_END = b"\r\n\r\n"
@@ -68,8 +66,8 @@ class CallerConnection(asyncio.Protocol):
     """One caller's connection."""
 
     __slots__ = (
-        "_ahead", "_apart", "_asked_back", "_deaf", "_due", "_handler", "_head_bytes", "_head_due", "_last", "_left", "_loop",
-        "_place", "_room", "_server", "_turn", "_under_way", "_waits", "address", "full", "owner", "task", "transport",
+        "_ahead", "_apart", "_deaf", "_due", "_handler", "_head_bytes", "_head_due", "_last", "_left", "_loop", "_place",
+        "_probe_due", "_room", "_server", "_turn", "_under_way", "_waits", "address", "full", "owner", "task", "transport",
     )  # fmt: skip
 
     def __init__(self, server: web.Server, place: Surroundings) -> None:
@@ -100,8 +98,8 @@ class CallerConnection(asyncio.Protocol):
         self._head_due = self._due = inf
         self._last = self._deaf = False
         """Whether the answer is the last one here; whether received bytes are discarded."""
-        self._left = self._asked_back = False
-        """Whether the caller has closed its side; whether it was sent a probe to find out if it is still there."""
+        self._left, self._probe_due = False, inf
+        """Whether the caller has closed its side; time of the next probe that finds out if it is still there, after the first."""
 
     # What the listener calls.
 
@@ -135,6 +133,8 @@ class CallerConnection(asyncio.Protocol):
         if self._under_way is not None:
             if now >= self._due or (self._left and self._is_gone()):
                 self.abort()
+            elif now >= self._probe_due:
+                self._probe(self._under_way, now)
         elif now >= self._head_due and not self._has_queue():
             if self._head_bytes:
                 self.refuse(HeadTooSlow("the request's headers did not arrive in time"))
@@ -376,17 +376,18 @@ class CallerConnection(asyncio.Protocol):
             return
         if asked is None and not self._has_queue() and not self._ahead:
             self.end()
-        elif asked is None:
-            self._loop.call_later(_SOON, self._look_again)
-        elif (
-            not self._asked_back and asked.version == HttpVersion11 and not asked.writer.output_size
-        ):
-            # A half-close looks like leaving. A caller that has left refuses these bytes; one that has not skips them.
-            wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self._asked_back = True
+        elif asked is None or (self._probe_due == inf and self._probe(asked, self._loop.time())):
             self._loop.call_later(_SOON, self._look_again)
         elif self._is_gone():
             self.abort()
+
+    def _probe(self, asked: web.BaseRequest | LaneRequest, now: float) -> bool:
+        """Send bytes that a caller who is there skips, and one who has left refuses; return whether HTTP allows it."""
+        if self.transport is None or asked.version != HttpVersion11 or asked.writer.output_size:
+            return False
+        self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._probe_due = now + PROBE_SECONDS
+        return True
 
     def _is_gone(self) -> bool:
         """Return whether the kernel knows that the caller is gone: it does once sent bytes were refused."""

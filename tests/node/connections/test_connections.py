@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from node.config.web import WebSettings
-from node.connections import STALL_SECONDS
+from node.connections import PROBE_SECONDS, STALL_SECONDS
 from node.faces.app import application
 from node.faces.request_reader import read_raw
 from node.faces.response_writer import Streaming
@@ -367,6 +367,23 @@ async def test_a_caller_that_half_closes_after_a_whole_request_gets_its_answer(
     assert said.count(b"at last") == 1
     assert b" 200 OK" in said
     assert not served.cancelled.is_set()
+
+
+async def test_a_caller_that_half_closes_and_leaves_later_cancels_its_handler(served, caller):
+    # As socat and ssh do when the client behind them leaves.
+    caller.say(b"GET /wait")
+    caller.writer.write_eof()
+    assert await caller.hear() == (100, b"")
+    connection = await connection_of(served)
+    connection.look(served.server.now)
+    assert not served.cancelled.is_set()
+    caller.writer.close()
+    await caller.writer.wait_closed()
+    connection.look(asyncio.get_running_loop().time() + PROBE_SECONDS)
+    await until(connection._is_gone)
+    connection.look(served.server.now)
+    async with asyncio.timeout(5):
+        await served.cancelled.wait()
 
 
 async def test_all_pipelined_requests_are_answered_after_a_half_close(served, caller):
