@@ -140,8 +140,7 @@ def _answering(
             face = asked.get(handler, _PLAIN) if isinstance(error, AuthError) else _PLAIN
             return face.form(refusal(error), request[ID]).response()
         except web.HTTPNotFound:
-            unknown = UnknownPath(f"no endpoint has the path {request.path[:200]!r}")
-            return refusal(unknown).response()
+            return refusal(_unknown(request)).response()
         except web.HTTPMethodNotAllowed as error:
             allowed = tuple(sorted(error.allowed_methods))
             return refusal(WrongMethod(request.method, allowed)).response()
@@ -156,6 +155,14 @@ def _answering(
                 release(request)
 
     return answered
+
+
+def _unknown(request: HttpRequest) -> UnknownPath:
+    """Return the error for a path without an endpoint; if a missing or repeated `/v1` or slash is why, name the right one."""
+    meant = "/v1/" + "/".join(part for part in request.path.split("/") if part not in ("", "v1"))
+    known = any(one.canonical == meant for one in request.app.router.resources())
+    more = f"; use {meant}" if known else ""
+    return UnknownPath(f"no endpoint has the path {request.path[:200]!r}{more}")
 
 
 def _let_in(

@@ -554,6 +554,13 @@ class TestWhatIsBad:
     async def test_as_a_path_is_404(self, alone, path):
         status, body = await told(alone.http.get(path))
         assert (status, body["error"]["code"]) == (404, "unknown_path")
+        assert "use" not in body["message"]
+
+    @pytest.mark.parametrize("path", [PATH[3:], f"/v1{PATH}", f"/v1/{PATH[3:]}", f"{PATH}/"])
+    async def test_as_a_base_url_is_404_that_names_the_right_path(self, alone, path):
+        status, body = await told(alone.http.post(path, json=CHAT))
+        assert (status, body["error"]["code"]) == (404, "unknown_path")
+        assert body["message"].endswith(f"; use {PATH}")
 
     @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH"])
     async def test_as_a_method_is_405_and_names_the_right_one(self, alone, method):
