@@ -219,10 +219,10 @@ class _Attaching:
         body = {"cid": self._cid, "type": kind, **self._said, **given}
         answer = self._node.post("/api/v0/ai/model/register", body)
         self._attached.registered(row)
-        said = [told(one) for one in answer.get("learned") or ()]
+        said = "; ".join(filter(None, map(told, answer.get("learned") or ())))
         replica = f", replica {self._cid}" if self._cid else ""
         self._say(
-            f"registered {project}/{row['model']}{replica}: {'; '.join(said) or 'it reports nothing about itself'}"
+            f"registered {project}/{row['model']}{replica}: {said or 'it reports nothing about itself'}"
         )
 
     def _withdraw(self, name: str) -> None:

@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(plain(f"{said}, served by {arguments.url}, at the node {node.target.url}"))
     for row in answer.get("learned") or ():
         more = unnamed(row, arguments.worker_model or arguments.model)
-        print(plain(f"the worker reports: {told(row)}{more}"))
+        print(plain(f"the worker reports: {told(row) or 'nothing about itself'}{more}"))
     for warning in answer.get("warnings") or ():
         print(plain(f"warning: {warning}"), file=sys.stderr)
     return 0

@@ -18,7 +18,7 @@ MOST_SHOWN = 10
 
 
 def told(row: Mapping[str, Any]) -> str:
-    """Return a line such as `llama.cpp b6789; 4,096 tokens; takes text, image; 4 slots`."""
+    """Return a line such as `llama.cpp b6789; 4,096 tokens; takes text, image; 4 slots`, empty for a silent worker."""
     parts = [str(row.get("software") or "")]
     if context := row.get("context"):
         parts.append(f"{context:,} tokens")
@@ -32,7 +32,7 @@ def told(row: Mapping[str, Any]) -> str:
         parts.append(f"{slots} slots")
     if fault := row.get("fault"):
         parts.append(str(fault))
-    return "; ".join(filter(None, parts)) or "nothing about itself"
+    return "; ".join(filter(None, parts))
 
 
 def unnamed(row: Mapping[str, Any], name: str) -> str:

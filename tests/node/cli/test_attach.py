@@ -223,11 +223,13 @@ def test_where_no_worker_is_recognised_attach_says_what_was_tried(
     assert "--dialect" in ended.err
 
 
+@pytest.mark.parametrize("learned", [[], [{}]])
 def test_a_worker_that_names_no_model_needs_the_model_option(
-    modelvine: Modelvine, node: Start
+    modelvine: Modelvine, node: Start, learned: list[dict[str, object]]
 ) -> None:
     mute = Said({"code": 0, "tries": [YES], "found": {**FOUND, "models": []}})
-    server = node(**{RECOGNISE: mute, REGISTER: OK, UNREGISTER: OK})
+    silent = Said({"code": 0, "message": "ok", "learned": learned})
+    server = node(**{RECOGNISE: mute, REGISTER: silent, UNREGISTER: OK})
     ended = modelvine("attach", "127.0.0.1:1")
     assert ended.code == 1
     assert "--model NAME" in ended.err
