@@ -356,7 +356,7 @@ class Mux:
         stream = self._streams.get(number)
         if stream is None:
             return
-        if stream.room == stream.window:
+        if stream.room == stream.window and not stream.since:
             self._was_in_vain(now)
         stream.got_end, stream.heard = True, False
         if not stream.deaf:
