@@ -11,7 +11,7 @@ process is asked; and only within the retry budget: asking twice must not add to
 import asyncio
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 from registry.bounded import put_newest
@@ -117,6 +117,7 @@ async def race(
         except WorkerError as error:
             failed[attempt] = error
 
+    winner: Attempt | None = None
     try:
         async with asyncio.TaskGroup() as group:
             trying = {group.create_task(enter(first))}
@@ -127,20 +128,16 @@ async def race(
                 _, trying = await asyncio.wait(trying, return_when=asyncio.FIRST_COMPLETED)
             for loser in trying:
                 loser.cancel()
-    except BaseException:
-        await _leave(entered)
-        raise
-    # Both may have entered at the same moment.
-    await _leave([*entered][1:])
-    for attempt, routed in entered.items():
-        return attempt, routed
+        winner = next(iter(entered), None)
+    finally:
+        # Both may have entered at the same moment.
+        for attempt in entered:
+            if attempt is not winner:
+                await attempt.__aexit__(None, None, None)
+    if winner is not None:
+        return winner, entered[winner]
     error = failed[first]
     before = first.request.deaths
     error.deaths = before + sum(other.deaths - before for other in failed.values())
     error.attempts = max(other.attempts for other in failed.values())
     raise error
-
-
-async def _leave(attempts: Iterable[Attempt]) -> None:
-    for attempt in attempts:
-        await attempt.__aexit__(None, None, None)

@@ -8,7 +8,7 @@ and cancels the work on it. Opening a stream takes six packets more than a quest
 import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import Any
 
 import trio
@@ -99,12 +99,11 @@ class QuestionStreams:
         return over
 
     async def _put(self, peer: PeerId, stream: INetStream, question: bytes) -> bytes:
-        try:
+        async with AsyncExitStack() as failure:
+            failure.push_async_callback(reset, stream)
             await _send(stream, question)
             answer = await _receive(stream)
-        except BaseException:
-            await reset(stream)
-            raise
+            failure.pop_all()
         kept = self._idle.setdefault(peer, [])
         if len(kept) < KEPT_PER_PEER:
             kept.append((trio.current_time(), stream))

@@ -5,6 +5,7 @@ A circuit is a connection like any other: noise and yamux run from end to end, a
 
 import time
 from collections.abc import Collection
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +79,8 @@ class Circuits:
         """Connect to a peer through a connected relay, without a timeout; raise `PeerUnreachable`."""
         with unreachable(f"{peer} is not reached through {relay}"):
             stream = await self._host.new_stream(ID.from_string(relay), [HOP])
-            try:
+            async with AsyncExitStack() as failure:
+                failure.push_async_callback(reset, stream)
                 target = ID.from_string(peer)
                 asked = HopMessage(type=HopMessage.CONNECT, peer=Peer(id=target.to_bytes()))
                 await write_delimited_msg(stream, asked)
@@ -88,10 +90,9 @@ class Circuits:
                 if self._swarm_key is not None:
                     raw = new_protected_conn(raw, self._swarm_key)
                 network: Any = self._host.get_network()
-                return await network.upgrade_outbound_raw_conn(raw, target)
-            except BaseException:
-                await reset(stream)
-                raise
+                connection = await network.upgrade_outbound_raw_conn(raw, target)
+                failure.pop_all()
+                return connection
 
     async def handle(self, stream: INetStream) -> None:
         """Accept a circuit from a relay of ours, or from one known peer for another, and keep it until it ends."""

@@ -10,6 +10,7 @@ evicted where its holder is not known, or where its holder's address has more re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -294,7 +295,8 @@ class Relay:
         if not self._host.get_network().get_connections(peer):
             raise PeerUnreachable("the target is gone")
         onward = await self._host.new_stream(peer, [STOP])
-        try:
+        async with AsyncExitStack() as failure:
+            failure.push_async_callback(reset, onward)
             asked = StopMessage(
                 type=StopMessage.CONNECT,
                 peer=Peer(id=ID.from_string(asker).to_bytes()),
@@ -302,9 +304,7 @@ class Relay:
             )
             await write_delimited_msg(onward, asked)
             _require_acceptance(onward, await read_message(onward, StopMessage))
-        except BaseException:
-            await reset(onward)
-            raise
+            failure.pop_all()
         return onward
 
     async def _splice(self, one: INetStream, other: INetStream) -> None:
