@@ -45,7 +45,7 @@ from router.dispatch import Router
 from router.peers.links import Links
 from router.peers.pipes import MeshPeers
 from router.peers.replica_question import ReplicaQuestions
-from router.ssrf_guard import Premises, networks_of
+from router.ssrf_guard import SsrfGuard, networks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,8 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
     )
     await keys.restore()
     registry.on_change(follow_revoked(keys, registry))
-    premises = _premises(given, listening, registry)
-    links, peers = _links(given, registry, premises, closing)
+    guard = _ssrf_guard(given, listening, registry)
+    links, peers = _links(given, registry, guard, closing)
     metrics = Metrics(measurements_of(settings.node))
     router = Router(
         NodeWorld(registry, agent, metrics, links, outside.now),
@@ -216,17 +216,17 @@ async def _registry(given: Given, store: Store) -> Registry:
     return registry
 
 
-def _premises(given: Given, listening: Listening, registry: Registry) -> Premises:
+def _ssrf_guard(given: Given, listening: Listening, registry: Registry) -> SsrfGuard:
     # Read anew each time: the mesh may not have started yet, and may restart on other ports.
     def ports() -> frozenset[int]:
         mesh = (*given.settings.mesh.listen, *registry.mesh.addresses())
         return own_ports((listening.http, listening.link), mesh)
 
-    return Premises(is_own_address, ports, networks_of(given.settings.router.worker_networks))
+    return SsrfGuard(is_own_address, ports, networks_of(given.settings.router.worker_networks))
 
 
 def _links(
-    given: Given, registry: Registry, premises: Premises, closing: AsyncExitStack
+    given: Given, registry: Registry, guard: SsrfGuard, closing: AsyncExitStack
 ) -> tuple[Links, MeshPeers]:
     timeout = given.settings.router.connect_timeout
     peers = MeshPeers(registry.mesh, registry, timeout=timeout, now=given.outside.now)
@@ -235,7 +235,7 @@ def _links(
         identity=given.identity,
         peers=peers,
         settings=given.settings.router,
-        premises=premises,
+        guard=guard,
         grant=given.grant,
     )
 

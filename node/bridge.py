@@ -42,7 +42,7 @@ from router.errors import RouterError
 from router.peers.links import Links
 from router.peers.pipes import NoMesh
 from router.recognition import reason
-from router.ssrf_guard import Premises, networks_of
+from router.ssrf_guard import SsrfGuard, networks_of
 from router.translate.verbatim import bit
 from router.workers import Worker, Workers
 from router.world import LoneWorld
@@ -120,13 +120,13 @@ class Bridge:
         self._plan = plan
         self._settings = settings
         networks = networks_of(settings.router.worker_networks)
-        self._premises = Premises(is_own_address, lambda: (plan.place.port,), networks)
+        self._guard = SsrfGuard(is_own_address, lambda: (plan.place.port,), networks)
         identity = Identity(secrets.token_bytes(32))
         self._links = Links(
             identity=identity,
             peers=NoMesh(),
             settings=settings.router,
-            premises=self._premises,
+            guard=self._guard,
         )
         self._world = LoneWorld(identity.peer)
         self._router = self._routing()
@@ -201,7 +201,7 @@ class Bridge:
         """Return a worker for each model of the upstream; raise `OSError` if it has none."""
         plan = self._plan
         given = {"model": "upstream", "api": plan.upstream, "headers": dict(plan.headers or {})}
-        worker = read_worker(PROJECT, given, self._premises)
+        worker = read_worker(PROJECT, given, self._guard)
         names = plan.models
         if not names:
             described = await self._router.describe(worker)

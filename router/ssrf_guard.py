@@ -32,7 +32,7 @@ def is_loopback(address: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Premises:
+class SsrfGuard:
     """The allowed addresses: `is_own` knows this machine's names and addresses, `own_ports` where this node listens now."""
 
     is_own: Callable[[str], bool] = is_loopback

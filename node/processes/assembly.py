@@ -33,7 +33,7 @@ from router.dispatch import Router
 from router.outcome import Outcome
 from router.peers.links import Links
 from router.peers.replica_question import ReplicaQuestions
-from router.ssrf_guard import Premises, networks_of
+from router.ssrf_guard import SsrfGuard, networks_of
 from router.workers import Worker, Workers
 
 Changed = Callable[[Iterable[PeerId]], None]
@@ -223,7 +223,7 @@ def assemble(
         identity=identity,
         peers=HelperPeers(view, doors, borrowing),
         settings=settings.router,
-        premises=_premises(welcome, view, identity.peer),
+        guard=_ssrf_guard(welcome, view, identity.peer),
         grant=welcome.grant,
     )
     metrics = Metrics(measurements_of(settings.node))
@@ -273,7 +273,7 @@ def assemble(
     )
 
 
-def _premises(welcome: Welcome, view: View, own: PeerId) -> Premises:
+def _ssrf_guard(welcome: Welcome, view: View, own: PeerId) -> SsrfGuard:
     settings = welcome.settings
 
     def ports() -> frozenset[int]:
@@ -281,4 +281,4 @@ def _premises(welcome: Welcome, view: View, own: PeerId) -> Premises:
         mesh = (*settings.mesh.listen, *(reach.mesh if reach else ()))
         return own_ports((welcome.http, welcome.link), mesh)
 
-    return Premises(is_own_address, ports, networks_of(settings.router.worker_networks))
+    return SsrfGuard(is_own_address, ports, networks_of(settings.router.worker_networks))

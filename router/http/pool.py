@@ -25,7 +25,7 @@ from router.http.errors import CannotConnect, ConnectTimeout, HungUp, NotAdmitte
 from router.http.reply import Reply
 from router.http.write_batch import WriteBatch
 from router.settings import RouterSettings
-from router.ssrf_guard import Premises
+from router.ssrf_guard import SsrfGuard
 
 WORKERS_IDLE_SECONDS = 2.0
 """Idle timeout of connections to workers, below the five seconds after which most model servers close them.
@@ -275,9 +275,9 @@ def _reason_of(error: OSError) -> str:
 class Places:
     """Connection pools for the places at which this machine's workers listen."""
 
-    def __init__(self, settings: RouterSettings, premises: Premises) -> None:
+    def __init__(self, settings: RouterSettings, guard: SsrfGuard) -> None:
         self._settings = settings
-        self._premises = premises
+        self._guard = guard
         self._places: dict[Origin, PooledPlace] = {}
 
     def of(self, url: URL) -> PooledPlace:
@@ -294,7 +294,7 @@ class Places:
             self._places = {o: p for o, p in self._places.items() if not p.unused}
         scheme, host, port = origin
         context = public_context() if scheme == "https" else None
-        dial = tcp(host, port, context, objection=self._premises.objection)
+        dial = tcp(host, port, context, objection=self._guard.objection)
         place = self._places[origin] = PooledPlace(
             dial, self._settings, idle=WORKERS_IDLE_SECONDS, rest=WORKERS_REST_SECONDS
         )

@@ -27,7 +27,7 @@ from router.peers.paths import Link, Way
 from router.peers.pipes import Peers
 from router.settings import RouterSettings
 from router.slot_wait import LingeringSlots
-from router.ssrf_guard import Premises
+from router.ssrf_guard import SsrfGuard
 
 MAX_PEERS = 1024
 """Peers to which connections are kept; the least recently used one is evicted."""
@@ -45,18 +45,18 @@ class Links:
         identity: Identity,
         peers: Peers,
         settings: RouterSettings,
-        premises: Premises | None = None,
+        guard: SsrfGuard | None = None,
         grant: str = "",
     ) -> None:
-        """Take what a way needs; workers may listen on loopback only, unless `premises` says otherwise.
+        """Take what a way needs; workers may listen on loopback only, unless `guard` says otherwise.
 
         `grant` is shown to nodes that require one.
         """
         self.settings = settings
         self.identity = identity
         self.introduce(grant)
-        self.premises = premises or Premises()
-        self.workers = Places(settings, self.premises)
+        self.guard = guard or SsrfGuard()
+        self.workers = Places(settings, self.guard)
         self.deadlines = Deadlines()
         self._peers = peers
         self._ways: dict[PeerId, Way] = {}

@@ -24,7 +24,7 @@ from router.rpc.channel_pool import ChannelPlace, Line
 from router.rpc.failures import RpcFailed
 from router.rpc.messages import Method
 from router.settings import RouterSettings
-from router.ssrf_guard import Premises
+from router.ssrf_guard import SsrfGuard
 from router.workers import Worker
 
 
@@ -48,10 +48,10 @@ class Channels:
     """The channels to this machine's workers. Lives on one event loop."""
 
     def __init__(
-        self, settings: RouterSettings, premises: Premises, deadlines: Deadlines | None = None
+        self, settings: RouterSettings, guard: SsrfGuard, deadlines: Deadlines | None = None
     ) -> None:
         self._settings = settings
-        self._premises = premises
+        self._guard = guard
         self._deadlines = deadlines or Deadlines()
         self._places: dict[tuple[str, int], ChannelPlace] = {}
 
@@ -159,7 +159,7 @@ class Channels:
         if place is None:
             if len(self._places) >= MAX_PLACES:
                 self._places = {key: p for key, p in self._places.items() if p.used}
-            place = self._places[key] = ChannelPlace(*key, self._settings, self._premises)
+            place = self._places[key] = ChannelPlace(*key, self._settings, self._guard)
         return place
 
 

@@ -20,7 +20,7 @@ from router.http.pool import addresses_of
 from router.rpc.failures import RpcFailed, too_large
 from router.rpc.messages import Method
 from router.settings import RouterSettings
-from router.ssrf_guard import Premises
+from router.ssrf_guard import SsrfGuard
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
@@ -42,11 +42,11 @@ _FAILED = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.
 class ChannelPlace:
     """The address where a worker listens, and the current channel to it."""
 
-    def __init__(self, host: str, port: int, settings: RouterSettings, premises: Premises) -> None:
+    def __init__(self, host: str, port: int, settings: RouterSettings, guard: SsrfGuard) -> None:
         self._host = host
         self._port = port
         self._timeout = settings.connect_timeout
-        self._premises = premises
+        self._guard = guard
         self._opening = asyncio.Lock()
         self._line: Line | None = None
 
@@ -69,7 +69,7 @@ class ChannelPlace:
         try:
             async with asyncio.timeout(self._timeout):
                 for address in await addresses_of(self._host, self._port):
-                    if not self._premises.objection(address, self._port):
+                    if not self._guard.objection(address, self._port):
                         _, writer = await asyncio.open_connection(address, self._port)
                         writer.transport.abort()
                         return True
@@ -105,7 +105,7 @@ class ChannelPlace:
         try:
             async with asyncio.timeout(self._timeout):
                 for address in await addresses_of(self._host, self._port):
-                    if why := self._premises.objection(address, self._port):
+                    if why := self._guard.objection(address, self._port):
                         failure = WorkerUnreachable(f"{no}: {why}")
                     elif (line := await _connected(address, self._port, self._timeout)) is not None:
                         return line

@@ -2,11 +2,11 @@
 
 import pytest
 
-from router.ssrf_guard import ELSEWHERE, OURSELVES, Premises, networks_of
+from router.ssrf_guard import ELSEWHERE, OURSELVES, SsrfGuard, networks_of
 
 MINE = {"localhost", "127.0.0.1", "192.0.2.7"}
-HERE = Premises(MINE.__contains__, lambda: {6100, 6101})
-LISTED = Premises(
+HERE = SsrfGuard(MINE.__contains__, lambda: {6100, 6101})
+LISTED = SsrfGuard(
     MINE.__contains__, lambda: {6100}, networks_of(["198.51.100.0/28", "2001:db8::7"])
 )
 
@@ -40,7 +40,7 @@ def test_hosts_outside_that_network_and_host_names_are_refused(host: str) -> Non
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"])
 def test_only_loopback_is_allowed_by_default(host: str) -> None:
-    assert Premises().objection(host, 1) == ""
+    assert SsrfGuard().objection(host, 1) == ""
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_only_loopback_is_allowed_by_default(host: str) -> None:
     ],
 )
 def test_host_names_and_odd_spellings_of_loopback_are_refused_by_default(host: str) -> None:
-    assert Premises().objection(host, 1) == ELSEWHERE
+    assert SsrfGuard().objection(host, 1) == ELSEWHERE
 
 
 @pytest.mark.parametrize("text", ["", "box.lan", "192.0.2.7/28", "192.0.2.0/33", "1"])

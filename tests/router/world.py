@@ -15,7 +15,7 @@ from router.peers.pipes import NoMesh
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.settings import RouterSettings
-from router.ssrf_guard import Premises
+from router.ssrf_guard import SsrfGuard
 from router.workers import Worker
 
 OWN = Identity(bytes(32))
@@ -76,14 +76,14 @@ class Books(AttemptDesk):
 
 @asynccontextmanager
 async def links(
-    settings: RouterSettings = QUICK, premises: Premises | None = None
+    settings: RouterSettings = QUICK, guard: SsrfGuard | None = None
 ) -> AsyncIterator[Links]:
     """Yield the links of a node that knows no other."""
     made = Links(
         identity=OWN,
         peers=NoMesh({OWN.peer: Reach()}),
         settings=settings,
-        premises=premises,
+        guard=guard,
     )
     try:
         yield made

@@ -15,7 +15,7 @@ from node.demo.play import Actor
 from router.rpc.call import Channels
 from router.rpc.messages import LOCALAI, REMOTELLM, message_class, methods_of
 from router.settings import RouterSettings
-from router.ssrf_guard import Premises
+from router.ssrf_guard import SsrfGuard
 from tests.swarm.client import Client, connected
 from tests.swarm.nodes import Node, Start, Swarm, python
 from tests.swarm.waiting import show
@@ -151,7 +151,7 @@ async def world(
     for name, api in BRIDGED.items():
         place = bridges[name].fields[name]
         rows.append({"model": f"via-{name}", "api": api.format(place), "worker_model": own})
-    rpc = Channels(RouterSettings(), Premises())
+    rpc = Channels(RouterSettings(), SsrfGuard())
     async with connected() as client:
         body = {"project": "pairs", "models": rows}
         seen = await client.post(serving, "/api/v0/ai/project/register", body)

@@ -41,11 +41,11 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 def _registering(context: Context) -> list[web.RouteDef]:
     agent, idle = context.agent, context.settings.router.idle_timeout
-    premises, audited = context.links.premises, context.audited
+    guard, audited = context.links.guard, context.audited
 
     async def register_project(request: web.Request) -> web.Response:
         context.access.change(request)
-        project, workers = read_project(await read_object(request, idle=idle), premises)
+        project, workers = read_project(await read_object(request, idle=idle), guard)
         require_may_read(workers, may_read=context.access.holds_token(request))
         told, silent = await context.learning.hear(workers)
         await agent.register_project(project, workers, told)
@@ -62,7 +62,7 @@ def _registering(context: Context) -> list[web.RouteDef]:
     async def register_model(request: web.Request) -> web.Response:
         context.access.change(request)
         given = await read_object(request, idle=idle)
-        worker = read_worker(project_of(given), given, premises)
+        worker = read_worker(project_of(given), given, guard)
         require_may_read([worker], may_read=context.access.holds_token(request))
         told, silent = await context.learning.hear([worker])
         await agent.register_model(worker, told)

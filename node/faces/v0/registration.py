@@ -1,6 +1,6 @@
 """Parser of registrations. Decoded JSON in, workers out; error messages are api-v0's.
 
-It has no side effects, except that `Premises` looks up whether a host is this machine, and that header values in files are read.
+It has no side effects, except that `SsrfGuard` looks up whether a host is this machine, and that header values in files are read.
 
 It also parses a worker's further options: headers, load options, template.
 """
@@ -19,7 +19,7 @@ from registry.wire import MAX_CONTEXT, MAX_NAME_BYTES, is_name
 from router import dialects, worker_headers
 from router.dialects.openai_http.endpoints import by_path
 from router.errors import WorkerFailed
-from router.ssrf_guard import Premises
+from router.ssrf_guard import SsrfGuard
 from router.translate import verbatim
 from router.worker_description import MODALITIES, abilities_of
 from router.worker_headers import MAX_HEADERS, MAX_HEADERS_BYTES
@@ -159,13 +159,13 @@ _OFFERED = tuple(name for name in dialects.NAMES if name != "peer")
 _TYPES = {int(kind): kind for kind in ModelType}
 
 
-def read_project(given: Mapping[str, Any], premises: Premises) -> tuple[str, Sequence[Worker]]:
+def read_project(given: Mapping[str, Any], guard: SsrfGuard) -> tuple[str, Sequence[Worker]]:
     """Return a project with its whole list of models; raise `Unparseable` or `WrongParameter`."""
     project = project_of(given)
     rows = given.get("models") or []
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise Unparseable("Parsing error")
-    workers = [read_worker(project, lowered(row), premises) for row in rows]
+    workers = [read_worker(project, lowered(row), guard) for row in rows]
     seen: set[Key] = set()
     for worker in workers:
         if worker.key in seen:
@@ -177,7 +177,7 @@ def read_project(given: Mapping[str, Any], premises: Premises) -> tuple[str, Seq
     return project, workers
 
 
-def read_worker(project: str, given: Mapping[str, Any], premises: Premises) -> Worker:
+def read_worker(project: str, given: Mapping[str, Any], guard: SsrfGuard) -> Worker:
     """Return one model of a project as a worker; raise `Unparseable` or `WrongParameter`."""
     model, api, cid = model_of(given), text_of(given, "api"), cid_of(given)
     if not api:
@@ -187,7 +187,7 @@ def read_worker(project: str, given: Mapping[str, Any], premises: Premises) -> W
         if name != name.strip():
             raise WrongParameter(f"{param} must not begin or end with a space", param=param)
     kind = type_of(given) or ModelType.TEXT
-    scheme, checked = _checked_api(api, premises)
+    scheme, checked = _checked_api(api, guard)
     dialect = _dialect(text_of(given, "dialect"), scheme)
     abilities = abilities_in(given) | verbatim.bit(dialect)
     worker = by_path(
@@ -275,7 +275,7 @@ def _context(given: Mapping[str, Any]) -> int:
     return context
 
 
-def _checked_api(api: str, premises: Premises) -> tuple[str, str]:
+def _checked_api(api: str, guard: SsrfGuard) -> tuple[str, str]:
     """Return the scheme, and the URL as the dialect wants it; raise `WrongParameter`."""
     if len(api) > MAX_API_CHARACTERS or not api.isprintable() or " " in api:
         raise WrongParameter(
@@ -301,17 +301,17 @@ def _checked_api(api: str, premises: Premises) -> tuple[str, str]:
     if port == 0:
         raise WrongParameter("the api must not name port 0", param="api")
     checked = url._replace(scheme=scheme).geturl()
-    _check_place(checked, port or {"https": 443}.get(scheme, 80), premises)
+    _check_place(checked, port or {"https": 443}.get(scheme, 80), guard)
     return url.scheme, checked
 
 
-def _check_place(api: str, port: int, premises: Premises) -> None:
+def _check_place(api: str, port: int, guard: SsrfGuard) -> None:
     # Parsed by the same parser as for connecting: if two parsers read one text differently, the check can be bypassed.
     try:
         host = URL(api).host or ""
     except ValueError as error:
         raise WrongParameter(f"the api is not a URL: {error}", param="api") from error
-    if objection := premises.objection(host, port):
+    if objection := guard.objection(host, port):
         raise WrongParameter(objection, param="api")
 
 

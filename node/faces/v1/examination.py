@@ -198,7 +198,7 @@ async def _tries(context: Context, worker: Worker, *, answers: bool) -> list[tup
         return tries
     _, _, rest = worker.api.partition("://")
     try:
-        asked = recognise.candidates({"api": rest.partition("/")[0]}, context.links.premises)
+        asked = recognise.candidates({"api": rest.partition("/")[0]}, context.links.guard)
     except WrongParameter:
         return tries
     others = [(name, other) for name, other in asked if name != worker.dialect]

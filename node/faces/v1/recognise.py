@@ -15,7 +15,7 @@ from node.faces.request_reader import done, read_object, text_of
 from node.faces.v0.registration import SCHEMES, read_worker, require_may_read
 from router import dialects
 from router.recognition import Sighting, in_order, recognise
-from router.ssrf_guard import Premises
+from router.ssrf_guard import SsrfGuard
 from router.worker_description import Described, Offered
 from router.workers import Worker
 
@@ -28,7 +28,7 @@ def routes(context: Context) -> list[web.RouteDef]:
     async def recognised(request: web.Request) -> web.Response:
         context.access.change(request)
         given = await read_object(request, idle=context.settings.router.idle_timeout)
-        asked = candidates(given, context.links.premises)
+        asked = candidates(given, context.links.guard)
         require_may_read(
             (worker for _, worker in asked), may_read=context.access.holds_token(request)
         )
@@ -46,23 +46,23 @@ def routes(context: Context) -> list[web.RouteDef]:
     return [web.post("/api/v1/recognise", recognised)]
 
 
-def candidates(given: Mapping[str, Any], premises: Premises) -> list[tuple[str, Worker]]:
+def candidates(given: Mapping[str, Any], guard: SsrfGuard) -> list[tuple[str, Worker]]:
     """Return the dialects to try, in order, each with the worker to probe; raise `Unparseable` or `WrongParameter`."""
     api, wanted = text_of(given, "api"), text_of(given, "dialect")
     scheme, separator, rest = api.partition("://")
     if separator and scheme not in ("http", "https", "grpc"):
         # The scheme determines the dialect.
-        worker = _worker(given, api, wanted, premises)
+        worker = _worker(given, api, wanted, guard)
         return [(worker.dialect, worker)]
     if wanted:
-        wanted = _worker(given, f"http://{rest or api}", wanted, premises).dialect
+        wanted = _worker(given, f"http://{rest or api}", wanted, guard).dialect
     found: list[tuple[str, Worker]] = []
     for name in [wanted] if wanted else in_order(dialects.NAMES):
         if separator and scheme not in _schemes_of(name):
             continue
         address = _address(name, scheme if separator else "", rest or api)
         try:
-            found.append((name, _worker(given, address, name, premises)))
+            found.append((name, _worker(given, address, name, guard)))
         except WrongParameter as error:
             # A dialect that is not installed is skipped, unless it was named.
             if wanted or error.param != "dialect":
@@ -72,9 +72,9 @@ def candidates(given: Mapping[str, Any], premises: Premises) -> list[tuple[str, 
     return found
 
 
-def _worker(given: Mapping[str, Any], api: str, dialect: str, premises: Premises) -> Worker:
+def _worker(given: Mapping[str, Any], api: str, dialect: str, guard: SsrfGuard) -> Worker:
     row = {"model": "?", "api": api, "dialect": dialect, "headers": given.get("headers")}
-    return read_worker("?", row, premises)
+    return read_worker("?", row, guard)
 
 
 def _schemes_of(dialect: str) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ class Backend:
     def __init__(self, links: Links) -> None:
         self.settings = links.settings
         self.deadlines = links.deadlines
-        self.channels = Channels(links.settings, links.premises, links.deadlines)
+        self.channels = Channels(links.settings, links.guard, links.deadlines)
         links.also_close(self.channels.close)
         self._loader = ModelLoader(self.channels, links.crew, links.settings)
         self._lingering = links.lingering

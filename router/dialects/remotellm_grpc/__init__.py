@@ -63,7 +63,7 @@ class RemoteLlmGrpc:
     """Client of the RemoteLLM servers of this machine."""
 
     def __init__(self, links: Links) -> None:
-        self._channels = Channels(links.settings, links.premises, links.deadlines)
+        self._channels = Channels(links.settings, links.guard, links.deadlines)
         links.also_close(self._channels.close)
         self._alternatives: dict[str, int] = {}
         self._under_way: Counter[str] = Counter()

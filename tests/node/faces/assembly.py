@@ -56,7 +56,7 @@ from router.peers.links import Links
 from router.peers.pipes import MeshPeers, serve_pipe
 from router.peers.replica_question import ReplicaQuestions
 from router.settings import RouterSettings
-from router.ssrf_guard import Premises
+from router.ssrf_guard import SsrfGuard
 from tests.openai_client import openai_client
 
 TOKEN = "the-control-token-of-this-test-node"
@@ -176,7 +176,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         identity=identity,
         peers=MeshPeers(registry.mesh, registry, timeout=1, now=time.monotonic),
         settings=settings.router,
-        premises=Premises(
+        guard=SsrfGuard(
             own_ports=lambda: (int(s.getsockname()[1]) for s in (public, link)),
             is_own=is_own_address,
         ),

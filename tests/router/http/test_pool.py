@@ -17,7 +17,7 @@ from router.errors import WorkerFailed, WorkerTimeout, WorkerUnreachable
 from router.http.errors import TlsFailed
 from router.http.heads import request_head
 from router.http.pool import WORKERS_IDLE_SECONDS, PooledPlace, start_of, tcp
-from router.ssrf_guard import Premises
+from router.ssrf_guard import SsrfGuard
 from tests.certificates import write
 from tests.router.world import QUICK, ask, chat, links, own, until
 from tests.workers.openai_worker import OpenAIWorker
@@ -267,18 +267,18 @@ def counting(opened: list[int]) -> Serve:
 
 
 @pytest.mark.parametrize(
-    ("premises", "why"),
+    ("guard", "why"),
     [
-        (Premises(is_own=lambda host: host == "localhost"), "not on the same machine"),
-        (Premises(own_ports=lambda: range(1, 65_536)), "this node itself"),
+        (SsrfGuard(is_own=lambda host: host == "localhost"), "not on the same machine"),
+        (SsrfGuard(own_ports=lambda: range(1, 65_536)), "this node itself"),
     ],
     ids=["the name leads elsewhere by now", "the node listens there by now"],
 )
 async def test_the_resolved_address_is_checked_at_each_connection(
-    premises: Premises, why: str
+    guard: SsrfGuard, why: str
 ) -> None:
     opened: list[int] = []
-    async with raw(counting(opened)) as url, links(premises=premises) as ours:
+    async with raw(counting(opened)) as url, links(guard=guard) as ours:
         at = own(url.replace("127.0.0.1", "localhost"))
         with pytest.raises(WorkerUnreachable, match=why):
             await ask(create(ours), chat(), at)

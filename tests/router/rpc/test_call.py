@@ -1,4 +1,4 @@
-"""RPCs to a worker, over a real server on loopback: timeouts, failures, premises, and clean-up."""
+"""RPCs to a worker, over a real server on loopback: timeouts, failures, the SSRF guard, and clean-up."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ from router.rpc.call import Channels
 from router.rpc.failures import PUSHBACK, RpcFailed
 from router.rpc.messages import LOCALAI, Method, methods_of
 from router.rpc.server import serving
-from router.ssrf_guard import ELSEWHERE, OURSELVES, Premises
+from router.ssrf_guard import ELSEWHERE, OURSELVES, SsrfGuard
 from tests.router.world import QUICK, until
 from tests.workers.wire import wire
 
@@ -82,10 +82,8 @@ async def parrot() -> AsyncIterator[tuple[Parrot, str]]:
 
 
 @asynccontextmanager
-async def channels(
-    chosen: Any = QUICK, premises: Premises | None = None
-) -> AsyncIterator[Channels]:
-    made = Channels(chosen, premises or Premises())
+async def channels(chosen: Any = QUICK, guard: SsrfGuard | None = None) -> AsyncIterator[Channels]:
+    made = Channels(chosen, guard or SsrfGuard())
     try:
         yield made
     finally:
@@ -235,16 +233,16 @@ async def test_many_calls_share_one_connection() -> None:
 
 
 @pytest.mark.parametrize(
-    ("premises", "why"),
+    ("guard", "why"),
     [
-        (Premises(is_own=lambda _: False), ELSEWHERE),
-        (Premises(own_ports=lambda: range(65_536)), OURSELVES),
+        (SsrfGuard(is_own=lambda _: False), ELSEWHERE),
+        (SsrfGuard(own_ports=lambda: range(65_536)), OURSELVES),
     ],
 )
 async def test_no_connection_is_made_to_an_address_where_no_worker_may_be(
-    premises: Premises, why: str
+    guard: SsrfGuard, why: str
 ) -> None:
-    async with parrot() as (bird, api), channels(premises=premises) as ours:
+    async with parrot() as (bird, api), channels(guard=guard) as ours:
         with pytest.raises(WorkerUnreachable, match=why):
             await ours.ask(api, PREDICT, prompt("x"))
         assert await ours.glance(api, HEALTH, HEALTH.asked()) is None
@@ -258,7 +256,7 @@ async def test_a_host_name_is_resolved_and_its_address_checked() -> None:
         looked_at.append(host)
         return host == "127.0.0.1"
 
-    async with parrot() as (_, api), channels(premises=Premises(is_own=is_own)) as ours:
+    async with parrot() as (_, api), channels(guard=SsrfGuard(is_own=is_own)) as ours:
         named = api.replace("127.0.0.1", "localhost")
         assert (await ours.ask(named, PREDICT, prompt("x"))).message == b"x"
         assert (await ours.ask(named, PREDICT, prompt("y"))).message == b"y"

@@ -11,7 +11,7 @@ from router.rpc.channel_pool import grpc
 from router.rpc.failures import RpcFailed
 from router.rpc.messages import LOCALAI, methods_of
 from router.rpc.server import Bounds, CannotListen, RpcRefused, metadata_of, serving
-from router.ssrf_guard import Premises
+from router.ssrf_guard import SsrfGuard
 from tests.router.world import QUICK
 
 PREDICT = methods_of(LOCALAI)["Predict"]
@@ -29,7 +29,7 @@ async def test_calls_beyond_the_limit_are_refused() -> None:
         await opened.wait()
         return PREDICT.told(message=b"done")
 
-    ours = Channels(QUICK, Premises())
+    ours = Channels(QUICK, SsrfGuard())
     async with serving(LOCALAI, {"Predict": waits}, "127.0.0.1:0", Bounds(calls=1)) as port:
         api = f"grpc://127.0.0.1:{port}"
         first = asyncio.ensure_future(ours.ask(api, PREDICT, PREDICT.asked()))
@@ -49,7 +49,7 @@ async def test_a_server_that_leaves_finishes_its_calls_and_takes_no_others() -> 
         await opened.wait()
         return PREDICT.told(message=b"done")
 
-    ours = Channels(QUICK, Premises())
+    ours = Channels(QUICK, SsrfGuard())
     server = serving(LOCALAI, {"Predict": waits}, "127.0.0.1:0", leaving=leaving, leave_within=60)
     async with server as port:
         first = asyncio.ensure_future(
@@ -72,7 +72,7 @@ def is_open(port: int) -> bool:
 
 
 async def test_a_message_beyond_the_size_limit_is_refused() -> None:
-    ours = Channels(QUICK, Premises())
+    ours = Channels(QUICK, SsrfGuard())
     bounds = Bounds(message_bytes=1_000)
     async with serving(LOCALAI, {"Predict": answers}, "127.0.0.1:0", bounds) as port:
         with pytest.raises(RpcFailed, match="RESOURCE_EXHAUSTED"):
@@ -97,7 +97,7 @@ async def refuses_late(asked: Any, context: Any) -> Any:
 
 
 async def test_a_refusal_is_a_status_with_its_message_and_pushback() -> None:
-    ours = Channels(QUICK, Premises())
+    ours = Channels(QUICK, SsrfGuard())
     async with serving(LOCALAI, {"Predict": refuses}, "127.0.0.1:0") as port:
         with pytest.raises(RpcFailed) as failed:
             await ours.ask(f"grpc://127.0.0.1:{port}", PREDICT, PREDICT.asked())
@@ -111,7 +111,7 @@ async def test_a_refusal_is_a_status_with_its_message_and_pushback() -> None:
 
 
 async def test_a_stream_may_be_refused_half_way() -> None:
-    ours = Channels(QUICK, Premises())
+    ours = Channels(QUICK, SsrfGuard())
     stream = methods_of(LOCALAI)["PredictStream"]
     async with serving(LOCALAI, {"PredictStream": refuses_late}, "127.0.0.1:0") as port:
         api = f"grpc://127.0.0.1:{port}"
@@ -140,7 +140,7 @@ async def test_a_message_that_cannot_be_decoded_is_an_invalid_argument_and_no_lo
 
 
 async def test_metadata_of_a_call_is_available_to_the_handler() -> None:
-    ours, told = Channels(QUICK, Premises()), []
+    ours, told = Channels(QUICK, SsrfGuard()), []
 
     async def look(asked: Any, context: Any) -> Any:
         told.append(metadata_of(context))

@@ -48,9 +48,9 @@ def test_registering_a_grpc_worker_names_the_package_to_install() -> None:
     said = without("""
 from node.faces.errors import WrongParameter
 from node.faces.v0.registration import read_worker
-from router.ssrf_guard import Premises
+from router.ssrf_guard import SsrfGuard
 try:
-    read_worker("p", {"model": "m", "api": "grpc+localai://127.0.0.1:5", "type": 0}, Premises())
+    read_worker("p", {"model": "m", "api": "grpc+localai://127.0.0.1:5", "type": 0}, SsrfGuard())
 except WrongParameter as error:
     print(error)
 """)

@@ -10,7 +10,7 @@ from node.config.settings import FacesSettings
 from node.faces.grpc import open_face
 from router.rpc.call import Channels
 from router.rpc.messages import methods_of
-from router.ssrf_guard import Premises
+from router.ssrf_guard import SsrfGuard
 from tests.router.world import QUICK
 
 PATIENT = QUICK.model_copy(
@@ -24,7 +24,7 @@ class Client:
 
     def __init__(self, service, place):
         self._methods = methods_of(service)
-        self._channels = Channels(PATIENT, Premises())
+        self._channels = Channels(PATIENT, SsrfGuard())
         self._api = f"grpc://{place}"
         self.said = {}
 

@@ -9,9 +9,9 @@ from node.faces.errors import Unparseable, WrongParameter
 from node.faces.v0.registration import SCHEMES, read_project, read_worker
 from registry.records import ModelType
 from router import dialects
-from router.ssrf_guard import Premises, networks_of
+from router.ssrf_guard import SsrfGuard, networks_of
 
-HERE = Premises(lambda host: host in ("localhost", "127.0.0.1"), lambda: {6100, 80})
+HERE = SsrfGuard(lambda host: host in ("localhost", "127.0.0.1"), lambda: {6100, 80})
 MODEL = {"model": "m", "api": "http://localhost:1042"}
 
 
@@ -101,7 +101,7 @@ def test_a_worker_cannot_be_on_the_nodes_own_ports_explicit_or_implied(api):
 )
 def test_a_url_that_may_lead_to_another_machine_is_refused(api):
     with pytest.raises(WrongParameter):
-        read_worker("p", MODEL | {"api": api}, Premises(is_own_address))
+        read_worker("p", MODEL | {"api": api}, SsrfGuard(is_own_address))
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_a_url_that_may_lead_to_another_machine_is_refused(api):
     ],
 )
 def test_unambiguous_spellings_of_this_machine_are_accepted(api):
-    assert read_worker("p", MODEL | {"api": api}, Premises(is_own_address)).api == api
+    assert read_worker("p", MODEL | {"api": api}, SsrfGuard(is_own_address)).api == api
 
 
 def test_a_worker_in_a_configured_network_is_registered_by_its_ip_address():
-    listed = Premises(is_own_address, networks=networks_of(["198.51.100.0/28"]))
+    listed = SsrfGuard(is_own_address, networks=networks_of(["198.51.100.0/28"]))
     for api in ("http://198.51.100.7:1042", "http://[::ffff:198.51.100.7]:1042"):
         assert read_worker("p", MODEL | {"api": api}, listed).api == api
     for api in ("http://198.51.100.16:1042", "http://box.lan:1042"):

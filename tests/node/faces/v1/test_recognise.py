@@ -11,7 +11,7 @@ from node.faces.errors import Unparseable, WrongParameter
 from node.faces.v1.recognise import candidates
 from registry.records import SERVICE_TYPES, ModelType
 from router import dialects
-from router.ssrf_guard import Premises
+from router.ssrf_guard import SsrfGuard
 from tests.node.faces.assembly import TOKEN, told, until
 from tests.workers import (
     llama_stack_services,
@@ -24,7 +24,7 @@ from tests.workers import (
 )
 from tests.workers.raw import raw
 
-HERE = Premises(is_own_address, lambda: {6100})
+HERE = SsrfGuard(is_own_address, lambda: {6100})
 LISTING = (
     b'{"object":"list","data":[{"id":"tiny","owned_by":"vllm","max_model_len":4096},{"id":"b"}]}'
 )
