@@ -29,7 +29,7 @@ from router.dialects.localai_grpc import reply_parser
 from router.dialects.localai_grpc.verbatim import allowed
 from router.dialects.openai_http.endpoints import understood
 from router.dialects.tgi_http.answer_parser import PASSING
-from router.http.translator import Words
+from router.http.translator import ProtocolMapping
 from router.http.verbatim import Ending
 from router.openai import text_parser
 from router.openai.body import object_of
@@ -39,8 +39,8 @@ from router.openai.usage import Tokens
 from router.requests import Kind, Request
 from router.rpc import messages as framing
 from router.rpc.messages import LOCALAI, REMOTELLM, message_class, methods_of, parsed
-from router.translate.request import Wording
-from router.translate.text import Told
+from router.translate.request import RequestMapping
+from router.translate.text import ChoiceReader
 from router.workers import Worker
 
 MAX_EVENT_BYTES = 1024 * 1024
@@ -149,9 +149,9 @@ def rows() -> Iterator[Row]:
     """Yield all measurements."""
     yield openai_dialect()
     chunk = {"id": "", "created": 1, "model": "own", "choices": [_CHUNK]}
-    yield dialect(tgi_http.WORDS, Kind.CHAT, chunk)
-    yield dialect(tgi_http.WORDS, Kind.COMPLETION, _TOKEN)
-    yield dialect(llama_stack_http.WORDS, Kind.CHAT, _PIECE)
+    yield dialect(tgi_http.MAPPING, Kind.CHAT, chunk)
+    yield dialect(tgi_http.MAPPING, Kind.COMPLETION, _TOKEN)
+    yield dialect(llama_stack_http.MAPPING, Kind.CHAT, _PIECE)
     yield localai_dialect(Kind.CHAT)
     yield localai_dialect(Kind.COMPLETION)
     yield remotellm_dialect()
@@ -166,43 +166,47 @@ def openai_dialect() -> Row:
     return "OpenAI, dialect", lambda: understood(request), None
 
 
-def dialect(words: Words, kind: Kind, said: object) -> Row:
+def dialect(mapping: ProtocolMapping, kind: Kind, said: object) -> Row:
     """Return the measurement of a dialect over HTTP, for a stream."""
     request = request_of(kind)
     event = b"data:" + orjson.dumps(said) + b"\n\n"
-    told, form = Told(canonical.read(request), words.part), TextForm("x", 1, "m", kind)
+    told, form = ChoiceReader(canonical.read(request), mapping.part), TextForm("x", 1, "m", kind)
     splitter = Splitter(max_event_bytes=len(event))
 
     def ask() -> bytes:
-        return orjson.dumps(words.read(request, _WORKER)[1].bodies[0])
+        return orjson.dumps(mapping.read(request, _WORKER)[1].bodies[0])
 
     def hear() -> bytes:
         [one] = splitter.feed(event)
         return b"".join(map(form.event, told.take(one.data)))
 
-    return f"{words.name}, dialect, {_plural(kind)}", ask, hear
+    return f"{mapping.name}, dialect, {_plural(kind)}", ask, hear
 
 
 def localai_dialect(kind: Kind) -> Row:
     """Return the measurement of LocalAI's dialect, for a stream."""
-    words, method = localai_grpc.WORDS, methods_of(LOCALAI)["PredictStream"]
+    mapping, method = localai_grpc.MAPPING, methods_of(LOCALAI)["PredictStream"]
     request = request_of(kind)
-    asked, orders = words.read(request, _WORKER)
+    asked, mapped = mapping.read(request, _WORKER)
     reply = method.told(message=b" word", tokens=1).SerializeToString()
-    told = Told(asked, reply_parser.ReplyTexts(asked, 0, orders.bodies[0]).read)
+    told = ChoiceReader(asked, reply_parser.ReplyTexts(asked, 0, mapped.bodies[0]).read)
     form = TextForm("x", 1, "m", kind)
 
     def hear() -> bytes:
         return b"".join(map(form.event, told.take(method.told.FromString(reply))))
 
-    return f"{words.name}, dialect, {_plural(kind)}", _message(words, request, method.asked), hear
+    return (
+        f"{mapping.name}, dialect, {_plural(kind)}",
+        _message(mapping, request, method.asked),
+        hear,
+    )
 
 
 def remotellm_dialect() -> Row:
     """Return the measurement of RemoteLLM's dialect, whose answers come in one piece."""
-    words, method = remotellm_grpc.WORDS, methods_of(REMOTELLM)["Generate"]
-    ask = _message(words, request_of(Kind.COMPLETION), method.asked)
-    return f"{words.name}, dialect, {_plural(Kind.COMPLETION)}", ask, None
+    mapping, method = remotellm_grpc.MAPPING, methods_of(REMOTELLM)["Generate"]
+    ask = _message(mapping, request_of(Kind.COMPLETION), method.asked)
+    return f"{mapping.name}, dialect, {_plural(Kind.COMPLETION)}", ask, None
 
 
 def tgi_both_sides() -> Row:
@@ -264,9 +268,9 @@ def main() -> None:
         print(f"{name}: {microseconds(ask, 2_000):.1f} µs for a request, {event}")
 
 
-def _message(words: Wording, request: Request, kind: Any) -> Run:
+def _message(mapping: RequestMapping, request: Request, kind: Any) -> Run:
     def ask() -> bytes:
-        body = words.read(request, _WORKER)[1].bodies[0]
+        body = mapping.read(request, _WORKER)[1].bodies[0]
         return bytes(kind(**body).SerializeToString())
 
     return ask

@@ -41,14 +41,14 @@ class Figure(StrEnum):
     """Tokens that it wrote last."""
 
 
-Told = Mapping[Figure, float]
+FigureValues = Mapping[Figure, float]
 
 
 @runtime_checkable
 class TellsLoad(Protocol):
     """A dialect whose protocol has such figures."""
 
-    async def figures(self, worker: Worker) -> Told | None:
+    async def figures(self, worker: Worker) -> FigureValues | None:
         """Query within `ALIVE_SECONDS`; return an empty mapping if none came now, `None` if the worker has none at all."""
 
 
@@ -58,11 +58,11 @@ class Figures:
     def __init__(self, dialects: Mapping[str, Dialect], now: Clock) -> None:
         self._dialects = dialects
         self._now = now
-        self._told: dict[Worker, tuple[float, Told]] = {}
+        self._told: dict[Worker, tuple[float, FigureValues]] = {}
         self._looking = asyncio.Lock()
         self._turns = asyncio.Semaphore(AT_ONCE)
 
-    async def of(self, workers: Iterable[Worker]) -> Mapping[Service, Told]:
+    async def of(self, workers: Iterable[Worker]) -> Mapping[Service, FigureValues]:
         """Return the figures of those of these workers that report any; the cached ones of other workers are dropped."""
         asked = list(workers)
         # A reader that comes during a query waits, and then finds its results.
@@ -86,12 +86,12 @@ class Figures:
         self._told[worker] = self._now() + (AGAIN if told is None else FRESH), told or {}
 
 
-def known(told: Mapping[Figure, float]) -> Told:
+def known(told: Mapping[Figure, float]) -> FigureValues:
     """Leave out values that are not valid amounts: they come from a worker."""
     return {figure: value for figure, value in told.items() if isfinite(value) and value >= 0}
 
 
-def in_text(text: bytes, names: Mapping[str, Figure]) -> Told:
+def in_text(text: bytes, names: Mapping[str, Figure]) -> FigureValues:
     """Read figures by their names in Prometheus' text format, each the sum of its series; others are ignored."""
     found: dict[Figure, float] = {}
     for name, figure in names.items():

@@ -1,6 +1,6 @@
 """Tables of the support of protocols' endpoints and of requests' parameters, derived from the dialects and faces.
 
-A dialect and a face define `ENDPOINTS`; a dialect that translates texts defines `WORDS`, and is given an example of each of
+A dialect and a face define `ENDPOINTS`; a dialect that translates texts defines `MAPPING`, and is given an example of each of
 OpenAI's parameters. Nothing here depends on the name of one of them.
 """
 
@@ -19,7 +19,7 @@ from router import dialects
 from router.canonical import BESIDE
 from router.errors import WorkerUnable
 from router.requests import Kind, Request
-from router.translate.request import Orders, Wording
+from router.translate.request import MappedRequest, RequestMapping
 from router.workers import Worker
 from tests.seeds import SEEDS
 
@@ -140,17 +140,17 @@ def endpoints_beyond() -> Iterable[str]:
 def parameters() -> Iterable[str]:
     """Yield the table of parameters, by giving each to every dialect that translates texts."""
     columns = [
-        (words, kind)
+        (mapping, kind)
         for module in of_dialects().values()
-        if isinstance(words := vars(module).get("WORDS"), Wording)
+        if isinstance(mapping := vars(module).get("MAPPING"), RequestMapping)
         for kind in EXAMPLES
-        if kind in words.kinds
+        if kind in mapping.kinds
     ]
     short = {Kind.CHAT: "chat", Kind.COMPLETION: "completion"}
-    yield f"| parameter | {' | '.join(f'{words.name}: {short[kind]}' for words, kind in columns)} |"
+    yield f"| parameter | {' | '.join(f'{mapping.name}: {short[kind]}' for mapping, kind in columns)} |"
     yield f"|---|{'---|' * len(columns)}"
     for name in sorted(CHAT | COMPLETION):
-        cells = " | ".join(_becomes(words, kind, name) for words, kind in columns)
+        cells = " | ".join(_becomes(mapping, kind, name) for mapping, kind in columns)
         yield f"| `{name}` | {cells} |"
 
 
@@ -173,30 +173,30 @@ def _cell(module: ModuleType | None, endpoint: str, absent: str) -> str:
     return _endpoints(module).get(endpoint, "").replace("|", "\\|") if module else absent
 
 
-def _becomes(words: Wording, kind: Kind, name: str) -> str:
+def _becomes(mapping: RequestMapping, kind: Kind, name: str) -> str:
     if name not in EXAMPLES[kind]:
         return ""
     beside = _BESIDE.get(name, {})
     try:
-        said = _orders(words, kind, {**beside, name: EXAMPLES[kind][name]})
+        said = _mapped(mapping, kind, {**beside, name: EXAMPLES[kind][name]})
     except WorkerUnable:
         return "**refused**"
     if {name, _ALSO.get(name, name)} & set(said.dropped):
         return "dropped"
     if name in BESIDE:
         return "no effect"
-    return _difference(_orders(words, kind, beside), said) or "by the node"
+    return _difference(_mapped(mapping, kind, beside), said) or "by the node"
 
 
-def _orders(words: Wording, kind: Kind, fields: Mapping[str, object]) -> Orders:
+def _mapped(mapping: RequestMapping, kind: Kind, fields: Mapping[str, object]) -> MappedRequest:
     """Translate a short request, with some more fields, into a worker's form."""
     body = orjson.dumps({"model": "m", **_PLAIN, **fields})
     stream = fields.get("stream") is True
     request = Request("r", kind, "m", body, "application/json", stream=stream)
-    return words.read(request, _WORKER)[1]
+    return mapping.read(request, _WORKER)[1]
 
 
-def _difference(plain: Orders, said: Orders) -> str:
+def _difference(plain: MappedRequest, said: MappedRequest) -> str:
     """Describe in which fields of the body another request differs, or in its path or number."""
     if plain.path != said.path:
         return f"`/{said.path}`"

@@ -19,7 +19,7 @@ from node.observe.metrics import CONTENT_TYPE, Sizes
 from node.peers.contacts import contacts, shown, summary
 from registry.members.liveness import Presence
 from registry.records import Service, Standing
-from router.worker_metrics import Figures, Told
+from router.worker_metrics import Figures, FigureValues
 
 _PARTS = ("mesh", "store")
 _METRICS = ("/metrics", "/debug/metrics/prometheus", "/api/v0/debug/metrics/prometheus")
@@ -108,7 +108,7 @@ def _status(context: Context) -> dict[str, Any]:
 _NOW = frozenset({"reservations", "circuits", "carried"})
 
 
-def _sizes(context: Context, told: Mapping[Service, Told]) -> Sizes:
+def _sizes(context: Context, told: Mapping[Service, FigureValues]) -> Sizes:
     registry = context.registry
     held = registry.catalog.held
     degraded = registry.degraded()

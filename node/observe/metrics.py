@@ -26,7 +26,7 @@ from node.observe.recent import Recent
 from node.observe.request_sums import RequestSums
 from registry.records import Service
 from router.requests import Kind
-from router.worker_metrics import Told
+from router.worker_metrics import FigureValues
 
 if TYPE_CHECKING:
     from node.faces.access_log import Account
@@ -48,7 +48,7 @@ class Sizes:
     """Replicas of models that the whole catalog offers."""
     workers: int
     """Workers of this machine."""
-    told: Mapping[Service, Told]
+    told: Mapping[Service, FigureValues]
     """Figures that those workers report."""
     up: Mapping[str, bool]
     """Whether a part works: store, mesh."""

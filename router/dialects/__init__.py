@@ -1,7 +1,7 @@
 """Dialects: the protocols that workers speak. One file per worker protocol, found by its module name.
 
 A dialect module defines `create(links: Links) -> Dialect`. It is loaded when the first worker uses it, since its dependencies
-may not be installed. It also defines `ENDPOINTS`, how each RPC or endpoint of its specification is handled, and `WORDS`
+may not be installed. It also defines `ENDPOINTS`, how each RPC or endpoint of its specification is handled, and `MAPPING`
 (`router/translate/request.py`) if it translates texts: docs/dialects.md is generated from both. It may define `check(worker)`,
 see below. A dialect returns an answer only once its first byte has arrived, so that a request that fails before then can be
 tried elsewhere. Such a failure is raised as a `WorkerError`.

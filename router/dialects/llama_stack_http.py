@@ -14,7 +14,7 @@ from router.canonical import TextRequest
 from router.errors import WorkerFailed, WorkerUnable
 from router.http.probe import glance
 from router.http.service_call import services_of, shown
-from router.http.translator import Translator, Words
+from router.http.translator import ProtocolMapping, Translator
 from router.http.verbatim import PassThrough
 from router.openai.body import splice_model
 from router.openai.text_parser import answer_object, written_answer
@@ -24,8 +24,8 @@ from router.peers.links import Links
 from router.recognition import Sighting
 from router.requests import SERVICES, Kind
 from router.services.calls import CALLS
-from router.translate.request import Orders, refuse_tool_calls, unheard
-from router.translate.text import Said, estimated, in_one_piece
+from router.translate.request import MappedRequest, refuse_tool_calls, unheard
+from router.translate.text import OutputPiece, estimated, in_one_piece
 from router.translate.verbatim import LLAMA_STACK
 from router.worker_description import Described, count_of
 from router.workers import Worker
@@ -65,7 +65,7 @@ class LlamaStackHttp(Translator):
     """Client of the Llama Stack servers of this machine."""
 
     def __init__(self, links: Links) -> None:
-        super().__init__(links, WORDS)
+        super().__init__(links, MAPPING)
 
     async def recognise(self, worker: Worker) -> Sighting:
         """Recognise a server by its answer to an empty request: an error about missing fields."""
@@ -86,7 +86,7 @@ def create(links: Links) -> LlamaStackHttp:
     return LlamaStackHttp(links)
 
 
-def orders(asked: TextRequest, worker: Worker) -> Orders:
+def mapped(asked: TextRequest, worker: Worker) -> MappedRequest:
     """Translate a chat to Llama Stack; raise `WorkerUnable` if that would change the answer."""
     given = asked.sampling
     options = {
@@ -106,7 +106,7 @@ def orders(asked: TextRequest, worker: Worker) -> Orders:
     # The pieces of a stream do not say to which candidate they belong.
     streamed = asked.stream and asked.n == 1
     said = {**body, "stream": True} if streamed else body
-    return Orders("inference", (said,), unheard(asked, *_HEARD), streamed, body)
+    return MappedRequest("inference", (said,), unheard(asked, *_HEARD), streamed, body)
 
 
 def _message(message: Mapping[str, object]) -> dict[str, object]:
@@ -141,16 +141,16 @@ def _attachment(url: str) -> dict[str, str]:
     return {"uri": url, **({"mime-type": kind} if kind else {})}
 
 
-def part(_: TextRequest, data: bytes) -> Said:
+def part(_: TextRequest, data: bytes) -> OutputPiece:
     """Read one piece of a streamed message."""
     if data == b"[DONE]":
-        return Said(over=True)
+        return OutputPiece(over=True)
     said = _success(data)
     piece = _candidates(said)[0] if "candidates" in said else said
     if not _OF_A_PIECE & set(piece):
         raise WorkerFailed("an event of the worker's stream is not a part of a message")
     read = _message_of(piece, 0)
-    return Said(
+    return OutputPiece(
         read.text, read.reason, _usage(said), read.calls, over=piece.get("is_complete") is True
     )
 
@@ -169,7 +169,9 @@ def whole(asked: TextRequest, _: int, body: bytes, __: Callable[[str], str]) -> 
             guess = estimated(asked, choice, read.text)
             # The prompt is counted once.
             spent = Usage(0 if choice else guess.prompt, guess.completion, estimated=True)
-        events += in_one_piece(asked, choice, Said(read.text, read.reason, spent, read.calls))
+        events += in_one_piece(
+            asked, choice, OutputPiece(read.text, read.reason, spent, read.calls)
+        )
     return events
 
 
@@ -180,7 +182,7 @@ def _candidates(said: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
     return given
 
 
-def _message_of(said: Mapping[str, object], choice: int) -> Said:
+def _message_of(said: Mapping[str, object], choice: int) -> OutputPiece:
     text, reason = said.get("text") or "", said.get("finish_reason")
     if not isinstance(text, str):
         raise WorkerFailed("the worker's message has no text")
@@ -189,7 +191,7 @@ def _message_of(said: Mapping[str, object], choice: int) -> Said:
         ended = _REASONS.get(reason, "stop")
     elif said.get("eot") is True:
         ended = "stop"
-    return Said(text, ended, calls=_calls(said.get("tool_call"), choice))
+    return OutputPiece(text, ended, calls=_calls(said.get("tool_call"), choice))
 
 
 def _calls(given: object, choice: int) -> tuple[ToolCall, ...]:
@@ -241,10 +243,10 @@ def _took(asked: bytes, body: bytes, _: Callable[[str], str]) -> Usage | None:
 
 PASSING = PassThrough(calls=frozenset({"inference"}), addressed=_addressed, whole=_took)
 
-WORDS = Words(
+MAPPING = ProtocolMapping(
     name="Llama Stack",
     kinds=frozenset({Kind.CHAT}),
-    orders=orders,
+    mapped=mapped,
     paths=("inference",),
     part=part,
     whole=whole,

@@ -1,6 +1,6 @@
 """Translator between OpenAI's protocol and a worker's own, in both directions, for every dialect over HTTP.
 
-A dialect brings its `Words`: how requests are written, and how answers are read, event by event or in one piece.
+A dialect brings its `ProtocolMapping`: how requests are written, and how answers are read, event by event or in one piece.
 """
 
 import time
@@ -30,8 +30,8 @@ from router.openai.usage import OptionSupport
 from router.peers.links import Links
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
-from router.translate.request import Orders, Wording, unserved
-from router.translate.text import Said, Told
+from router.translate.request import MappedRequest, RequestMapping, unserved
+from router.translate.text import ChoiceReader, OutputPiece
 from router.worker_description import Described
 from router.workers import Worker
 
@@ -42,18 +42,18 @@ _STREAMED = f"{_EVENTS}, {_JSON};q=0.5"
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
+class CallMapping:
     """A kind of request that is not a text: `asked` writes the worker's single request, `told` reads its answer.
 
     Both raise a `WorkerError`; `told` returns OpenAI's JSON.
     """
 
-    asked: Callable[[Request], Orders]
+    asked: Callable[[Request], MappedRequest]
     told: Callable[[Request, bytes], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words(Wording):
+class ProtocolMapping(RequestMapping):
     """A protocol over HTTP with JSON bodies.
 
     `part` reads one event of a stream; `whole` reads an answer in one piece, given the number of its body and its headers.
@@ -64,18 +64,18 @@ class Words(Wording):
     """
 
     paths: tuple[str, ...]
-    part: Callable[[TextRequest, bytes], Said]
+    part: Callable[[TextRequest, bytes], OutputPiece]
     whole: Callable[[TextRequest, int, bytes, Callable[[str], str]], list[Event]]
-    others: Mapping[Kind, Once] = field(default_factory=dict)
+    others: Mapping[Kind, CallMapping] = field(default_factory=dict)
     passing: PassThrough | None = None
-    beside: Callable[[Orders, Mapping[str, object]], Orders] | None = None
+    beside: Callable[[MappedRequest, Mapping[str, object]], MappedRequest] | None = None
 
 
 class Translator:
     """Dialect that translates requests into the protocol of this machine's workers."""
 
-    def __init__(self, links: Links, words: Words) -> None:
-        self._words = words
+    def __init__(self, links: Links, mapping: ProtocolMapping) -> None:
+        self._mapping = mapping
         self._links = links
         self._places = links.workers
         self._settings = links.settings
@@ -94,25 +94,25 @@ class Translator:
             async with said as answer:
                 yield answer
             return
-        if once := self._words.others.get(request.kind):
-            orders = await aside(request.body, partial(once.asked, request))
-            async with self._once(once, request, worker, orders) as answer:
+        if other := self._mapping.others.get(request.kind):
+            mapped = await aside(request.body, partial(other.asked, request))
+            async with self._once(other, request, worker, mapped) as answer:
                 yield answer
             return
-        asked, orders = await aside(request.body, partial(self._words.read, request, worker))
+        asked, mapped = await aside(request.body, partial(self._mapping.read, request, worker))
         own = request.verbatim
-        if self._words.beside and own and own.protocol == worker.dialect:
-            orders = self._words.beside(orders, object_of(own.body))
-        asking = _Asking(worker, request, asked, orders, form_of(request, name))
+        if self._mapping.beside and own and own.protocol == worker.dialect:
+            mapped = self._mapping.beside(mapped, object_of(own.body))
+        pending = _TextInFlight(worker, request, asked, mapped, form_of(request, name))
         async with AsyncExitStack() as open_:
-            answer = await self._begun(asking, open_)
-            answer.headers = orders.headers
+            answer = await self._begun(pending, open_)
+            answer.headers = mapped.headers
             answer.hides_usage = answer.streamed and not asked.include_usage
             yield answer
 
     async def alive(self, worker: Worker) -> bool:
         """Return whether the worker answers at its first path, whatever the status."""
-        url = self.url(worker, self._words.paths[0])
+        url = self.url(worker, self._mapping.paths[0])
         return (await glance(self._places, worker, url, at_most=0)).answered
 
     async def slots(self, worker: Worker) -> int:  # noqa: ARG002
@@ -125,26 +125,26 @@ class Translator:
 
     def url(self, worker: Worker, path: str) -> URL:
         """Return the URL of one of the worker's paths."""
-        return endpoint(worker.api, path, self._words.paths)
+        return endpoint(worker.api, path, self._mapping.paths)
 
-    async def _begun(self, asking: "_Asking", open_: AsyncExitStack) -> Answer:
+    async def _begun(self, pending: "_TextInFlight", open_: AsyncExitStack) -> Answer:
         """Enter the answer; a worker that refuses to stream is asked again for the whole answer in one piece."""
-        orders, api, now = asking.orders, asking.worker.api, time.monotonic()
-        if not orders.streamed:
-            return await open_.enter_async_context(self._whole(asking, orders.bodies))
-        if orders.unstreamed is None:
-            return await open_.enter_async_context(self._stream(asking))
+        mapped, api, now = pending.mapped, pending.worker.api, time.monotonic()
+        if not mapped.streamed:
+            return await open_.enter_async_context(self._whole(pending, mapped.bodies))
+        if mapped.unstreamed is None:
+            return await open_.enter_async_context(self._stream(pending))
         if not self._streamers.takes(api, now):
-            return await open_.enter_async_context(self._whole(asking, (orders.unstreamed,)))
+            return await open_.enter_async_context(self._whole(pending, (mapped.unstreamed,)))
         try:
-            answer = await open_.enter_async_context(self._stream(asking))
+            answer = await open_.enter_async_context(self._stream(pending))
         except WorkerRejected as refused:
             if not self._streamers.may_mind(api, refused.status, refused.body):
                 raise
         else:
             self._streamers.took(api)
             return answer
-        answer = await open_.enter_async_context(self._whole(asking, (orders.unstreamed,)))
+        answer = await open_.enter_async_context(self._whole(pending, (mapped.unstreamed,)))
         self._streamers.refused(api, now)
         return answer
 
@@ -152,7 +152,7 @@ class Translator:
         self, request: Request, worker: Worker
     ) -> AbstractAsyncContextManager[Answer] | None:
         """Pass on the caller's own request if the worker speaks its protocol; return `None` if it is to be translated."""
-        said, passing = request.verbatim, self._words.passing
+        said, passing = request.verbatim, self._mapping.passing
         if said is None or said.protocol != worker.dialect:
             return None
         if (
@@ -161,7 +161,7 @@ class Translator:
             or (request.stream and not passing.streamed)
         ):
             if said.needs:
-                raise self._words.lacks(said.needs)
+                raise self._mapping.lacks(said.needs)
             return None
 
         async def read(exchange: Exchange) -> Answer:
@@ -177,38 +177,38 @@ class Translator:
         return SentCall(call, self._settings, self._deadlines, read)
 
     def _once(
-        self, once: Once, request: Request, worker: Worker, orders: Orders
+        self, other: CallMapping, request: Request, worker: Worker, mapped: MappedRequest
     ) -> AbstractAsyncContextManager[Answer]:
         async def read(exchange: Exchange) -> Answer:
             if exchange.status == NOT_FOUND:
-                raise unserved(self._words.name, request.kind)
+                raise unserved(self._mapping.name, request.kind)
             await check(exchange)
-            said = once.told(request, await exchange.whole(MAX_ANSWER_BYTES))
+            said = other.told(request, await exchange.whole(MAX_ANSWER_BYTES))
             answer = complete_answer(said)
-            answer.headers = orders.headers
+            answer.headers = mapped.headers
             return answer
 
-        body = orjson.dumps(orders.bodies[0])
-        call = self._call(worker, request, orders.path, body, accept=_JSON)
+        body = orjson.dumps(mapped.bodies[0])
+        call = self._call(worker, request, mapped.path, body, accept=_JSON)
         return SentCall(call, self._settings, self._deadlines, read)
 
-    def _stream(self, asking: "_Asking") -> AbstractAsyncContextManager[Answer]:
+    def _stream(self, pending: "_TextInFlight") -> AbstractAsyncContextManager[Answer]:
         async def read(exchange: Exchange) -> Answer:
             await check(exchange)
             if exchange.streamed:
-                told = Told(asking.asked, self._words.part)
-                return await begin(exchange, told, asking.form, self._settings.max_event_bytes)
-            # A worker that does not stream sends all of it at once.
-            events = await self._read_whole(asking, 0, exchange)
-            return at_once(asking.asked, asking.form, events)
+                reader = ChoiceReader(pending.asked, self._mapping.part)
+                return await begin(exchange, reader, pending.form, self._settings.max_event_bytes)
+            # A worker that does not stream sends all of it at other.
+            events = await self._read_whole(pending, 0, exchange)
+            return at_once(pending.asked, pending.form, events)
 
-        path, body = asking.orders.path, orjson.dumps(asking.orders.bodies[0])
-        call = self._call(asking.worker, asking.request, path, body, accept=_STREAMED)
+        path, body = pending.mapped.path, orjson.dumps(pending.mapped.bodies[0])
+        call = self._call(pending.worker, pending.request, path, body, accept=_STREAMED)
         return SentCall(call, self._settings, self._deadlines, read)
 
     @asynccontextmanager
     async def _whole(
-        self, asking: "_Asking", bodies: Sequence[Mapping[str, object]]
+        self, pending: "_TextInFlight", bodies: Sequence[Mapping[str, object]]
     ) -> AsyncIterator[Answer]:
         ends = time.monotonic() + self._settings.total_timeout
         events: list[Event] = []
@@ -219,15 +219,15 @@ class Translator:
 
             async def read(exchange: Exchange, number: int = number) -> Answer:
                 await check(exchange)
-                events.extend(await self._read_whole(asking, number, exchange))
+                events.extend(await self._read_whole(pending, number, exchange))
                 return complete_answer(b"")
 
-            path = asking.orders.path
+            path = pending.mapped.path
             written = orjson.dumps(body)
-            call = self._call(asking.worker, asking.request, path, written, accept=_JSON)
+            call = self._call(pending.worker, pending.request, path, written, accept=_JSON)
             async with SentCall(call, self._settings, self._deadlines, read):
                 pass
-        yield at_once(asking.asked, asking.form, events)
+        yield at_once(pending.asked, pending.form, events)
 
     def _call(
         self, worker: Worker, request: Request, path: str, body: bytes, *, accept: str
@@ -236,20 +236,22 @@ class Translator:
         headers = {**headers_to(worker, request), "Content-Type": _JSON, "accept": accept}
         return Call(self._places.of(url), request_head(start_of(url), headers, len(body)), body)
 
-    async def _read_whole(self, asking: "_Asking", number: int, exchange: Exchange) -> list[Event]:
+    async def _read_whole(
+        self, pending: "_TextInFlight", number: int, exchange: Exchange
+    ) -> list[Event]:
         body = await exchange.whole(MAX_ANSWER_BYTES)
-        asking.form = asking.form.told_by(body)
-        return self._words.whole(asking.asked, number, body, exchange.header)
+        pending.form = pending.form.told_by(body)
+        return self._mapping.whole(pending.asked, number, body, exchange.header)
 
 
 @dataclass(slots=True)
-class _Asking:
-    """One request in flight, and the form of its answer as far as it is known."""
+class _TextInFlight:
+    """One request for text, and the form of its answer as far as it is known."""
 
     worker: Worker
     request: Request
     asked: TextRequest
-    orders: Orders
+    mapped: MappedRequest
     form: TextForm
 
 

@@ -23,7 +23,7 @@ _SAMPLING = tuple(sorted(field.name for field in fields(Sampling)))
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class MappedRequest:
     """The translated request: one body or several, with a path or the name of a call.
 
     `dropped` are the parameters that the worker's protocol lacks; `streamed` says that the worker is to stream. `unstreamed` is
@@ -51,21 +51,21 @@ def parameter_headers(dropped: Sequence[str], heard: Sequence[str] = ()) -> Mapp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wording:
+class RequestMapping:
     """The translation of requests for text to one protocol, which people call `name`.
 
-    `orders` translates a request. Refused before it are other `kinds`, tools and JSON schemas unless the protocol has `tools`
+    `mapped` translates a request. Refused before it are other `kinds`, tools and JSON schemas unless the protocol has `tools`
     and `schemas`, and fields that shape the answer unless they are among `shaping`, those that the protocol has.
     """
 
     name: str
     kinds: frozenset[Kind]
-    orders: Callable[[TextRequest, Worker], Orders]
+    mapped: Callable[[TextRequest, Worker], MappedRequest]
     tools: bool = False
     schemas: bool = False
     shaping: frozenset[str] = frozenset()
 
-    def read(self, request: Request, worker: Worker) -> tuple[TextRequest, Orders]:
+    def read(self, request: Request, worker: Worker) -> tuple[TextRequest, MappedRequest]:
         """Read a request and translate it for the worker; raise `WorkerUnable`, or `WorkerRejected` for a wrong value."""
         if request.kind not in self.kinds:
             raise unserved(self.name, request.kind)
@@ -75,7 +75,7 @@ class Wording:
             raise self.lacks("response_format")
         if asked.tools and asked.tool_choice != "none" and not self.tools:
             raise self.lacks("tools")
-        return asked, self.orders(asked, worker)
+        return asked, self.mapped(asked, worker)
 
     def lacks(self, param: str) -> WorkerUnable:
         """Return the refusal of a parameter without which the answer would be of another kind."""

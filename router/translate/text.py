@@ -1,6 +1,6 @@
 """Text of a worker of another protocol, cut at stop strings, with its tokens estimated if they are not reported.
 
-A dialect reads the worker's output into `Said`, piece by piece or at once; here it becomes the events of an answer.
+A dialect reads the worker's output into `OutputPiece`, piece by piece or at once; here it becomes the events of an answer.
 
 Texts are cut because some workers return the stop string, or ignore it. Text that may be the beginning of a stop string is held
 back until the next text shows whether it is.
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class OutputPiece:
     """One piece of a worker's output for one choice; `over` says that it is the last."""
 
     text: str = ""
@@ -70,8 +70,8 @@ class Said:
     tokens: tuple[Token, ...] = ()
 
 
-class Told(Generic[T]):
-    """One choice of a stream, event by event; `ended` says that it is complete and no more need be read."""
+class ChoiceReader(Generic[T]):
+    """Reader of one choice of a stream, event by event; `ended` says that it is complete and no more need be read."""
 
     __slots__ = (
         "_asked",
@@ -88,7 +88,7 @@ class Told(Generic[T]):
     )
 
     def __init__(
-        self, asked: TextRequest, read: Callable[[TextRequest, T], Said], choice: int = 0
+        self, asked: TextRequest, read: Callable[[TextRequest, T], OutputPiece], choice: int = 0
     ) -> None:
         """Start a choice. `read` reads one of the worker's events, and raises a `WorkerError` for a failure or an invalid one."""
         self._asked = asked
@@ -143,7 +143,7 @@ class Told(Generic[T]):
         return [Delta(text, self._choice, told, start if told else 0)] if text or told else []
 
 
-def in_one_piece(asked: TextRequest, choice: int, said: Said) -> list[Event]:
+def in_one_piece(asked: TextRequest, choice: int, said: OutputPiece) -> list[Event]:
     """Return the events of a choice that came in one piece."""
     stops = Stops(asked.stop)
     before = echo(asked, choice)

@@ -9,7 +9,7 @@ import pytest
 from registry.records import Service
 from router.dialects import Dialect
 from router.errors import WorkerFailed
-from router.worker_metrics import AGAIN, FRESH, Figure, Figures, Told, in_text, known
+from router.worker_metrics import AGAIN, FRESH, Figure, Figures, FigureValues, in_text, known
 from router.workers import Worker
 
 ONE, TWO = (Worker(Service("p", name), "http://w", dialect="tells") for name in ("one", "two"))
@@ -20,10 +20,10 @@ class Tells:
     """A dialect whose workers return the given figures."""
 
     def __init__(self) -> None:
-        self.told: Told | None = {Figure.QUEUED: 3}
+        self.told: FigureValues | None = {Figure.QUEUED: 3}
         self.asked: list[Worker] = []
 
-    async def figures(self, worker: Worker) -> Told | None:
+    async def figures(self, worker: Worker) -> FigureValues | None:
         self.asked.append(worker)
         await asyncio.sleep(0)
         return self.told

@@ -17,9 +17,9 @@ from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
 from router.dialects.localai_grpc.exchange import Asking
 from router.dialects.localai_grpc.files import sweep
 from router.dialects.localai_grpc.model_load import context_of, options
-from router.dialects.localai_grpc.texts import WORDS, Texts
+from router.dialects.localai_grpc.texts import MAPPING, Texts
 from router.dialects.localai_grpc.vectors import serve_store, wrong_length
-from router.dialects.localai_grpc.verbatim import CALLS, Own, Untold
+from router.dialects.localai_grpc.verbatim import CALLS, TemplateFailed, VerbatimTexts
 from router.errors import WorkerFailed, WorkerTimeout
 from router.http.fetch import Fetching
 from router.peers.links import Links
@@ -29,10 +29,10 @@ from router.rpc.failures import RpcFailed
 from router.select.candidates import Candidate
 from router.translate.verbatim import Verbatim
 from router.worker_description import Described, Offered
-from router.worker_metrics import Told
+from router.worker_metrics import FigureValues
 from router.workers import Worker
 
-__all__ = ["ENDPOINTS", "SERVED", "WORDS", "LocalAIGrpc", "check", "create"]
+__all__ = ["ENDPOINTS", "MAPPING", "SERVED", "LocalAIGrpc", "check", "create"]
 
 ENDPOINTS: Mapping[str, str] = {
     "Health": "health check of a silent worker; with a request in flight, a new connection is enough",
@@ -77,8 +77,8 @@ class LocalAIGrpc:
     def __init__(self, links: Links) -> None:
         self._backend = Backend(links)
         self._texts = Texts(self._backend)
-        self._own = Own(self._backend)
-        self._others = Others(self._backend)
+        self._own = VerbatimTexts(self._backend)
+        self._others = WholeAnswers(self._backend)
 
     @asynccontextmanager
     async def answer(self, request: Request, candidate: Candidate) -> AsyncIterator[Answer]:
@@ -102,7 +102,7 @@ class LocalAIGrpc:
         self, request: Request, name: str, errand: Errand, open_: AsyncExitStack
     ) -> Answer:
         if (said := self._passed(request, errand.worker, *CALLS)) is not None:
-            with suppress(Untold):
+            with suppress(TemplateFailed):
                 return await open_.enter_async_context(self._own.answer(said, errand))
         return await open_.enter_async_context(self._texts.answer(request, name, errand))
 
@@ -130,7 +130,7 @@ class LocalAIGrpc:
             return None
         return Described("LocalAI backend", (Offered(worker.own_model, context_of(worker)),))
 
-    async def figures(self, worker: Worker) -> Told | None:
+    async def figures(self, worker: Worker) -> FigureValues | None:
         """Ask for the speed and tokens of a backend's last answer."""
         return await self._backend.figures(worker)
 
@@ -139,7 +139,7 @@ class LocalAIGrpc:
         return await self._backend.recognise(worker)
 
 
-class Others:
+class WholeAnswers:
     """Client that asks for everything except texts."""
 
     def __init__(self, backend: Backend) -> None:

@@ -18,7 +18,7 @@ from router.rpc.call import Channels, Replies, metadata_to
 from router.rpc.failures import RpcFailed, cleaned
 from router.rpc.messages import LOCALAI, Method, methods_of
 from router.worker_description import Described
-from router.worker_metrics import Figure, Told, known
+from router.worker_metrics import Figure, FigureValues, known
 from router.workers import Worker
 
 METHODS = methods_of(LOCALAI)
@@ -131,7 +131,7 @@ class Backend:
             return True
         return told.state == _UNINITIALIZED and bool(worker.load)
 
-    async def figures(self, worker: Worker) -> Told | None:
+    async def figures(self, worker: Worker) -> FigureValues | None:
         """Ask how fast a backend wrote its last answer. One with calls in flight would answer only after them."""
         if self._at_work(worker.api):
             return {}

@@ -11,7 +11,7 @@ from router.errors import WorkerFailed
 from router.openai.text_writer import Reason
 from router.openai.usage import Usage
 from router.select.fitness import estimated_tokens
-from router.translate.text import Said, read_by
+from router.translate.text import OutputPiece, read_by
 
 COUNTABLE = 1_000_000
 """Characters of the longest text whose tokens a backend is asked to count."""
@@ -46,11 +46,11 @@ class ReplyTexts:
         """The text, stop strings included, kept only while no reply reports tokens, and only to little beyond `COUNTABLE`."""
         return "".join(self._texts)
 
-    def read(self, _: TextRequest, reply: Any | None) -> Said:
+    def read(self, _: TextRequest, reply: Any | None) -> OutputPiece:
         """Read the next reply, `None` for the end of them."""
         if reply is None:
             rest = self._decoder.decode(b"", final=True)
-            return Said(rest, self._reason(), self.counted_later, over=True)
+            return OutputPiece(rest, self._reason(), self.counted_later, over=True)
         self._tokens.heard(reply.tokens)
         self._prompt = max(self._prompt, reply.prompt_tokens)
         text = self._decoder.decode(reply.message)
@@ -58,7 +58,7 @@ class ReplyTexts:
         if text and not self.counted and self._kept <= COUNTABLE:
             self._texts.append(text)
             self._kept += len(text)
-        return Said(text, usage=self._usage())
+        return OutputPiece(text, usage=self._usage())
 
     def _usage(self) -> Usage | None:
         """Return the usage so far, `None` from a backend that reports no counts."""
@@ -82,14 +82,14 @@ def reason(limit: object, written: int) -> Reason:
     return "length" if isinstance(limit, int) and 0 < limit <= written else "stop"
 
 
-def whole(asked: TextRequest, choice: int, body: Mapping[str, object], reply: Any) -> Said:
+def whole(asked: TextRequest, choice: int, body: Mapping[str, object], reply: Any) -> OutputPiece:
     """Read the one reply for a choice; raise `WorkerFailed` if it must be JSON and is not."""
     replies = ReplyTexts(asked, choice, body)
     said, end = replies.read(asked, reply), replies.read(asked, None)
     text = said.text + end.text
     if asked.schema is not None and end.reason != "length":
         _check_json(text)
-    return Said(text, end.reason, said.usage)
+    return OutputPiece(text, end.reason, said.usage)
 
 
 def _check_json(text: str) -> None:

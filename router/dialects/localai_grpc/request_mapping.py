@@ -22,7 +22,7 @@ from router.canonical.values import flag, number, text, whole
 from router.errors import BadRequest, WorkerUnable
 from router.openai.text_writer import refused
 from router.requests import Kind
-from router.translate.request import Orders, refuse_tool_calls
+from router.translate.request import MappedRequest, refuse_tool_calls
 from router.translate.templates import rendered, text_of
 from router.workers import Template, Worker
 
@@ -182,7 +182,7 @@ _VIDEO = re.compile(r"data:video/[a-z0-9.+-]{1,32};base64,([A-Za-z0-9+/=]+)")
 _IMAGE = re.compile(r"data:image/[a-z0-9.+-]{1,32};base64,([A-Za-z0-9+/=]+)")
 
 
-def orders(asked: TextRequest, _: Worker) -> Orders:
+def mapped(asked: TextRequest, _: Worker) -> MappedRequest:
     """Translate a request to LocalAI; raise `WorkerUnable` if that would change the answer."""
     others = dict(asked.others)
     said: dict[str, object] = _sampling(asked)
@@ -200,7 +200,7 @@ def orders(asked: TextRequest, _: Worker) -> Orders:
     unheard += ("seed",) if (asked.sampling.seed or 0) > MOST_SEED else ()
     # A text that must be JSON is checked before it is passed on: backends without grammars ignore one silently.
     streamed = asked.stream and asked.schema is None
-    return Orders(
+    return MappedRequest(
         STREAM if streamed else PREDICT,
         tuple(body | said | _seeded(asked, choice) for choice, body in enumerate(bodies)),
         (*unheard, *canonical.dropped(replace(asked, others=others))),

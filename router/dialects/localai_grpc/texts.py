@@ -23,8 +23,8 @@ from router.openai.usage import Usage
 from router.requests import Kind, Request
 from router.rpc.call import Channels, Replies
 from router.rpc.failures import RpcFailed
-from router.translate.request import Orders, Wording
-from router.translate.text import Told, in_one_piece, read_by
+from router.translate.request import MappedRequest, RequestMapping
+from router.translate.text import ChoiceReader, in_one_piece, read_by
 from router.workers import Worker
 
 AGAIN = 600.0
@@ -72,10 +72,10 @@ class TokenCounter:
         return None
 
 
-WORDS = Wording(
+MAPPING = RequestMapping(
     name="LocalAI",
     kinds=frozenset({Kind.CHAT, Kind.COMPLETION}),
-    orders=request_mapping.orders,
+    mapped=request_mapping.mapped,
     schemas=True,
     shaping=frozenset({"grammar"}),
 )
@@ -93,12 +93,12 @@ Ask = Callable[[TextRequest, Body], Awaitable[_T]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
+class _PendingText:
     """One request in progress."""
 
     errand: Errand
     asked: TextRequest
-    orders: Orders
+    mapped: MappedRequest
     form: TextForm
 
 
@@ -114,23 +114,23 @@ class Texts:
     @asynccontextmanager
     async def answer(self, request: Request, model: str, errand: Errand) -> AsyncIterator[Answer]:
         """Send the request; entering waits for the first byte and raises a `WorkerError` until then."""
-        asked, orders = WORDS.read(request, errand.worker)
-        asking = _Asking(errand, asked, orders, form_of(request, model))
-        async with self._stream(asking) if orders.streamed else self._whole(asking) as answer:
-            answer.headers = orders.headers
+        asked, mapped = MAPPING.read(request, errand.worker)
+        pending = _PendingText(errand, asked, mapped, form_of(request, model))
+        async with self._stream(pending) if mapped.streamed else self._whole(pending) as answer:
+            answer.headers = mapped.headers
             answer.hides_usage = answer.streamed and not asked.include_usage
             yield answer
 
     @asynccontextmanager
-    async def _whole(self, asking: _Asking) -> AsyncIterator[Answer]:
+    async def _whole(self, pending: _PendingText) -> AsyncIterator[Answer]:
         ends = time.monotonic() + self._settings.total_timeout
         events: list[Event] = []
-        for number in range(len(asking.orders.bodies)):
+        for number in range(len(pending.mapped.bodies)):
             if time.monotonic() > ends:
                 raise WorkerTimeout("answer", self._settings.total_timeout)
 
             async def ask(asked: TextRequest, body: Body, number: int = number) -> list[Event]:
-                errand = asking.errand
+                errand = pending.errand
                 reply = await errand.ask(METHODS[request_mapping.PREDICT], _message(body))
                 said = reply_parser.whole(asked, number, body, reply)
                 if said.usage is None:
@@ -140,15 +140,15 @@ class Texts:
                         said = replace(said, usage=spent, reason=ended)
                 return in_one_piece(asked, number, said)
 
-            events += await self.reliably(asking, number, ask)
+            events += await self.reliably(pending, number, ask)
         said = [event for event in events if not isinstance(event, Usage)]
-        yield at_once(asking.asked, asking.form, [*said, _sum(events)])
+        yield at_once(pending.asked, pending.form, [*said, _sum(events)])
 
     @asynccontextmanager
-    async def _stream(self, asking: _Asking) -> AsyncIterator[Answer]:
-        stream = _Stream(self, asking)
+    async def _stream(self, pending: _PendingText) -> AsyncIterator[Answer]:
+        stream = _Stream(self, pending)
         try:
-            first = asking.form.opening() + await self._begun(stream)
+            first = pending.form.opening() + await self._begun(stream)
             rest = stream.rest()
             answer = Answer(200, "text/event-stream", first, rest, Route.LOCAL)
             try:
@@ -168,10 +168,10 @@ class Texts:
         except TimeoutError as error:
             raise WorkerTimeout("first byte", seconds) from error
 
-    async def reliably(self, asking: _Asking, number: int, ask: Ask[_T]) -> _T:
+    async def reliably(self, pending: _PendingText, number: int, ask: Ask[_T]) -> _T:
         """Ask for one choice: with the node's template if the worker's failed, and again if its model was reloaded."""
-        errand = asking.errand
-        said = asking.asked, asking.orders.bodies[number]
+        errand = pending.errand
+        said = pending.asked, pending.mapped.bodies[number]
         own = request_mapping.templated(said[1]) and self.template_works(errand.worker)
         if request_mapping.templated(said[1]) and not own:
             said = request_mapping.rendered_here(*said, errand.worker.template)
@@ -185,7 +185,7 @@ class Texts:
                 elif await errand.mended(failed):
                     asked, body = said
                 else:
-                    raise failed.as_error(asking.orders.path) from failed
+                    raise failed.as_error(pending.mapped.path) from failed
             else:
                 if own and not request_mapping.templated(body):
                     self._template_failed(errand.worker)
@@ -208,21 +208,21 @@ class _Stream:
     def __init__(
         self,
         texts: Texts,
-        asking: _Asking,
+        pending: _PendingText,
     ) -> None:
         self._texts = texts
-        self._asking = asking
+        self._pending = pending
         self._number = 0
         self._open = AsyncExitStack()
         self._spent = Usage(0, 0)
-        self._told: Told[Any]
+        self._told: ChoiceReader[Any]
         self._heard: reply_parser.ReplyTexts
         self._replies: Replies
         self.broken: AnswerBroken | None = None
 
     async def begin(self) -> bytes:
         """Begin the next choice, and return its first events; raise a `WorkerError`."""
-        return await self._texts.reliably(self._asking, self._number, self._ask)
+        return await self._texts.reliably(self._pending, self._number, self._ask)
 
     async def rest(self) -> AsyncGenerator[bytes, None]:
         """Yield what follows the first events; raise `AnswerBroken`."""
@@ -233,7 +233,7 @@ class _Stream:
                         yield written
                 await self._open.aclose()
                 self._number += 1
-                if self._number == len(self._asking.orders.bodies):
+                if self._number == len(self._pending.mapped.bodies):
                     break
                 yield await self.begin()
         except (RpcFailed, WorkerError) as error:
@@ -242,7 +242,7 @@ class _Stream:
             )
             self.broken = AnswerBroken(str(failed))
             raise self.broken from error
-        yield self._asking.form.event(self._spent) + DONE
+        yield self._pending.form.event(self._spent) + DONE
 
     async def close(self) -> None:
         """Cancel the current choice's call at the worker."""
@@ -252,10 +252,10 @@ class _Stream:
         """Make one call, and return its first events; a failure until then may be mended."""
         await self._open.aclose()
         self._open = AsyncExitStack()
-        stream = self._asking.errand.stream(METHODS[request_mapping.STREAM], _message(body))
+        stream = self._pending.errand.stream(METHODS[request_mapping.STREAM], _message(body))
         self._replies = await self._open.enter_async_context(stream)
         self._heard = reply_parser.ReplyTexts(asked, self._number, body)
-        self._told = Told(asked, self._heard.read, self._number)
+        self._told = ChoiceReader(asked, self._heard.read, self._number)
         written = b""
         while not written and not self._told.ended:
             written = await self._next()
@@ -271,14 +271,14 @@ class _Stream:
             # The text was ended at a stop string, found by the node.
             spent = await self._count() or spent
         self._spent += spent
-        form = self._asking.form
+        form = self._pending.form
         return b"".join(form.event(event) for event in events if not isinstance(event, Usage))
 
     async def _count(self) -> Usage | None:
         """Have the text's tokens counted if the replies report none."""
         if self._heard.counted:
             return None
-        asked, errand = self._asking.asked, self._asking.errand
+        asked, errand = self._pending.asked, self._pending.errand
         return await self._texts.counter.spent(errand, asked, self._number, self._heard.text)
 
 

@@ -31,7 +31,7 @@ OPERATORS = (
 """Fields that the operator sets when the model is loaded."""
 
 
-class Untold(Exception):
+class TemplateFailed(Exception):
     """Nothing was answered because the backend's template failed: the node's own translation may succeed."""
 
 
@@ -43,7 +43,7 @@ def allowed(body: bytes) -> Any:
     return message
 
 
-class Own:
+class VerbatimTexts:
     """Client that asks for texts with the caller's own message."""
 
     def __init__(self, backend: Backend) -> None:
@@ -51,7 +51,7 @@ class Own:
 
     @asynccontextmanager
     async def answer(self, said: Verbatim, errand: Errand) -> AsyncIterator[Answer]:
-        """Send the request; entering waits for the first reply and raises a `WorkerError` or `Untold` until then."""
+        """Send the request; entering waits for the first reply and raises a `WorkerError` or `TemplateFailed` until then."""
         async with AsyncExitStack() as open_:
             yield await self._reliably(said, allowed(said.body), errand, open_)
 
@@ -70,7 +70,7 @@ class Own:
                 return await self._begun(said, message, errand, open_)
             except RpcFailed as failed:
                 if failed.code == "UNKNOWN" and message.UseTokenizerTemplate:
-                    raise Untold from failed
+                    raise TemplateFailed from failed
                 if not await errand.mended(failed):
                     raise failed.as_error(said.call) from failed
 
@@ -81,7 +81,7 @@ class Own:
             answer = await open_.enter_async_context(self._stream(message, errand))
         else:
             reply = await errand.ask(METHODS[request_mapping.PREDICT], message)
-            took = _Took(message)
+            took = _ReplyUsage(message)
             took.heard(reply)
             answer = complete_answer(reply.SerializeToString(), messages.CONTENT_TYPE)
             answer.usage = took.usage
@@ -90,9 +90,9 @@ class Own:
 
     @asynccontextmanager
     async def _stream(self, message: Any, errand: Errand) -> AsyncIterator[Answer]:
-        took = _Took(message)
+        took = _ReplyUsage(message)
         async with errand.stream(METHODS[request_mapping.STREAM], message) as replies:
-            told = _Told(replies, took)
+            told = _VerbatimStream(replies, took)
             begun, rest = await self._first(told), told.rest()
             answer = Answer(200, "text/event-stream", begun, rest, Route.LOCAL)
             try:
@@ -101,7 +101,7 @@ class Own:
                 await rest.aclose()
                 answer.broken = told.broken
 
-    async def _first(self, told: "_Told") -> bytes:
+    async def _first(self, told: "_VerbatimStream") -> bytes:
         """Return the first events within `first_byte_timeout`: replies may come for ever without any text."""
         seconds = self._backend.settings.first_byte_timeout
         try:
@@ -111,10 +111,10 @@ class Own:
             raise WorkerTimeout("first byte", seconds) from error
 
 
-class _Told:
+class _VerbatimStream:
     """The replies of a stream; `broken` is the error if it broke off after the first one."""
 
-    def __init__(self, replies: Replies, took: "_Took") -> None:
+    def __init__(self, replies: Replies, took: "_ReplyUsage") -> None:
         self._replies = replies
         self._took = took
         self._over = False
@@ -157,7 +157,7 @@ class _Told:
         return reply
 
 
-class _Took:
+class _ReplyUsage:
     """The usage of a text as far as its replies report it; the rest is estimated."""
 
     def __init__(self, message: Any) -> None:

@@ -35,7 +35,7 @@ from router.recognition import Sighting
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.worker_description import Described
-from router.worker_metrics import Figure, Told, in_text
+from router.worker_metrics import Figure, FigureValues, in_text
 from router.workers import Worker
 
 MAX_PROPERTIES_BYTES = 1024 * 1024
@@ -153,7 +153,7 @@ class OpenAIHttp:
             description_parser.listed(_said_by(listed)), _said_by(more)
         )
 
-    async def figures(self, worker: Worker) -> Told | None:
+    async def figures(self, worker: Worker) -> FigureValues | None:
         """Read a worker's metrics, if it has any of the known ones."""
         url = metrics_of(worker.api)
         found = await glance(self._places, worker, url, at_most=MAX_METRICS_BYTES)

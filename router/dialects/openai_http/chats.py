@@ -17,7 +17,7 @@ from router.dialects.openai_http.endpoints import endpoint
 from router.dialects.openai_http.json_answer import success
 from router.errors import WorkerFailed, WorkerUnable
 from router.http.translated_stream import NoSuchPath
-from router.http.translator import Translator, Words
+from router.http.translator import ProtocolMapping, Translator
 from router.openai import text_parser
 from router.openai.logprobs import Token
 from router.openai.text_parser import Heard, TextFailure
@@ -26,8 +26,8 @@ from router.openai.usage import OptionSupport, Usage
 from router.peers.links import Links
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
-from router.translate.request import Orders
-from router.translate.text import Said, in_one_piece
+from router.translate.request import MappedRequest
+from router.translate.text import OutputPiece, in_one_piece
 from router.workers import Worker
 
 COMPLETION_TOKENS = 16
@@ -48,7 +48,7 @@ class ByChat(Translator):
     """Client that asks for completions as chats, where workers have nothing else."""
 
     def __init__(self, links: Links) -> None:
-        super().__init__(links, WORDS)
+        super().__init__(links, MAPPING)
         self._complete = OptionSupport()
 
     def url(self, worker: Worker, path: str) -> URL:  # noqa: ARG002
@@ -82,7 +82,7 @@ class ByChat(Translator):
             yield answer
 
 
-def _orders(asked: TextRequest, worker: Worker) -> Orders:
+def _mapped(asked: TextRequest, worker: Worker) -> MappedRequest:
     """Translate each prompt to a chat; raise `WorkerUnable` if that would change the answer."""
     if asked.stream and asked.choices > 1:
         many = "n" if asked.n > 1 else "prompt"
@@ -107,7 +107,7 @@ def _orders(asked: TextRequest, worker: Worker) -> Orders:
         for choice in range(asked.choices)
     )
     lost = tuple(name for name in dropped(asked) if name == "best_of")
-    return Orders(Kind.CHAT.value, bodies, lost, asked.stream)
+    return MappedRequest(Kind.CHAT.value, bodies, lost, asked.stream)
 
 
 def _turn(prompt: str) -> dict[str, object]:
@@ -120,9 +120,9 @@ def _seeded(asked: TextRequest, choice: int) -> dict[str, object]:
     return {} if seed is None else {"seed": seed + choice}
 
 
-def _part(_: TextRequest, data: bytes) -> Said:
+def _part(_: TextRequest, data: bytes) -> OutputPiece:
     if data == b"[DONE]":
-        return Said(over=True)
+        return OutputPiece(over=True)
     return _said(text_parser.of_chunk(success(data)))
 
 
@@ -131,7 +131,7 @@ def _whole(asked: TextRequest, choice: int, body: bytes, _: Callable[[str], str]
     return in_one_piece(asked, choice, _said(text_parser.whole(Kind.CHAT, body)))
 
 
-def _said(heard: Iterable[Heard]) -> Said:
+def _said(heard: Iterable[Heard]) -> OutputPiece:
     """Combine the events of one choice; raise `WorkerFailed` for a failure."""
     text: list[str] = []
     tokens: list[Token] = []
@@ -148,13 +148,13 @@ def _said(heard: Iterable[Heard]) -> Said:
                 spent = event
             case TextFailure(message):
                 raise WorkerFailed(message)
-    return Said("".join(text), ended, spent, tokens=tuple(tokens))
+    return OutputPiece("".join(text), ended, spent, tokens=tuple(tokens))
 
 
-WORDS = Words(
+MAPPING = ProtocolMapping(
     name="chat",
     kinds=frozenset({Kind.COMPLETION}),
-    orders=_orders,
+    mapped=_mapped,
     schemas=True,
     shaping=SHAPING - {_SUFFIX},
     paths=(Kind.CHAT.value,),

@@ -17,7 +17,7 @@ from router.canonical import tokenize
 from router.dialects import ALIVE_SECONDS
 from router.dialects.remotellm_grpc import mapping
 from router.dialects.remotellm_grpc import mapping as guts
-from router.dialects.remotellm_grpc.mapping import GENERATE, WORDS, stops_of
+from router.dialects.remotellm_grpc.mapping import GENERATE, MAPPING, stops_of
 from router.errors import WorkerFailed
 from router.http.translator import at_once, form_of
 from router.openai.result_writer import write_guts, write_tokens
@@ -30,7 +30,7 @@ from router.rpc.failures import RpcFailed, cleaned
 from router.rpc.messages import REMOTELLM, methods_of, parsed_of_caller
 from router.select.candidates import Candidate
 from router.translate.request import checked, refuse
-from router.translate.text import Said
+from router.translate.text import OutputPiece
 from router.translate.verbatim import Verbatim
 from router.worker_description import Described, Offered, models_of
 from router.workers import Worker
@@ -38,7 +38,7 @@ from router.workers import Worker
 KEY = "x-api-key"
 """The worker's header whose value is put into each message as the key."""
 
-__all__ = ["ENDPOINTS", "WORDS", "RemoteLlmGrpc", "create"]
+__all__ = ["ENDPOINTS", "MAPPING", "RemoteLlmGrpc", "create"]
 
 ENDPOINTS: Mapping[str, str] = {
     "Generate": "chats and completions, all prompts in one batch; its alternatives serve `n`; a chat becomes one text",
@@ -161,21 +161,21 @@ class RemoteLlmGrpc:
         return answer
 
     async def _text(self, request: Request, worker: Worker, name: str) -> Answer:
-        asked, orders = WORDS.read(request, worker)
-        found = await self._gathered(worker, request, orders.bodies[0], asked.n)
+        asked, mapped = MAPPING.read(request, worker)
+        found = await self._gathered(worker, request, mapped.bodies[0], asked.n)
         # The worker ignores stop strings, and those of a chat's template are not among the caller's.
-        asked = replace(asked, stop=stops_of(orders))
+        asked = replace(asked, stop=stops_of(mapped))
         answer = at_once(asked, form_of(request, name), mapping.texts(asked, found))
-        answer.headers = orders.headers
+        answer.headers = mapped.headers
         answer.hides_usage = answer.streamed and not asked.include_usage
         return answer
 
     async def _gathered(
         self, worker: Worker, request: Request, body: Mapping[str, object], n: int
-    ) -> list[list[Said]]:
+    ) -> list[list[OutputPiece]]:
         """Return at least `n` texts for each prompt; a prompt with too few alternatives is sent again."""
         prompts = [*_prompts(body)]
-        found: list[list[Said]] = [[] for _ in prompts]
+        found: list[list[OutputPiece]] = [[] for _ in prompts]
         least = self._alternatives.get(worker.api, n)
         while short := [at for at, texts in enumerate(found) if len(texts) < n]:
             batch = [at for at in short for _ in range(-(-(n - len(found[at])) // least))]
@@ -193,7 +193,7 @@ class RemoteLlmGrpc:
 
     async def _tokens(self, request: Request, worker: Worker) -> Answer:
         asked = checked(tokenize.read, request)
-        refuse(WORDS.name, asked, tokenize.SHAPING)
+        refuse(MAPPING.name, asked, tokenize.SHAPING)
         wanted = {"prompt": asked.text, "embedding_trunkation": 1, "top_k_logits": 1}
         reply = await self._ask(worker, request, _GUTS, wanted)
         return complete_answer(write_tokens([one.token_id for one in reply.tokens]))

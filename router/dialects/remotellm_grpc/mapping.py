@@ -19,9 +19,9 @@ from router.openai.text_writer import Event, Reason
 from router.openai.usage import Usage, told
 from router.requests import Kind, Request
 from router.select.fitness import estimated_tokens
-from router.translate.request import Orders, Wording, unheard
+from router.translate.request import MappedRequest, RequestMapping, unheard
 from router.translate.templates import Rendered, rendered
-from router.translate.text import Said, in_one_piece
+from router.translate.text import OutputPiece, in_one_piece
 from router.workers import Template, Worker
 
 MAX_TEXT_CHARACTERS = 1_000_000
@@ -70,7 +70,7 @@ def read(request: Request) -> Guts:
 GENERATE = "Generate"
 
 
-def orders(asked: TextRequest, worker: Worker) -> Orders:
+def mapped(asked: TextRequest, worker: Worker) -> MappedRequest:
     """Translate a request for text: all prompts go into one batch."""
     prompts, stops = asked.prompts, asked.stop
     if asked.kind is Kind.CHAT:
@@ -79,10 +79,10 @@ def orders(asked: TextRequest, worker: Worker) -> Orders:
         chat = _rendered(own, asked)
         prompts, stops = (chat.prompt,), (*stops, *chat.stops)
     body = {"prompts": prompts, "stop": tuple(stops)}
-    return Orders(GENERATE, (body,), unheard(asked))
+    return MappedRequest(GENERATE, (body,), unheard(asked))
 
 
-def stops_of(said: Orders) -> tuple[str, ...]:
+def stops_of(said: MappedRequest) -> tuple[str, ...]:
     """Return the stop strings of a text: the caller's and those of a chat's template."""
     stops = said.bodies[0]["stop"]
     return stops if isinstance(stops, tuple) else ()
@@ -95,13 +95,15 @@ def _rendered(template: Template, asked: TextRequest) -> Rendered:
         raise WorkerUnable(str(error), param=error.param or "messages") from error
 
 
-WORDS = Wording(name="RemoteLLM", kinds=frozenset({Kind.CHAT, Kind.COMPLETION}), orders=orders)
+MAPPING = RequestMapping(
+    name="RemoteLLM", kinds=frozenset({Kind.CHAT, Kind.COMPLETION}), mapped=mapped
+)
 
 
 _REASONS: Mapping[object, Reason] = {"length": "length", "content_filter": "content_filter"}
 
 
-def alternatives(told: Any) -> list[Said]:
+def alternatives(told: Any) -> list[OutputPiece]:
     """Return the texts for a prompt; the first one reports the usage of all, or else it is estimated."""
     if not told.generations:
         raise WorkerFailed("the worker returned no text for a prompt")
@@ -109,18 +111,18 @@ def alternatives(told: Any) -> list[Said]:
     return [first, *(replace(said, usage=_share(first, said)) for said in more)]
 
 
-def texts(asked: TextRequest, found: Sequence[Sequence[Said]]) -> list[Event]:
+def texts(asked: TextRequest, found: Sequence[Sequence[OutputPiece]]) -> list[Event]:
     """Return the events of all choices, `n` for each prompt."""
     chosen = [said for alternatives in found for said in alternatives[: asked.n]]
     return [event for n, said in enumerate(chosen) for event in in_one_piece(asked, n, said)]
 
 
-def _said(text: str, info: Mapping[str, object]) -> Said:
+def _said(text: str, info: Mapping[str, object]) -> OutputPiece:
     reason = _REASONS.get(info.get("finish_reason"))
-    return Said(text=text, reason=reason, usage=_usage(info), over=True)
+    return OutputPiece(text=text, reason=reason, usage=_usage(info), over=True)
 
 
-def _share(first: Said, said: Said) -> Usage:
+def _share(first: OutputPiece, said: OutputPiece) -> Usage:
     """Return the usage of a further text for a prompt, which was counted with the first."""
     if first.usage is not None:
         return Usage(0, 0)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from router.dialects.tgi_http import answer_parser, request_mapping
 from router.http.probe import Heard, glance
-from router.http.translator import Once, Translator, Words
+from router.http.translator import CallMapping, ProtocolMapping, Translator
 from router.peers.links import Links
 from router.recognition import Sighting
 from router.requests import Kind
@@ -22,7 +22,7 @@ from router.worker_description import (
     models_of,
     text_of,
 )
-from router.worker_metrics import Figure, Told, in_text
+from router.worker_metrics import Figure, FigureValues, in_text
 from router.workers import Worker
 
 MAX_PROPERTIES_BYTES = 64 * 1024
@@ -55,10 +55,10 @@ ENDPOINTS: Mapping[str, str] = {
 }
 """How each endpoint of TGI is handled."""
 
-WORDS = Words(
+MAPPING = ProtocolMapping(
     name="TGI",
     kinds=frozenset({Kind.CHAT, Kind.COMPLETION}),
-    orders=request_mapping.orders,
+    mapped=request_mapping.mapped,
     tools=True,
     schemas=True,
     shaping=frozenset({request_mapping.REGEX, request_mapping.SUFFIX}),
@@ -72,7 +72,7 @@ WORDS = Words(
     ),
     part=answer_parser.part,
     whole=answer_parser.whole,
-    others={Kind.TOKENIZE: Once(answer_parser.tokens_asked, answer_parser.tokens_told)},
+    others={Kind.TOKENIZE: CallMapping(answer_parser.tokens_asked, answer_parser.tokens_told)},
     passing=answer_parser.PASSING,
     beside=request_mapping.beside,
 )
@@ -82,7 +82,7 @@ class TgiHttp(Translator):
     """Client of the TGI servers of this machine."""
 
     def __init__(self, links: Links) -> None:
-        super().__init__(links, WORDS)
+        super().__init__(links, MAPPING)
 
     async def alive(self, worker: Worker) -> bool:
         """Ask for the server's health; only 503 means that the model behind it is down, a status for being busy does not."""
@@ -102,7 +102,7 @@ class TgiHttp(Translator):
             return None
         return told(_properties(found)) if found.status == 200 else Described()
 
-    async def figures(self, worker: Worker) -> Told | None:
+    async def figures(self, worker: Worker) -> FigureValues | None:
         """Read a server's metrics."""
         url = self.url(worker, "metrics")
         found = await glance(self._places, worker, url, at_most=MAX_METRICS_BYTES)

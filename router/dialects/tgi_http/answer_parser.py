@@ -33,8 +33,8 @@ from router.openai.text_writer import Event, Reason, ToolCall
 from router.openai.usage import Tells, Usage, parsed, told
 from router.requests import Kind, Request
 from router.select.fitness import estimated_tokens
-from router.translate.request import Orders, checked, refuse
-from router.translate.text import Said, in_one_piece, read_by
+from router.translate.request import MappedRequest, checked, refuse
+from router.translate.text import OutputPiece, in_one_piece, read_by
 from router.workers import Worker
 
 TOKENIZE_PATH = "tokenize"
@@ -43,13 +43,13 @@ _TEXTS = frozenset({WITH_PIECES, WITH_STRINGS})
 _MOST_TOKEN = 2**32 - 1
 
 
-def tokens_asked(request: Request) -> Orders:
+def tokens_asked(request: Request) -> MappedRequest:
     """Translate a request for tokens; raise `WorkerUnable`, or `WorkerRejected` for a wrong value."""
     wanted = checked(tokenize.read, request)
     refuse("TGI", wanted, SHAPING - _TEXTS)
     unheard = ["add_special_tokens"] if wanted.special is False else []
     unheard += [name for name in dropped(wanted) if name not in _TEXTS]
-    return Orders(TOKENIZE_PATH, ({"inputs": wanted.text},), tuple(unheard))
+    return MappedRequest(TOKENIZE_PATH, ({"inputs": wanted.text},), tuple(unheard))
 
 
 def tokens_told(request: Request, body: bytes) -> bytes:
@@ -130,23 +130,23 @@ _MOST_TOKENS = 2**53
 _REASONS: Mapping[str, Reason] = {"length": "length", "tool_calls": "tool_calls"}
 
 
-def part(asked: TextRequest, data: bytes) -> Said:
+def part(asked: TextRequest, data: bytes) -> OutputPiece:
     """Read one event of a stream; raise a `WorkerError` if it is a failure or invalid."""
     if data == b"[DONE]":
-        return Said(over=True)
+        return OutputPiece(over=True)
     said = answer_object(data)
     if "error" in said:
         raise failure(said)
     if "choices" in said:
         text, reason, likely = _of_chunk(said)
         # A later event may still report the usage.
-        return Said(text, reason, told(said), tokens=_likely(asked, likely))
+        return OutputPiece(text, reason, told(said), tokens=_likely(asked, likely))
     if asked.kind is Kind.CHAT:
         raise WorkerFailed("an event of the worker's stream has no choice")
     text, reason = of_token(said)
     spent = of_details(said.get("details"), "", lambda: read_by(asked, 0)) or told(said)
     tokens = _tokens(asked, [said.get("token")], [said.get("top_tokens")])
-    return Said(text, reason, spent, over=reason is not None, tokens=tokens)
+    return OutputPiece(text, reason, spent, over=reason is not None, tokens=tokens)
 
 
 def whole(
@@ -161,7 +161,7 @@ def whole(
     match said:
         case {"choices": [{"text": str(text), **ending}, *_]}:
             ended = _reason(ending.get("finish_reason"))
-            return in_one_piece(asked, choice, Said(text, ended, told(said)))
+            return in_one_piece(asked, choice, OutputPiece(text, ended, told(said)))
         case {"generated_text": str(text)}:
             details = said.get("details")
             rest = details if isinstance(details, dict) else {}
@@ -169,7 +169,7 @@ def whole(
             spent = of_details(details, told_by, lambda: read_by(asked, choice))
             tokens = _tokens(asked, rest.get("tokens"), rest.get("top_tokens"))
             ended = _reason(rest.get("finish_reason"))
-            return in_one_piece(asked, choice, Said(text, ended, spent, tokens=tokens))
+            return in_one_piece(asked, choice, OutputPiece(text, ended, spent, tokens=tokens))
     raise WorkerFailed("the worker's answer has no text")
 
 
@@ -267,7 +267,7 @@ def of_details(details: object, prompt_tokens: str, read: Callable[[], int]) -> 
     return Usage(read(), written, estimated=True)
 
 
-def _chat(asked: TextRequest, choice: int, said: Mapping[str, object]) -> Said:
+def _chat(asked: TextRequest, choice: int, said: Mapping[str, object]) -> OutputPiece:
     match said.get("choices"):
         case [{"message": dict(message), **rest}, *_]:
             pass
@@ -277,12 +277,12 @@ def _chat(asked: TextRequest, choice: int, said: Mapping[str, object]) -> Said:
     text = _notice(message) or message.get("content")
     calls = () if _notice(message) else _calls(asked, choice, message.get("tool_calls"))
     if calls:
-        return Said(usage=spent, calls=calls)
+        return OutputPiece(usage=spent, calls=calls)
     if asked.tool_choice in ("required", "named"):
         raise WorkerFailed("the worker called no tool")
     reason = _reason(rest.get("finish_reason"))
     tokens = _likely(asked, rest.get("logprobs"))
-    return Said(text if isinstance(text, str) else "", reason, spent, tokens=tokens)
+    return OutputPiece(text if isinstance(text, str) else "", reason, spent, tokens=tokens)
 
 
 def _notice(message: Mapping[str, object]) -> str:

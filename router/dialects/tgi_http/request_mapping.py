@@ -8,7 +8,7 @@ from router.canonical import Sampling, TextRequest
 from router.errors import WorkerUnable
 from router.openai.text_writer import refused
 from router.requests import Kind
-from router.translate.request import Orders, refuse_tool_calls
+from router.translate.request import MappedRequest, refuse_tool_calls
 from router.workers import Worker
 
 CHAT_TOKENS = 1_024
@@ -46,7 +46,7 @@ _MOST_SEED = 2**63 - 1
 _MOST_TOKENS = 2**31 - 1
 
 
-def orders(asked: TextRequest, _: Worker) -> Orders:
+def mapped(asked: TextRequest, _: Worker) -> MappedRequest:
     """Translate a request to TGI; raise `WorkerUnable` if that would change the answer."""
     if asked.stream and asked.choices > 1:
         many = "n" if asked.n > 1 else "prompt"
@@ -61,22 +61,22 @@ def orders(asked: TextRequest, _: Worker) -> Orders:
     path = CHAT if chat else STREAM if streamed else WHOLE
     heard = _heard(asked)
     lost = [name for name in canonical.dropped(asked) if name not in heard]
-    return Orders(path, bodies, (*unheard, *lost), streamed)
+    return MappedRequest(path, bodies, (*unheard, *lost), streamed)
 
 
-def beside(orders: Orders, own: Mapping[str, object]) -> Orders:
+def beside(mapped: MappedRequest, own: Mapping[str, object]) -> MappedRequest:
     """Add to a chat the fields of TGI's own that its caller set."""
-    if orders.path != CHAT:
-        return orders
+    if mapped.path != CHAT:
+        return mapped
     heard = {name: own[name] for name in OWN if name in own}
-    bodies = tuple({**body, **heard} for body in orders.bodies)
-    lost = tuple(name for name in orders.dropped if name not in heard)
-    return replace(orders, bodies=bodies, dropped=lost, heard=tuple(heard))
+    bodies = tuple({**body, **heard} for body in mapped.bodies)
+    lost = tuple(name for name in mapped.dropped if name not in heard)
+    return replace(mapped, bodies=bodies, dropped=lost, heard=tuple(heard))
 
 
 def _infills(
     asked: TextRequest, sampling: Mapping[str, object], unheard: tuple[str, ...]
-) -> Orders:
+) -> MappedRequest:
     """Translate a completion between a prompt and the text that follows it."""
     suffix = asked.others[SUFFIX]
     if not isinstance(suffix, str):
@@ -96,7 +96,7 @@ def _infills(
         for choice in range(asked.choices)
     )
     lost += [name for name in canonical.dropped(asked) if name != SUFFIX]
-    return Orders(INFILL, bodies, (*unheard, *lost), asked.stream)
+    return MappedRequest(INFILL, bodies, (*unheard, *lost), asked.stream)
 
 
 def _heard(asked: TextRequest) -> set[str]:

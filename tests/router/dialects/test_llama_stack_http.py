@@ -28,7 +28,7 @@ from router.http.translated_stream import NoSuchPath
 from router.openai.text_writer import Event, TextForm
 from router.openai.usage import Usage
 from router.requests import Kind
-from router.translate.text import Told
+from router.translate.text import ChoiceReader
 from tests.router.world import QUICK, chat, links, own, until, whole
 from tests.workers.llama_stack_worker import LlamaStackWorker, running
 from tests.workers.openai_worker import WORDS as SPOKEN
@@ -378,7 +378,7 @@ def test_any_message_of_a_worker_is_an_answer_or_a_failure(said: object, n: int)
     form = TextForm("x", 1, "m", Kind.CHAT)
     whole_answer = partial(all_of_it, asked, 0)
     tellers: list[Callable[[bytes], list[Event]]] = [
-        Told(asked, part).take,
+        ChoiceReader(asked, part).take,
         lambda body: whole_answer(body, lambda _: ""),
     ]
     for tell in tellers:

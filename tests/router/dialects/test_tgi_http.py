@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from router.answer import Answer, Route
 from router.canonical import read
 from router.dialects import Dialect
-from router.dialects.tgi_http import WORDS, create
+from router.dialects.tgi_http import MAPPING, create
 from router.dialects.tgi_http.answer_parser import part, tokens_told
 from router.dialects.tgi_http.answer_parser import whole as in_one_piece
 from router.dialects.tgi_http.request_mapping import CHAT_TOKENS, COMPLETION_TOKENS
@@ -32,7 +32,7 @@ from router.openai.text_writer import TextForm
 from router.openai.usage import Usage
 from router.peers.headers import DROPPED
 from router.requests import Kind
-from router.translate.text import Told
+from router.translate.text import ChoiceReader
 from router.worker_description import Described, Offered
 from router.worker_metrics import Figure, TellsLoad
 from router.workers import Worker
@@ -106,7 +106,7 @@ def text_of(body: bytes, kind: Kind, *, stream: bool) -> tuple[str, str, dict[st
     ],
 )
 def test_paths_are_derived_from_any_registered_url(api: str, url: str) -> None:
-    assert str(endpoint(api, "generate", WORDS.paths)) == url
+    assert str(endpoint(api, "generate", MAPPING.paths)) == url
 
 
 @KINDS
@@ -239,7 +239,7 @@ async def test_several_choices_are_requested_one_by_one(
 
 def test_many_choices_share_one_copy_of_the_messages() -> None:
     body = orjson.dumps({"model": "m", **HELLO, "n": 128, "seed": 2**63 - 1})
-    bodies = WORDS.read(chat(body=body), WORKER)[1].bodies
+    bodies = MAPPING.read(chat(body=body), WORKER)[1].bodies
     assert len({id(said["messages"]) for said in bodies}) == 1
     seeds: Any = [said["seed"] for said in bodies]
     assert len(set(seeds)) == 127  # zero is none
@@ -650,7 +650,7 @@ async def test_a_nonsensical_info_describes_nothing_and_an_absent_worker_is_to_b
 def test_nonsense_in_a_stream_is_a_failure(kind: Kind, said: bytes) -> None:
     body = orjson.dumps({"model": "llama", **HELLO, **ONCE})
     with pytest.raises(WorkerFailed):
-        Told(read(chat(kind=kind, body=body)), part).take(said)
+        ChoiceReader(read(chat(kind=kind, body=body)), part).take(said)
 
 
 @pytest.mark.parametrize(
@@ -659,7 +659,7 @@ def test_nonsense_in_a_stream_is_a_failure(kind: Kind, said: bytes) -> None:
 def test_usage_without_valid_details_is_estimated(details: bytes) -> None:
     asked = read(chat(kind=Kind.COMPLETION, body=b'{"model":"m","prompt":"12345678"}'))
     said = b'{"token":{"text":"a","special":false},"generated_text":"a","details":%b}' % details
-    *_, spent = Told(asked, part).take(said)
+    *_, spent = ChoiceReader(asked, part).take(said)
     assert spent == Usage(2, 1, estimated=True)
 
 
@@ -692,7 +692,10 @@ def test_any_message_of_a_worker_is_an_answer_or_a_failure(said: object, kind: K
     )
     form = TextForm("x", 1, "m", kind)
     body = orjson.dumps(said)
-    for tell in (Told(asked, part).take, partial(in_one_piece, asked, 0, header=lambda _: "5")):
+    for tell in (
+        ChoiceReader(asked, part).take,
+        partial(in_one_piece, asked, 0, header=lambda _: "5"),
+    ):
         try:
             events = tell(body)
         except WorkerError:

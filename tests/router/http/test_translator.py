@@ -10,30 +10,30 @@ from aiohttp import web
 from router.answer import Answer
 from router.canonical import TextRequest
 from router.errors import WorkerRejected
-from router.http.translator import Translator, Words
+from router.http.translator import ProtocolMapping, Translator
 from router.openai.text_writer import Event
 from router.requests import Kind
-from router.translate.request import Orders, unheard
-from router.translate.text import Said, in_one_piece
+from router.translate.request import MappedRequest, unheard
+from router.translate.text import OutputPiece, in_one_piece
 from router.workers import Worker
 from tests.router.world import chat, links, own, whole
 
 
-def orders(asked: TextRequest, _: Worker) -> Orders:
+def mapped(asked: TextRequest, _: Worker) -> MappedRequest:
     body = {"text": "hi", "stream": asked.stream}
-    return Orders("say", (body,), unheard(asked), asked.stream, {**body, "stream": False})
+    return MappedRequest("say", (body,), unheard(asked), asked.stream, {**body, "stream": False})
 
 
-def part(_: TextRequest, data: bytes) -> Said:
-    return Said(over=True) if data == b"." else Said(data.decode())
+def part(_: TextRequest, data: bytes) -> OutputPiece:
+    return OutputPiece(over=True) if data == b"." else OutputPiece(data.decode())
 
 
 def all_of_it(asked: TextRequest, number: int, body: bytes, _: Callable[[str], str]) -> list[Event]:
-    return in_one_piece(asked, number, Said(body.decode()))
+    return in_one_piece(asked, number, OutputPiece(body.decode()))
 
 
-WORDS = Words(
-    name="Capitals", kinds=frozenset({Kind.CHAT}), orders=orders, paths=("say",), part=part, whole=all_of_it,
+MAPPING = ProtocolMapping(
+    name="Capitals", kinds=frozenset({Kind.CHAT}), mapped=mapped, paths=("say",), part=part, whole=all_of_it,
 )  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def text_of(body: bytes) -> str:
 
 async def test_a_stream_is_requested_for_a_stream_and_a_whole_answer_otherwise() -> None:
     async with capitals() as (worker, url), links() as ours:
-        dialect = Translator(ours, WORDS)
+        dialect = Translator(ours, MAPPING)
         _, body = await ask(dialect, url, stream=False)
         assert orjson.loads(body)["choices"][0]["message"]["content"] == "HELLO"
         _, streamed = await ask(dialect, url, stream=True)
@@ -98,7 +98,7 @@ async def test_a_worker_that_refuses_to_stream_is_retried_without_and_then_never
 ) -> None:
     async with capitals() as (worker, url), links() as ours:
         worker.streams = status
-        dialect = Translator(ours, WORDS)
+        dialect = Translator(ours, MAPPING)
         for _ in range(2):
             answer, body = await ask(dialect, url, stream=True)
             assert (answer.streamed, text_of(body)) == (True, "HELLO")
@@ -107,7 +107,7 @@ async def test_a_worker_that_refuses_to_stream_is_retried_without_and_then_never
 
 async def test_a_refusal_by_a_worker_that_has_streamed_is_not_retried() -> None:
     async with capitals() as (worker, url), links() as ours:
-        dialect = Translator(ours, WORDS)
+        dialect = Translator(ours, MAPPING)
         await ask(dialect, url, stream=True)
         worker.streams = worker.whole = 422
         with pytest.raises(WorkerRejected):
@@ -118,7 +118,7 @@ async def test_a_refusal_by_a_worker_that_has_streamed_is_not_retried() -> None:
 
 async def test_a_worker_that_answers_a_probe_at_all_is_alive() -> None:
     async with capitals() as (_, url), links() as ours:
-        dialect = Translator(ours, WORDS)
+        dialect = Translator(ours, MAPPING)
         worker, nobody = own(url).worker, own("http://127.0.0.1:1").worker
         assert worker
         assert nobody

@@ -6,7 +6,7 @@ import pytest
 from router.canonical import TextRequest
 from router.errors import WorkerRejected, WorkerUnable
 from router.requests import Kind
-from router.translate.request import Orders, Wording, unheard
+from router.translate.request import MappedRequest, RequestMapping, unheard
 from router.workers import Worker
 from tests.router.world import chat, own
 
@@ -15,20 +15,22 @@ LOOK = {"type": "function", "function": {"name": "look"}}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
 
 
-def orders(asked: TextRequest, worker: Worker) -> Orders:
-    return Orders("p", ({"model": worker.own_model},), unheard(asked, "max_tokens", "temperature"))
+def mapped(asked: TextRequest, worker: Worker) -> MappedRequest:
+    return MappedRequest(
+        "p", ({"model": worker.own_model},), unheard(asked, "max_tokens", "temperature")
+    )
 
 
-def said(wording: Wording, kind: Kind = Kind.CHAT, **fields: object) -> Orders:
+def said(mapping: RequestMapping, kind: Kind = Kind.CHAT, **fields: object) -> MappedRequest:
     assert WORKER
     given = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi"}
     request = chat(kind=kind, body=orjson.dumps({**given, **fields}))
-    return wording.read(request, WORKER)[1]
+    return mapping.read(request, WORKER)[1]
 
 
-POOR = Wording(name="Poor", kinds=frozenset({Kind.CHAT}), orders=orders)
-RICH = Wording(
-    name="Rich", kinds=frozenset({Kind.CHAT, Kind.COMPLETION}), orders=orders, tools=True, schemas=True,
+POOR = RequestMapping(name="Poor", kinds=frozenset({Kind.CHAT}), mapped=mapped)
+RICH = RequestMapping(
+    name="Rich", kinds=frozenset({Kind.CHAT, Kind.COMPLETION}), mapped=mapped, tools=True, schemas=True,
     shaping=frozenset({"grammar"}),
 )  # fmt: skip
 

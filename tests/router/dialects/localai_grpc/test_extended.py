@@ -6,7 +6,7 @@ import pytest
 
 from router.dialects import Dialect
 from router.dialects.localai_grpc.request_mapping import LLAMA_CPP_NAMES, llama_cpp_words
-from router.dialects.localai_grpc.texts import WORDS
+from router.dialects.localai_grpc.texts import MAPPING
 from router.errors import WorkerRejected, WorkerUnable
 from router.requests import Kind
 from tests.router.dialects.localai_grpc.test_texts import ask
@@ -44,7 +44,7 @@ async def test_a_backend_receives_the_parameters_of_llama_cpp(
     assert (asked.MirostatETA, asked.MirostatTAU) == (0.25, 5)
     assert (asked.NKeep, asked.Repeat) == (-1, 32)
     assert len(worker.received) == 1
-    assert WORDS.shaping == {"grammar"}
+    assert MAPPING.shaping == {"grammar"}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.dialects.localai_grpc import request_mapping
-from router.dialects.localai_grpc.texts import WORDS
+from router.dialects.localai_grpc.texts import MAPPING
 from router.errors import WorkerError
 from router.requests import Kind
 from router.rpc.messages import LOCALAI, methods_of
@@ -62,8 +62,8 @@ def test_any_request_is_mapped_or_refused(data: st.DataObject, kind: Kind) -> No
     except TypeError:
         return  # a body that is not JSON cannot be sent
     with contextlib.suppress(WorkerError):
-        asked, orders = WORDS.read(chat(kind=kind, body=body), worker())
-        for said in orders.bodies:
+        asked, mapped = MAPPING.read(chat(kind=kind, body=body), worker())
+        for said in mapped.bodies:
             assert PREDICT(**said).ByteSize() > 0
             if request_mapping.templated(said):
                 _, ours = request_mapping.rendered_here(asked, said, "plain")
@@ -74,6 +74,6 @@ def test_any_request_is_mapped_or_refused(data: st.DataObject, kind: Kind) -> No
 def test_a_logit_bias_is_finite_or_refused(number: str) -> None:
     body = b'{"model":"m","prompt":"x","logit_bias":{"5":%b}}' % number.encode()
     with contextlib.suppress(WorkerError):
-        _, orders = WORDS.read(chat(kind=Kind.COMPLETION, body=body), worker())
-        said = orjson.loads(str(orders.bodies[0]["LogitBias"]))
+        _, mapped = MAPPING.read(chat(kind=Kind.COMPLETION, body=body), worker())
+        said = orjson.loads(str(mapped.bodies[0]["LogitBias"]))
         assert isinstance(said["5"], float)

@@ -16,7 +16,7 @@ from router.dialects import Dialect
 from router.dialects.localai_grpc import ENDPOINTS, create, reply_parser
 from router.dialects.localai_grpc.model_load import options
 from router.dialects.localai_grpc.request_mapping import COMPLETION_TOKENS
-from router.dialects.localai_grpc.texts import WORDS as SPOKEN
+from router.dialects.localai_grpc.texts import MAPPING
 from router.errors import (
     AnswerBroken,
     WorkerFailed,
@@ -30,7 +30,7 @@ from router.openai.usage import Usage
 from router.requests import Kind, PassedHeaders
 from router.rpc.call import metadata_to
 from router.rpc.messages import LOCALAI, methods_of
-from router.translate.text import Told
+from router.translate.text import ChoiceReader
 from router.workers import Template
 from tests.router.world import QUICK, chat, links, own, until, whole
 from tests.workers.localai_worker import LocalAIWorker
@@ -506,7 +506,7 @@ def test_any_replies_give_a_text_that_ends_with_its_usage(
     replies: list[tuple[bytes, int, int]],
 ) -> None:
     asked = read(chat(stream=True))
-    told = Told(asked, reply_parser.ReplyTexts(asked, 0, {"Tokens": 5}).read)
+    told = ChoiceReader(asked, reply_parser.ReplyTexts(asked, 0, {"Tokens": 5}).read)
     said = [REPLY(message=m, tokens=t, prompt_tokens=p) for m, t, p in replies]
     events = [event for reply in (*said, None) for event in told.take(reply)]
     assert told.ended
@@ -535,7 +535,7 @@ def test_other_kinds_are_refused_as_texts() -> None:
     worker = own("grpc://127.0.0.1:1").worker
     assert worker is not None
     with pytest.raises(WorkerUnable):
-        SPOKEN.read(chat(kind=Kind.IMAGE), worker)
+        MAPPING.read(chat(kind=Kind.IMAGE), worker)
 
 
 def test_every_rpc_has_an_entry_in_the_table_of_endpoints() -> None:
