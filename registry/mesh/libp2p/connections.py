@@ -43,6 +43,19 @@ class ManagedNode(Protocol):
         """Close every connection to a peer."""
 
 
+class RegisteredNode(ManagedNode, Protocol):
+    """A node that registers at rendezvous points."""
+
+    def addresses(self) -> tuple[str, ...]:
+        """Return the addresses to register."""
+
+    async def dial_point(self, address: str) -> PeerId:
+        """Connect to a rendezvous point; raise `PeerUnreachable`."""
+
+    def take_discovered(self, addresses: tuple[str, ...]) -> None:
+        """Take in the addresses of all nodes that the points told of."""
+
+
 class Introductions:
     """Turns strangers into peers, in the trio thread. `changed` is called when the addresses to dial may have changed."""
 

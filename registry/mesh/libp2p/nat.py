@@ -5,9 +5,9 @@ asker's own connection is dialled, so no peer can make this node probe a strange
 not another service at that port.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 from libp2p.abc import IHost, INetStream
@@ -25,7 +25,15 @@ from registry.mesh import Knows
 from registry.mesh.libp2p.circuit import Circuits
 from registry.mesh.libp2p.guards import blame, indifferent, read_message, reset, unreachable
 from registry.mesh.libp2p.private_network import new_protected_conn
-from registry.mesh.libp2p.relay import HOP, STOP, CarryBook, Relay, RelayBook, RelayLimits
+from registry.mesh.libp2p.relay import (
+    HOP,
+    STOP,
+    CarryBook,
+    Relay,
+    RelayBook,
+    RelayingNode,
+    RelayLimits,
+)
 from registry.mesh.libp2p.reservations import Reachability, Reservations
 from registry.mesh.libp2p.watch import Watch, is_relayed
 from registry.records import PeerId, Reach
@@ -162,6 +170,16 @@ RELAY_COUNTS = (
 )
 
 
+class NatNode(RelayingNode, Protocol):
+    """A node whose NAT is traversed."""
+
+    def busy_wires(self) -> set[int]:
+        """Return the `id` of each connection that carries a pipe."""
+
+    def tell_addresses(self) -> None:
+        """Report our addresses if they have changed."""
+
+
 class Nat:
     """NAT traversal of this node: dial-back checks, reservations and relaying. Every method runs in trio."""
 
@@ -172,17 +190,13 @@ class Nat:
         swarm_key: str | None,
         watch: Watch,
         *,
-        listening: Callable[[], Sequence[str]],
-        busy: Callable[[], set[int]],
-        changed: Callable[[], object],
+        node: NatNode,
         knows: Knows,
     ) -> None:
         self._host = host
         self._settings = settings
         self._watch = watch
-        self._listening = listening
-        self._busy = busy
-        self._changed = changed
+        self._node = node
         self._dialback = Dialback(host, swarm_key)
         self._reachability = Reachability()
         self._reservations = Reservations(PeerId(str(host.get_id())))
@@ -199,7 +213,7 @@ class Nat:
             knows,
         )
         carried = CarryBook(settings.carry, knows)
-        self._relay = Relay(host, self._book, carried, listening, self.counted)
+        self._relay = Relay(host, self._book, carried, node, self.counted)
         self.circuits = Circuits(host, swarm_key, knows=knows, carry=settings.carry)
 
     @property
@@ -225,13 +239,13 @@ class Nat:
         while self._settings.nat == "auto":
             await self._next_look()
             # Only this machine reaches us: there is no NAT to traverse.
-            if dialable.among_ourselves(Reach(mesh=tuple(self._listening()))):
+            if dialable.among_ourselves(Reach(mesh=tuple(self._node.own_addresses()))):
                 continue
             peer = self._reachability.next(self._watch.peers(directly=True), trio.current_time())
             if peer is None:
                 continue
             try:
-                reached = await self._dialback.ask(peer, self._listening())
+                reached = await self._dialback.ask(peer, self._node.own_addresses())
             except PeerUnreachable:
                 reached = None
             self._reachability.answered(peer, reached, trio.current_time())
@@ -249,7 +263,7 @@ class Nat:
             else:
                 self._reservations.clear()
             self.circuits.relays = self._reservations.relays
-            self._changed()
+            self._node.tell_addresses()
 
     async def _reserve_next(self, connected: set[PeerId]) -> None:
         relay = self._reservations.next(connected, trio.current_time())
@@ -267,7 +281,7 @@ class Nat:
         idle_since: dict[int, float] = {}
         while True:
             await trio.sleep(CIRCUIT_TICK)
-            busy, now, before = self._busy(), trio.current_time(), idle_since
+            busy, now, before = self._node.busy_wires(), trio.current_time(), idle_since
             idle_since = {}
             for conn, has_better in self._watch.relayed():
                 if id(conn.muxed_conn) in busy:

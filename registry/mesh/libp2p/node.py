@@ -29,7 +29,7 @@ from registry.mesh.libp2p.guards import CONNECTIONS_REFUSED, caller_of, indiffer
 from registry.mesh.libp2p.host import make_host
 from registry.mesh.libp2p.nat import Nat
 from registry.mesh.libp2p.pipes import WINDOW, PipeEnd
-from registry.mesh.libp2p.rendezvous import RENDEZVOUS, Calls, Point, Visitor, name_of
+from registry.mesh.libp2p.rendezvous import RENDEZVOUS, RendezvousClient, RendezvousPoint, name_of
 from registry.mesh.libp2p.thread import VisitFailed
 from registry.mesh.libp2p.watch import Watch
 from registry.mesh.queues import ByteQueue
@@ -131,9 +131,7 @@ class MeshNode:
             plan.settings,
             plan.swarm_key,
             self._watch,
-            listening=self._own_addresses,
-            busy=lambda: {id(end.wire) for end in self._pipes if not end.over.is_set()},
-            changed=self._tell_addresses,
+            node=self,
             knows=back.knows,
         )
         self._told: tuple[str, ...] = ()
@@ -166,8 +164,10 @@ class MeshNode:
         self._host.set_stream_handler(ASK, self.questions.handle)
         self._host.set_stream_handler(PIPE, self._take_pipe)
         if self._plan.settings.rendezvous_point:
-            self._host.set_stream_handler(RENDEZVOUS, Point().handle)
+            self._host.set_stream_handler(RENDEZVOUS, RendezvousPoint().handle)
         self._nat.open()
+        name = name_of(self._plan.settings.name, self._plan.swarm_key)
+        points = RendezvousClient(self._host, self._plan.settings.rendezvous, name, self)
         async with AsyncExitStack() as stack:
             stack.callback(self._made.pubsub.retire)
             # Gossip runs before anything listens: a stream that came sooner would end the node.
@@ -186,7 +186,7 @@ class MeshNode:
             self._nursery.start_soon(self._asking.tidy_forever)
             self._nursery.start_soon(self.connections.run)
             self._nursery.start_soon(self._eviction.thin_forever)
-            self._nursery.start_soon(self._visitor().visit_forever)
+            self._nursery.start_soon(points.visit_forever)
             self._nursery.start_soon(self._nat.run)
             ready(self)
             await trio.sleep_forever()
@@ -208,9 +208,10 @@ class MeshNode:
 
     def addresses(self) -> tuple[str, ...]:
         """Return our dialable addresses: those to announce, or every interface's; then those at relays."""
-        return self._own_addresses() + self._nat.addresses
+        return self.own_addresses() + self._nat.addresses
 
-    def _own_addresses(self) -> tuple[str, ...]:
+    def own_addresses(self) -> tuple[str, ...]:
+        """Return our addresses without those at relays."""
         suffix = f"/p2p/{self._plan.identity.peer}"
         announced = (a.partition("/p2p/")[0] + suffix for a in self._plan.settings.announce)
         return tuple(dict.fromkeys(announced)) or self.interfaces()
@@ -295,20 +296,14 @@ class MeshNode:
         subscribed = self._made.pubsub.peer_topics.get(self._plan.topic, ())
         return self._watch.peers() & {PeerId(str(peer)) for peer in subscribed}
 
-    def _visitor(self) -> Visitor:
-        async def connect(address: str) -> PeerId:
-            self._origins.setdefault(peer_in(address), Origin.RENDEZVOUS)
-            return await self.connect(address, self._plan.settings.dial_timeout)
+    async def dial_point(self, address: str) -> PeerId:
+        """Connect to a rendezvous point; raise `PeerUnreachable` with the reason."""
+        self._origins.setdefault(peer_in(address), Origin.RENDEZVOUS)
+        return await self.connect(address, self._plan.settings.dial_timeout)
 
-        calls = Calls(
-            connect=connect,
-            disconnect=self.disconnect,
-            members=self.members,
-            addresses=self.addresses,
-            found=lambda addresses: self.connections.claim(Origin.RENDEZVOUS, addresses),
-        )
-        name = name_of(self._plan.settings.name, self._plan.swarm_key)
-        return Visitor(self._host, self._plan.settings.rendezvous, name, calls)
+    def take_discovered(self, addresses: tuple[str, ...]) -> None:
+        """Replace the addresses that rendezvous points told of."""
+        self.connections.claim(Origin.RENDEZVOUS, addresses)
 
     async def _take_pipe(self, stream: INetStream) -> None:
         if self._pipes_are_full() or self._has_its_share(stream):
@@ -343,7 +338,12 @@ class MeshNode:
         if forwarder != self._host.get_id() and len(message.data) <= MAX_FRAME_BYTES:
             self._back.arrived(Arrived(bytes(message.data), PeerId(str(forwarder))))
 
-    def _tell_addresses(self) -> None:
+    def busy_wires(self) -> set[int]:
+        """Return the `id` of each connection that carries a pipe."""
+        return {id(end.wire) for end in self._pipes if not end.over.is_set()}
+
+    def tell_addresses(self) -> None:
+        """Report our addresses if they have changed."""
         addresses = self.addresses()
         if addresses != self._told:
             self._told = addresses

@@ -9,11 +9,11 @@ evicted where its holder is not known, or where its holder's address has more re
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 from libp2p.abc import IHost, INetStream
@@ -179,6 +179,13 @@ _STATUS = {
 }
 
 
+class RelayingNode(Protocol):
+    """A node that relays for its peers."""
+
+    def own_addresses(self) -> tuple[str, ...]:
+        """Return our addresses without those at relays."""
+
+
 class Relay:
     """Server for peers that reserve at this relay, and for peers that want to reach them."""
 
@@ -187,13 +194,13 @@ class Relay:
         host: IHost,
         book: RelayBook,
         carried: CarryBook,
-        addresses: Callable[[], Sequence[str]],
+        node: RelayingNode,
         counted: dict[str, int],
     ) -> None:
         self._host = host
         self._book = book
         self._carried = carried
-        self._addresses = addresses
+        self._node = node
         self._counted = counted
         self._asking = OpenRequests(ASKING)
 
@@ -246,7 +253,7 @@ class Relay:
         limits = self._book.limits
         reservation = Reservation(
             expire=int(time.time() + limits.lease),
-            addrs=[Multiaddr(address).to_bytes() for address in self._addresses()],
+            addrs=[Multiaddr(address).to_bytes() for address in self._node.own_addresses()],
         )
         reply = HopMessage(
             type=HopMessage.STATUS, status=Status.OK, reservation=reservation, limit=self._limit()

@@ -10,7 +10,7 @@ more registrations than theirs.
 import logging
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -26,19 +26,20 @@ from multiaddr import Multiaddr
 
 from registry.errors import PeerUnreachable
 from registry.mesh.discovered import MAX_CLAIMED
+from registry.mesh.libp2p.connections import RegisteredNode
 from registry.mesh.libp2p.eviction import network_of
 from registry.mesh.libp2p.guards import OpenRequests, indifferent, unreachable
 from registry.mesh.libp2p.rendezvous_messages import (
     MAX_RECORD_BYTES,
     DiscoverAnswer,
-    Discovering,
+    DiscoverRequest,
     PeerClaim,
     RegisterAnswer,
-    Registering,
+    RegisterRequest,
     RendezvousAnswer,
     RendezvousRequest,
     RendezvousStatus,
-    Unregistering,
+    UnregisterRequest,
     answer_in,
     claim_of,
     request_in,
@@ -225,7 +226,7 @@ _LOOK = 2.0
 _POLL = 0.1
 
 
-class Point:
+class RendezvousPoint:
     """Server for nodes that register and ask here, in the trio thread."""
 
     def __init__(self) -> None:
@@ -253,16 +254,16 @@ class Point:
     ) -> RendezvousAnswer | None:
         now = trio.current_time()
         match request:
-            case Registering():
+            case RegisterRequest():
                 return self._registered(asker, network, request, now)
-            case Discovering(name, limit):
+            case DiscoverRequest(name, limit):
                 return self._discovered(asker, name, limit, now)
-            case Unregistering(name):
+            case UnregisterRequest(name):
                 self._register.remove(name, asker)
                 return None  # as the specification has it
 
     def _registered(
-        self, asker: bytes, network: str, given: Registering, now: float
+        self, asker: bytes, network: str, given: RegisterRequest, now: float
     ) -> RegisterAnswer:
         seconds = LONGEST_SECONDS if given.seconds is None else min(given.seconds, LONGEST_SECONDS)
         try:
@@ -279,36 +280,27 @@ class Point:
         if not is_name(name):
             return DiscoverAnswer(RendezvousStatus.E_INVALID_NAMESPACE)
         told = self._register.told(name, asker, limit, now)
-        rows = (Registering(name, node.record, int(node.until - now)) for node in told)
+        rows = (RegisterRequest(name, node.record, int(node.until - now)) for node in told)
         return DiscoverAnswer(RendezvousStatus.OK, tuple(rows))
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """What a `Visitor` may do to its node."""
-
-    connect: Callable[[str], Awaitable[PeerId]]
-    disconnect: Callable[[PeerId], Awaitable[None]]
-    members: Callable[[], set[PeerId]]
-    addresses: Callable[[], tuple[str, ...]]
-    found: Callable[[tuple[str, ...]], None]
-
-
-class Visitor:
+class RendezvousClient:
     """Client that registers this node at its points and asks them for other nodes, when that is due."""
 
-    def __init__(self, host: IHost, points: tuple[str, ...], name: str, calls: Calls) -> None:
+    def __init__(
+        self, host: IHost, points: tuple[str, ...], name: str, node: RegisteredNode
+    ) -> None:
         self._host = host
         self._points = points
         self._name = name
-        self._calls = calls
+        self._node = node
         self._rounds = Rounds()
         self._silent: set[str] = set()
 
     async def visit_forever(self) -> None:
         """Visit all points whenever that is due, until cancelled."""
         while True:
-            if self._rounds.due(len(self._calls.members()), trio.current_time()):
+            if self._rounds.due(len(self._node.members()), trio.current_time()):
                 found: dict[str, None] = {}
                 for point in self._points:
                     try:
@@ -318,7 +310,7 @@ class Visitor:
                     else:
                         self._silent.discard(point)
                 if found:
-                    self._calls.found(tuple(found))
+                    self._node.take_discovered(tuple(found))
                 self._rounds.done(trio.current_time())
             await trio.sleep(_LOOK)
 
@@ -329,10 +321,10 @@ class Visitor:
             _log.warning("a rendezvous point does not serve this node: %s", error)
 
     async def _visit(self, address: str, found: dict[str, None]) -> None:
-        point = await self._calls.connect(address)
+        point = await self._node.dial_point(address)
         try:
             registered = await self._exchange(point, self._registration())
-            told = await self._exchange(point, Discovering(self._name, MAX_TOLD))
+            told = await self._exchange(point, DiscoverRequest(self._name, MAX_TOLD))
         finally:
             await self._part(point)
         if isinstance(told, DiscoverAnswer):
@@ -346,10 +338,10 @@ class Visitor:
         """Disconnect a point that is not of our mesh: its connection would cost traffic and count as a peer's."""
         with trio.move_on_after(_SUBSCRIBE_SECONDS) as patience:
             # Polled: the library does not report subscriptions.
-            while point not in self._calls.members():  # noqa: ASYNC110
+            while point not in self._node.members():  # noqa: ASYNC110
                 await trio.sleep(_POLL)
         if patience.cancelled_caught:
-            await self._calls.disconnect(point)
+            await self._node.disconnect(point)
 
     async def _exchange(self, point: PeerId, request: RendezvousRequest) -> RendezvousAnswer:
         with unreachable(f"{point} is not a rendezvous point"), trio.fail_after(EXCHANGE_SECONDS):
@@ -361,11 +353,11 @@ class Visitor:
                 with indifferent():
                     await stream.close()
 
-    def _registration(self) -> Registering:
-        bare = [address.rpartition("/p2p/")[0] for address in self._calls.addresses()]
+    def _registration(self) -> RegisterRequest:
+        bare = [address.rpartition("/p2p/")[0] for address in self._node.addresses()]
         addresses = [Multiaddr(address) for address in bare[:MAX_ADDRESSES]]
         record = sealed(self._host.get_private_key(), addresses)
-        return Registering(self._name, record, REGISTERED_SECONDS)
+        return RegisterRequest(self._name, record, REGISTERED_SECONDS)
 
 
 def told_by(answer: DiscoverAnswer) -> list[str]:

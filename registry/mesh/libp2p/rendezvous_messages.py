@@ -41,7 +41,7 @@ class RendezvousStatus(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Registering:
+class RegisterRequest:
     """Request to be remembered under a name for `seconds`, or as long as the point likes; also a row of an answer."""
 
     name: str
@@ -50,14 +50,14 @@ class Registering:
 
 
 @dataclass(frozen=True, slots=True)
-class Unregistering:
+class UnregisterRequest:
     """Request to be forgotten under a name; it has no answer."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Discovering:
+class DiscoverRequest:
     """Request for the nodes that are registered under a name, at most `limit` where that is above 0."""
 
     name: str
@@ -74,13 +74,13 @@ class RegisterAnswer:
 
 @dataclass(frozen=True, slots=True)
 class DiscoverAnswer:
-    """Answer to `Discovering`; each row is a registered node."""
+    """Answer to `DiscoverRequest`; each row is a registered node."""
 
     status: int
-    rows: tuple[Registering, ...] = ()
+    rows: tuple[RegisterRequest, ...] = ()
 
 
-RendezvousRequest = Registering | Unregistering | Discovering
+RendezvousRequest = RegisterRequest | UnregisterRequest | DiscoverRequest
 RendezvousAnswer = RegisterAnswer | DiscoverAnswer
 
 
@@ -96,13 +96,13 @@ class PeerClaim:
 def written(message: RendezvousRequest | RendezvousAnswer) -> bytes:
     """Encode a message. Zeros are written too: other implementations tell a status of 0 from none."""
     match message:
-        case Registering():
+        case RegisterRequest():
             return _number(1, 0) + _part(2, _row(message))
         case RegisterAnswer(status, seconds):
             return _number(1, 1) + _part(3, _number(1, status) + _number(3, seconds))
-        case Unregistering(name):
+        case UnregisterRequest(name):
             return _number(1, 2) + _part(4, _part(1, name.encode()))
-        case Discovering(name, limit):
+        case DiscoverRequest(name, limit):
             return _number(1, 3) + _part(5, _part(1, name.encode()) + _number(2, limit))
         case DiscoverAnswer(status, rows):
             told = b"".join(_part(1, _row(row)) for row in rows)
@@ -116,10 +116,10 @@ def request_in(body: bytes) -> RendezvousRequest:
         case 0:
             return _registering(fields.part(2))
         case 2:
-            return Unregistering(fields.of(4).text(1))
+            return UnregisterRequest(fields.of(4).text(1))
         case 3:
             wanted = fields.of(5)
-            return Discovering(wanted.text(1), wanted.number(2))
+            return DiscoverRequest(wanted.text(1), wanted.number(2))
     raise ValueError("no request")
 
 
@@ -188,13 +188,13 @@ class _Fields:
         return any(at == place for at, _ in self._found)
 
 
-def _registering(body: bytes) -> Registering:
+def _registering(body: bytes) -> RegisterRequest:
     fields = _Fields(body)
     seconds = fields.number(3) if 3 in fields else None
-    return Registering(fields.text(1), fields.part(2), seconds)
+    return RegisterRequest(fields.text(1), fields.part(2), seconds)
 
 
-def _row(row: Registering) -> bytes:
+def _row(row: RegisterRequest) -> bytes:
     seconds = b"" if row.seconds is None else _number(3, row.seconds)
     return _part(1, row.name.encode()) + _part(2, row.record) + seconds
 

@@ -28,13 +28,13 @@ from registry.mesh.libp2p.rendezvous import (
 )
 from registry.mesh.libp2p.rendezvous_messages import (
     DiscoverAnswer,
-    Discovering,
+    DiscoverRequest,
     RegisterAnswer,
-    Registering,
+    RegisterRequest,
     RendezvousAnswer,
     RendezvousRequest,
     RendezvousStatus,
-    Unregistering,
+    UnregisterRequest,
     answer_in,
     sealed,
     written,
@@ -152,7 +152,7 @@ async def test_a_peer_that_begins_requests_and_does_not_end_them_hinders_no_othe
         async with other.run(listen_addrs=[Multiaddr("/ip4/127.0.0.1/tcp/0")]):
             await other.connect(info_from_p2p_addr(Multiaddr(point.mesh.addresses()[0])))
             with trio.fail_after(5):
-                (answer,) = await said_by(other, peer, Discovering("mine", 1))
+                (answer,) = await said_by(other, peer, DiscoverRequest("mine", 1))
             assert answer.status == RendezvousStatus.OK
             await other.close()
 
@@ -165,7 +165,7 @@ async def said_by(host: IHost, point: ID, *requests: RendezvousRequest) -> list[
     for request in requests:
         body = written(request)
         await stream.write(encode_uvarint(len(body)) + body)
-        if not isinstance(request, Unregistering):
+        if not isinstance(request, UnregisterRequest):
             read = await read_varint_prefixed_bytes_limited(stream, MAX_MESSAGE_BYTES)
             answers.append(answer_in(read))
     await stream.close()
@@ -180,14 +180,14 @@ async def test_a_point_tells_signed_records_as_they_came_until_their_peers_leave
     record = sealed(ours.private_key, [THERE])
 
     async def register(host: IHost, peer: ID) -> None:
-        wishes = [Registering("a", record, seconds) for seconds in (60, 500_000, None)]
-        seen["registered"] = await said_by(host, peer, *wishes, Discovering("a"))
+        wishes = [RegisterRequest("a", record, seconds) for seconds in (60, 500_000, None)]
+        seen["registered"] = await said_by(host, peer, *wishes, DiscoverRequest("a"))
 
     async def ask(host: IHost, peer: ID) -> None:
-        seen["told"] = await said_by(host, peer, Discovering("a"), Discovering(""))
+        seen["told"] = await said_by(host, peer, DiscoverRequest("a"), DiscoverRequest(""))
 
     async def leave(host: IHost, peer: ID) -> None:
-        await said_by(host, peer, Unregistering("a"), Discovering("a"))
+        await said_by(host, peer, UnregisterRequest("a"), DiscoverRequest("a"))
 
     await visit(point, register, ours)
     granted = [RegisterAnswer(0, seconds) for seconds in (60, LONGEST_SECONDS, LONGEST_SECONDS)]
@@ -211,15 +211,15 @@ async def test_an_invalid_registration_is_refused_with_its_status(
     ours, others = create_new_key_pair(), create_new_key_pair()
     older, newer = (sealed(ours.private_key, [THERE]) for _ in range(2))
     bad = [
-        Registering("a", os.urandom(80)),
-        Registering("a", b""),
-        Registering("a", sealed(others.private_key, [THERE])),
-        Registering("a", sealed(ours.private_key, [])),
-        Registering("", newer),
-        Registering("a", newer, 0),
-        Registering("a", newer, -5),
-        Registering("a", newer),
-        Registering("a", older),
+        RegisterRequest("a", os.urandom(80)),
+        RegisterRequest("a", b""),
+        RegisterRequest("a", sealed(others.private_key, [THERE])),
+        RegisterRequest("a", sealed(ours.private_key, [])),
+        RegisterRequest("", newer),
+        RegisterRequest("a", newer, 0),
+        RegisterRequest("a", newer, -5),
+        RegisterRequest("a", newer),
+        RegisterRequest("a", older),
     ]
 
     async def register(host: IHost, peer: ID) -> None:
@@ -241,14 +241,14 @@ def test_lies_in_an_answer_spoil_only_themselves() -> None:
     older = identity("older").peer
     bare = PeerInfo(id=ID.from_string(older).to_bytes(), addrs=[THERE.to_bytes()] * 100)
     signed = sealed(honest.private_key, [THERE] * 20)
-    rows = [Registering("a", record) for record in [*lies, bare.SerializeToString(), signed]]
+    rows = [RegisterRequest("a", record) for record in [*lies, bare.SerializeToString(), signed]]
     told = told_by(DiscoverAnswer(0, tuple(rows)))
     assert [a for a in told if claim_in(a, loopback=False)] == [
         f"{THERE}/p2p/{peer}"
         for peer in (older, ID.from_pubkey(honest.public_key))
         for _ in range(MAX_CLAIMED)
     ]
-    assert told_by(DiscoverAnswer(0, (*rows, *[Registering("a", b"")] * 100))) == told
+    assert told_by(DiscoverAnswer(0, (*rows, *[RegisterRequest("a", b"")] * 100))) == told
 
 
 async def test_a_node_that_is_no_point_is_passed_over(seat: Seating) -> None:

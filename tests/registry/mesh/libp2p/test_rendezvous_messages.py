@@ -22,14 +22,14 @@ from registry.mesh.libp2p.rendezvous import (
 from registry.mesh.libp2p.rendezvous_messages import (
     MAX_RECORD_BYTES,
     DiscoverAnswer,
-    Discovering,
+    DiscoverRequest,
     PeerClaim,
     RegisterAnswer,
-    Registering,
+    RegisterRequest,
     RendezvousAnswer,
     RendezvousRequest,
     RendezvousStatus,
-    Unregistering,
+    UnregisterRequest,
     answer_in,
     claim_of,
     request_in,
@@ -53,13 +53,13 @@ def signed(pair: KeyPair, record: PeerRecord) -> bytes:
 def test_messages_are_written_as_the_specification_has_them() -> None:
     # Zeros are written too: other implementations tell a status of 0 from none.
     registering = b"\x08\x00\x12\x0a\x0a\x01a\x12\x03xyz\x18\x05"
-    assert written(Registering("a", b"xyz", 5)) == registering
+    assert written(RegisterRequest("a", b"xyz", 5)) == registering
     assert written(RegisterAnswer(RendezvousStatus.OK)) == b"\x08\x01\x1a\x04\x08\x00\x18\x00"
 
 
 names, numbers = st.text(max_size=9), st.integers(-(2**63), 2**63 - 1)
-rows = st.builds(Registering, names, st.binary(max_size=9), st.none() | numbers)
-requests = rows | st.builds(Unregistering, names) | st.builds(Discovering, names, numbers)
+rows = st.builds(RegisterRequest, names, st.binary(max_size=9), st.none() | numbers)
+requests = rows | st.builds(UnregisterRequest, names) | st.builds(DiscoverRequest, names, numbers)
 answers = st.builds(RegisterAnswer, numbers, numbers) | st.builds(
     DiscoverAnswer, numbers, st.lists(rows, max_size=3).map(tuple)
 )
@@ -74,9 +74,9 @@ def test_messages_are_read_back_as_they_were_written(
 
 
 @given(rows)
-def test_the_librarys_reader_of_older_messages_agrees(row: Registering) -> None:
+def test_the_librarys_reader_of_older_messages_agrees(row: RegisterRequest) -> None:
     peer = rendezvous_pb2.Message.PeerInfo(id=b"p", addrs=[b"q"]).SerializeToString()
-    body = written(Registering(row.name, peer, row.seconds))
+    body = written(RegisterRequest(row.name, peer, row.seconds))
     read = rendezvous_pb2.Message.FromString(body).register
     assert (read.ns, read.ttl) == (row.name, row.seconds or 0)
     assert (read.peer.id, *read.peer.addrs) == (b"p", b"q")
@@ -84,7 +84,7 @@ def test_the_librarys_reader_of_older_messages_agrees(row: Registering) -> None:
 
 def test_fields_of_newer_versions_are_passed_over() -> None:
     newer = b"\x79" + bytes(8) + b"\x7d" + bytes(4) + b"\x82\x01\x02hi\xf8\x01\x07"
-    assert request_in(newer + written(Unregistering("a")) + newer) == Unregistering("a")
+    assert request_in(newer + written(UnregisterRequest("a")) + newer) == UnregisterRequest("a")
 
 
 @given(st.binary(max_size=60))
@@ -99,7 +99,7 @@ def test_garbage_is_read_or_refused_with_a_value_error(garbage: bytes) -> None:
 
 
 def test_the_fullest_answer_fits_one_message() -> None:
-    row = Registering("x" * MAX_NAME_BYTES, bytes(MAX_RECORD_BYTES), LONGEST_SECONDS)
+    row = RegisterRequest("x" * MAX_NAME_BYTES, bytes(MAX_RECORD_BYTES), LONGEST_SECONDS)
     fullest = DiscoverAnswer(RendezvousStatus.OK, (row,) * MAX_TOLD)
     assert len(written(fullest)) < MAX_MESSAGE_BYTES
 
