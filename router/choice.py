@@ -238,14 +238,14 @@ class Chooser:
         if field.eligible and not (full and all(c.ejected for c in field.eligible)):
             ordered = list(in_order(self._policy, request, field.eligible, self._random))
             self._policy.begun(request)
-            if self._ledger.lent is None:
+            if self._ledger.borrowed is None:
                 for candidate in full:
                     if patient := patience(request, candidate, ordered):
                         asked = replace(request, waits=False, patience=patient)
                         with suppress(NoCapacity):
                             return await self.slot(asked, [candidate])
                 return ordered, False
-            left, holds_slot = await self._ledger.lent.secure(request, ordered)
+            left, holds_slot = await self._ledger.borrowed.secure(request, ordered)
             if left:
                 return left, holds_slot
             full += ordered

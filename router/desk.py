@@ -18,8 +18,8 @@ from router.requests import Request
 from router.select.policy import Policy
 from router.select.weights import patience
 from router.settings import RouterSettings
+from router.shared_slots import needs_slot
 from router.slot_discovery import SlotDiscovery
-from router.slot_lending import needs_slot
 from router.world import World
 
 
@@ -121,7 +121,7 @@ class FirstAttempts:
             return None
         desk, candidate = self._desk, ordered[0]
         # The process that lends slots has to be asked for one.
-        if desk.ledger.lent is not None and needs_slot(candidate):
+        if desk.ledger.borrowed is not None and needs_slot(candidate):
             return None
         self._policy.begun(request)
         others = ordered[1:] if self._second_attempts else ()

@@ -35,14 +35,14 @@ from router.select.fitness import serves
 from router.select.policy import Policy
 from router.select.weights import expectations
 from router.settings import RouterSettings
+from router.shared_slots import Lender, LentSlots
 from router.slot_discovery import SlotDiscovery
-from router.slot_lending import Lender, Lending
 from router.slot_wait import LingeringSlots
 from router.state.circuit import Condition
 from router.state.prefix_index import Read
 from router.state.readiness import not_ready
 from router.state.service_time import ServiceTime
-from router.stuck_check import StuckCheck, WorldLookout
+from router.stuck_check import CandidateLiveness, StuckCheck
 from router.worker_description import Described
 from router.workers import Worker
 from router.world import World
@@ -87,7 +87,7 @@ class Router:
         self._ledger = Ledger(
             world, settings, now=clock, random=chance, lender=lender, lingering=lingering
         )
-        self.lending = Lending(self._ledger, own=world.own)
+        self.lent_slots = LentSlots(self._ledger, own=world.own)
         self._chooser = Chooser(
             self._ledger, world=world, policy=policy, random=chance, questions=questions
         )
@@ -97,11 +97,11 @@ class Router:
             clock,
             world=world,
             dialects=dialects,
-            waits=Waits(WorldLookout(self._stuck_check, world)),
+            waits=Waits(CandidateLiveness(self._stuck_check, world)),
             discovery=SlotDiscovery(dialects, self._ledger.limits, clock, crew),
         )
         # Borrowed slots are not spent on answers that may be thrown away.
-        self._hedger = Hedger(self._desk) if settings.hedge and not self._ledger.lent else None
+        self._hedger = Hedger(self._desk) if settings.hedge and not self._ledger.borrowed else None
         self._first_attempts = FirstAttempts(self._desk, self._chooser, policy, settings)
         self._held_requests = HeldRequests(
             settings, self._ledger.events, clock, world, self._chooser
@@ -177,7 +177,7 @@ class Router:
 
     def borrowed(self) -> Mapping[Service, int]:
         """Return how many slots of each worker this process has borrowed from another process of its node."""
-        return self._ledger.lent.held if self._ledger.lent else {}
+        return self._ledger.borrowed.held if self._ledger.borrowed else {}
 
     def hear(self, node: PeerId, loads: Mapping[Service, Load]) -> None:
         """Take in the load that another node reports for its replicas."""
@@ -346,8 +346,8 @@ class Router:
                 candidate, tried, holds_slot = tries.send(failure), tried + 1, False
                 left.remove(candidate)
             try:
-                if self._ledger.lent and not holds_slot:
-                    holds_slot = await self._ledger.lent.take(request, candidate)
+                if self._ledger.borrowed and not holds_slot:
+                    holds_slot = await self._ledger.borrowed.take(request, candidate)
                 elif tried > 1 and self._ledger.is_full(candidate):
                     # It had room when it was chosen; now this request has to wait its turn like the others.
                     raise WorkerBusy("all slots of this worker are in use", retry_after=1.0)

@@ -26,7 +26,7 @@ LOOKS_CUT_OFF = 5
 """Checks at which a node must be silent to be asked by another path: its connection is cut by then, if it is dead."""
 
 
-class Lookout(Protocol):
+class Liveness(Protocol):
     """Observer of whether candidates that requests wait for are alive."""
 
     def look_at(self, candidate: Candidate) -> None:
@@ -45,8 +45,8 @@ class Lookout(Protocol):
 class Waits:
     """The waits for first bytes, on one event loop."""
 
-    def __init__(self, lookout: Lookout) -> None:
-        self._lookout = lookout
+    def __init__(self, liveness: Liveness) -> None:
+        self._liveness = liveness
         self._waiting: dict[str, dict[_Watched, None]] = {}
         self._suspected: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -73,15 +73,15 @@ class Waits:
             first = next(iter(waits))
             if first.since + LOOK_AFTER > now:
                 continue
-            if self._lookout.is_silent(first.candidate):
+            if self._liveness.is_silent(first.candidate):
                 looks = self._suspected[place] = before.get(place, 0) + 1
-                lost = looks >= LOOKS_CUT_OFF and self._lookout.is_cut_off(first.candidate)
+                lost = looks >= LOOKS_CUT_OFF and self._liveness.is_cut_off(first.candidate)
                 for wait in waits if looks > 1 else ():
-                    if wait.elsewhere or any(map(self._lookout.is_trusted, wait.others)):
+                    if wait.elsewhere or any(map(self._liveness.is_trusted, wait.others)):
                         wait.give_up()
                     elif lost:
                         wait.give_up(again=True)
-            self._lookout.look_at(first.candidate)
+            self._liveness.look_at(first.candidate)
 
     def _add(self, wait: "_Watched") -> None:
         self._waiting.setdefault(wait.place, {})[wait] = None

@@ -20,7 +20,7 @@ from router.requests import Request
 from router.select.attempts import Budget
 from router.select.candidates import Candidate, OfferedReplica
 from router.settings import RouterSettings
-from router.slot_lending import Lender, Lent
+from router.shared_slots import BorrowedSlots, Lender
 from router.slot_wait import LingeringSlots, SlotWaits
 from router.state.circuit import TRIP, Condition, Health, RetryAfter, Sign
 from router.state.concurrency import BoundedWorkers, Limits
@@ -88,8 +88,8 @@ class Ledger:
         self.reports = Reports()
         self.times = AnswerTimes()
         self.stuck = StuckWorkers()
-        self.lent = None if lender is None else Lent(lender, self)
-        self.waiting = self.lent or SlotWaits(settings, self)
+        self.borrowed = None if lender is None else BorrowedSlots(lender, self)
+        self.waiting = self.borrowed or SlotWaits(settings, self)
         self.events: Counter[str] = Counter(dict.fromkeys(EVENTS, 0))
         self._budget = Budget(settings.retry_share)
         self._local_loads = LocalLoads()
@@ -182,7 +182,7 @@ class Ledger:
 
         A process that borrows slots sees only part of them, and what it learnt would bind no other process.
         """
-        return self.lent is None and self.workers.learns(worker)
+        return self.borrowed is None and self.workers.learns(worker)
 
     def health_of(self, worker: Worker) -> str:
         """Describe the health of a worker of this machine for people: `ok`, or what is wrong."""
@@ -200,7 +200,7 @@ class Ledger:
         """Return whether an absent candidate is worth waiting for."""
         now = self._now()
         # A process that borrows slots does not probe: a worker that never answered it may never have answered at all.
-        if self.lent and candidate.worker and not self.vitals.life(candidate.address, now).ever:
+        if self.borrowed and candidate.worker and not self.vitals.life(candidate.address, now).ever:
             return False
         return self.vitals.may_return(candidate.address, now)
 

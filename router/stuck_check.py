@@ -74,7 +74,7 @@ class StuckCheck:
             self._watch()
 
 
-class WorldLookout:
+class CandidateLiveness:
     """Observer of whether candidates are alive: workers of this machine by a stuck check, peers by the world."""
 
     def __init__(self, stuck_check: StuckCheck, world: World) -> None:

@@ -278,7 +278,7 @@ def helpers_of(
         ),
         offices=Offices(
             registry=registry,
-            lending=parts.router.lending,
+            lending=parts.router.lent_slots,
             peers=parts.peers,
             quotas=sync,
             usage=parts.usage.book,

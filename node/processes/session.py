@@ -51,7 +51,7 @@ from registry.task_group import BackgroundTasks
 from router.errors import NobodyServes, NoCapacity
 from router.peers.pipes import Peers
 from router.requests import Kind, Request
-from router.slot_lending import Lending
+from router.shared_slots import LentSlots
 
 MAX_WAITING = 100_000
 """Requests of one helper that may wait for a slot; further ones are refused. The queues of the models are far shorter."""
@@ -61,7 +61,7 @@ class Loans:
     """The slots of one helper, and its requests that wait for one."""
 
     def __init__(
-        self, lending: Lending, crew: BackgroundTasks, tell: Callable[[Told], None]
+        self, lending: LentSlots, crew: BackgroundTasks, tell: Callable[[Told], None]
     ) -> None:
         """`crew` is dismissed before `end` is called."""
         self._lending = lending
@@ -143,7 +143,7 @@ class Offices:
     """Parts of the node that helpers may use."""
 
     registry: Registry
-    lending: Lending
+    lending: LentSlots
     peers: Peers
     quotas: QuotaSync
     usage: UsageBook

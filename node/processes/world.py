@@ -83,7 +83,7 @@ Answer = SlotGranted | SlotRefused | Relayed
 
 
 class Borrowing:
-    """A `router.slot_lending.Lender` whose slots the first process manages. Bound to one event loop."""
+    """A `router.shared_slots.Lender` whose slots the first process manages. Bound to one event loop."""
 
     def __init__(self, tell: Callable[[Said], None]) -> None:
         self._tell = tell

@@ -33,7 +33,7 @@ from router.select.attempts import RESERVE
 from router.select.candidates import Candidate, Reason
 from router.select.policy import Policy
 from router.settings import RouterSettings
-from router.slot_lending import Lender
+from router.shared_slots import Lender
 from router.state.circuit import FIRST_PAUSE, TRIP, Circuit
 from router.state.remote_load import HALF_LIFE, Reported
 from router.state.slow_start import ENOUGH, RISE

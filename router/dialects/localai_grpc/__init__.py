@@ -14,7 +14,7 @@ from typing import Any
 from router.answer import Answer
 from router.dialects.localai_grpc import media, request_mapping, vectors
 from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
-from router.dialects.localai_grpc.exchange import Asking
+from router.dialects.localai_grpc.exchange import BackendJob
 from router.dialects.localai_grpc.files import sweep
 from router.dialects.localai_grpc.model_load import context_of, options
 from router.dialects.localai_grpc.texts import MAPPING, Texts
@@ -56,7 +56,7 @@ ENDPOINTS: Mapping[str, str] = {
 """How each RPC of a backend is handled."""
 
 
-SERVED: Mapping[Kind, Callable[[Asking], Coroutine[Any, Any, Answer]]] = {
+SERVED: Mapping[Kind, Callable[[BackendJob], Coroutine[Any, Any, Answer]]] = {
     Kind.EMBEDDING: vectors.embed,
     Kind.RERANK: vectors.rank,
     Kind.TOKENIZE: vectors.cut,
@@ -152,10 +152,10 @@ class WholeAnswers:
         settings, own_model = self._backend.settings, errand.worker.own_model
         seconds, ask = settings.total_timeout, partial(self._ask, errand)
         fetch, voices = self._fetching.image, settings.voice_files
-        asking = Asking(request, model, own_model, ask, fetch, voices)
+        job = BackendJob(request, model, own_model, ask, fetch, voices)
         try:
             async with asyncio.timeout(seconds):
-                return await SERVED[request.kind](asking)
+                return await SERVED[request.kind](job)
         except TimeoutError as error:
             raise WorkerTimeout("answer", seconds) from error
 

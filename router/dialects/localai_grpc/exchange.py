@@ -20,7 +20,7 @@ JSON = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class BackendJob:
     """One request to a backend.
 
     `model` is the name that callers know, `own_model` the backend's own. `ask` makes an RPC by its name, with the fields of its

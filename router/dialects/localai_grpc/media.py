@@ -13,7 +13,7 @@ from router.canonical import image, speech, transcription
 from router.canonical.image import SHAPING, Edit, Image
 from router.canonical.speech import Format
 from router.canonical.values import text, whole
-from router.dialects.localai_grpc.exchange import NAME, Asking, answer_of, unheard
+from router.dialects.localai_grpc.exchange import NAME, BackendJob, answer_of, unheard
 from router.dialects.localai_grpc.files import Folder, folder
 from router.dialects.localai_grpc.request_mapping import MOST_SEED
 from router.errors import WorkerFailed, WorkerUnable
@@ -25,24 +25,24 @@ from router.translate.request import checked, refuse
 _MADE = "made.wav"
 
 
-async def speak(asking: Asking) -> Answer:
+async def speak(job: BackendJob) -> Answer:
     """Convert a text to speech."""
-    asked = checked(speech.read, asking.request)
+    asked = checked(speech.read, job.request)
     refuse(NAME, asked, speech.SHAPING)
     said = {
         "text": asked.text,
-        "model": asking.own_model,
-        "voice": voice_of(asked.voice, asking.voices),
+        "model": job.own_model,
+        "voice": voice_of(asked.voice, job.voices),
     }
     if asked.language:
         said["language"] = asked.language
     missing = unheard(asked, speed=asked.speed)
-    return await _sound_made(asking, "TTS", said, asked.format, missing)
+    return await _sound_made(job, "TTS", said, asked.format, missing)
 
 
-async def make_sound(asking: Asking) -> Answer:
+async def make_sound(job: BackendJob) -> Answer:
     """Generate a sound from a description."""
-    asked = checked(speech.read_sound, asking.request)
+    asked = checked(speech.read_sound, job.request)
     refuse(NAME, asked, speech.SHAPING)
     optional = {
         "duration": asked.seconds,
@@ -51,21 +51,21 @@ async def make_sound(asking: Asking) -> Answer:
         "src_divisor": asked.divisor,
     }
     given = {name: value for name, value in optional.items() if value is not None}
-    said = {"text": asked.text, "model": asking.own_model, **given}
+    said = {"text": asked.text, "model": job.own_model, **given}
     missing = unheard(asked)
     heard = ["src"] if asked.source else []
     if not asked.source:
-        return await _sound_made(asking, "SoundGeneration", said, asked.format, missing)
+        return await _sound_made(job, "SoundGeneration", said, asked.format, missing)
     async with folder() as shared:
         path = await shared.put(f"source{type_of(asked.source).ending}", asked.source)
         return await _sound_made(
-            asking, "SoundGeneration", {**said, "src": path}, asked.format, missing, heard
+            job, "SoundGeneration", {**said, "src": path}, asked.format, missing, heard
         )
 
 
-async def write_down(asking: Asking) -> Answer:
+async def write_down(job: BackendJob) -> Answer:
     """Transcribe or translate a recording."""
-    asked = checked(transcription.read, asking.request)
+    asked = checked(transcription.read, job.request)
     refuse(NAME, asked, transcription.SHAPING)
     if asked.words:
         name = "timestamp_granularities"
@@ -74,7 +74,7 @@ async def write_down(asking: Asking) -> Answer:
         path = await shared.put(f"heard{type_of(asked.audio).ending}", asked.audio)
         # The field `dst` is the path of the recording.
         said = {"dst": path, "language": asked.language, "translate": asked.translate}
-        told = await asking.ask("AudioTranscription", said)
+        told = await job.ask("AudioTranscription", said)
     unit = unit_of(max((one.end for one in told.segments), default=0))
     segments = [
         Segment(one.start * unit, one.end * unit, one.text, tuple(one.tokens))
@@ -119,7 +119,7 @@ def unit_of(end: int) -> float:
 
 
 async def _sound_made(
-    asking: Asking,
+    job: BackendJob,
     call: str,
     said: Mapping[str, object],
     wanted: Format | None,
@@ -129,7 +129,7 @@ async def _sound_made(
     if wanted not in (None, "wav"):
         raise WorkerUnable(f"{NAME} returns wav, not {wanted}", param="response_format")
     async with folder() as shared:
-        await asking.ask(call, {**said, "dst": shared.place(_MADE)})
+        await job.ask(call, {**said, "dst": shared.place(_MADE)})
         made = await shared.take(_MADE)
     found = type_of(made).media
     # Some backends choose the format themselves, which is accepted if the caller named none.
@@ -151,32 +151,32 @@ OWN = frozenset({"mode", "clip_skip", "enable_parameters"})
 """Fields that only this protocol has."""
 
 
-async def generate(asking: Asking) -> Answer:
+async def generate(job: BackendJob) -> Answer:
     """Generate images from a description."""
-    asked = checked(image.read, asking.request)
+    asked = checked(image.read, job.request)
     refuse(NAME, asked, SHAPING)
     async with folder() as shared:
-        return await _image_made(asking, asked, shared, source="")
+        return await _image_made(job, asked, shared, source="")
 
 
-async def edit(asking: Asking) -> Answer:
+async def edit(job: BackendJob) -> Answer:
     """Generate images from a description and another image."""
-    asked = checked(image.read_edit, asking.request)
+    asked = checked(image.read_edit, job.request)
     refuse(NAME, asked.image, SHAPING)
-    source = await _source(asking, asked)
+    source = await _source(job, asked)
     async with folder() as shared:
         path = await shared.put(f"source{type_of(source).ending}", source)
-        return await _image_made(asking, asked.image, shared, source=path)
+        return await _image_made(job, asked.image, shared, source=path)
 
 
-async def _source(asking: Asking, asked: Edit) -> bytes:
+async def _source(job: BackendJob, asked: Edit) -> bytes:
     if asked.mask is not None:
         raise WorkerUnable(f"{NAME} does not support `mask`", param="mask")
     [source, *more] = asked.sources
     if more:
         raise WorkerUnable(f"{NAME} edits one image at a time", param="image")
     if isinstance(source, str):
-        return await asking.fetch(source, "image")
+        return await job.fetch(source, "image")
     if not type_of(source).is_image:
         raise refused("`image` is not an image: send PNG, JPEG, WebP or GIF", "image")
     return source
@@ -192,7 +192,7 @@ def own_words(others: Mapping[str, object]) -> Mapping[str, object]:
     return {name: value for name, value in said.items() if value}
 
 
-async def _image_made(asking: Asking, asked: Image, shared: Folder, *, source: str) -> Answer:
+async def _image_made(job: BackendJob, asked: Image, shared: Folder, *, source: str) -> Answer:
     own = checked(own_words, asked.others)
     first = randrange(1, MOST_SEED) if asked.seed is None else asked.seed  # noqa: S311 (it guards nothing)
     images: list[bytes] = []
@@ -210,7 +210,7 @@ async def _image_made(asking: Asking, asked: Image, shared: Folder, *, source: s
             "src": source,
             **own,
         }
-        await asking.ask("GenerateImage", said)
+        await job.ask("GenerateImage", said)
         made = await shared.take(name)
         if not type_of(made).is_image:
             raise WorkerFailed("the worker's result is not an image")

@@ -11,7 +11,7 @@ from router.canonical.embedding import Input
 from router.canonical.store import Find, Get, Key, Set, StoreDelete, bytes_of
 from router.dialects.localai_grpc.exchange import (
     NAME,
-    Asking,
+    BackendJob,
     answer_of,
     estimated,
     finite,
@@ -34,19 +34,19 @@ from router.translate.request import checked, refuse
 _OTHER_LENGTH = re.compile(r"\blength \d+\b.*\bexisting\b")
 
 
-async def serve_store(asking: Asking) -> Answer:
+async def serve_store(job: BackendJob) -> Answer:
     """Set, delete, get or find entries of a store."""
-    match checked(store.read, asking.request):
+    match checked(store.read, job.request):
         case Set(keys, values):
             said = [{"Bytes": bytes_of(value)} for value in values]
-            await asking.ask("StoresSet", {"Keys": _keys(keys), "Values": said})
+            await job.ask("StoresSet", {"Keys": _keys(keys), "Values": said})
         case StoreDelete(keys):
-            await asking.ask("StoresDelete", {"Keys": _keys(keys)})
+            await job.ask("StoresDelete", {"Keys": _keys(keys)})
         case Get(keys):
-            told = await asking.ask("StoresGet", {"Keys": _keys(keys)})
+            told = await job.ask("StoresGet", {"Keys": _keys(keys)})
             return answer_of(write_store(*_columns(told)))
         case Find(key, top):
-            told = await asking.ask("StoresFind", {"Key": _key(key), "TopK": top})
+            told = await job.ask("StoresFind", {"Key": _key(key), "TopK": top})
             columns, similarities = _columns(told), finite(told.Similarities)
             if len(similarities) != len(columns[0]):
                 raise WorkerFailed("the worker returned columns of different lengths")
@@ -79,15 +79,15 @@ def _columns(told: Any) -> tuple[list[list[float]], list[bytes]]:
     return keys, [value.Bytes for value in told.Values]
 
 
-async def embed(asking: Asking) -> Answer:
+async def embed(job: BackendJob) -> Answer:
     """Compute the vectors of texts, one after the other: a backend takes one at a time."""
-    asked = checked(embedding.read, asking.request)
+    asked = checked(embedding.read, job.request)
     found: list[list[float]] = []
     heeded = False
     for given in asked.inputs:
-        told = await asking.ask("Embedding", _said(given))
+        told = await job.ask("Embedding", _said(given))
         if not heeded and not isinstance(given, str):
-            await _check_heeded(asking, told.embeddings)
+            await _check_heeded(job, told.embeddings)
             heeded = True
         vector = finite(told.embeddings)
         if not vector or len(vector) != len((found or [vector])[0]):
@@ -97,17 +97,17 @@ async def embed(asking: Asking) -> Answer:
             raise WorkerUnable(words, param="dimensions")
         found.append(vector)
     spent = sum(map(_tokens, asked.inputs), start=Usage(0, 0))
-    body = write_embeddings(found, model=asking.model, base64=asked.base64, usage=spent)
+    body = write_embeddings(found, model=job.model, base64=asked.base64, usage=spent)
     return answer_of(body, usage=spent, unheard=unheard(asked))
 
 
-async def rank(asking: Asking) -> Answer:
+async def rank(job: BackendJob) -> Answer:
     """Rank documents."""
-    asked = checked(rerank.read, asking.request)
+    asked = checked(rerank.read, job.request)
     count = len(asked.documents)
     wanted = min(asked.top_n or count, count)
     said = {"query": asked.query, "documents": asked.documents, "top_n": wanted}
-    told = await asking.ask("Rerank", said)
+    told = await job.ask("Rerank", said)
     places = [one.index for one in told.results]
     if len(set(places)) != len(places) or not set(places) <= set(range(count)):
         raise WorkerFailed("the worker ranked unknown documents")
@@ -118,27 +118,27 @@ async def rank(asking: Asking) -> Answer:
     body = write_ranking(
         asked,
         map(Ranked, places, scores),
-        id=f"rerank-{asking.request.id}",
-        model=asking.model,
+        id=f"rerank-{job.request.id}",
+        model=job.model,
         usage=spent,
         prompt=max(0, told.usage.prompt_tokens),
     )
     return answer_of(body, usage=spent, unheard=unheard(asked))
 
 
-async def cut(asking: Asking) -> Answer:
+async def cut(job: BackendJob) -> Answer:
     """Tokenize a text."""
-    asked = checked(tokenize.read, asking.request)
+    asked = checked(tokenize.read, job.request)
     refuse(NAME, asked, tokenize.SHAPING)
-    told = await asking.ask("TokenizeString", {"Prompt": asked.text})
+    told = await job.ask("TokenizeString", {"Prompt": asked.text})
     special = asked.special is not None
     return answer_of(write_tokens(told.tokens), unheard=unheard(asked, add_special_tokens=special))
 
 
-async def _check_heeded(asking: Asking, vector: Sequence[float]) -> None:
+async def _check_heeded(job: BackendJob, vector: Sequence[float]) -> None:
     """Raise `WorkerUnable` if a vector of tokens equals that of nothing: most backends read only texts, and ignore tokens."""
     try:
-        nothing = (await asking.ask("Embedding", {})).embeddings
+        nothing = (await job.ask("Embedding", {})).embeddings
     except WorkerError:
         return  # the backend refuses empty input, so it read the tokens
     if len(nothing) == len(vector) and all(map(_alike, nothing, vector)):

@@ -44,7 +44,7 @@ class Pair:
         self.borrowing = Borrowing(self._up)
         self.asking = World(two, lender=self.borrowing)
         self.crew = BackgroundTasks()
-        self.loans = Loans(self.lending.router.lending, self.crew, self._down)
+        self.loans = Loans(self.lending.router.lent_slots, self.crew, self._down)
         self.said: list[Said] = []
 
     def serve(self, *candidates) -> None:
@@ -138,7 +138,7 @@ async def test_a_full_queue_says_when_to_retry(pair: Pair, worker: OpenAIWorker)
     pair.serve(own(worker.url, capacity=1))
     worker.fail(hang=True)
     asking = [asyncio.ensure_future(pair.asking.ask(chat())) for _ in range(21)]
-    await until(lambda: pair.lending.router.lending and len(pair.said) >= 41)
+    await until(lambda: pair.lending.router.lent_slots and len(pair.said) >= 41)
     await until(lambda: len(worker.received) == 1)
     with pytest.raises(NoCapacity, match="20 requests wait") as refused:
         await pair.asking.ask(chat())

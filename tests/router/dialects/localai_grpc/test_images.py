@@ -9,7 +9,7 @@ import pytest
 
 from router.dialects import Dialect
 from router.dialects.localai_grpc.backend import METHODS
-from router.dialects.localai_grpc.exchange import Asking
+from router.dialects.localai_grpc.exchange import BackendJob
 from router.dialects.localai_grpc.media import USUAL_SIDE, USUAL_STEPS, edit
 from router.errors import (
     WorkerRejected,
@@ -100,7 +100,7 @@ class TestImages:
             return METHODS[call].told(success=True)
 
         asked = request_of(Kind.IMAGE_EDIT, image=link)
-        answer = await edit(Asking(asked, "llama", "own", paint, fetch))
+        answer = await edit(BackendJob(asked, "llama", "own", paint, fetch))
         [one] = orjson.loads(await whole(answer))["data"]
         assert (b64decode(one["b64_json"]), addresses) == (PNG, [link])
 

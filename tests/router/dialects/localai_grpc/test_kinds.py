@@ -102,11 +102,11 @@ class TestAFailure:
         shared: Path,
         kind: Kind,
     ) -> None:
-        asking = tasks.create_task(ask(dialect, worker, kind))
+        job = tasks.create_task(ask(dialect, worker, kind))
         await until(lambda: bool(worker.received))
         assert all(mode == (0o700 if made.is_dir() else 0o600) for made, mode in left(shared))
         assert left(shared)
-        asking.cancel()
+        job.cancel()
 
 
 @EVERY
@@ -145,10 +145,10 @@ class TestFigures:
         assert isinstance(dialect, TellsLoad)
         worker.fail(hang=True)
         async with asyncio.TaskGroup() as tasks:
-            asking = tasks.create_task(ask(dialect, worker, Kind.EMBEDDING))
+            job = tasks.create_task(ask(dialect, worker, Kind.EMBEDDING))
             await until(lambda: bool(worker.received))
             assert await dialect.figures(registered(worker)) == {}
-            asking.cancel()
+            job.cancel()
         away = own("grpc://127.0.0.1:1").worker
         assert away is not None
         assert await dialect.figures(away) == {}

@@ -14,7 +14,7 @@ from router.canonical.store import bytes_of, text_of
 from router.dialects import Dialect
 from router.dialects.localai_grpc import vectors
 from router.dialects.localai_grpc.backend import METHODS
-from router.dialects.localai_grpc.exchange import Asking
+from router.dialects.localai_grpc.exchange import BackendJob
 from router.errors import WorkerFailed, WorkerRejected
 from router.requests import Kind
 from tests.router.dialects.localai_grpc.asks import ask, no_image, request_of
@@ -63,7 +63,7 @@ async def test_columns_of_different_lengths_are_failures(kind: Kind, call: str, 
         return METHODS[call].told(**said)
 
     with pytest.raises(WorkerFailed):
-        await vectors.serve_store(Asking(request_of(kind), "llama", "own", ask, no_image))
+        await vectors.serve_store(BackendJob(request_of(kind), "llama", "own", ask, no_image))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from router.dialects import Dialect
 from router.dialects.localai_grpc import vectors
 from router.dialects.localai_grpc.backend import METHODS
-from router.dialects.localai_grpc.exchange import Asking
+from router.dialects.localai_grpc.exchange import BackendJob
 from router.errors import (
     WorkerFailed,
     WorkerUnable,
@@ -77,13 +77,13 @@ async def test_tokens_are_those_of_the_backend(dialect: Dialect, worker: LocalAI
     assert answer.headers == {DROPPED: "add_special_tokens, x_own"}
 
 
-def told(kind: Kind, said: Any) -> Asking:
+def told(kind: Kind, said: Any) -> BackendJob:
     """Return a request to a backend that answers everything with `said`."""
 
     async def ask(_: str, __: Mapping[str, object]) -> Any:
         return said
 
-    return Asking(request_of(kind), "llama", "own", ask, no_image)
+    return BackendJob(request_of(kind), "llama", "own", ask, no_image)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ async def pair() -> AsyncIterator[Pair]:
     async with AsyncExitStack() as closing:
         one, two = [await closing.enter_async_context(links(QUICK.model_copy(update={"queue": 60}))) for _ in "ab"]  # fmt: skip
         lending = World(one)
-        pair = Pair(lending, World(two, lender=lending.router.lending))
+        pair = Pair(lending, World(two, lender=lending.router.lent_slots))
         yield pair
         assert not pair.lending.router.in_flight
         assert not pair.borrowing.router.in_flight

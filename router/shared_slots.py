@@ -35,7 +35,7 @@ class Lender(Protocol):
         """Report for how many seconds a slot was taken by a request for a model."""
 
 
-class Lent:
+class BorrowedSlots:
     """The borrower's end, in place of the `router.slot_wait.SlotWaits` of a process whose slots are its own."""
 
     def __init__(self, lender: Lender, ledger: "Ledger") -> None:
@@ -96,7 +96,7 @@ class Lent:
         self._ledger.count(service)
 
 
-class Lending:
+class LentSlots:
     """The lender, on the ledger of the process that gives the slots out."""
 
     def __init__(self, ledger: "Ledger", *, own: PeerId) -> None:
