@@ -1,11 +1,18 @@
-"""Admission: a node does not hear and answer every peer, nor always, and it says so."""
+"""Admission: a node does not hear and answer every peer, nor always, and bars one that offends again and again."""
 
 import logging
 from collections import Counter
 
 import pytest
 
-from registry.admission import BARRED_SECONDS, LIE, OFFENCES, QUESTIONS_AT_ONCE, Admission
+from registry.admission import (
+    BARRED_SECONDS,
+    LIE,
+    OFFENCES,
+    QUESTIONS_AT_ONCE,
+    Admission,
+    Penalties,
+)
 from registry.errors import LimitReached, PeerUnreachable
 from registry.intake.access_list import access_list_of
 from registry.records import PeerId
@@ -75,3 +82,29 @@ async def test_four_wrong_answers_are_forgiven_and_not_five() -> None:
     assert scene.admission.admits(LIAR)
     await scene.admission.offence(LIAR, weight=LIE)
     assert scene.cut == [LIAR]
+
+
+OTHER = PeerId("other")
+
+
+def test_a_few_offences_are_forgiven_and_the_next_bars_a_peer_once() -> None:
+    blame = Penalties()
+    assert not any(blame.offence(LIAR, 0.0) for _ in range(OFFENCES))
+    assert not blame.barred(LIAR, 0.0)
+    assert blame.offence(LIAR, 0.0)
+    assert not blame.offence(LIAR, 1.0)
+    assert blame.barred(LIAR, 1.0)
+    assert not blame.barred(OTHER, 1.0)
+
+
+def test_a_barred_peer_is_heard_again_after_its_time() -> None:
+    blame = Penalties()
+    for _ in range(OFFENCES + 1):
+        blame.offence(LIAR, 0.0)
+    assert blame.barred(LIAR, BARRED_SECONDS - 0.1)
+    assert not blame.barred(LIAR, BARRED_SECONDS)
+
+
+def test_a_fault_now_and_then_never_bars_a_peer() -> None:
+    blame = Penalties()
+    assert not any(blame.offence(LIAR, 10.0 * n) for n in range(1_000))

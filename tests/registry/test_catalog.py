@@ -1,15 +1,25 @@
-"""Laws of the merge: any order, grouping and repetition give the same registry, and the index is always right."""
+"""Laws of the catalog: any order of merging gives the same registry, its index is right, and its maps persist."""
 
 import hashlib
 from itertools import permutations
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from registry import wire
-from registry.catalog import BUCKETS, Catalog, Offer, Signed, bucket_of, names_of, newer
+from registry.catalog import (
+    BUCKETS,
+    Catalog,
+    Offer,
+    PersistentMap,
+    Signed,
+    bucket_of,
+    names_of,
+    newer,
+)
 from registry.records import PeerId, Record, Service, Standing, Version
 from registry.signing import ID_HEAD, Identity
 from tests.strategies import IDENTITIES, few_versions, words
@@ -187,3 +197,44 @@ def test_a_snapshot_in_the_hands_of_a_reader_never_changes() -> None:
     before.merge([say(at=Version(1, 2))])
     before.without(ME.peer)
     assert (before.held, before.offers, before.digest) == (held, offers, digest)
+
+
+PARTS = 4
+changes = st.lists(
+    st.tuples(st.dictionaries(st.integers(), st.integers()), st.lists(st.integers())), max_size=8
+)
+
+
+def nothing() -> PersistentMap[int, int, dict[int, int]]:
+    return PersistentMap(tuple({} for _ in range(PARTS)), lambda key: key % PARTS, dict[int, int])
+
+
+@given(changes)
+def test_changes_have_the_same_outcome_as_in_a_plain_map(steps: list[Any]) -> None:
+    parted, plain = nothing(), dict[int, int]()
+    for put, drop in steps:
+        before, kept = parted, dict(parted)
+        parted = parted.changed(put, drop)
+        plain = {key: value for key, value in plain.items() if key not in drop} | put
+        assert dict(parted) == plain
+        assert len(parted) == len(plain)
+        assert dict(before) == kept
+
+
+@given(st.dictionaries(st.integers(), st.integers(), min_size=1))
+def test_every_key_is_found_and_no_other(entries: dict[int, int]) -> None:
+    parted = nothing().changed(entries)
+    assert all(parted[key] == value for key, value in entries.items())
+    assert parted.get(max(entries) + 1) is None
+
+
+def test_a_change_makes_its_own_part_anew_and_shares_the_others() -> None:
+    before = nothing().changed({1: 1, 2: 2})
+    after = before.changed({5: 5})
+    fresh = [number for number in range(PARTS) if after.parts[number] is not before.parts[number]]
+    assert fresh == [1]
+
+
+def test_without_a_change_the_map_stays_the_same_object() -> None:
+    before = nothing().changed({1: 1})
+    assert before.changed({}) is before

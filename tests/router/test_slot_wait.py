@@ -1,15 +1,17 @@
-"""Laws of waiting for a slot: requests get slots in order, none takes another's, and no slot is lost."""
+"""Laws of waiting for a slot: in order, none is lost, and one stays taken while its worker works for a caller who left."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from registry.records import Service
 from router.errors import NobodyServes, NoCapacity, RouterError
 from router.select.candidates import Candidate
+from router.slot_wait import MAX_NOTES, LingeringSlots
 from router.workers import Workers
 from tests.router.test_dispatch import World
 from tests.router.world import MODEL, QUICK, chat, links, own, until
@@ -240,3 +242,73 @@ async def test_other_waiting_requests_come_before_background_requests(
     others = [asyncio.ensure_future(ask(background=False)) for _ in range(4)]
     await asyncio.gather(*lines, *others)
     assert not any(order[SLOTS : SLOTS + 4])
+
+
+ONE, OTHER = Service("p", "one"), Service("p", "other")
+
+
+class LingeringWorld:
+    """Records the spawned tasks and the released slots."""
+
+    def __init__(self, longest: float = 60.0) -> None:
+        self.tasks: list[asyncio.Task[None]] = []
+        self.released: list[Service] = []
+        self.lingering = LingeringSlots(self, longest)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.tasks.append(asyncio.ensure_future(work))
+
+    def release(self, service: Service) -> None:
+        self.released.append(service)
+
+    def ended(self, service: Service) -> bool:
+        return self.lingering.keeps(service, self)
+
+
+async def test_a_slot_without_a_note_is_free_at_once() -> None:
+    world = LingeringWorld()
+    assert not world.ended(ONE)
+    world.lingering.note(OTHER, asyncio.Event().wait)
+    assert not world.ended(ONE)
+
+
+async def test_a_noted_slot_is_released_when_its_worker_is_free() -> None:
+    world, free = LingeringWorld(), asyncio.Event()
+    world.lingering.note(ONE, free.wait)
+    assert world.ended(ONE)
+    assert not world.ended(ONE)
+    await asyncio.sleep(0)
+    assert (world.released, world.lingering.kept) == ([], 1)
+    free.set()
+    await world.tasks[0]
+    assert (world.released, world.lingering.kept) == ([ONE], 0)
+
+
+async def test_a_slot_is_released_after_the_longest_time() -> None:
+    world = LingeringWorld(longest=0.01)
+    world.lingering.note(ONE, asyncio.Event().wait)
+    assert world.ended(ONE)
+    await world.tasks[0]
+    assert world.released == [ONE]
+
+
+async def test_cancelling_the_task_releases_the_slot() -> None:
+    world = LingeringWorld()
+    world.lingering.note(ONE, asyncio.Event().wait)
+    world.ended(ONE)
+    await asyncio.sleep(0)
+    world.tasks[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await world.tasks[0]
+    assert world.released == [ONE]
+
+
+async def test_unused_notes_are_bounded() -> None:
+    world = LingeringWorld()
+    for _ in range(MAX_NOTES + 1):
+        world.lingering.note(ONE, asyncio.Event().wait)
+    kept = [world.ended(ONE) for _ in range(MAX_NOTES + 1)]
+    assert kept == [True] * MAX_NOTES + [False]
+    for task in world.tasks:
+        task.cancel()
+    await asyncio.wait(world.tasks)

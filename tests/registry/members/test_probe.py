@@ -1,13 +1,14 @@
-"""One round of probes: what is tried, what an answer or its absence means, and when a connection is cut."""
+"""Rounds of probes: whose turn is next, what is tried, what an answer or its absence means, when a connection is cut."""
 
 import pytest
 
-from registry.members.liveness import Evidence, Pulse, Status
+from registry.members.liveness import Evidence, Pulse, Status, first_pulse
 from registry.members.probe import (
     HELPERS,
     Cut,
     Found,
     OwnProbe,
+    ProbeSchedule,
     ProbeStep,
     Round,
     Saw,
@@ -17,6 +18,7 @@ from registry.members.probe import (
     patience,
 )
 from registry.records import PeerId
+from registry.settings import RegistrySettings
 
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
 ALIVE = Pulse(Status.ALIVE, heard=0.0, since=0.0, why=Evidence.WORD)
@@ -106,3 +108,37 @@ def test_patience_grows_with_the_round_trip_and_is_bounded() -> None:
     assert patience(0.75, 1e9) < 5.0
     assert dial_patience(0.75, {}) == 1.5
     assert dial_patience(0.75, {A: 0.2, B: 1e9}) < 8.0
+
+
+STRANGER = PeerId("c")
+SETTINGS = RegistrySettings()
+
+
+def heard(**at: float) -> dict[PeerId, Pulse]:
+    return {PeerId(n): first_pulse(heard=t, now=t, lease=100.0) for n, t in at.items()}
+
+
+def turns(*linked: PeerId) -> ProbeSchedule:
+    some = ProbeSchedule(SETTINGS, lambda: 0.5)
+    for node in linked:
+        some.join(node)
+    return some
+
+
+def test_the_peer_that_was_silent_longest_is_next_once_it_was_silent_long_enough() -> None:
+    assert turns(A, B).next(heard(a=5.0, b=4.0)) == (B, 4.0 + 1.5 * SETTINGS.probe)
+
+
+def test_strangers_disconnected_peers_and_busy_ones_have_no_turn() -> None:
+    some = turns(A, STRANGER)
+    assert some.next(heard(a=1.0, b=0.0), {A: 0.0}) is None
+    some.part(A)
+    assert some.next(heard(a=1.0, b=0.0)) is None
+
+
+def test_a_turn_that_was_taken_counts_like_a_sign_of_life_and_the_next_one_waits() -> None:
+    some = turns(A, B)
+    some.take(B, 10.0)
+    node, at = some.next(heard(a=5.0, b=4.0)) or (STRANGER, 0.0)
+    assert node == A
+    assert at == 10.0 + SETTINGS.probe

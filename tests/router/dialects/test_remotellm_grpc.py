@@ -14,6 +14,7 @@ from router import dialects
 from router.canonical import read
 from router.dialects.remotellm_grpc import mapping
 from router.errors import (
+    BadRequest,
     WorkerBusy,
     WorkerDied,
     WorkerError,
@@ -22,7 +23,7 @@ from router.errors import (
     WorkerUnable,
     WorkerUnreachable,
 )
-from router.requests import Kind
+from router.requests import Kind, Request
 from router.rpc.messages import REMOTELLM, methods_of
 from tests.router.world import chat, links, own, until, whole
 from tests.workers import remotellm_worker
@@ -278,3 +279,35 @@ def test_any_message_is_an_answer_or_a_failure(junk):
         return
     with suppress(WorkerError):
         mapping.texts(asked, [mapping.alternatives(one) for one in reply.generations])
+
+
+def read_guts(**fields: object) -> mapping.Guts:
+    body = orjson.dumps({"model": "m", **fields})
+    return mapping.read(Request("r", Kind.GUTS, "m", body, "application/json"))
+
+
+def test_absent_fields_have_the_values_that_the_protocol_recommends() -> None:
+    assert read_guts(prompt="a") == mapping.Guts("a", fft=True, numbers=20, next=5, others={})
+
+
+def test_given_fields_override_the_defaults() -> None:
+    said = read_guts(prompt="a", fft_embeddings=False, embedding_truncation=0, top_k=0, layer=3)
+    assert said == mapping.Guts("a", fft=False, numbers=0, next=0, others={"layer": 3})
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": ["a"]}, "prompt"),
+        ({"prompt": "a", "fft_embeddings": 1}, "fft_embeddings"),
+        ({"prompt": "a", "embedding_truncation": -1}, "embedding_truncation"),
+        ({"prompt": "a", "embedding_truncation": mapping.MAX_NUMBERS + 1}, "embedding_truncation"),
+        ({"prompt": "a", "top_k": 1.5}, "top_k"),
+    ],
+)
+def test_a_fault_names_its_field(fields: dict[str, object], param: str) -> None:
+    with pytest.raises(BadRequest) as bad:
+        read_guts(**fields)
+    assert bad.value.param == param

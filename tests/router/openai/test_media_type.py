@@ -1,9 +1,9 @@
-"""A content type is read strictly, so that the worker behind the router reads the same."""
+"""A content type is read strictly, as the worker behind the router reads it; a file has the type of its first bytes."""
 
 import pytest
 
 from router.errors import BadRequest
-from router.openai.media_type import media_of
+from router.openai.media_type import UNKNOWN, media_of, type_of
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,31 @@ def test_an_ambiguous_content_type_is_unsupported(header):
     with pytest.raises(BadRequest) as refused:
         media_of(header)
     assert refused.value.status == 415
+
+
+@pytest.mark.parametrize(
+    ("content", "media", "ending"),
+    [
+        (b"\x89PNG\r\n\x1a\n....", "image/png", ".png"),
+        (b"\xff\xd8\xff\xe0", "image/jpeg", ".jpg"),
+        (b"RIFF....WEBPVP8 ", "image/webp", ".webp"),
+        (b"GIF89a", "image/gif", ".gif"),
+        (b"RIFF....WAVEfmt ", "audio/wav", ".wav"),
+        (b"....ftypM4A ", "audio/mp4", ".m4a"),
+        (b"ID3\x04", "audio/mpeg", ".mp3"),
+        (b"\xff\xfb\x90", "audio/mpeg", ".mp3"),
+        (b"fLaC", "audio/flac", ".flac"),
+        (b"OggS", "audio/ogg", ".ogg"),
+        (b"\x1aE\xdf\xa3", "audio/webm", ".webm"),
+    ],
+)
+def test_the_first_bytes_of_a_file_give_its_type(content: bytes, media: str, ending: str) -> None:
+    found = type_of(content)
+    assert (found.media, found.ending) == (media, ending)
+    assert found.is_image == media.startswith("image/")
+
+
+@pytest.mark.parametrize("content", [b"", b"RIFF", b"RIFF....AVI ", b"<svg>", b"#!/bin/sh"])
+def test_a_file_with_other_first_bytes_has_an_unknown_type(content: bytes) -> None:
+    assert type_of(content) is UNKNOWN
+    assert not type_of(content).is_image

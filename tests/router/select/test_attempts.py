@@ -1,6 +1,7 @@
-"""Laws of retries."""
+"""Laws of retries: their budget, and the model names that a caller listed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,13 +10,20 @@ from hypothesis import strategies as st
 from registry.records import PeerId, Service
 from router.errors import (
     AnswerBroken,
+    BadRequest,
+    NobodyServes,
+    NoCapacity,
+    RouterError,
+    UnknownModel,
     WorkerError,
     WorkerFailed,
     WorkerRejected,
     WorkerUnreachable,
 )
-from router.select.attempts import Failure, attempts
+from router.requests import Request
+from router.select.attempts import MAX_PLACES, RESERVE, WINDOW, Budget, Failure, attempts, in_turn
 from router.select.candidates import Candidate
+from tests.router.world import chat
 
 
 def at(node: str, cid: str = "") -> Candidate:
@@ -113,3 +121,118 @@ def test_every_candidate_is_tried_exactly_once_and_new_nodes_first(
     assert sorted(map(repr, seen)) == sorted(map(repr, ordered))
     nodes = len({c.node for c in ordered})
     assert len({c.node for c in seen[:nodes]}) == nodes
+
+
+LISTED = replace(chat("a"), fallbacks=("b", "c"))
+UNKNOWN, AWAY, FAILED = UnknownModel("x"), NobodyServes("x"), WorkerFailed("x")
+
+
+def asked(*errors: RouterError) -> tuple[list[Request], RouterError]:
+    names = in_turn(LISTED)
+    seen = [next(names)]
+    for error in errors:
+        try:
+            seen.append(names.send(error))
+        except RouterError as told:
+            return seen, told
+    raise AssertionError("there is always a last name")
+
+
+def test_names_are_tried_in_order_each_with_a_body_of_its_own() -> None:
+    seen, _ = asked(UNKNOWN, AWAY, FAILED)
+    assert [one.model for one in seen] == ["a", "b", "c"]
+    assert [one.body for one in seen] == [chat(name).body for name in "abc"]
+    assert all(one.fallbacks == () for one in seen)
+
+
+def test_only_the_last_name_queues() -> None:
+    seen, _ = asked(NoCapacity("x"), NoCapacity("x"), NoCapacity("x"))
+    assert [one.waits for one in seen] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("errors", "told"),
+    [
+        ((UNKNOWN, UNKNOWN, AWAY), AWAY),
+        ((AWAY, UNKNOWN, UNKNOWN), AWAY),
+        ((FAILED, AWAY, UNKNOWN), FAILED),
+        ((AWAY, FAILED, UNKNOWN), FAILED),
+        ((UNKNOWN, AWAY, FAILED), FAILED),
+    ],
+)
+def test_the_most_informative_failure_is_raised(
+    errors: tuple[RouterError, ...], told: RouterError
+) -> None:
+    assert asked(*errors)[1] is told
+
+
+@pytest.mark.parametrize("error", [WorkerRejected(400, b""), BadRequest("not so")])
+def test_a_bad_request_is_not_tried_under_other_names(error: RouterError) -> None:
+    seen, told = asked(error)
+    assert (len(seen), told) == (1, error)
+
+
+def spent(budget: Budget, *, now: float, tries: int, under_way: int = 0) -> int:
+    """Return how many of `tries` failures, each at a place of its own, may be retried."""
+    return sum(budget.spend(f"place {n}", under_way, now) for n in range(tries))
+
+
+def test_with_few_requests_the_reserve_may_be_spent() -> None:
+    assert spent(Budget(0.2), now=0, tries=100) == RESERVE
+
+
+def test_with_many_requests_a_share_of_them_may_be_retried() -> None:
+    budget = Budget(0.2)
+    for _ in range(1000):
+        budget.began(5.0)
+    assert spent(budget, now=5.9, tries=1000) == 200
+
+
+def test_spent_retries_are_restored_after_the_window() -> None:
+    budget = Budget(0.0)
+    assert spent(budget, now=3.0, tries=100) == RESERVE
+    assert spent(budget, now=3.0 + WINDOW - 1, tries=100) == 0
+    assert spent(budget, now=3.0 + WINDOW, tries=100) == RESERVE
+
+
+def test_all_requests_in_flight_at_a_place_that_died_may_be_retried_once() -> None:
+    budget = Budget(0.0)
+    assert all(budget.spend("it", 500 - n, 1.0) for n in range(500))
+    # Later failures there are no death but a failing worker; another place has its own death.
+    assert sum(budget.spend("it", 1, 2.0) for _ in range(500)) == RESERVE
+    assert all(budget.spend("another", 200 - n, 2.0) for n in range(200))
+
+
+def test_a_place_may_die_again_later() -> None:
+    budget = Budget(0.0)
+    assert spent(budget, now=1.0, tries=100) == RESERVE
+    assert budget.spend("it", 1, 1.0)
+    assert not budget.spend("it", 1, 1.0)
+    assert budget.spend("it", 1, 1.0 + WINDOW - 0.1) is False
+    assert budget.spend("it", 2, 1.0 + WINDOW)
+
+
+def test_the_number_of_remembered_places_is_bounded() -> None:
+    budget = Budget(0.0)
+    spent(budget, now=1.0, tries=MAX_PLACES + 10, under_way=1)
+    assert len(budget._deaths) == MAX_PLACES
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 5), st.booleans()), max_size=400),
+    st.sampled_from([0.0, 0.1, 0.5]),
+)
+def test_retries_never_exceed_the_share_or_the_reserve_in_any_window(
+    steps: list[tuple[float, bool]], share: float
+) -> None:
+    budget = Budget(share)
+    now, begun, retried = 0.0, [], []
+    for step, fails in steps:
+        now += step
+        budget.began(now)
+        begun.append(int(now))
+        if fails and budget.spend("it", 0, now):
+            retried.append(int(now))
+            recent = int(now) - WINDOW
+            few = max(RESERVE, share * sum(at > recent for at in begun))
+            assert sum(at > recent for at in retried) <= few + 1

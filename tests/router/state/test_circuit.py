@@ -1,4 +1,4 @@
-"""Laws of a circuit breaker: which addresses get requests, and when a trial request is admitted."""
+"""Laws of a circuit breaker: which addresses get requests, when a trial is admitted, and pauses that a worker asked for."""
 
 import pytest
 from hypothesis import given
@@ -7,10 +7,13 @@ from hypothesis import strategies as st
 from router.state.circuit import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
+    LONGEST_RETRY_AFTER,
     MAX_ADDRESSES,
+    MAX_WAITING_ADDRESSES,
     TRIP,
     Circuit,
     Health,
+    RetryAfter,
     Sign,
 )
 
@@ -137,3 +140,32 @@ def test_an_open_circuit_admits_a_trial_within_the_longest_pause(
         now += wait
         request(health, sign, now)
     assert health.admits(HERE, now + 1.25 * LONGEST_PAUSE)
+
+
+def test_only_the_worker_that_asked_is_paused_and_for_as_long_as_it_asked() -> None:
+    said = RetryAfter()
+    said.told("it", 7.0, 100.0)
+    assert said.left("it", 101.0) == 6.0
+    assert said.left("another", 101.0) == 0.0
+    assert said.left("it", 107.0) == 0.0
+
+
+def test_the_latest_pause_counts() -> None:
+    said = RetryAfter()
+    said.told("it", 30.0, 0.0)
+    said.told("it", 2.0, 1.0)
+    assert said.left("it", 1.0) == 2.0
+
+
+def test_a_pause_is_bounded() -> None:
+    said = RetryAfter()
+    said.told("it", 3600.0, 0.0)
+    assert said.left("it", 0.0) == LONGEST_RETRY_AFTER
+
+
+def test_the_number_of_remembered_pauses_is_bounded() -> None:
+    said = RetryAfter()
+    for n in range(MAX_WAITING_ADDRESSES + 5):
+        said.told(str(n), 60.0, 0.0)
+    assert len(said.told_by) == MAX_WAITING_ADDRESSES
+    assert said.left("0", 0.0) == 0.0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from router.canonical.rerank import Rerank
 from router.canonical.transcription import Format, Transcription
 from router.openai import result_writer
-from router.openai.result_writer import Ranked, Segment
+from router.openai.result_writer import Next, Ranked, Segment, TokenGuts, write_guts
 from router.openai.usage import Usage
 
 PNG = b"\x89PNG\r\n\x1a\n..."
@@ -110,3 +110,21 @@ def test_a_store_answers_in_columns(similarities: list[float] | None) -> None:
     )
     assert said.get("similarities") == similarities
     assert orjson.loads(result_writer.DONE) == {}
+
+
+def test_each_token_has_its_vectors_and_each_next_token_its_logit() -> None:
+    said = orjson.loads(
+        write_guts([TokenGuts("'a'", 7, (1.0,), (2.0,), (3.0,))], [Next("'b'", 8, 0.5)])
+    )
+    assert said == {
+        "tokens": [
+            {
+                "token": "'a'",
+                "id": 7,
+                "positional_embedding": [1.0],
+                "token_embedding": [2.0],
+                "hidden_state": [3.0],
+            }
+        ],
+        "next": [{"token": "'b'", "id": 8, "logit": 0.5}],
+    }
