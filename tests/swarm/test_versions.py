@@ -20,13 +20,13 @@ BEFORE = "c1a115e4"
 """The last commit without grants, receipts and the console."""
 
 ROOT = Path(__file__).parents[2]
-UNUSED = ROOT / "registry/mesh/libp2p/unused.py"
+STAND_INS = ROOT / "registry/mesh/libp2p/stand_ins.py"
 RUN = """
 import runpy, sys
-unused, before = sys.argv[1:3]
+stand_ins, before = sys.argv[1:3]
 del sys.argv[1:3]
 # It would import all of libp2p, of whose requirements only a part is installed.
-sys.meta_path.insert(0, runpy.run_path(unused)["Finder"]())
+sys.meta_path.insert(0, runpy.run_path(stand_ins)["Finder"]())
 sys.path.insert(0, before)
 runpy.run_module("node", run_name="__main__")
 """
@@ -58,7 +58,7 @@ def start_before(swarm: Swarm, before: Path, name: str, *known: Node) -> Node:
     places = ("--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0")
     dialled = [word for node in known for word in ("--bootstrap", node.p2p)]
     actor = swarm.start_program(
-        name, sys.executable, "-c", RUN, str(UNUSED), str(before), "up", *places, "--data-dir", str(folder), *dialled
+        name, sys.executable, "-c", RUN, str(STAND_INS), str(before), "up", *places, "--data-dir", str(folder), *dialled
     )  # fmt: skip
     return Node(Start(name), actor, folder)
 

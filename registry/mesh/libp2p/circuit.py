@@ -22,8 +22,8 @@ from multiaddr import Multiaddr
 from registry.errors import PeerUnreachable
 from registry.mesh import Knows, nobody
 from registry.mesh.libp2p.guards import blame, caller_of, read_message, reset, unreachable
-from registry.mesh.libp2p.private_network import new_protected_conn
 from registry.mesh.libp2p.relay import HOP, MESSAGE_SECONDS
+from registry.mesh.libp2p.stand_ins import new_protected_conn
 from registry.records import PeerId
 
 _ADDRESSES = 16

@@ -24,7 +24,6 @@ from registry.intake.shares import Shares
 from registry.mesh import Knows
 from registry.mesh.libp2p.circuit import Circuits
 from registry.mesh.libp2p.guards import blame, indifferent, read_message, reset, unreachable
-from registry.mesh.libp2p.private_network import new_protected_conn
 from registry.mesh.libp2p.relay import (
     HOP,
     STOP,
@@ -35,6 +34,7 @@ from registry.mesh.libp2p.relay import (
     RelayLimits,
 )
 from registry.mesh.libp2p.reservations import Reachability, Reservations
+from registry.mesh.libp2p.stand_ins import new_protected_conn
 from registry.mesh.libp2p.watch import Watch, is_relayed
 from registry.records import PeerId, Reach
 from registry.settings import MeshSettings
