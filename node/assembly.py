@@ -123,7 +123,7 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
     metrics = Metrics(measurements_of(settings.node))
     router = Router(
         NodeWorld(registry, agent, metrics, links, outside.now),
-        dialects.Spoken(links),
+        dialects.LazyDialects(links),
         policies.load(settings.router.policy),
         settings.router,
         outside.now,

@@ -41,7 +41,6 @@ from router.dispatch import Router
 from router.errors import RouterError
 from router.peers.links import Links
 from router.peers.pipes import NoMesh
-from router.recognition import reason
 from router.ssrf_guard import SsrfGuard, networks_of
 from router.translate.verbatim import bit
 from router.workers import Worker, Workers
@@ -154,7 +153,7 @@ class Bridge:
         self._world.workers = Workers.of(await self._found())
         if not await self._answers():
             place = self._plan.upstream.partition("?")[0]
-            why = await reason(self._router.dialects, next(iter(self._world.workers)))
+            why = await dialects.why_silent(self._router.dialects, next(iter(self._world.workers)))
             log.warning("no answer from %s: %s; requests fail until it comes", place, why)
         self._links.crew.spawn(self._watch())
         context = self._serving()
@@ -232,7 +231,7 @@ class Bridge:
         settings = self._settings.router
         return Router(
             self._world,
-            dialects.Spoken(self._links),
+            dialects.LazyDialects(self._links),
             policies.load(settings.policy),
             settings,
             time.monotonic,

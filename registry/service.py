@@ -29,8 +29,8 @@ from registry.effects import (
 )
 from registry.errors import InvalidFrame, LimitReached, MeshError, StoreUnavailable, UnknownKind
 from registry.intake.validator import Validator
-from registry.load_exchange import LoadExchange
 from registry.members.liveness import Evidence, Presence, Pulse
+from registry.members.load import LoadExchange
 from registry.members.neighbours import Neighbours
 from registry.mesh import (
     Arrived,

@@ -231,7 +231,7 @@ def assemble(
 
     router = Router(
         HelperWorld(view, metrics, witness, tell),
-        dialects.Spoken(links),
+        dialects.LazyDialects(links),
         policies.load(settings.router.policy),
         settings.router,
         time.monotonic,

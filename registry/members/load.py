@@ -1,12 +1,16 @@
-"""Load reports: which of this node's are worth sending, and which replicas those of other nodes are about. No I/O.
+"""Load reports: which of this node's are worth sending, and what those of other nodes say of which replicas. No I/O.
 
 A load is small, lossy and rare. It is never part of a record, never stored, never compared. An idle node sends none.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Protocol
 
-from registry.records import Load, LoadNote, Record, Service
+from registry.clock import Clock
+from registry.effects import Effect, Loaded
+from registry.records import Load, LoadNote, PeerId, Record, Service
 from registry.wire import MAX_LOADS
 
 INTERVAL = 1.0
@@ -67,3 +71,47 @@ def loads_in(note: LoadNote, record: Record) -> dict[Service, Load]:
 
 def _is_leap(before: int, after: int) -> bool:
     return before != after and (0 in (before, after) or abs(after - before) >= SHARE * before)
+
+
+Loads = Mapping[Service, Load]
+
+
+class LoadReplica(Protocol):
+    """Replica as it publishes loads."""
+
+    def report(self, busy: Loads, now: float) -> list[Effect]:
+        """Publish the load of our replicas when that is worth a note; `busy` are those with requests."""
+
+
+class LoadExchange:
+    """Adapter between the replica, which decides what is sent and accepted, and the router, which measures and uses loads."""
+
+    def __init__(self, replica: LoadReplica, *, now: Clock, counters: Counter[str]) -> None:
+        self._replica = replica
+        self._now = now
+        self._counters = counters
+        self._busy: Callable[[], Loads] = dict
+        self._listeners: list[Callable[[PeerId, Loads], None]] = []
+
+    def measure(self, busy: Callable[[], Loads]) -> None:
+        """Call `busy` some times a second for the load of our replicas that have requests; it must not block."""
+        self._busy = busy
+
+    def on_load(self, listener: Callable[[PeerId, Loads], None]) -> None:
+        """Call `listener` with a node and the loads that it reports of some of its replicas; it must not block."""
+        self._listeners.append(listener)
+
+    def say(self) -> list[Effect]:
+        """Return the effects that publish our load, if it is worth a note now."""
+        effects = self._replica.report(self._busy(), self._now())
+        self._counters["loads_out"] += len(effects)
+        return effects
+
+    def hear(self, heard: Loaded) -> None:
+        """Pass a node's load report to the listeners."""
+        self._counters["loads_in"] += 1
+        if not heard.loads:
+            self._counters["loads_dropped"] += 1
+            return
+        for listener in self._listeners:
+            listener(heard.node, heard.loads)

@@ -7,9 +7,11 @@ see below. A dialect returns an answer only once its first byte has arrived, so 
 tried elsewhere. Such a failure is raised as a `WorkerError`.
 """
 
+import asyncio
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
@@ -66,6 +68,27 @@ class Starter(Dialect, Protocol):
         """Return the answer if it has arrived in one piece; `None` if there is more to do than to pass it on."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What one dialect asked, and what came back; `said` is set if that is its protocol.
+
+    `waits` says that it may be its protocol, once the worker has loaded its model.
+    """
+
+    asked: str
+    came: str
+    said: Described | None = None
+    waits: bool = False
+
+
+@runtime_checkable
+class Recognises(Protocol):
+    """A dialect that can tell whether its protocol is spoken at an address."""
+
+    async def recognise(self, worker: Worker) -> Sighting:
+        """Send small queries within `ALIVE_SECONDS` each, and return what came back."""
+
+
 NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 """Every dialect: the modules of this folder."""
 
@@ -101,7 +124,7 @@ def _module(name: str) -> ModuleType:
         raise WorkerFailed(f"{needs}: make extras, or pip install 'modelvine[{extra}]'") from error
 
 
-class Spoken(Mapping[str, Dialect]):
+class LazyDialects(Mapping[str, Dialect]):
     """The dialects of one node, each created on first access; that may raise `WorkerFailed`, see `load`."""
 
     def __init__(self, links: "Links") -> None:
@@ -121,3 +144,43 @@ class Spoken(Mapping[str, Dialect]):
 
     def __len__(self) -> int:
         return len(NAMES)
+
+
+RECOGNISED_FIRST = ("tgi_http", "openai_http", "llama_stack_http", "localai_grpc", "remotellm_grpc")
+"""Dialects tried first; the rest follow by name. TGI's servers list models, too, and few others have their `/info`."""
+
+
+async def recognise(
+    dialects: Mapping[str, Dialect], asked: Sequence[tuple[str, Worker]]
+) -> list[tuple[str, Sighting]]:
+    """Try dialects one after the other, each with its own `Worker`, until one recognises it; return what each saw."""
+    seen: list[tuple[str, Sighting]] = []
+    for name, worker in asked:
+        try:
+            dialect = dialects[name]
+        except WorkerFailed as lacks:
+            seen.append((name, Sighting("nothing", str(lacks))))
+            continue
+        if not isinstance(dialect, Recognises):
+            continue
+        sighting = await dialect.recognise(worker)
+        seen.append((name, sighting))
+        if sighting.said is not None or sighting.waits:
+            break
+    return seen
+
+
+async def why_silent(dialects: Mapping[str, Dialect], worker: Worker) -> str:
+    """Return why a worker does not answer, as its own dialect sees it; empty if that cannot tell in time."""
+    try:
+        async with asyncio.timeout(ALIVE_SECONDS):
+            seen = await recognise(dialects, [(worker.dialect, worker)])
+    except TimeoutError:
+        return ""
+    return seen[0][1].came if seen else ""
+
+
+def recognition_order(names: Sequence[str]) -> list[str]:
+    """Return dialects in the order in which they are tried."""
+    known = [name for name in RECOGNISED_FIRST if name in names]
+    return [*known, *(name for name in sorted(names) if name not in (*known, "peer"))]

@@ -11,6 +11,7 @@ from uuid import uuid4
 import orjson
 
 from router.canonical import TextRequest
+from router.dialects import Sighting
 from router.errors import WorkerFailed, WorkerUnable
 from router.http.probe import glance
 from router.http.service_call import services_of, shown
@@ -21,7 +22,6 @@ from router.openai.text_parser import answer_object, written_answer
 from router.openai.text_writer import Event, Reason, ToolCall
 from router.openai.usage import Usage
 from router.peers.links import Links
-from router.recognition import Sighting
 from router.requests import SERVICES, Kind
 from router.services.calls import CALLS
 from router.translate.request import MappedRequest, refuse_tool_calls, unheard

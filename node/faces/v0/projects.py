@@ -26,7 +26,7 @@ from node.inspection import process_of
 from registry.catalog import Offer
 from registry.members.liveness import Presence
 from registry.records import PeerId, Service
-from router.recognition import reason
+from router.dialects import why_silent
 from router.workers import Worker
 
 # The interface's numbers for the reachability of a node.
@@ -89,7 +89,7 @@ async def _reasons(context: Context, silent: Sequence[Worker]) -> dict[Worker, s
     """Return why these workers do not answer; each process is asked once more."""
     spoken = context.router.dialects
     processes = {process_of(w): w for w in silent}
-    found = await asyncio.gather(*(reason(spoken, w) for w in processes.values()))
+    found = await asyncio.gather(*(why_silent(spoken, w) for w in processes.values()))
     why = dict(zip(processes, found, strict=True))
     return {w: why[process_of(w)] for w in silent}
 

@@ -28,9 +28,9 @@ from registry.errors import LimitReached, StoreUnavailable
 from registry.members.liveness import Presence
 from registry.records import PeerId
 from registry.store import Put, Space
-from router import recognition
+from router import dialects
+from router.dialects import Sighting
 from router.errors import WorkerError
-from router.recognition import Sighting
 from router.select.candidates import Candidate
 from router.workers import Worker
 
@@ -193,7 +193,7 @@ async def _worker(context: Context, worker: Worker) -> dict[str, Any]:
 async def _tries(context: Context, worker: Worker, *, answers: bool) -> list[tuple[str, Sighting]]:
     """Try a worker's own dialect first, and the other dialects if it does not recognise a worker that `answers`."""
     spoken = context.router.dialects
-    tries = await recognition.recognise(spoken, [(worker.dialect, worker)])
+    tries = await dialects.recognise(spoken, [(worker.dialect, worker)])
     if not tries or not answers or any(sighting.said or sighting.waits for _, sighting in tries):
         return tries
     _, _, rest = worker.api.partition("://")
@@ -202,7 +202,7 @@ async def _tries(context: Context, worker: Worker, *, answers: bool) -> list[tup
     except WrongParameter:
         return tries
     others = [(name, other) for name, other in asked if name != worker.dialect]
-    return [*tries, *await recognition.recognise(spoken, others)]
+    return [*tries, *await dialects.recognise(spoken, others)]
 
 
 async def _peer(context: Context, peer: PeerId, request_id: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from node.faces.errors import WrongParameter
 from node.faces.request_reader import done, read_object, text_of
 from node.faces.v0.registration import SCHEMES, read_worker, require_may_read
 from router import dialects
-from router.recognition import Sighting, in_order, recognise
+from router.dialects import Sighting, recognise, recognition_order
 from router.ssrf_guard import SsrfGuard
 from router.worker_description import Described, Offered
 from router.workers import Worker
@@ -57,7 +57,7 @@ def candidates(given: Mapping[str, Any], guard: SsrfGuard) -> list[tuple[str, Wo
     if wanted:
         wanted = _worker(given, f"http://{rest or api}", wanted, guard).dialect
     found: list[tuple[str, Worker]] = []
-    for name in [wanted] if wanted else in_order(dialects.NAMES):
+    for name in [wanted] if wanted else recognition_order(dialects.NAMES):
         if separator and scheme not in _schemes_of(name):
             continue
         address = _address(name, scheme if separator else "", rest or api)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from router.answer import Answer
+from router.dialects import Sighting
 from router.dialects.localai_grpc import media, request_mapping, vectors
 from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
 from router.dialects.localai_grpc.exchange import BackendJob
@@ -23,7 +24,6 @@ from router.dialects.localai_grpc.verbatim import CALLS, TemplateFailed, Verbati
 from router.errors import WorkerFailed, WorkerTimeout
 from router.http.fetch import Fetching
 from router.peers.links import Links
-from router.recognition import Sighting
 from router.requests import STORES, Kind, Request
 from router.rpc.failures import RpcFailed
 from router.select.candidates import Candidate

@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any
 
 from router import worker_headers
-from router.dialects import ALIVE_SECONDS
+from router.dialects import ALIVE_SECONDS, Sighting
 from router.dialects.localai_grpc.model_load import Hold, ModelLoader
 from router.errors import WorkerError, WorkerFailed, WorkerTimeout, WorkerUnable
 from router.peers.links import Links
-from router.recognition import Sighting
 from router.requests import Request
 from router.rpc.call import Channels, Replies, metadata_to
 from router.rpc.failures import RpcFailed, cleaned

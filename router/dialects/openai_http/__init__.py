@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from router.answer import Answer
+from router.dialects import Sighting
 from router.dialects.openai_http import description_parser
 from router.dialects.openai_http.chats import ByChat
 from router.dialects.openai_http.endpoints import (
@@ -31,7 +32,6 @@ from router.openai import usage
 from router.openai.large_json import SMALL_BYTES
 from router.openai.usage import OptionSupport
 from router.peers.links import Links
-from router.recognition import Sighting
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.worker_description import Described

@@ -14,7 +14,7 @@ from registry.bounded import put_newest
 from router import worker_headers
 from router.answer import Answer, complete_answer
 from router.canonical import tokenize
-from router.dialects import ALIVE_SECONDS
+from router.dialects import ALIVE_SECONDS, Sighting
 from router.dialects.remotellm_grpc import mapping
 from router.dialects.remotellm_grpc import mapping as guts
 from router.dialects.remotellm_grpc.mapping import GENERATE, MAPPING, stops_of
@@ -22,7 +22,6 @@ from router.errors import WorkerFailed
 from router.http.translator import at_once, form_of
 from router.openai.result_writer import write_guts, write_tokens
 from router.peers.links import Links
-from router.recognition import Sighting
 from router.requests import Kind, Request
 from router.rpc import messages
 from router.rpc.call import Channels, metadata_to

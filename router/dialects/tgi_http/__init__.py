@@ -7,11 +7,11 @@ all of this.
 
 from collections.abc import Mapping
 
+from router.dialects import Sighting
 from router.dialects.tgi_http import answer_parser, request_mapping
 from router.http.probe import Heard, glance
 from router.http.translator import CallMapping, ProtocolMapping, Translator
 from router.peers.links import Links
-from router.recognition import Sighting
 from router.requests import Kind
 from router.worker_description import (
     MOST_SLOTS,

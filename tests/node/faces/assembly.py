@@ -184,7 +184,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
 
     router = Router(
         NodeWorld(registry, agent, metrics, links),
-        dialects.Spoken(links),
+        dialects.LazyDialects(links),
         policies.load(settings.router.policy),
         settings.router,
         time.monotonic,

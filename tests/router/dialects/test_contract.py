@@ -14,7 +14,7 @@ from yarl import URL
 
 from router import dialects
 from router.answer import Answer, Route
-from router.dialects import Dialect
+from router.dialects import Dialect, Recognises
 from router.dialects.openai_http.endpoints import endpoint
 from router.errors import (
     AnswerBroken,
@@ -25,7 +25,6 @@ from router.errors import (
     WorkerTimeout,
     WorkerUnreachable,
 )
-from router.recognition import Recognises
 from router.requests import MODEL_KINDS, Kind, PassedHeaders, Request
 from router.select.candidates import Candidate
 from router.settings import RouterSettings

@@ -38,7 +38,7 @@ def test_every_module_that_does_not_use_grpc_loads_without_it() -> None:
 def test_the_other_dialects_of_a_node_are_available_without_grpc() -> None:
     said = without("""
 from router import dialects
-spoken = dialects.Spoken(None)
+spoken = dialects.LazyDialects(None)
 print(sorted(set(spoken) - {name for name in spoken if name.endswith("_grpc")}))
 """)
     assert "openai_http" in said

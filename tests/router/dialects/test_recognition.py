@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import cast
 
 from registry.records import Service
-from router.dialects import Dialect
+from router.dialects import Dialect, Sighting, recognise, recognition_order, why_silent
 from router.dialects.openai_http import create
 from router.errors import WorkerFailed
-from router.recognition import Sighting, in_order, reason, recognise
 from router.worker_description import Described
 from router.workers import Worker
 from tests.certificates import write
@@ -70,7 +69,7 @@ async def test_a_dialect_that_cannot_look_is_skipped_or_reports_what_it_lacks() 
 
 def test_tgi_looks_before_openai_and_unknown_dialects_look_last() -> None:
     names = ["a_new_one", "openai_http", "peer", "tgi_http"]
-    assert in_order(names) == ["tgi_http", "openai_http", "a_new_one"]
+    assert recognition_order(names) == ["tgi_http", "openai_http", "a_new_one"]
 
 
 async def test_the_reason_why_a_worker_does_not_answer_names_the_remedy(tmp_path: Path) -> None:
@@ -94,4 +93,4 @@ async def test_the_reason_why_a_worker_does_not_answer_names_the_remedy(tmp_path
         }
         for url, said in reasons.items():
             worker = Worker(Service("p", "m"), url)
-            assert await reason(spoken, worker) == said
+            assert await why_silent(spoken, worker) == said
