@@ -1,6 +1,6 @@
 """Canonical requests: a request to a model, independent of the worker's protocol.
 
-One module per kind of request; the names exported here are those of requests for text.
+One module per family of requests; the names exported here are those of requests for text.
 
 A request is read once, from OpenAI's body, on the worker's node. Each value is checked against a named bound; an error names
 the field.

@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass
 
 import orjson
 
-from router.canonical.rerank import Rerank
-from router.canonical.store import text_of
+from router.canonical.audio import Transcription
+from router.canonical.retrieval import Rerank, text_of
 from router.canonical.tokenize import WITH_PIECES, Tokenize
-from router.canonical.transcription import Transcription
 from router.openai.media_type import type_of
 from router.openai.text_writer import SUCCESS
 from router.openai.usage import Usage

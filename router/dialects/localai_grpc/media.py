@@ -9,9 +9,9 @@ from pathlib import Path
 from random import randrange
 
 from router.answer import Answer
-from router.canonical import image, speech, transcription
+from router.canonical import audio, image
+from router.canonical.audio import AudioFormat
 from router.canonical.image import SHAPING, Edit, Image
-from router.canonical.speech import Format
 from router.canonical.values import text, whole
 from router.dialects.localai_grpc.exchange import NAME, BackendJob, answer_of, unheard
 from router.dialects.localai_grpc.files import Folder, folder
@@ -27,8 +27,8 @@ _MADE = "made.wav"
 
 async def speak(job: BackendJob) -> Answer:
     """Convert a text to speech."""
-    asked = checked(speech.read, job.request)
-    refuse(NAME, asked, speech.SHAPING)
+    asked = checked(audio.read_speech, job.request)
+    refuse(NAME, asked, audio.SPEECH_SHAPING)
     said = {
         "text": asked.text,
         "model": job.own_model,
@@ -42,8 +42,8 @@ async def speak(job: BackendJob) -> Answer:
 
 async def make_sound(job: BackendJob) -> Answer:
     """Generate a sound from a description."""
-    asked = checked(speech.read_sound, job.request)
-    refuse(NAME, asked, speech.SHAPING)
+    asked = checked(audio.read_sound, job.request)
+    refuse(NAME, asked, audio.SPEECH_SHAPING)
     optional = {
         "duration": asked.seconds,
         "temperature": asked.influence,
@@ -65,8 +65,8 @@ async def make_sound(job: BackendJob) -> Answer:
 
 async def write_down(job: BackendJob) -> Answer:
     """Transcribe or translate a recording."""
-    asked = checked(transcription.read, job.request)
-    refuse(NAME, asked, transcription.SHAPING)
+    asked = checked(audio.read_transcription, job.request)
+    refuse(NAME, asked, audio.TRANSCRIPTION_SHAPING)
     if asked.words:
         name = "timestamp_granularities"
         raise WorkerUnable(f"{NAME} reports times of segments, not of words", param=name)
@@ -122,7 +122,7 @@ async def _sound_made(
     job: BackendJob,
     call: str,
     said: Mapping[str, object],
-    wanted: Format | None,
+    wanted: AudioFormat | None,
     missing: list[str],
     heard: Sequence[str] = (),
 ) -> Answer:

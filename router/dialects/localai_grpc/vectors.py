@@ -6,9 +6,19 @@ from math import isclose
 from typing import Any
 
 from router.answer import Answer
-from router.canonical import embedding, rerank, store, tokenize
-from router.canonical.embedding import Input
-from router.canonical.store import Find, Get, Key, Set, StoreDelete, bytes_of
+from router.canonical import tokenize
+from router.canonical.retrieval import (
+    Find,
+    Get,
+    Input,
+    Key,
+    Set,
+    StoreDelete,
+    bytes_of,
+    read_embedding,
+    read_rerank,
+    read_store,
+)
 from router.dialects.localai_grpc.exchange import (
     NAME,
     BackendJob,
@@ -36,7 +46,7 @@ _OTHER_LENGTH = re.compile(r"\blength \d+\b.*\bexisting\b")
 
 async def serve_store(job: BackendJob) -> Answer:
     """Set, delete, get or find entries of a store."""
-    match checked(store.read, job.request):
+    match checked(read_store, job.request):
         case Set(keys, values):
             said = [{"Bytes": bytes_of(value)} for value in values]
             await job.ask("StoresSet", {"Keys": _keys(keys), "Values": said})
@@ -81,7 +91,7 @@ def _columns(told: Any) -> tuple[list[list[float]], list[bytes]]:
 
 async def embed(job: BackendJob) -> Answer:
     """Compute the vectors of texts, one after the other: a backend takes one at a time."""
-    asked = checked(embedding.read, job.request)
+    asked = checked(read_embedding, job.request)
     found: list[list[float]] = []
     heeded = False
     for given in asked.inputs:
@@ -103,7 +113,7 @@ async def embed(job: BackendJob) -> Answer:
 
 async def rank(job: BackendJob) -> Answer:
     """Rank documents."""
-    asked = checked(rerank.read, job.request)
+    asked = checked(read_rerank, job.request)
     count = len(asked.documents)
     wanted = min(asked.top_n or count, count)
     said = {"query": asked.query, "documents": asked.documents, "top_n": wanted}

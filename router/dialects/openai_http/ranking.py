@@ -9,8 +9,7 @@ from typing import Any
 
 import orjson
 
-from router.canonical import rerank
-from router.canonical.rerank import Rerank
+from router.canonical.retrieval import Rerank, read_rerank
 from router.dialects.openai_http.json_answer import parsed, success
 from router.errors import BadRequest
 from router.openai.body import object_of
@@ -25,7 +24,7 @@ _SCORES = ("relevance_score", "score")
 def asked(request: Request) -> Rerank | None:
     """Return the texts to be ranked; `None` if there are not only texts, or the request is left to the worker to refuse."""
     try:
-        return rerank.read(request)
+        return read_rerank(request)
     except BadRequest:
         return None
 

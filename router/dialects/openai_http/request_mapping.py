@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from yarl import URL
 
-from router.canonical.rerank import Rerank
+from router.canonical.retrieval import Rerank
 from router.dialects.openai_http import ranking
 from router.dialects.openai_http.endpoints import endpoint, understood
 from router.http.exchange import Call

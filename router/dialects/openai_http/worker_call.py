@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from router.answer import NOTHING, Answer, Route, complete_answer
-from router.canonical.rerank import Rerank
+from router.canonical.retrieval import Rerank
 from router.dialects.openai_http import ranking
 from router.dialects.openai_http.chats import NoCompletions
 from router.dialects.openai_http.json_answer import json_answer, model_in

@@ -9,23 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.canonical import embedding, image, rerank, speech, store, tokenize, transcription
+from router.canonical import audio, image, retrieval, tokenize
 from router.errors import BadRequest
 from router.requests import Kind, Request
 from tests.router.canonical.hostile import ANYTHING, outcome
 
 READERS: Mapping[Kind, Any] = {
-    Kind.EMBEDDING: embedding.read,
+    Kind.EMBEDDING: retrieval.read_embedding,
     Kind.IMAGE: image.read,
     Kind.IMAGE_EDIT: image.read_edit,
-    Kind.SPEECH: speech.read,
-    Kind.SOUND: speech.read_sound,
-    Kind.RERANK: rerank.read,
+    Kind.SPEECH: audio.read_speech,
+    Kind.SOUND: audio.read_sound,
+    Kind.RERANK: retrieval.read_rerank,
     Kind.TOKENIZE: tokenize.read,
-    Kind.STORE_SET: store.read,
-    Kind.STORE_DELETE: store.read,
-    Kind.STORE_GET: store.read,
-    Kind.STORE_FIND: store.read,
+    Kind.STORE_SET: retrieval.read_store,
+    Kind.STORE_DELETE: retrieval.read_store,
+    Kind.STORE_GET: retrieval.read_store,
+    Kind.STORE_FIND: retrieval.read_store,
 }
 PIXEL = "data:image/png;base64," + b64encode(b"\x89PNG").decode()
 PLAIN: Mapping[Kind, Mapping[str, object]] = {
@@ -114,7 +114,7 @@ class TestEmbedding:
             ([[1], [-1]], "input[1]"),
             ([1, True], "input"),
             ([1, 2**31], "input"),
-            (["a"] * (embedding.MAX_INPUTS + 1), "input"),
+            (["a"] * (retrieval.MAX_INPUTS + 1), "input"),
         ],
     )
     def test_other_inputs_are_refused(self, given: object, param: str) -> None:
@@ -180,18 +180,18 @@ class TestImage:
 
 class TestTranscription:
     def test_reads_the_file_of_a_form(self) -> None:
-        asked = transcription.read(
+        asked = audio.read_transcription(
             form(
                 ("model", "m"), ("file", b"RIFF"), ("language", "de"), ("response_format", "srt"), ("temperature", "0.5"),
                 ("timestamp_granularities[]", "segment"), ("timestamp_granularities[]", "word"), ("prompt", "hi"),
             )
         )  # fmt: skip
-        assert asked == transcription.Transcription(
+        assert asked == audio.Transcription(
             b"RIFF", "de", "hi", 0.5, "srt", words=True, translate=False, others={}
         )
 
     def test_is_a_translation_on_the_translations_path(self) -> None:
-        asked = transcription.read(form(("file", b"x"), kind=Kind.TRANSLATION))
+        asked = audio.read_transcription(form(("file", b"x"), kind=Kind.TRANSLATION))
         assert (asked.translate, asked.format, asked.words) == (True, "json", False)
 
     @pytest.mark.parametrize(
@@ -209,11 +209,13 @@ class TestTranscription:
     )
     def test_with_a_wrong_field_is_refused(self, parts: Any, param: str) -> None:
         with pytest.raises(BadRequest) as refused:
-            transcription.read(form(*parts))
+            audio.read_transcription(form(*parts))
         assert refused.value.param == param
 
     def test_names_the_fields_that_it_does_not_read(self) -> None:
-        others = transcription.read(form(("file", b"x"), ("stream", "true"), ("q", "1"))).others
+        others = audio.read_transcription(
+            form(("file", b"x"), ("stream", "true"), ("q", "1"))
+        ).others
         assert others == {"stream": True, "q": "1"}
 
 
@@ -243,10 +245,12 @@ class TestStore:
     def test_takes_keys_and_values_as_columns(self) -> None:
         keys = ((1.0, 2.5), (0.0, -1.0))
         given = [list(key) for key in keys]
-        assert read(Kind.STORE_SET, keys=given, values=["a", ""]) == store.Set(keys, ("a", ""))
-        assert read(Kind.STORE_GET, keys=given) == store.Get(keys)
-        assert read(Kind.STORE_DELETE, keys=given) == store.StoreDelete(keys)
-        assert read(Kind.STORE_FIND, key=[1, 2.5]) == store.Find((1.0, 2.5), store.USUAL_FOUND)
+        assert read(Kind.STORE_SET, keys=given, values=["a", ""]) == retrieval.Set(keys, ("a", ""))
+        assert read(Kind.STORE_GET, keys=given) == retrieval.Get(keys)
+        assert read(Kind.STORE_DELETE, keys=given) == retrieval.StoreDelete(keys)
+        assert read(Kind.STORE_FIND, key=[1, 2.5]) == retrieval.Find(
+            (1.0, 2.5), retrieval.USUAL_FOUND
+        )
 
     @pytest.mark.parametrize(
         ("said", "param"),

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.canonical.rerank import Rerank
-from router.canonical.transcription import Transcription
+from router.canonical.audio import Transcription
+from router.canonical.retrieval import Rerank
 from router.errors import WorkerFailed
 from router.openai import result_parser, result_writer
 from router.openai.result_writer import Ranked, Segment

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.canonical.rerank import Rerank
-from router.canonical.transcription import Format, Transcription
+from router.canonical.audio import TranscriptFormat, Transcription
+from router.canonical.retrieval import Rerank
 from router.openai import result_writer
 from router.openai.result_writer import Next, Ranked, Segment, TokenGuts, write_guts
 from router.openai.usage import Usage
@@ -46,7 +46,7 @@ def test_an_image_is_either_inline_or_a_data_url() -> None:
     assert address == itself["data"][0] == {}
 
 
-def heard(form: Format, *, translate: bool = False) -> Transcription:
+def heard(form: TranscriptFormat, *, translate: bool = False) -> Transcription:
     return Transcription(b"", "de", "", None, form, words=False, translate=translate, others={})
 
 
@@ -54,7 +54,7 @@ SEGMENTS = (Segment(0, 1.5, " Hello", (1, 2)), Segment(3661.0004, 3662.9996, "a 
 
 
 def test_a_transcript_has_the_requested_format() -> None:
-    def written(form: Format) -> tuple[str, str]:
+    def written(form: TranscriptFormat) -> tuple[str, str]:
         kind, body = result_writer.write_transcript(heard(form), "Hello there", SEGMENTS)
         return kind, body.decode()
 

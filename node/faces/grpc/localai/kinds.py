@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from node.faces.grpc.localai.model_lookup import ModelLookup
 from node.faces.grpc.localai.texts import int32
-from router.canonical.store import bytes_of, text_of
+from router.canonical.retrieval import bytes_of, text_of
 from router.errors import BadRequest, WorkerFailed
 from router.openai.multipart import CONTENT_TYPE
 from router.openai.result_parser import (

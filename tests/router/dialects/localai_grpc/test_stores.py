@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.canonical.store import bytes_of, text_of
+from router.canonical.retrieval import bytes_of, text_of
 from router.dialects import Dialect
 from router.dialects.localai_grpc import vectors
 from router.dialects.localai_grpc.backend import METHODS

@@ -1,4 +1,4 @@
-"""Request to a vector store: keys and values are columns, as LocalAI has them."""
+"""Requests for embeddings and for rankings of documents, and to vector stores, with keys and values as columns."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -6,10 +6,133 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias, TypeGuard
 
-from router.canonical.values import listed, whole
+from router.canonical.values import choice, flag, listed, needed, others, whole
 from router.errors import BadRequest
 from router.openai.body import object_of
 from router.requests import Kind, Request
+
+MAX_INPUTS = 2_048
+"""The most texts of one request; the same as OpenAI's."""
+
+MAX_INPUT_CHARACTERS = 4_000_000
+"""The longest text: about a million tokens."""
+
+MAX_INPUT_TOKENS = 1_000_000
+"""The longest text that is given as token ids."""
+
+MAX_DIMENSIONS = 65_536
+"""The longest vector that may be requested."""
+
+EMBEDDING_FIELDS = frozenset(
+    {"model", "models", "input", "encoding_format", "dimensions", "stream"}
+)
+"""Fields that are read of a request for embeddings."""
+
+_MOST_TOKEN = 2**31 - 1
+
+Input: TypeAlias = str | tuple[int, ...]
+"""A text, or its token ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """A request for the vectors of texts, in their order; `dimensions` is the length of each, `None` for the model's own."""
+
+    inputs: tuple[Input, ...]
+    base64: bool
+    dimensions: int | None
+    others: Mapping[str, object]
+
+
+def read_embedding(request: Request) -> Embedding:
+    """Read a request for embeddings; raise `BadRequest`, which names the field."""
+    fields = object_of(request.body)
+    return Embedding(
+        inputs=_inputs(fields.get("input")),
+        base64=choice(fields, "encoding_format", "float", "base64") == "base64",
+        dimensions=whole(fields, "dimensions", 1, MAX_DIMENSIONS),
+        others=others(fields, EMBEDDING_FIELDS),
+    )
+
+
+def _inputs(given: object) -> tuple[Input, ...]:
+    match given:
+        case [int(), *_] | str():
+            return (_input(given, "input"),)
+        case [_, *_] if len(given) <= MAX_INPUTS:
+            return tuple(_input(one, f"input[{at}]") for at, one in enumerate(given))
+        case [_, *_]:
+            raise BadRequest(f"`input` lists at most {MAX_INPUTS:,} texts", param="input")
+    raise BadRequest("`input` must be a text or a list that is not empty", param="input")
+
+
+def _input(given: object, param: str) -> Input:
+    match given:
+        case str(text) if 0 < len(text) <= MAX_INPUT_CHARACTERS:
+            return text
+        case [_, *_] if len(given) <= MAX_INPUT_TOKENS:
+            tokens = tuple(one for one in given if _is_token(one))
+            if len(tokens) == len(given):
+                return tokens
+    raise BadRequest(
+        f"`{param}` must be a text of 1 to {MAX_INPUT_CHARACTERS:,} characters, or as many numbers of tokens"
+        f" as {MAX_INPUT_TOKENS:,}",
+        param=param,
+    )
+
+
+def _is_token(given: object) -> TypeGuard[int]:
+    return type(given) is int and 0 <= given <= _MOST_TOKEN
+
+
+MAX_QUERY_CHARACTERS = 1_000_000
+"""The longest query."""
+
+MAX_DOCUMENTS = 10_000
+"""The most documents of one request; the same as Cohere's."""
+
+MAX_DOCUMENT_CHARACTERS = 4_000_000
+"""The longest document."""
+
+RERANK_FIELDS = frozenset(
+    {"model", "models", "query", "documents", "top_n", "return_documents", "stream"}
+)
+"""Fields that are read of a request for a ranking."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rerank:
+    """A request for the best `top_n` documents, `None` for all; `with_documents` requests their texts too."""
+
+    query: str
+    documents: tuple[str, ...]
+    top_n: int | None
+    with_documents: bool
+    others: Mapping[str, object]
+
+
+def read_rerank(request: Request) -> Rerank:
+    """Read a request in the form of Jina and Cohere; raise `BadRequest`, which names the field."""
+    fields = object_of(request.body)
+    given = listed(fields, "documents", MAX_DOCUMENTS)
+    return Rerank(
+        query=needed(fields, "query", MAX_QUERY_CHARACTERS),
+        documents=tuple(_document(one, f"documents[{at}]") for at, one in enumerate(given)),
+        top_n=whole(fields, "top_n", 1, 2**31 - 1),
+        with_documents=flag(fields, "return_documents") is not False,
+        others=others(fields, RERANK_FIELDS),
+    )
+
+
+def _document(given: object, param: str) -> str:
+    match given:
+        case str(text) | {"text": str(text)} if len(text) <= MAX_DOCUMENT_CHARACTERS:
+            return text
+    raise BadRequest(
+        f"`{param}` must be a text, or an object with one, of at most {MAX_DOCUMENT_CHARACTERS:,} characters",
+        param=param,
+    )
+
 
 MAX_KEYS = 10_000
 """The most keys of one request."""
@@ -27,7 +150,7 @@ USUAL_FOUND = 1
 """The number of entries to find if the caller does not set it."""
 
 # Stores keep 32-bit floats.
-_MOST = 3.4e38
+_LARGEST = 3.4e38
 
 _BYTES = "data:application/octet-stream;base64,"
 
@@ -67,7 +190,7 @@ class Find:
 Operation: TypeAlias = Set | StoreDelete | Get | Find
 
 
-def read(request: Request) -> Operation:
+def read_store(request: Request) -> Operation:
     """Read a request to a store; raise `BadRequest`, which names the field."""
     fields = object_of(request.body)
     if request.kind is Kind.STORE_FIND:
@@ -134,7 +257,7 @@ def _key(given: object, param: str) -> Key:
 def _is_number(given: object) -> TypeGuard[float]:
     if isinstance(given, bool) or not isinstance(given, int | float):
         return False
-    return -_MOST <= given <= _MOST
+    return -_LARGEST <= given <= _LARGEST
 
 
 def _values(fields: Mapping[str, object], keys: int) -> tuple[str, ...]:
