@@ -35,7 +35,7 @@ MODULES = """
     router/first_byte_timeout.py router/flow.py router/large_bodies.py router/ledger.py
     router/outcome.py router/requests.py router/slot_discovery.py
     router/dialects/openai_http/endpoints.py router/dialects/openai_http/json_answer.py
-    router/dialects/openai_http/request_mapping.py router/dialects/openai_http/worker_call.py router/dialects/peer.py
+    router/dialects/openai_http/worker_call.py router/dialects/peer.py
     router/http/connection.py router/http/cut_through.py router/http/deadlines.py router/http/exchange.py router/http/heads.py
     router/http/pool.py router/http/repeated_head.py router/http/reply.py router/http/timers.py router/http/write_batch.py
     router/openai/body.py router/openai/prefixes.py router/openai/sse.py router/openai/usage.py

@@ -21,8 +21,14 @@ from router.dialects.openai_http.endpoints import (
     metrics_of,
 )
 from router.dialects.openai_http.json_answer import parsed, whole_answer
-from router.dialects.openai_http.request_mapping import Made, goal_at, made_for, prepared
-from router.dialects.openai_http.worker_call import TellingUsage, WorkerCall
+from router.dialects.openai_http.worker_call import (
+    Made,
+    TellingUsage,
+    WorkerCall,
+    goal_at,
+    made_for,
+    prepared,
+)
 from router.errors import WorkerUnable
 from router.http.probe import Heard, glance
 from router.http.reply import Reply

@@ -1,18 +1,20 @@
-"""Request to a worker of the OpenAI protocol, and the answer or error that its first bytes mean."""
+"""Request to a worker of the OpenAI protocol: what is sent and where, and the answer or error that its first bytes mean."""
 
 import asyncio
 import re
 from collections.abc import Coroutine
-from functools import partial
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any
+
+from yarl import URL
 
 from router.answer import NOTHING, Answer, Route, complete_answer
 from router.canonical.retrieval import Rerank
 from router.dialects.openai_http import ranking
 from router.dialects.openai_http.chats import NoCompletions
+from router.dialects.openai_http.endpoints import endpoint, understood
 from router.dialects.openai_http.json_answer import json_answer, model_in
-from router.dialects.openai_http.request_mapping import Goal, Made, goes_to, made_for
 from router.dialects.openai_http.stream_events import (
     LAST,
     LOOKED_AT_FIRST,
@@ -30,15 +32,19 @@ from router.http.exchange import (
     read_plain,
     refusal,
 )
-from router.http.heads import head_to
+from router.http.heads import forwarded_head, head_to
+from router.http.pool import Origin, Places, origin_of, start_of
 from router.http.reply import Reply
 from router.large_bodies import in_thread, takes_long
+from router.openai.body import for_worker, with_model
 from router.openai.event_texts import contains
+from router.openai.large_json import SMALL_BYTES
 from router.openai.result_writer import DONE
 from router.openai.sse import data_of
 from router.openai.usage import TEXT, OptionSupport, asking
 from router.peers.links import Links
 from router.requests import Kind, Request
+from router.select.candidates import Candidate
 from router.state import readiness
 from router.workers import Worker
 
@@ -53,6 +59,53 @@ _BUSY = re.compile(
 
 
 _EVENT_STARTS = (b"data:", b"event:", b"id:", b":")
+
+# Completions are missing: one may have to be asked for as a chat.
+_AT_ONCE = frozenset({Kind.CHAT, Kind.EMBEDDING})
+
+Made = tuple[bytes, Rerank | None]
+"""A body for a worker, and the texts to be ranked, if any."""
+
+Goal = tuple[Origin, bytes]
+"""Where requests go, and the start of each request's head."""
+
+
+@lru_cache(maxsize=4096)
+def goes_to(api: str, kind: Kind) -> Goal:
+    """Return where requests of a kind go for a worker registered with this URL."""
+    return goal_at(endpoint(api, kind))
+
+
+def goal_at(url: URL) -> Goal:
+    """Return the goal for a URL."""
+    return origin_of(url), start_of(url)
+
+
+def made_for(worker: Worker, request: Request) -> Made:
+    """Return the body of a request for a worker."""
+    body = understood(request)
+    if not request.plain:
+        body = for_worker(body, request.content_type)
+    wanted = ranking.asked(request) if request.kind is Kind.RERANK else None
+    if wanted is not None:
+        body = ranking.body_of(body, wanted)
+    if worker.own_model != request.model:
+        body = with_model(body, request.content_type, worker.own_model)
+    return body, wanted
+
+
+def prepared(places: Places, request: Request, candidate: Candidate) -> Call | None:
+    """Return what to send for a small unstreamed chat or an embedding; `None` for any other request."""
+    worker, body = candidate.worker, request.body
+    if request.stream or request.verbatim or request.kind not in _AT_ONCE:
+        return None
+    if worker is None or worker.headers or len(body) > SMALL_BYTES:
+        return None
+    if not request.plain or worker.own_model != request.model:
+        body, _ = made_for(worker, request)
+    origin, start = goes_to(worker.api, request.kind)
+    head = forwarded_head(request, start, len(body))
+    return Call(places.at(origin), head, body)
 
 
 class WorkerCall:
