@@ -15,7 +15,7 @@ import orjson
 from node.provide.asker import Asker, NodeAnswer
 from node.provide.files import new_id
 from router.errors import BadRequest
-from router.services.llama_stack_words import conversation
+from router.services.llama_stack_values import conversation
 
 LONGEST_SEARCH = 2.0
 """Seconds that a pattern may be searched for."""

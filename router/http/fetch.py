@@ -44,7 +44,7 @@ def is_public(address: str) -> bool:
     return found.is_global and not found.is_multicast
 
 
-class Fetching:
+class ImageFetcher:
     """Fetcher of images, with one connection for each."""
 
     def __init__(self, settings: RouterSettings, objection: Objection = objection) -> None:

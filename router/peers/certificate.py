@@ -68,7 +68,7 @@ def server_context(identity: Identity) -> ssl.SSLContext:
     """Make the context of the node's listener: it accepts no peer until peers are trusted."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _prepare(context, identity)
-    # For later connections, see `_Resuming`: only a connection on which a key was proven is resumed.
+    # For later connections, see `_ResumingContext`: only a connection on which a key was proven is resumed.
     context.num_tickets = 1
     return context
 
@@ -78,14 +78,14 @@ def client_context(identity: Identity, expected_der: bytes) -> ssl.SSLContext:
 
     Raise `InvalidSignature` if `expected_der` is not a node's certificate.
     """
-    context = _Resuming(ssl.PROTOCOL_TLS_CLIENT)
+    context = _ResumingContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the key is checked, which says more than a name
     _prepare(context, identity)
     trust(context, expected_der)
     return context
 
 
-class _Resuming(ssl.SSLContext):
+class _ResumingContext(ssl.SSLContext):
     """TLS context that resumes its last session (RFC 8446, 2.2): both ends prove their keys only once.
 
     This saves a signature and a verification at each end. A peer that has forgotten the session, or was restarted, asks for the

@@ -14,7 +14,7 @@ from router.errors import WorkerUnable
 from router.openai.body import object_of
 from router.openai.text_parser import answer_object, written_answer
 from router.requests import Target
-from router.services import llama_stack_words as words
+from router.services import llama_stack_values as values
 from router.services.calls import OPENAI, find
 
 JSON, LINES = "application/json", "application/x-ndjson"
@@ -65,32 +65,32 @@ def begin(target: Target, body: bytes) -> Translation:
 
 
 def _batch_submit(asked: Fields) -> Translation:
-    source = words.path(asked, "prompt_file_path")
+    source = values.path(asked, "prompt_file_path")
     if source["type"] == "filepath":
         # Only a provider that has this call itself can read a file of its machine.
         body = orjson.dumps(asked)
         own = yield ServiceAsk("POST", "/batch_inference/jobs/submit", body, optional=True)
         if own is not None:
             return _said(_read(own))
-    if file := words.file_of(source):
+    if file := values.file_of(source):
         answer = yield ServiceAsk("GET", f"/v1/files/{_id(file)}/content")
         lines = answer or b""
     else:
-        lines = words.raw_bytes(source, "prompt_file_path")
-    content_type, form = words.upload(words.batch_lines(lines, asked))
+        lines = values.raw_bytes(source, "prompt_file_path")
+    content_type, form = values.upload(values.batch_lines(lines, asked))
     sent = _read((yield ServiceAsk("POST", "/v1/files", form, content_type)))
-    file = words.text_of(sent, "id")
+    file = values.text_of(sent, "id")
     batch = {
         "input_file_id": file,
         "endpoint": "/v1/chat/completions",
         "completion_window": "24h",
     }
-    return _said(words.batch_job(_read((yield _post("/v1/batches", batch)))))
+    return _said(values.batch_job(_read((yield _post("/v1/batches", batch)))))
 
 
 def _tuning_submit(asked: Fields) -> Translation:
-    job = words.tuning_request(asked)
-    return _said(words.tuning_job(_read((yield _post("/v1/fine_tuning/jobs", job)))))
+    job = values.tuning_request(asked)
+    return _said(values.tuning_job(_read((yield _post("/v1/fine_tuning/jobs", job)))))
 
 
 def _status(
@@ -108,11 +108,11 @@ def _status(
 
 def _tuning_tail(asked: Fields) -> Translation:
     path = f"/v1/fine_tuning/jobs/{_id(_text(asked, 'job_id'))}/events?limit=100"
-    return ServiceAnswer(words.logs(_read((yield ServiceAsk("GET", path)))), LINES)
+    return ServiceAnswer(values.logs(_read((yield ServiceAsk("GET", path)))), LINES)
 
 
 def _reward(asked: Fields) -> Translation:
-    prompt, response = words.scored(asked)
+    prompt, response = values.scored(asked)
     model = _text(asked, "reward")
     pair = {"model": model, "text_1": prompt, "text_2": response}
     answer = yield ServiceAsk("POST", "/v1/score", orjson.dumps(pair), optional=True)
@@ -121,21 +121,23 @@ def _reward(asked: Fields) -> Translation:
         answer = yield ServiceAsk("POST", "/classify", orjson.dumps(whole), optional=True)
     if answer is None:
         raise WorkerUnable("the worker has neither /v1/score nor /classify", param="path")
-    return _said(words.score(_read(answer)))
+    return _said(values.score(_read(answer)))
 
 
 def _store_create(asked: Fields) -> Translation:
-    return _said(words.store(_read((yield _post("/v1/vector_stores", words.store_request(asked))))))
+    return _said(
+        values.store(_read((yield _post("/v1/vector_stores", values.store_request(asked)))))
+    )
 
 
 def _store_get(asked: Fields) -> Translation:
     path = f"/v1/vector_stores/{_id(_text(asked, 'id'))}"
-    return _said(words.store(_read((yield ServiceAsk("GET", path)))))
+    return _said(values.store(_read((yield ServiceAsk("GET", path)))))
 
 
 def _store_update(asked: Fields) -> Translation:
     path = f"/v1/vector_stores/{_id(_text(asked, 'id'))}"
-    return _said(words.store(_read((yield _post(path, words.store_request(asked))))))
+    return _said(values.store(_read((yield _post(path, values.store_request(asked))))))
 
 
 def _store_drop(asked: Fields) -> Translation:
@@ -148,65 +150,69 @@ def _insert_submit(asked: Fields) -> Translation:
     store, file = _text(asked, "vector_store_id"), asked.get("file_id")
     if not isinstance(file, str):
         content = _text(asked, "content").encode(errors="replace")
-        content_type, form = words.upload(content, "assistants", "content.txt")
+        content_type, form = values.upload(content, "assistants", "content.txt")
         sent = yield ServiceAsk("POST", "/v1/files", form, content_type)
-        file = words.text_of(_read(sent), "id")
+        file = values.text_of(_read(sent), "id")
     path = f"/v1/vector_stores/{_id(store)}/file_batches"
     batch = _read((yield _post(path, {"file_ids": [file]})))
-    return _said(words.store_job(store, words.text_of(batch, "id"), words.text_of(batch, "status")))
+    return _said(
+        values.store_job(store, values.text_of(batch, "id"), values.text_of(batch, "status"))
+    )
 
 
 def _insert_status(asked: Fields) -> Translation:
-    store, id_ = words.of_job(asked)
+    store, id_ = values.of_job(asked)
     batch = yield ServiceAsk("GET", f"/v1/vector_stores/{_id(store)}/file_batches/{_id(id_)}")
-    return _said(words.store_job(store, id_, words.text_of(_read(batch), "status")))
+    return _said(values.store_job(store, id_, values.text_of(_read(batch), "status")))
 
 
 def _insert_cancel(asked: Fields) -> Translation:
-    store, id_ = words.of_job(asked)
+    store, id_ = values.of_job(asked)
     batch = yield _post(f"/v1/vector_stores/{_id(store)}/file_batches/{_id(id_)}/cancel", {})
-    return _said(words.store_job(store, id_, words.text_of(_read(batch), "status")))
+    return _said(values.store_job(store, id_, values.text_of(_read(batch), "status")))
 
 
 def _delete_submit(asked: Fields) -> Translation:
     store, file = _text(asked, "vector_store_id"), _text(asked, "file_id")
     _read((yield ServiceAsk("DELETE", f"/v1/vector_stores/{_id(store)}/files/{_id(file)}")))
-    return _said(words.store_job(store, file, "completed"))
+    return _said(values.store_job(store, file, "completed"))
 
 
 def _delete_status(asked: Fields) -> Translation:
     """Translate the status of a deletion, and its cancellation: it is done at once, and cannot be cancelled."""
-    store, file = words.of_job(asked)
+    store, file = values.of_job(asked)
     path = f"/v1/vector_stores/{_id(store)}/files/{_id(file)}"
     there = yield ServiceAsk("GET", path, optional=True)
-    return _said(words.store_job(store, file, "completed" if there is None else "failed"))
+    return _said(values.store_job(store, file, "completed" if there is None else "failed"))
 
 
 # OpenAI's calls at a worker of Llama Stack's protocol.
 
 
 def _job_create(asked: Fields) -> Translation:
-    config = words.tuning_config(asked)
-    return _said(words.openai_job(_read((yield _post("/fine_tuning/jobs/submit", config))), asked))
+    config = values.tuning_config(asked)
+    return _said(values.openai_job(_read((yield _post("/fine_tuning/jobs/submit", config))), asked))
 
 
 def _job_get(asked: Fields) -> Translation:
     path = f"/fine_tuning/jobs/status?job_id={_id(_text(asked, 'id'))}"
-    return _said(words.openai_job(_read((yield ServiceAsk("GET", path))), {}))
+    return _said(values.openai_job(_read((yield ServiceAsk("GET", path))), {}))
 
 
 def _job_cancel(asked: Fields) -> Translation:
     body = {"job_id": _text(asked, "id")}
-    return _said(words.openai_job(_read((yield _post("/fine_tuning/jobs/cancel", body))), {}))
+    return _said(values.openai_job(_read((yield _post("/fine_tuning/jobs/cancel", body))), {}))
 
 
 _TO_OPENAI: Mapping[str, Callable[[Fields], Translation]] = {
     "POST /batch_inference/jobs/submit": _batch_submit,
-    "GET /batch_inference/jobs/status": _status("/v1/batches", words.batch_job),
-    "POST /batch_inference/jobs/cancel": _status("/v1/batches", words.batch_job, cancel=True),
+    "GET /batch_inference/jobs/status": _status("/v1/batches", values.batch_job),
+    "POST /batch_inference/jobs/cancel": _status("/v1/batches", values.batch_job, cancel=True),
     "POST /fine_tuning/jobs/submit": _tuning_submit,
-    "GET /fine_tuning/jobs/status": _status("/v1/fine_tuning/jobs", words.tuning_job),
-    "POST /fine_tuning/jobs/cancel": _status("/v1/fine_tuning/jobs", words.tuning_job, cancel=True),
+    "GET /fine_tuning/jobs/status": _status("/v1/fine_tuning/jobs", values.tuning_job),
+    "POST /fine_tuning/jobs/cancel": _status(
+        "/v1/fine_tuning/jobs", values.tuning_job, cancel=True
+    ),
     "GET /fine_tuning/jobs/tail": _tuning_tail,
     "POST /reward_scoring": _reward,
     "POST /vector_store/create": _store_create,
@@ -244,7 +250,7 @@ def _read(answer: Answered) -> dict[str, object]:
 
 
 def _text(fields: Fields, name: str) -> str:
-    return words.text(fields, name)
+    return values.text(fields, name)
 
 
 def _id(text: str) -> str:

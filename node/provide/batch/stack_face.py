@@ -22,7 +22,7 @@ from node.provide.rewards import Unscored, scored
 from node.provide.uploads import MAX_FILE_BYTES
 from registry.clock import Clock
 from router.errors import BadRequest, WorkerUnable
-from router.services import llama_stack_words as words
+from router.services import llama_stack_values as values
 
 LASTS = 86_400
 """Seconds after which a job expires."""
@@ -67,7 +67,7 @@ class StackFace:
         asked = await object_of(http)
         content = await self._content(_path(asked, "prompt_file_path"), "prompt_file_path")
         with _told():
-            lines = words.batch_lines(content, asked)
+            lines = values.batch_lines(content, asked)
         return await self._begin(CHAT, [lines], asked.get("metadata"))
 
     async def score_all(self, http: web.Request) -> web.Response:
@@ -128,9 +128,9 @@ class StackFace:
         if source["type"] == "filepath":
             return await self._run(lambda: self._read(str(source["value"]), name))
         with _told():
-            file = words.file_of(source)
+            file = values.file_of(source)
             if not file:
-                return words.raw_bytes(source, name)
+                return values.raw_bytes(source, name)
         found = await self._run(lambda: self._engine.files.table.find(file))
         if found is None:
             raise Fault(400, f"`{name}` names no file of this service", param=name)
@@ -196,7 +196,7 @@ class _told:  # noqa: N801 (used as a function)
 
 def _path(asked: Mapping[str, object], name: str) -> Mapping[str, object]:
     with _told():
-        return words.path(asked, name)
+        return values.path(asked, name)
 
 
 def _lines(content: bytes, url: str, field: str, shared: Mapping[str, object]) -> Iterator[bytes]:
@@ -222,7 +222,7 @@ def _lines(content: bytes, url: str, field: str, shared: Mapping[str, object]) -
 
 
 def _shown(batch: Mapping[str, Any]) -> dict[str, object]:
-    job = words.batch_job(batch)
+    job = values.batch_job(batch)
     told = job.get("metadata")
     more = {**(batch.get("metadata") or {}), **(told if isinstance(told, dict) else {})}
     if more:

@@ -61,7 +61,7 @@ _log = logging.getLogger("modelvine.mesh")
 _LINE_LIMIT = 300
 
 
-class _Forwarding(logging.Handler):
+class _ForwardingHandler(logging.Handler):
     """Forwards the library's records without tracebacks, shortened because they quote what peers sent."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -72,7 +72,7 @@ class _Forwarding(logging.Handler):
 def route_logs() -> None:
     """Take over the library's loggers; call it after importing the library, which clears them."""
     library = logging.getLogger("libp2p")
-    library.handlers = [_Forwarding()]
+    library.handlers = [_ForwardingHandler()]
     library.setLevel(logging.WARNING)
     library.propagate = False
 

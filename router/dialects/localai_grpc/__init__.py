@@ -22,7 +22,7 @@ from router.dialects.localai_grpc.texts import MAPPING, Texts
 from router.dialects.localai_grpc.vectors import serve_store, wrong_length
 from router.dialects.localai_grpc.verbatim import CALLS, TemplateFailed, VerbatimTexts
 from router.errors import WorkerFailed, WorkerTimeout
-from router.http.fetch import Fetching
+from router.http.fetch import ImageFetcher
 from router.peers.links import Links
 from router.requests import STORES, Kind, Request
 from router.rpc.failures import RpcFailed
@@ -144,14 +144,14 @@ class WholeAnswers:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._fetching = Fetching(backend.settings)
+        self._fetcher = ImageFetcher(backend.settings)
         sweep()
 
     async def answer(self, request: Request, model: str, errand: Errand) -> Answer:
         """Return the whole answer; raise a `WorkerError`. All calls that it takes share one timeout."""
         settings, own_model = self._backend.settings, errand.worker.own_model
         seconds, ask = settings.total_timeout, partial(self._ask, errand)
-        fetch, voices = self._fetching.image, settings.voice_files
+        fetch, voices = self._fetcher.image, settings.voice_files
         job = BackendJob(request, model, own_model, ask, fetch, voices)
         try:
             async with asyncio.timeout(seconds):

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from router.errors import WorkerRejected, WorkerUnable
 from router.http import fetch
-from router.http.fetch import MAX_FETCHED_BYTES, Fetching, is_public, objection
+from router.http.fetch import MAX_FETCHED_BYTES, ImageFetcher, is_public, objection
 from tests.router.world import QUICK
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(24)
@@ -45,12 +45,12 @@ async def server() -> AsyncIterator[Server]:
 
 
 @pytest.fixture
-def anywhere() -> Fetching:
+def anywhere() -> ImageFetcher:
     """A fetcher that may fetch from this machine too."""
-    return Fetching(ALLOWED, lambda _, __: "")
+    return ImageFetcher(ALLOWED, lambda _, __: "")
 
 
-async def refused(fetches: Fetching, address: str) -> str:
+async def refused(fetches: ImageFetcher, address: str) -> str:
     with pytest.raises(WorkerRejected) as error:
         await fetches.image(address, "image")
     said = orjson.loads(error.value.body)["error"]
@@ -59,7 +59,7 @@ async def refused(fetches: Fetching, address: str) -> str:
 
 
 async def test_an_image_is_fetched_without_any_header_of_the_request(
-    server: Server, anywhere: Fetching
+    server: Server, anywhere: ImageFetcher
 ) -> None:
     assert await anywhere.image(server.url, "image") == PNG
     [seen] = server.seen
@@ -71,14 +71,14 @@ async def test_an_image_is_fetched_without_any_header_of_the_request(
 
 async def test_nothing_is_fetched_unless_fetching_is_allowed(server: Server) -> None:
     with pytest.raises(WorkerUnable) as unable:
-        await Fetching(QUICK, lambda _, __: "").image(server.url, "image")
+        await ImageFetcher(QUICK, lambda _, __: "").image(server.url, "image")
     assert (unable.value.param, server.seen) == ("image", [])
 
 
 async def test_nothing_is_fetched_from_this_machine(server: Server) -> None:
     for host in ("127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0x7f.1", "0"):
-        await refused(Fetching(ALLOWED), server.url.replace("127.0.0.1", host))
-        await refused(Fetching(ALLOWED), f"http://{host}/a.png")
+        await refused(ImageFetcher(ALLOWED), server.url.replace("127.0.0.1", host))
+        await refused(ImageFetcher(ALLOWED), f"http://{host}/a.png")
     assert server.seen == []
 
 
@@ -88,7 +88,7 @@ async def test_nothing_is_fetched_from_this_machine(server: Server) -> None:
     ids=["html", "nothing", "404", "302", "500", "large"],
 )  # fmt: skip
 async def test_an_answer_that_is_no_image_is_refused(
-    server: Server, anywhere: Fetching, body: bytes, status: int
+    server: Server, anywhere: ImageFetcher, body: bytes, status: int
 ) -> None:
     server.body, server.status = body, status
     server.headers = {"Location": server.url} if status == 302 else {}
@@ -100,12 +100,12 @@ async def test_an_answer_that_is_no_image_is_refused(
     "address",
     ["ftp://example.org/a", "http://", "http://u:p@example.org/a", "http://h:99999/", "a.png", "http://[::"],
 )  # fmt: skip
-async def test_an_invalid_address_is_refused(anywhere: Fetching, address: str) -> None:
+async def test_an_invalid_address_is_refused(anywhere: ImageFetcher, address: str) -> None:
     await refused(anywhere, address)
 
 
 async def test_fetching_an_image_times_out(
-    server: Server, anywhere: Fetching, monkeypatch: pytest.MonkeyPatch
+    server: Server, anywhere: ImageFetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "FETCH_SECONDS", 0.0)
     assert "longer than" in await refused(anywhere, server.url)
