@@ -3,12 +3,11 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
 
 from registry import sync
 from registry.admission import LIE, Admission
 from registry.clock import Chance, Clock
-from registry.effects import Effect
+from registry.effects import Performer
 from registry.errors import InvalidFrame, MeshError
 from registry.intake.rate import RateLimit
 from registry.members.liveness import Evidence
@@ -44,7 +43,7 @@ class Comparison:
         *,
         now: Clock,
         random: Chance,
-        perform: Callable[[Sequence[Effect]], Awaitable[None]],
+        performer: Performer,
         counters: Counter[str],
     ) -> None:
         self._replica = replica
@@ -53,7 +52,7 @@ class Comparison:
         self._settings = settings
         self._now = now
         self._random = random
-        self._perform = perform
+        self._performer = performer
         self._counters = counters
         self._wanted: asyncio.Queue[PeerId] = asyncio.Queue(maxsize=_WAITING)
         self._waiting: set[PeerId] = set()
@@ -141,16 +140,16 @@ class Comparison:
         exchange = sync.compare(self._replica, self._now, peer)
         step = next(exchange)
         while True:
-            await self._perform(step.effects)
+            await self._performer.perform(step.effects)
             timeout, asked = self._settings.ask_timeout, self._now()
             reply = await self._mesh.ask(peer, step.question, timeout=timeout)
             seen = self._replica.observe(peer, Evidence.ANSWERED, self._now(), asked=asked)
-            await self._perform(seen)
+            await self._performer.perform(seen)
             # One at a time, and the event loop runs in between: reading a long listing takes some 15 ms.
             async with self._reading:
                 await asyncio.sleep(0)
                 try:
                     step = exchange.send(reply)
                 except StopIteration as done:
-                    await self._perform(done.value)
+                    await self._performer.perform(done.value)
                     return

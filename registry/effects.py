@@ -4,8 +4,9 @@ Also the events that the registry counts, by name; `/metrics` shows all of them,
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from registry.catalog import Signed
 from registry.records import Load, PeerId, Service, Version
@@ -133,3 +134,10 @@ Effect = (
     | Loaded
     | RecordsRefused
 )
+
+
+class Performer(Protocol):
+    """Shell that performs effects."""
+
+    async def perform(self, effects: Sequence[Effect]) -> None:
+        """Perform what the core has decided, in that order."""

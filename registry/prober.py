@@ -8,13 +8,13 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from registry import sync, wire
 from registry.clock import Clock
 from registry.comparison import Comparison
-from registry.effects import Effect
+from registry.effects import Performer
 from registry.errors import InvalidFrame, LimitReached, MeshError
 from registry.intake import dialable
 from registry.intake.shares import Shares
@@ -49,7 +49,7 @@ class Prober:
         settings: RegistrySettings,
         *,
         now: Clock,
-        perform: Callable[[Sequence[Effect]], Awaitable[None]],
+        performer: Performer,
         counters: Counter[str],
     ) -> None:
         self._replica = replica
@@ -57,7 +57,7 @@ class Prober:
         self._comparison = comparison
         self._settings = settings
         self._now = now
-        self._perform = perform
+        self._performer = performer
         self._counters = counters
         self._wanted: asyncio.Queue[PeerId] = asyncio.Queue(maxsize=_WAITING)
         self._vouching = Shares(VOUCHING)
@@ -162,7 +162,7 @@ class Prober:
             wire.check_proof(proof, node=node, challenge=challenge)
         except (MeshError, InvalidFrame):
             return False
-        await self._perform(self._replica.proved(node, helper, self._now(), asked=asked))
+        await self._performer.perform(self._replica.proved(node, helper, self._now(), asked=asked))
         return True
 
     async def _dial(self, node: PeerId) -> bool:
@@ -189,7 +189,9 @@ class Prober:
     async def _observe(
         self, node: PeerId, evidence: Evidence, *, asked: float | None = None
     ) -> None:
-        await self._perform(self._replica.observe(node, evidence, self._now(), asked=asked))
+        await self._performer.perform(
+            self._replica.observe(node, evidence, self._now(), asked=asked)
+        )
 
     def _connections(self) -> dict[PeerId, PeerConnection]:
         return {connection.peer: connection for connection in self._mesh.connections()}

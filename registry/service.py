@@ -99,7 +99,7 @@ class Registry:
             settings,
             now=now,
             random=random,
-            perform=self._perform,
+            performer=self,
             counters=self.counters,
         )
         self._prober = Prober(
@@ -108,7 +108,7 @@ class Registry:
             self._comparison,
             settings,
             now=now,
-            perform=self._perform,
+            performer=self,
             counters=self.counters,
         )
         self._direct_dial = DirectDial(mesh, self.replica, now=now)
@@ -179,11 +179,11 @@ class Registry:
         effects = self.replica.announce(
             self._now(), services=services, reach=reach, standing=Standing.SERVING
         )
-        await self._perform(effects)
+        await self.perform(effects)
 
     async def announce(self, services: Sequence[Service]) -> None:
         """Change the services in our record; raise `LimitReached`, and change nothing, when they do not fit."""
-        await self._perform(self.replica.announce(self._now(), services=services))
+        await self.perform(self.replica.announce(self._now(), services=services))
 
     def fits(self, services: Sequence[Service]) -> None:
         """Raise `LimitReached` unless these services could be announced."""
@@ -195,16 +195,16 @@ class Registry:
 
     async def readdress(self, reach: Reach) -> None:
         """Change the addresses in our record."""
-        await self._perform(self.replica.announce(self._now(), reach=reach))
+        await self.perform(self.replica.announce(self._now(), reach=reach))
 
     async def take_back(self, revoked: Sequence[Revocation]) -> None:
         """Change which of our grants are revoked, and publish it at once; raise `LimitReached` when they do not fit."""
-        await self._perform(self.replica.announce(self._now(), revoked=revoked))
+        await self.perform(self.replica.announce(self._now(), revoked=revoked))
         await self._hurry()
 
     async def stand(self, standing: Standing) -> None:
         """Change our standing, and publish it at once: draining and leaving go ahead of everything else."""
-        await self._perform(self.replica.announce(self._now(), standing=standing))
+        await self.perform(self.replica.announce(self._now(), standing=standing))
         await self._hurry()
 
     def observe(self, node: PeerId, evidence: Evidence) -> None:
@@ -265,13 +265,13 @@ class Registry:
                         c.peer == peer and c.direction is Direction.OUTBOUND
                         for c in self.mesh.connections()
                     )
-                    await self._perform(self.replica.meet(peer, self._now(), chosen=chosen))
+                    await self.perform(self.replica.meet(peer, self._now(), chosen=chosen))
                     self._comparison.want(peer)
                     if len(self.mesh.connections()) == 1:
                         # What was published while no peer was connected is published again.
                         await self._hurry()
                 case PeerLeft(peer):
-                    await self._perform(self.replica.part(peer, self._now()))
+                    await self.perform(self.replica.part(peer, self._now()))
                 case Offended(peer):
                     await self._admission.offence(peer)
                 case Restarted():
@@ -290,11 +290,11 @@ class Registry:
             self.counters["frames_bad"] += 1
             log.warning("dropped a frame from %s: %s", via, error)
         else:
-            await self._perform(effects)
+            await self.perform(effects)
 
     async def _answer(self, peer: PeerId, question: bytes) -> bytes:
         self._admission.require(peer)
-        await self._perform(self.replica.observe(peer, Evidence.ASKED, self._now()))
+        await self.perform(self.replica.observe(peer, Evidence.ASKED, self._now()))
         try:
             if question[:1] in (PROVE, VOUCH):
                 return await self._prober.answer(peer, question)
@@ -303,17 +303,17 @@ class Registry:
             if not isinstance(error, UnknownKind):
                 await self._admission.offence(peer)
             raise
-        await self._perform(effects)
+        await self.perform(effects)
         return reply
 
     async def _hurry(self) -> None:
         self.replica.hurry(self._now())
-        await self._perform(self.replica.tick(self._now()))
+        await self.perform(self.replica.tick(self._now()))
 
     async def _tick(self) -> None:
         while True:
             began = self._now()
-            await self._perform([*self.replica.tick(began), *self.load.say()])
+            await self.perform([*self.replica.tick(began), *self.load.say()])
             if self._neighbours.stale:
                 self._keep()
             wait = min(max(self.replica.due() - self._now(), 0.005), _GRAIN)
@@ -332,7 +332,8 @@ class Registry:
                 )
                 self.replica.stalled(late, self._now())
 
-    async def _perform(self, effects: Sequence[Effect]) -> None:
+    async def perform(self, effects: Sequence[Effect]) -> None:
+        """Perform what the replica has decided, in that order."""
         self._notify(effects)
         if any(isinstance(effect, Changed) for effect in effects):
             self._keep()

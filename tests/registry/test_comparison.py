@@ -20,10 +20,6 @@ from tests.registry.test_service import A, B, C, no_pipes, until
 SETTINGS = RegistrySettings(sync=60.0)
 
 
-async def ignore(effects: Sequence[Effect]) -> None:
-    """Perform nothing."""
-
-
 class Scene:
     """A compares with B and C, which count what they are asked."""
 
@@ -44,7 +40,7 @@ class Scene:
             SETTINGS,
             now=lambda: self.now,
             random=lambda: 0.0,
-            perform=ignore,
+            performer=self,
             counters=self.counters,
         )
 
@@ -53,6 +49,9 @@ class Scene:
             other = Replica(owner, SETTINGS, epoch=1, jitter=lambda: 0.5)
             await mesh.start(self.answering(other), no_pipes)
         await self.mesh.start(self.answering(self.replica), no_pipes)
+
+    async def perform(self, effects: Sequence[Effect]) -> None:
+        """Ignore the effects; the replica has changed already."""
 
     def have_asked(self, times: float) -> bool:
         return self.asked.total() >= times

@@ -40,7 +40,7 @@ class Party:
             self,
             SETTINGS,
             now=asyncio.get_running_loop().time,
-            perform=self.perform,
+            performer=self,
             counters=self.counters,
         )
 

@@ -122,7 +122,7 @@ async def test_a_flood_of_new_nodes_makes_few_lines_in_the_log(
             other.peer, Version(1, int(standing is Standing.LEFT)), standing, name=f"n{number}"
         )
         frame = wire.encode_record(said, other).frame
-        await registry._perform(registry.replica.receive(frame, now, via=other.peer))
+        await registry.perform(registry.replica.receive(frame, now, via=other.peer))
 
     with caplog.at_level(logging.INFO, "modelvine.node"):
         for number in range(1, 61):
