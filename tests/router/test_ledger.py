@@ -1,14 +1,16 @@
-"""Laws of the books: taken slots are released, and signs reach the parts that decide by them."""
+"""Laws of the books: taken slots are released, signs reach the parts that decide by them, and every event is declared."""
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from registry.records import Load, PeerId, Service
 from router.answer import NOTHING, Answer, Route
 from router.errors import AnswerBroken, WorkerBusy, WorkerFailed
-from router.ledger import Ledger
+from router.ledger import EVENTS, Ledger
 from router.openai.usage import Usage
 from router.requests import Kind, Request
 from router.select.candidates import Candidate, OfferedReplica
@@ -264,3 +266,17 @@ async def test_a_stream_that_its_caller_left_says_nothing_of_another_nodes_speed
         books.time += 5.0
         attempt.end()
     assert row(ledger, chat(), THEIRS).time == ServiceTime(0.01)
+
+
+ROUTER = Path(__file__).parent.parent.parent / "router"
+COUNTED = re.compile(r'events\["(\w+)"\]')
+
+
+async def test_every_event_starts_at_zero() -> None:
+    ledger = Ledger(LoneWorld(OWN.peer), QUICK, now=lambda: 0.0, random=lambda: 0.5)
+    assert ledger.events == dict.fromkeys(EVENTS, 0)
+
+
+def test_every_event_that_the_router_counts_is_declared() -> None:
+    named = {event for path in ROUTER.rglob("*.py") for event in COUNTED.findall(path.read_text())}
+    assert named == set(EVENTS)
