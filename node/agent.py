@@ -21,14 +21,14 @@ from registry.records import Key, ModelType, Service
 from registry.service import Registry
 from registry.store import Change, Delete, Put, Space, Store
 from router.dialects.openai_http.endpoints import by_path
-from router.worker_description import Described, taught
+from router.worker_description import WorkerDescription, taught
 from router.workers import Worker, Workers
 
 log = logging.getLogger("modelvine.agent")
 
 _WORKER = TypeAdapter(Worker)
 
-Told = Mapping[Worker, Described]
+Told = Mapping[Worker, WorkerDescription]
 """Workers' reports about themselves, by worker as registered."""
 
 _NOTHING: Told = MappingProxyType({})

@@ -15,7 +15,7 @@ from typing import Protocol
 from node.agent import Agent, Told
 from registry.clock import Clock
 from router.errors import WorkerError
-from router.worker_description import Described
+from router.worker_description import WorkerDescription
 from router.workers import Worker, Workers
 
 ASK_SECONDS = 1.0
@@ -36,7 +36,7 @@ WATCH = 15.0
 _GRACE = 0.5
 """Seconds that a round of probes may take beyond the time limit of a single worker."""
 
-_NOTHING = Described()
+_NOTHING = WorkerDescription()
 
 Process = tuple[str, str, tuple[tuple[str, str], ...]]
 
@@ -79,7 +79,7 @@ class InspectionTurns:
 class Inspector(Protocol):
     """The part of the router that asks workers. Raises a `WorkerError` where that is not possible."""
 
-    async def describe(self, worker: Worker) -> Described | None:
+    async def describe(self, worker: Worker) -> WorkerDescription | None:
         """Return what a worker reports of itself, `None` if it did not answer."""
 
     async def greet(self, worker: Worker) -> bool:
@@ -101,12 +101,12 @@ class Learning:
         self._changed = asyncio.Event()
         agent.on_change(self._wake)
 
-    async def ask(self, workers: Iterable[Worker]) -> Mapping[Worker, Described]:
+    async def ask(self, workers: Iterable[Worker]) -> Mapping[Worker, WorkerDescription]:
         """Return the reports of these workers that arrive in time, without those of workers that did not answer.
 
         Processes that were not queried in time stay due.
         """
-        found: dict[Process, Described] = {}
+        found: dict[Process, WorkerDescription] = {}
         asked: set[Process] = set()
         workers = [*workers]
 

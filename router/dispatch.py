@@ -43,7 +43,7 @@ from router.state.prefix_index import Read
 from router.state.readiness import not_ready
 from router.state.service_time import ServiceTime
 from router.stuck_check import CandidateLiveness, StuckCheck
-from router.worker_description import Described
+from router.worker_description import WorkerDescription
 from router.workers import Worker
 from router.world import World
 
@@ -236,10 +236,10 @@ class Router:
         vitals.probed(worker.api, self._now(), answers=answers)
         return answers
 
-    async def describe(self, worker: Worker) -> Described | None:
+    async def describe(self, worker: Worker) -> WorkerDescription | None:
         """Ask a worker of this machine to describe itself; return `None` if it does not do so now; raise `WorkerFailed`."""
         said = await self.dialects[worker.dialect].describe(worker)
-        if said is not None and said != Described():
+        if said is not None and said != WorkerDescription():
             self._ledger.vitals.probed(worker.api, self._now(), answers=True)
         return said
 

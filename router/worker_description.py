@@ -20,7 +20,7 @@ MODALITIES = tuple(_IN)
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class OfferedModel:
     """One model that a worker reports: how many tokens it reads and writes, its inputs and outputs, and its purpose.
 
     `api` is its own address, empty if it shares that of the others; `project` is the project that it belongs to, if any.
@@ -35,7 +35,7 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class WorkerDescription:
     """A worker as it describes itself: the program and its version, its models, how many requests it takes at one time.
 
     `output` is the longest answer in tokens. `limits` are other bounds that its protocol reports, under the protocol's names.
@@ -43,22 +43,22 @@ class Described:
     """
 
     software: str = ""
-    models: tuple[Offered, ...] = ()
+    models: tuple[OfferedModel, ...] = ()
     slots: int = 0
     output: int = 0
     limits: Mapping[str, int] = field(default_factory=dict)
     fault: str = ""
 
-    def of(self, worker: Worker) -> Offered:
+    def of(self, worker: Worker) -> OfferedModel:
         """Return what it reports of a registered model; a worker with a single model means that one, under any name."""
         name = worker.own_model
         for wanted in (name, f"{name}:latest"):
             if found := [model for model in self.models if model.name == wanted]:
                 return next((one for one in found if one.type is worker.service.type), found[0])
-        return self.models[0] if len(self.models) == 1 else Offered(name)
+        return self.models[0] if len(self.models) == 1 else OfferedModel(name)
 
 
-def taught(worker: Worker, said: Offered) -> Worker:
+def taught(worker: Worker, said: OfferedModel) -> Worker:
     """Return a worker completed by what it reported of itself, where its operator registered nothing."""
     service = worker.service
     told = service.abilities & ~(PROTOCOLS | Ability.OWN_PATH)
@@ -70,9 +70,9 @@ def taught(worker: Worker, said: Offered) -> Worker:
     return worker if known == service else replace(worker, service=known)
 
 
-def models_of(found: Iterable[Offered]) -> tuple[Offered, ...]:
+def models_of(found: Iterable[OfferedModel]) -> tuple[OfferedModel, ...]:
     """Return the models with valid names, each once for each type."""
-    models: dict[tuple[str, ModelType | None], Offered] = {}
+    models: dict[tuple[str, ModelType | None], OfferedModel] = {}
     for model in found:
         if len(models) >= MAX_MODELS:
             break

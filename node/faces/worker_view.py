@@ -12,7 +12,7 @@ from node.faces import Context
 from registry.members.load import REPEAT
 from registry.records import Ability, Load, PeerId, Service, given, taken
 from router.select.candidates import Candidate
-from router.worker_description import Described, Offered
+from router.worker_description import OfferedModel, WorkerDescription
 from router.workers import Worker
 
 
@@ -88,7 +88,7 @@ def warned(silent: Mapping[Worker, str]) -> dict[str, Any]:
     return {"warnings": found} if found else {}
 
 
-def _row(worker: Worker, said: Described | None) -> dict[str, Any]:
+def _row(worker: Worker, said: WorkerDescription | None) -> dict[str, Any]:
     if said is None:
         return {}
     found = {**of_worker(said), **of_model(said.of(worker))}
@@ -100,7 +100,7 @@ def _row(worker: Worker, said: Described | None) -> dict[str, Any]:
     return {**name, **found} if found else {}
 
 
-def of_worker(said: Described) -> dict[str, Any]:
+def of_worker(said: WorkerDescription) -> dict[str, Any]:
     """Return the fields that hold for all models of a worker."""
     found = {
         "software": said.software,
@@ -111,7 +111,7 @@ def of_worker(said: Described) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value}
 
 
-def of_model(said: Offered) -> dict[str, Any]:
+def of_model(said: OfferedModel) -> dict[str, Any]:
     """Return the fields that a worker reports of one model."""
     context = {"context": said.context} if said.context else {}
     kind = {} if said.type is None else {"type": int(said.type)}

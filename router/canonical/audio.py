@@ -9,11 +9,11 @@ from typing import Literal, TypeAlias, cast
 from router.canonical.values import (
     DATA_URI,
     choice,
-    filled,
     flag,
     needed,
     number,
     others,
+    read_form,
     text,
     whole,
 )
@@ -167,7 +167,7 @@ class Transcription:
 
 def read_transcription(request: Request) -> Transcription:
     """Read a form with a recording; raise `BadRequest`, which names the field."""
-    form = filled(request, frozenset({"temperature", "stream"}))
+    form = read_form(request, frozenset({"temperature", "stream"}))
     fields, files = form.fields, form.files.get("file", ())
     if len(files) != 1 or not files[0]:
         raise BadRequest("`file` must be one recording, in a multipart form", param="file")

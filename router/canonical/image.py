@@ -5,7 +5,16 @@ from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from router.canonical.values import DATA_URI, Filled, choice, filled, needed, others, text, whole
+from router.canonical.values import (
+    DATA_URI,
+    FormBody,
+    choice,
+    needed,
+    others,
+    read_form,
+    text,
+    whole,
+)
 from router.errors import BadRequest
 from router.requests import Request
 
@@ -69,12 +78,12 @@ class Edit:
 
 def read(request: Request) -> Image:
     """Read a request for new images; raise `BadRequest`, which names the field."""
-    return _image(filled(request, _NUMBERS).fields)
+    return _image(read_form(request, _NUMBERS).fields)
 
 
 def read_edit(request: Request) -> Edit:
     """Read a request to edit images, a form or JSON; raise `BadRequest`, which names the field."""
-    form = filled(request, _NUMBERS)
+    form = read_form(request, _NUMBERS)
     sources, masks = _sources(form, "image"), _sources(form, "mask")
     if not sources:
         raise BadRequest("`image` must be an image: a file, a data URI, or a URL", param="image")
@@ -119,7 +128,7 @@ def _size(fields: Mapping[str, object]) -> tuple[int | None, int | None]:
     return width or sides[0], height or sides[1]
 
 
-def _sources(form: Filled, name: str) -> tuple[bytes | str, ...]:
+def _sources(form: FormBody, name: str) -> tuple[bytes | str, ...]:
     sent = form.files.get(name, ())
     given = form.fields.get(name)
     said = given if isinstance(given, list) else [given] if given else []

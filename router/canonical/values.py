@@ -25,17 +25,17 @@ DATA_URI = re.compile(r"data:[\w/+.;=-]{0,100};base64,")
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class FormBody:
     """A body as fields and files. A name that ends in `[]` loses that ending, and its field is the list of its values."""
 
     fields: Mapping[str, object]
     files: Mapping[str, tuple[bytes, ...]]
 
 
-def filled(request: Request, values: Set[str] = frozenset()) -> Filled:
+def read_form(request: Request, values: Set[str] = frozenset()) -> FormBody:
     """Read a form or a JSON object. In a form, the fields named in `values` become numbers or booleans if possible."""
     if media_of(request.content_type).kind != multipart.CONTENT_TYPE:
-        return Filled(object_of(request.body), {})
+        return FormBody(object_of(request.body), {})
     fields: dict[str, object] = {}
     files: dict[str, list[bytes]] = {}
     for part in multipart.parts(request.body, request.content_type):
@@ -48,7 +48,7 @@ def filled(request: Request, values: Set[str] = frozenset()) -> Filled:
                 earlier = fields.get(name)
                 value = [*(earlier if isinstance(earlier, list) else ()), value]
             fields[name] = value
-    return Filled(fields, {name: tuple(found) for name, found in files.items()})
+    return FormBody(fields, {name: tuple(found) for name, found in files.items()})
 
 
 def _text(name: str, content: bytes) -> str:
@@ -79,7 +79,7 @@ BESIDE = frozenset({
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 
-class Leaving(Protocol):
+class HasOthers(Protocol):
     """A request with the fields of its body that were not read."""
 
     @property
@@ -87,7 +87,7 @@ class Leaving(Protocol):
         """The fields that a dialect maps, drops and names, or refuses."""
 
 
-def dropped(asked: Leaving) -> list[str]:
+def dropped(asked: HasOthers) -> list[str]:
     """Return the names of `others`, sorted: those of up to 64 plain characters, and at most `MAX_OTHERS` of them."""
     return sorted(name for name in asked.others if _NAME.fullmatch(name))[:MAX_OTHERS]
 

@@ -20,7 +20,7 @@ from router.answer import Answer
 from router.errors import WorkerFailed
 from router.requests import Request
 from router.select.candidates import Candidate
-from router.worker_description import Described
+from router.worker_description import WorkerDescription
 from router.workers import Worker
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ class Dialect(Protocol):
     async def slots(self, worker: Worker) -> int:
         """Ask a worker how many requests it takes at one time; return 0 if it does not tell within `ALIVE_SECONDS`."""
 
-    async def describe(self, worker: Worker) -> Described | None:
+    async def describe(self, worker: Worker) -> WorkerDescription | None:
         """Ask a worker to describe itself, within `ALIVE_SECONDS`; return `None` if it does not answer or is loading its model.
 
-        A dialect whose protocol has no such request returns `Described()`.
+        A dialect whose protocol has no such request returns `WorkerDescription()`.
         """
 
 
@@ -69,7 +69,7 @@ class Starter(Dialect, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class Recognition:
     """What one dialect asked, and what came back; `said` is set if that is its protocol.
 
     `waits` says that it may be its protocol, once the worker has loaded its model.
@@ -77,7 +77,7 @@ class Sighting:
 
     asked: str
     came: str
-    said: Described | None = None
+    said: WorkerDescription | None = None
     waits: bool = False
 
 
@@ -85,7 +85,7 @@ class Sighting:
 class Recognises(Protocol):
     """A dialect that can tell whether its protocol is spoken at an address."""
 
-    async def recognise(self, worker: Worker) -> Sighting:
+    async def recognise(self, worker: Worker) -> Recognition:
         """Send small queries within `ALIVE_SECONDS` each, and return what came back."""
 
 
@@ -152,20 +152,20 @@ RECOGNISED_FIRST = ("tgi_http", "openai_http", "llama_stack_http", "localai_grpc
 
 async def recognise(
     dialects: Mapping[str, Dialect], asked: Sequence[tuple[str, Worker]]
-) -> list[tuple[str, Sighting]]:
+) -> list[tuple[str, Recognition]]:
     """Try dialects one after the other, each with its own `Worker`, until one recognises it; return what each saw."""
-    seen: list[tuple[str, Sighting]] = []
+    seen: list[tuple[str, Recognition]] = []
     for name, worker in asked:
         try:
             dialect = dialects[name]
         except WorkerFailed as lacks:
-            seen.append((name, Sighting("nothing", str(lacks))))
+            seen.append((name, Recognition("nothing", str(lacks))))
             continue
         if not isinstance(dialect, Recognises):
             continue
-        sighting = await dialect.recognise(worker)
-        seen.append((name, sighting))
-        if sighting.said is not None or sighting.waits:
+        recognition = await dialect.recognise(worker)
+        seen.append((name, recognition))
+        if recognition.said is not None or recognition.waits:
             break
     return seen
 

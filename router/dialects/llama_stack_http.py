@@ -11,7 +11,7 @@ from uuid import uuid4
 import orjson
 
 from router.canonical import TextRequest
-from router.dialects import Sighting
+from router.dialects import Recognition
 from router.errors import WorkerFailed, WorkerUnable
 from router.http.probe import glance
 from router.http.service_call import services_of, shown
@@ -27,7 +27,7 @@ from router.services.calls import CALLS
 from router.translate.request import MappedRequest, refuse_tool_calls, unheard
 from router.translate.text import OutputPiece, estimated, in_one_piece
 from router.translate.verbatim import LLAMA_STACK
-from router.worker_description import Described, count_of
+from router.worker_description import WorkerDescription, count_of
 from router.workers import Worker
 
 ENDPOINTS: Mapping[str, str] = {
@@ -67,18 +67,18 @@ class LlamaStackHttp(Translator):
     def __init__(self, links: Links) -> None:
         super().__init__(links, MAPPING)
 
-    async def recognise(self, worker: Worker) -> Sighting:
+    async def recognise(self, worker: Worker) -> Recognition:
         """Recognise a server by its answer to an empty request: an error about missing fields."""
         url = self.url(worker, "inference")
         asked = f"empty POST {url.path}"
         heard = await glance(self._places, worker, url, method="POST", body=b"{}")
         if heard.status not in _LACKING or not isinstance(heard.json, dict):
-            return Sighting(asked, heard.came)
+            return Recognition(asked, heard.came)
         services = await services_of(self._links, worker)
         came = f"{heard.status}, it reports missing fields of /inference"
         if services:
             came += f"; and {shown(services)}"
-        return Sighting(asked, came, Described("Llama Stack", services))
+        return Recognition(asked, came, WorkerDescription("Llama Stack", services))
 
 
 def create(links: Links) -> LlamaStackHttp:

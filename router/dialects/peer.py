@@ -71,7 +71,7 @@ from router.services import calls
 from router.state import readiness, remote_load, service_time
 from router.translate import verbatim
 from router.translate.verbatim import Verbatim, takes
-from router.worker_description import Described
+from router.worker_description import WorkerDescription
 from router.workers import Worker
 
 MAX_TOLD_BYTES = 4 * MAX_REFUSAL_BYTES
@@ -165,9 +165,9 @@ class Peer:
         """Return 0: a peer's node reports how many requests its replica takes."""
         return 0
 
-    async def describe(self, worker: Worker) -> Described | None:  # noqa: ARG002
+    async def describe(self, worker: Worker) -> WorkerDescription | None:  # noqa: ARG002
         """Return nothing: a peer's record describes its models."""
-        return Described()
+        return WorkerDescription()
 
 
 class PeerCall:

@@ -20,7 +20,7 @@ from router.requests import SERVICES, Request, Target
 from router.services import translation
 from router.services.calls import CALLS, DESCRIPTION, PROBES, is_place
 from router.services.translation import JSON, ServiceAnswer, ServiceAsk
-from router.worker_description import Offered
+from router.worker_description import OfferedModel
 from router.workers import Worker
 
 MAX_TRANSLATED_BYTES = 64 * 1024 * 1024
@@ -58,7 +58,7 @@ def url_of(api: str, path: str) -> URL:
     return URL(f"{base}{path}{more}", encoded=True)
 
 
-async def services_of(links: Links, worker: Worker) -> tuple[Offered, ...]:
+async def services_of(links: Links, worker: Worker) -> tuple[OfferedModel, ...]:
     """Return the services that a worker has beside its models, found by the probe of each kind.
 
     All have one name, and so one home: what one of them keeps, such as a file, another may use.
@@ -75,11 +75,11 @@ async def services_of(links: Links, worker: Worker) -> tuple[Offered, ...]:
     for kind in probes.keys() - heard.keys():
         heard[kind] = await ask(*DESCRIPTION)
     return tuple(
-        Offered(SERVICES_NAME, type=SERVICES[kind]) for kind in probes if _has(heard[kind])
+        OfferedModel(SERVICES_NAME, type=SERVICES[kind]) for kind in probes if _has(heard[kind])
     )
 
 
-def shown(services: Sequence[Offered]) -> str:
+def shown(services: Sequence[OfferedModel]) -> str:
     """Return what services these are, for people."""
     return " and ".join(one.type.shown for one in services if one.type is not None)
 

@@ -32,7 +32,7 @@ from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.translate.request import MappedRequest, RequestMapping, unserved
 from router.translate.text import ChoiceReader, OutputPiece
-from router.worker_description import Described
+from router.worker_description import WorkerDescription
 from router.workers import Worker
 
 NOT_FOUND = 404
@@ -119,9 +119,9 @@ class Translator:
         """Return 0, for unknown: most protocols have no field for it."""
         return 0
 
-    async def describe(self, worker: Worker) -> Described | None:  # noqa: ARG002
+    async def describe(self, worker: Worker) -> WorkerDescription | None:  # noqa: ARG002
         """Return an empty description: most protocols have no field for it."""
-        return Described()
+        return WorkerDescription()
 
     def url(self, worker: Worker, path: str) -> URL:
         """Return the URL of one of the worker's paths."""

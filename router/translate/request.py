@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from router import canonical
 from router.canonical import SHAPING, Sampling, TextRequest, dropped
-from router.canonical.values import Leaving
+from router.canonical.values import HasOthers
 from router.errors import BadRequest, WorkerUnable
 from router.openai.text_writer import refused
 from router.peers.headers import DROPPED, HEARD
@@ -90,7 +90,7 @@ def checked(read: Callable[[_A], _T], asked: _A) -> _T:
         raise refused(str(error), error.param or "") from error
 
 
-def refuse(name: str, asked: Leaving, shaping: Set[str]) -> None:
+def refuse(name: str, asked: HasOthers, shaping: Set[str]) -> None:
     """Raise `WorkerUnable` if a field of `shaping` was not read: without it the answer would be of another kind."""
     for other in sorted(asked.others):
         if other in shaping:

@@ -14,7 +14,7 @@ from registry.settings import RegistrySettings
 from registry.signing import Identity
 from registry.store import Put, Space
 from registry.store.memory import MemoryStore
-from router.worker_description import Described, Offered
+from router.worker_description import OfferedModel, WorkerDescription
 from router.workers import Worker
 from tests.failing_store import FailingStore
 
@@ -206,7 +206,7 @@ async def test_a_worker_keeps_its_creation_time_until_it_is_unregistered() -> No
     assert created(agent) == {"m": 1_000}
     agent._wall = lambda: 2_000.0
     await agent.register_model(worker("m", port=2))
-    said = Described(models=(Offered("m", context=4096), Offered("n")))
+    said = WorkerDescription(models=(OfferedModel("m", context=4096), OfferedModel("n")))
     await agent.register_project(
         "p", [worker("m", port=3), worker("n")], {worker("m", port=3): said}
     )

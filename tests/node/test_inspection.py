@@ -16,26 +16,26 @@ from node.inspection import (
 from registry.records import Ability, Service
 from registry.store.memory import MemoryStore
 from router.errors import WorkerFailed
-from router.worker_description import Described, Offered
+from router.worker_description import OfferedModel, WorkerDescription
 from router.workers import Worker, Workers
 from tests.node.test_agent import make, worker
 
 ONE, TWO = process_of(worker("a")), process_of(worker("b", port=2))
-SAID = Described(software="s", models=(Offered("x", 4096, Ability.TEXT_IN),))
+SAID = WorkerDescription(software="s", models=(OfferedModel("x", 4096, Ability.TEXT_IN),))
 
 
 class World:
     """Workers that give the descriptions in `says`, or none; `asked` lists the addresses that were asked."""
 
     def __init__(self) -> None:
-        self.says: dict[str, Described] = {}
+        self.says: dict[str, WorkerDescription] = {}
         self.asked: list[str] = []
         self.now = 0.0
         self.most = self.under_way = 0
         self.agent: Agent = make(MemoryStore())
         self.learning = Learning(self.agent, self, lambda: self.now)
 
-    async def describe(self, worker: Worker) -> Described | None:
+    async def describe(self, worker: Worker) -> WorkerDescription | None:
         self.asked.append(worker.api)
         self.under_way += 1
         self.most = max(self.most, self.under_way)
@@ -50,7 +50,7 @@ class World:
 class Asking:
     """Workers that answer as `describe` says."""
 
-    def __init__(self, describe: Callable[[Worker], Awaitable[Described | None]]) -> None:
+    def __init__(self, describe: Callable[[Worker], Awaitable[WorkerDescription | None]]) -> None:
         self.describe = describe
 
     async def greet(self, _: Worker) -> bool:
@@ -97,7 +97,7 @@ async def test_at_most_a_fixed_number_of_workers_is_asked_at_once() -> None:
 
 
 async def test_a_worker_that_never_answers_or_cannot_be_asked_delays_no_other() -> None:
-    async def describe(asked: Worker) -> Described | None:
+    async def describe(asked: Worker) -> WorkerDescription | None:
         if asked == worker("slow"):
             await asyncio.Event().wait()
         if asked == worker("odd", port=3):
@@ -172,7 +172,7 @@ async def test_a_worker_that_was_down_is_asked_again_and_one_that_changed_is_bel
         await world.agent.register_model(worker("x", port=2))
         await until(4096)
         world.now += AGAIN
-        world.says[ours.api] = Described(models=(Offered("x", 2048),))
+        world.says[ours.api] = WorkerDescription(models=(OfferedModel("x", 2048),))
         await world.agent.register_model(worker("y", port=3))
         await until(2048)
         run.cancel()

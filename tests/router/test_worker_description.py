@@ -11,8 +11,8 @@ from registry.wire import MAX_ABILITIES, MAX_CONTEXT
 from router.worker_description import (
     MAX_MODELS,
     MAX_SOFTWARE_CHARACTERS,
-    Described,
-    Offered,
+    OfferedModel,
+    WorkerDescription,
     abilities_of,
     count_of,
     models_of,
@@ -27,28 +27,28 @@ def worker(model: str = "m", *, own: str = "", context: int = 0) -> Worker:
 
 
 def test_a_model_is_found_by_the_workers_own_name_for_it() -> None:
-    said = Described(models=(Offered("a", 1), Offered("b:latest", 2)))
+    said = WorkerDescription(models=(OfferedModel("a", 1), OfferedModel("b:latest", 2)))
     assert said.of(worker("x", own="a")).context == 1
     assert said.of(worker("b")).context == 2
-    assert said.of(worker("c")) == Offered("c")
+    assert said.of(worker("c")) == OfferedModel("c")
 
 
 def test_a_worker_with_a_single_model_has_it_under_any_name() -> None:
-    assert Described(models=(Offered("file.gguf", 7),)).of(worker("tiny")).context == 7
-    assert Described().of(worker("tiny")) == Offered("tiny")
+    assert WorkerDescription(models=(OfferedModel("file.gguf", 7),)).of(worker("tiny")).context == 7
+    assert WorkerDescription().of(worker("tiny")) == OfferedModel("tiny")
 
 
 def test_a_description_does_not_override_the_operators_settings() -> None:
-    said = Offered("m", 4096, Ability.TEXT_IN)
+    said = OfferedModel("m", 4096, Ability.TEXT_IN)
     assert taught(worker(), said).service == Service("p", "m", context=4096, abilities=1)
     assert taught(worker(context=100), said).service.context == 100
     mute = worker()
-    assert taught(mute, Offered("m")) is mute
+    assert taught(mute, OfferedModel("m")) is mute
 
 
 def test_a_verbatim_protocol_bit_does_not_count_as_an_operators_setting() -> None:
     in_tgis = replace(worker(), service=Service("p", "m", abilities=Ability.TGI))
-    said = Offered("m", abilities=Ability.TEXT_IN)
+    said = OfferedModel("m", abilities=Ability.TEXT_IN)
     assert taught(in_tgis, said).service.abilities == Ability.TGI | Ability.TEXT_IN
     told = replace(worker(), service=Service("p", "m", abilities=Ability.TGI | Ability.IMAGE_IN))
     assert taught(told, said) is told
@@ -56,22 +56,25 @@ def test_a_verbatim_protocol_bit_does_not_count_as_an_operators_setting() -> Non
 
 def test_the_own_path_bit_does_not_count_as_an_operators_setting() -> None:
     alone = replace(worker(), service=Service("p", "m", abilities=Ability.OWN_PATH))
-    said = Offered("m", abilities=Ability.TEXT_IN)
+    said = OfferedModel("m", abilities=Ability.TEXT_IN)
     assert taught(alone, said).service.abilities == Ability.OWN_PATH | Ability.TEXT_IN
 
 
 def test_each_type_of_one_name_has_its_own_description() -> None:
-    models = (Offered("m", 1, type=ModelType.IMAGE), Offered("m", 2, type=ModelType.IMAGE_EDIT))
+    models = (
+        OfferedModel("m", 1, type=ModelType.IMAGE),
+        OfferedModel("m", 2, type=ModelType.IMAGE_EDIT),
+    )
     assert models_of(models) == models
     edit = replace(worker(), service=Service("p", "m", type=ModelType.IMAGE_EDIT))
-    assert Described(models=models).of(edit).context == 2
-    assert Described(models=models).of(worker("m")).context == 1
+    assert WorkerDescription(models=models).of(edit).context == 2
+    assert WorkerDescription(models=models).of(worker("m")).context == 1
 
 
 def test_invalid_names_are_left_out_and_a_long_list_is_cut() -> None:
-    found = models_of(Offered(name) for name in ("a", "", "a", "b\n", "x" * 257, "c"))
+    found = models_of(OfferedModel(name) for name in ("a", "", "a", "b\n", "x" * 257, "c"))
     assert [model.name for model in found] == ["a", "c"]
-    assert len(models_of(Offered(str(n)) for n in range(2 * MAX_MODELS))) == MAX_MODELS
+    assert len(models_of(OfferedModel(str(n)) for n in range(2 * MAX_MODELS))) == MAX_MODELS
 
 
 JSON = st.recursive(

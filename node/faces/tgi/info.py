@@ -11,7 +11,7 @@ from registry.records import Load, Service
 from router.errors import UnknownModel, WorkerFailed
 from router.requests import Kind, Request
 from router.select.candidates import Candidate, Reason
-from router.worker_description import Described
+from router.worker_description import WorkerDescription
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -36,16 +36,18 @@ def served(context: Serving, id_: str, model: str) -> Served:
     return Served((*found.ordered, *busy), (*found.ordered, *known))
 
 
-async def told(context: Serving, found: Served) -> Described:
+async def told(context: Serving, found: Served) -> WorkerDescription:
     """Return the description of a worker of this machine, an empty one where there is none; other nodes' are in their records."""
     for candidate in found.known:
         if candidate.worker is not None:
             with suppress(WorkerFailed):
-                return await context.router.describe(candidate.worker) or Described()
-    return Described()
+                return await context.router.describe(candidate.worker) or WorkerDescription()
+    return WorkerDescription()
 
 
-def info(context: Serving, name: str, found: Served, own: Described) -> Mapping[str, object]:
+def info(
+    context: Serving, name: str, found: Served, own: WorkerDescription
+) -> Mapping[str, object]:
     """Return TGI's `Info`; `own` is the description of a worker here. Unknown numbers are 0. Raise `UnknownModel`."""
     if not found.known:
         raise UnknownModel(name)

@@ -29,7 +29,7 @@ from registry.members.liveness import Presence
 from registry.records import PeerId
 from registry.store import Put, Space
 from router import dialects
-from router.dialects import Sighting
+from router.dialects import Recognition
 from router.errors import WorkerError
 from router.select.candidates import Candidate
 from router.workers import Worker
@@ -158,7 +158,7 @@ async def _worker(context: Context, worker: Worker) -> dict[str, Any]:
     load = context.load_of(worker)
     candidate = Candidate(context.peer, service, worker)
     circuit = context.router.condition(candidate)
-    answers, tries = False, list[tuple[str, Sighting]]()
+    answers, tries = False, list[tuple[str, Recognition]]()
     try:
         async with asyncio.timeout(WORKER_SECONDS):
             # A worker that is busy with this node's requests may answer nothing else until they are done.
@@ -177,9 +177,9 @@ async def _worker(context: Context, worker: Worker) -> dict[str, Any]:
         "api": worker.api.partition("?")[0],
         "dialect": worker.dialect,
         "answers": answers,
-        "speaks": next((name for name, sighting in tries if sighting.said is not None), ""),
-        "tries": [f"{sighting.asked}: {sighting.came}" for _, sighting in tries],
-        "loads": any(sighting.waits for _, sighting in tries),
+        "speaks": next((name for name, recognition in tries if recognition.said is not None), ""),
+        "tries": [f"{recognition.asked}: {recognition.came}" for _, recognition in tries],
+        "loads": any(recognition.waits for _, recognition in tries),
         "health": context.router.health_of(worker),
         "circuit": circuit.circuit,
         "failures": circuit.failures,
@@ -190,11 +190,14 @@ async def _worker(context: Context, worker: Worker) -> dict[str, Any]:
     }
 
 
-async def _tries(context: Context, worker: Worker, *, answers: bool) -> list[tuple[str, Sighting]]:
+async def _tries(
+    context: Context, worker: Worker, *, answers: bool
+) -> list[tuple[str, Recognition]]:
     """Try a worker's own dialect first, and the other dialects if it does not recognise a worker that `answers`."""
     spoken = context.router.dialects
     tries = await dialects.recognise(spoken, [(worker.dialect, worker)])
-    if not tries or not answers or any(sighting.said or sighting.waits for _, sighting in tries):
+    said = any(recognition.said or recognition.waits for _, recognition in tries)
+    if said or not tries or not answers:
         return tries
     _, _, rest = worker.api.partition("://")
     try:

@@ -14,9 +14,9 @@ from node.faces.errors import WrongParameter
 from node.faces.request_reader import done, read_object, text_of
 from node.faces.v0.registration import SCHEMES, read_worker, require_may_read
 from router import dialects
-from router.dialects import Sighting, recognise, recognition_order
+from router.dialects import Recognition, recognise, recognition_order
 from router.ssrf_guard import SsrfGuard
-from router.worker_description import Described, Offered
+from router.worker_description import OfferedModel, WorkerDescription
 from router.workers import Worker
 
 _SCHEMES_OF = {"_http": ("http", "https"), "_grpc": ("grpc",)}
@@ -36,7 +36,7 @@ def routes(context: Context) -> list[web.RouteDef]:
         found = _found(asked, seen)
         if found["found"] is None and at_work({worker.api for _, worker in asked}):
             found["busy"] = True
-        return done(tries=[_try(name, sighting) for name, sighting in seen], **found)
+        return done(tries=[_try(name, recognition) for name, recognition in seen], **found)
 
     def at_work(apis: Container[str]) -> bool:
         """Return whether a worker there has requests of this node: many servers answer nothing else until those are done."""
@@ -92,27 +92,27 @@ def _named(dialect: str) -> str:
     return next((scheme for scheme, (name, _) in SCHEMES.items() if name == dialect), "")
 
 
-def _try(name: str, sighting: Sighting) -> dict[str, Any]:
+def _try(name: str, recognition: Recognition) -> dict[str, Any]:
     return {
         "dialect": name,
-        "asked": sighting.asked,
-        "came": sighting.came,
-        "recognised": sighting.said is not None,
-        **({"waits": True} if sighting.waits else {}),
+        "asked": recognition.asked,
+        "came": recognition.came,
+        "recognised": recognition.said is not None,
+        **({"waits": True} if recognition.waits else {}),
     }
 
 
 def _found(
-    asked: Iterable[tuple[str, Worker]], seen: Iterable[tuple[str, Sighting]]
+    asked: Iterable[tuple[str, Worker]], seen: Iterable[tuple[str, Recognition]]
 ) -> dict[str, Any]:
     workers = dict(asked)
-    for name, sighting in seen:
-        if sighting.said is not None:
-            return {"found": _shown(name, workers[name], sighting.said)}
+    for name, recognition in seen:
+        if recognition.said is not None:
+            return {"found": _shown(name, workers[name], recognition.said)}
     return {"found": None}
 
 
-def _shown(dialect: str, worker: Worker, said: Described) -> dict[str, Any]:
+def _shown(dialect: str, worker: Worker, said: WorkerDescription) -> dict[str, Any]:
     api = worker.api
     if dialect.endswith("_grpc"):
         api = urlsplit(api)._replace(scheme=_named(dialect)).geturl()
@@ -124,7 +124,7 @@ def _shown(dialect: str, worker: Worker, said: Described) -> dict[str, Any]:
     }
 
 
-def _place(model: Offered) -> dict[str, str]:
+def _place(model: OfferedModel) -> dict[str, str]:
     """Return the API and the project of a model, as far as its worker's list gives them."""
     said = {"api": model.api, "project": model.project}
     return {name: value for name, value in said.items() if value}

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from router.answer import Answer
-from router.dialects import Sighting
+from router.dialects import Recognition
 from router.dialects.localai_grpc import media, request_mapping, vectors
 from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
 from router.dialects.localai_grpc.exchange import BackendJob
@@ -28,7 +28,7 @@ from router.requests import STORES, Kind, Request
 from router.rpc.failures import RpcFailed
 from router.select.candidates import Candidate
 from router.translate.verbatim import Verbatim
-from router.worker_description import Described, Offered
+from router.worker_description import OfferedModel, WorkerDescription
 from router.worker_metrics import FigureValues
 from router.workers import Worker
 
@@ -122,19 +122,21 @@ class LocalAIGrpc:
         """Return 0: no call of a backend tells it."""
         return 0
 
-    async def describe(self, worker: Worker) -> Described | None:
+    async def describe(self, worker: Worker) -> WorkerDescription | None:
         """Describe the model that a ready backend was told to load: no call of a backend tells more that routing needs."""
         if fault := await self._backend.locked(worker):
-            return Described("LocalAI backend", fault=fault)
+            return WorkerDescription("LocalAI backend", fault=fault)
         if not await self.alive(worker) or not await self._backend.ready(worker):
             return None
-        return Described("LocalAI backend", (Offered(worker.own_model, context_of(worker)),))
+        return WorkerDescription(
+            "LocalAI backend", (OfferedModel(worker.own_model, context_of(worker)),)
+        )
 
     async def figures(self, worker: Worker) -> FigureValues | None:
         """Ask for the speed and tokens of a backend's last answer."""
         return await self._backend.figures(worker)
 
-    async def recognise(self, worker: Worker) -> Sighting:
+    async def recognise(self, worker: Worker) -> Recognition:
         """Recognise a backend by its health."""
         return await self._backend.recognise(worker)
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from router import worker_headers
-from router.dialects import ALIVE_SECONDS, Sighting
+from router.dialects import ALIVE_SECONDS, Recognition
 from router.dialects.localai_grpc.model_load import Hold, ModelLoader
 from router.errors import WorkerError, WorkerFailed, WorkerTimeout, WorkerUnable
 from router.peers.links import Links
@@ -16,7 +16,7 @@ from router.requests import Request
 from router.rpc.call import Channels, Replies, metadata_to
 from router.rpc.failures import RpcFailed, cleaned
 from router.rpc.messages import LOCALAI, Method, methods_of
-from router.worker_description import Described
+from router.worker_description import WorkerDescription
 from router.worker_metrics import Figure, FigureValues, known
 from router.workers import Worker
 
@@ -152,24 +152,26 @@ class Backend:
             }
         )
 
-    async def recognise(self, worker: Worker) -> Sighting:
+    async def recognise(self, worker: Worker) -> Recognition:
         """Recognise a backend by its health, or by its silence while it has calls of this node in flight."""
         asked, health = "Health of backend.Backend", METHODS["Health"]
         try:
             said = worker_headers.read(worker)
             told = await self.channels.glance(worker.api, health, health.asked(), said)
         except WorkerFailed as lacks:
-            return Sighting(asked, str(lacks))
+            return Recognition(asked, str(lacks))
         except RpcFailed as failed:
-            return Sighting(
+            return Recognition(
                 asked, f"{failed.code}: {failed.words}" if failed.words else failed.code
             )
-        described = Described("LocalAI backend")
+        described = WorkerDescription("LocalAI backend")
         if told is not None:
-            return Sighting(asked, f"{cleaned(told.message.decode(errors='replace'))!r}", described)
+            return Recognition(
+                asked, f"{cleaned(told.message.decode(errors='replace'))!r}", described
+            )
         if self._at_work(worker.api) and await self.channels.greets(worker.api):
-            return Sighting(asked, "none yet: it is busy with a request of this node", described)
-        return Sighting(asked, f"no answer of gRPC within {ALIVE_SECONDS:g} s")
+            return Recognition(asked, "none yet: it is busy with a request of this node", described)
+        return Recognition(asked, f"no answer of gRPC within {ALIVE_SECONDS:g} s")
 
 
 class Errand:

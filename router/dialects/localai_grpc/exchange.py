@@ -7,7 +7,7 @@ from typing import Any
 
 from router.answer import Answer, complete_answer
 from router.canonical import dropped
-from router.canonical.values import Leaving
+from router.canonical.values import HasOthers
 from router.errors import WorkerFailed
 from router.openai.usage import Usage
 from router.requests import Request
@@ -51,7 +51,7 @@ def answer_of(
     return answer
 
 
-def unheard(asked: Leaving, **said: object) -> list[str]:
+def unheard(asked: HasOthers, **said: object) -> list[str]:
     """Return the parameters without effect: those of `said` that the caller set, and all fields that were not read."""
     return [*sorted(name for name, value in said.items() if value), *dropped(asked)]
 

@@ -29,7 +29,7 @@ class LockRecord:
     at: float = 0.0
 
 
-class Shared:
+class LockFile:
     """One process's end of the lock file of one backend."""
 
     def __init__(self, api: str) -> None:

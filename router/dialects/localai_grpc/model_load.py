@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from registry.task_group import BackgroundTasks
-from router.dialects.localai_grpc.lock_file import Shared
+from router.dialects.localai_grpc.lock_file import LockFile
 from router.errors import WorkerBusy, WorkerError, WorkerFailed, WorkerLoading
 from router.rpc.call import Channels
 from router.rpc.failures import RpcFailed
@@ -64,7 +64,7 @@ class _Process:
     held by the request that waits for the running ones to finish; later requests queue for it.
     """
 
-    shared: Shared
+    shared: LockFile
     loaded: _Load | None = None
     record: str = ""
     connection: object = None
@@ -182,7 +182,7 @@ class ModelLoader:
         if process is None:
             if len(self._processes) >= MAX_BACKENDS:
                 self._processes = {a: p for a, p in self._processes.items() if p.used}
-            process = self._processes[api] = _Process(Shared(api))
+            process = self._processes[api] = _Process(LockFile(api))
         return process
 
     @asynccontextmanager

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from router.answer import Answer
-from router.dialects import Sighting
+from router.dialects import Recognition
 from router.dialects.openai_http import description_parser
 from router.dialects.openai_http.chats import ByChat
 from router.dialects.openai_http.endpoints import (
@@ -23,7 +23,7 @@ from router.dialects.openai_http.endpoints import (
 from router.dialects.openai_http.json_answer import parsed, whole_answer
 from router.dialects.openai_http.worker_call import (
     Made,
-    TellingUsage,
+    StreamWithUsage,
     WorkerCall,
     goal_at,
     made_for,
@@ -40,7 +40,7 @@ from router.openai.usage import OptionSupport
 from router.peers.links import Links
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
-from router.worker_description import Described
+from router.worker_description import WorkerDescription
 from router.worker_metrics import Figure, FigureValues, in_text
 from router.workers import Worker
 
@@ -118,7 +118,7 @@ class OpenAIHttp:
         call = WorkerCall(self._links, worker, request, name, made, reply)
         if request.kind in usage.TEXT:
             telling = self._settings.stream_usage and request.stream
-            text = TellingUsage(self._usage_option, call) if telling else call.sent()
+            text = StreamWithUsage(self._usage_option, call) if telling else call.sent()
             if request.kind is Kind.CHAT:
                 return text
             return self._by_chat.unless(text, request, candidate, worker)
@@ -143,9 +143,9 @@ class OpenAIHttp:
         """Ask for llama.cpp's properties: it works on that many requests at once, and silently queues the rest."""
         _, properties = beside(worker.api)
         found = await glance(self._places, worker, properties, at_most=MAX_PROPERTIES_BYTES)
-        return description_parser.with_properties(Described(), _said_by(found)).slots
+        return description_parser.with_properties(WorkerDescription(), _said_by(found)).slots
 
-    async def describe(self, worker: Worker) -> Described | None:
+    async def describe(self, worker: Worker) -> WorkerDescription | None:
         """Ask for the list of models, and for llama.cpp's properties."""
         models, properties = beside(worker.api)
         listed, more = await asyncio.gather(
@@ -167,16 +167,16 @@ class OpenAIHttp:
             return in_text(found.body, _FIGURES) or None
         return None if found.answered and found.status != 503 else {}
 
-    async def recognise(self, worker: Worker) -> Sighting:
+    async def recognise(self, worker: Worker) -> Recognition:
         """Recognise a server by its list of models, or else by its endpoint for chats."""
         models, _ = beside(worker.api)
         asked, heard = f"GET {models.path}", await glance(self._places, worker, models)
         if heard.status != 200 or not description_parser.is_list(parsed(heard.body)):
             came = "200, but no list of models" if heard.came == "200" else heard.came
             if heard.answered and heard.status not in _SHUT and (why := await self._chats(worker)):
-                return Sighting(asked, f"{came}; {why}", Described())
-            return Sighting(asked, came, waits=heard.status == 503)
-        said = await self.describe(worker) or Described()
+                return Recognition(asked, f"{came}; {why}", WorkerDescription())
+            return Recognition(asked, came, waits=heard.status == 503)
+        said = await self.describe(worker) or WorkerDescription()
         count = len(said.models)
         who = f", {said.software}" if said.software else ""
         came = f"200, {count} model{'s'[: count != 1]}{who}"
@@ -184,7 +184,7 @@ class OpenAIHttp:
         if said.software != "modelvine" and (more := await services_of(self._links, worker)):
             came += f", and {shown(more)}"
             said = replace(said, models=(*said.models, *more))
-        return Sighting(asked, came, said)
+        return Recognition(asked, came, said)
 
     async def _chats(self, worker: Worker) -> str:
         """Return the evidence that a server has chats: its OpenAPI description, or an error about an empty request's fields."""

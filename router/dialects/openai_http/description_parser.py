@@ -8,8 +8,8 @@ from registry.wire import MAX_NAME_BYTES
 from router.dialects.openai_http.endpoints import type_at
 from router.worker_description import (
     MOST_SLOTS,
-    Described,
-    Offered,
+    OfferedModel,
+    WorkerDescription,
     abilities_of,
     count_of,
     first_count,
@@ -45,21 +45,21 @@ def describes(said: object, path: str) -> bool:
     return "post" in _object(_object(_object(said).get("paths")).get(path))
 
 
-def listed(said: object) -> Described:
+def listed(said: object) -> WorkerDescription:
     """Read an answer of `/v1/models`; one of another shape yields nothing."""
     rows, project = _object(said).get("data"), _object(said).get("project")
     found = [_object(row) for row in rows] if isinstance(rows, list) else []
     models = models_of(_offered(row, project) for row in found)
-    return Described(software=_software(found), models=models)
+    return WorkerDescription(software=_software(found), models=models)
 
 
-def with_properties(described: Described, said: object) -> Described:
+def with_properties(described: WorkerDescription, said: object) -> WorkerDescription:
     """Add what llama.cpp's `/props` tells of the one model that it runs: its slots, the context of each slot, its abilities."""
     properties = _object(said)
     slots = count_of(properties.get("total_slots"), MOST_SLOTS)
     if not slots or len(described.models) > 1:
         return described
-    (model,) = described.models or (Offered(""),)
+    (model,) = described.models or (OfferedModel(""),)
     context = count_of(_object(properties.get("default_generation_settings")).get("n_ctx"))
     model = replace(
         model,
@@ -78,11 +78,11 @@ def _name(row: Mapping[str, object]) -> str | None:
     return None
 
 
-def _offered(row: Mapping[str, object], project: object) -> Offered:
+def _offered(row: Mapping[str, object], project: object) -> OfferedModel:
     shape = _object(row.get("architecture"))
     context = first_count(row, *_CONTEXTS) or count_of(_object(row.get("meta")).get("n_ctx"))
     abilities = abilities_of(shape.get("input_modalities"), shape.get("output_modalities"))
-    offered = Offered(_name(row) or "", context, abilities)
+    offered = OfferedModel(_name(row) or "", context, abilities)
     standard, ours = "id" not in row, _is_ours(row)
     if not standard and not ours:
         # Other servers may mean something else by the same fields.

@@ -174,7 +174,7 @@ class WorkerCall:
         return answer
 
 
-class TellingUsage:
+class StreamWithUsage:
     """A stream that ends with its usage; a worker that refuses the usage option is asked once more without it."""
 
     __slots__ = ("_asked", "_call", "_usage_option")

@@ -14,7 +14,7 @@ from registry.bounded import put_newest
 from router import worker_headers
 from router.answer import Answer, complete_answer
 from router.canonical import tokenize
-from router.dialects import ALIVE_SECONDS, Sighting
+from router.dialects import ALIVE_SECONDS, Recognition
 from router.dialects.remotellm_grpc import mapping
 from router.dialects.remotellm_grpc import mapping as guts
 from router.dialects.remotellm_grpc.mapping import GENERATE, MAPPING, stops_of
@@ -31,7 +31,7 @@ from router.select.candidates import Candidate
 from router.translate.request import checked, refuse
 from router.translate.text import OutputPiece
 from router.translate.verbatim import Verbatim
-from router.worker_description import Described, Offered, models_of
+from router.worker_description import OfferedModel, WorkerDescription, models_of
 from router.workers import Worker
 
 KEY = "x-api-key"
@@ -105,7 +105,7 @@ class RemoteLlmGrpc:
         """Return 0: the protocol has no such request."""
         return 0
 
-    async def describe(self, worker: Worker) -> Described | None:
+    async def describe(self, worker: Worker) -> WorkerDescription | None:
         """Ask for the type, which is the model's name; the call fails for a key that the server does not know."""
         try:
             name = await self._type(worker)
@@ -114,26 +114,28 @@ class RemoteLlmGrpc:
         except RpcFailed as failed:
             if failed.code in _NOT_THE_KEY:
                 return None
-            return Described("RemoteLLM", fault=failed.told(f"{_NO_KEY} ({failed.code})"))
+            return WorkerDescription("RemoteLLM", fault=failed.told(f"{_NO_KEY} ({failed.code})"))
         if name is None:
             return None
-        return Described(
-            "RemoteLLM", models_of([Offered(name)]), fault="" if name else f"{_NO_KEY} (no type)"
+        return WorkerDescription(
+            "RemoteLLM",
+            models_of([OfferedModel(name)]),
+            fault="" if name else f"{_NO_KEY} (no type)",
         )
 
-    async def recognise(self, worker: Worker) -> Sighting:
+    async def recognise(self, worker: Worker) -> Recognition:
         """Recognise a server by its answer to `GetLlmType`."""
         asked = "GetLlmType of llm_rpc.api.RemoteLLM"
         try:
             name = await self._type(worker)
         except WorkerFailed as lacks:
-            return Sighting(asked, str(lacks))
+            return Recognition(asked, str(lacks))
         except RpcFailed as failed:
-            return Sighting(asked, f"{failed.code}: {failed.words}".removesuffix(": "))
+            return Recognition(asked, f"{failed.code}: {failed.words}".removesuffix(": "))
         if name is None:
-            return Sighting(asked, f"no answer of gRPC within {ALIVE_SECONDS:g} s")
-        said = Described("RemoteLLM", models_of([Offered(name)]))
-        return Sighting(
+            return Recognition(asked, f"no answer of gRPC within {ALIVE_SECONDS:g} s")
+        said = WorkerDescription("RemoteLLM", models_of([OfferedModel(name)]))
+        return Recognition(
             asked, repr(cleaned(name)) if name else f"no type: its key is the header {KEY}", said
         )
 

@@ -7,7 +7,7 @@ all of this.
 
 from collections.abc import Mapping
 
-from router.dialects import Sighting
+from router.dialects import Recognition
 from router.dialects.tgi_http import answer_parser, request_mapping
 from router.http.probe import Heard, glance
 from router.http.translator import CallMapping, ProtocolMapping, Translator
@@ -15,8 +15,8 @@ from router.peers.links import Links
 from router.requests import Kind
 from router.worker_description import (
     MOST_SLOTS,
-    Described,
-    Offered,
+    OfferedModel,
+    WorkerDescription,
     count_of,
     first_count,
     models_of,
@@ -94,13 +94,13 @@ class TgiHttp(Translator):
         described = await self.describe(worker)
         return described.slots if described else 0
 
-    async def describe(self, worker: Worker) -> Described | None:
+    async def describe(self, worker: Worker) -> WorkerDescription | None:
         """Ask for `/info`."""
         url = self.url(worker, "info")
         found = await glance(self._places, worker, url, at_most=MAX_PROPERTIES_BYTES)
         if not found.answered or found.status == 503:
             return None
-        return told(_properties(found)) if found.status == 200 else Described()
+        return told(_properties(found)) if found.status == 200 else WorkerDescription()
 
     async def figures(self, worker: Worker) -> FigureValues | None:
         """Read a server's metrics."""
@@ -110,17 +110,17 @@ class TgiHttp(Translator):
             return in_text(found.body, _FIGURES)
         return None if found.answered and found.status != 503 else {}
 
-    async def recognise(self, worker: Worker) -> Sighting:
+    async def recognise(self, worker: Worker) -> Recognition:
         """Recognise a server by its `/info`: a model and TGI's own limits."""
         url = self.url(worker, "info")
         asked, heard = f"GET {url.path}", await glance(self._places, worker, url)
         if heard.status != 200:
-            return Sighting(asked, heard.came)
+            return Recognition(asked, heard.came)
         said = _properties(heard)
         if "model_id" not in said or not any(name in said for name in _LIMITS):
-            return Sighting(asked, "200, but no model_id with TGI's limits")
+            return Recognition(asked, "200, but no model_id with TGI's limits")
         software = told(said).software
-        return Sighting(asked, f"200, {software} with {text_of(said['model_id'])}", told(said))
+        return Recognition(asked, f"200, {software} with {text_of(said['model_id'])}", told(said))
 
 
 def create(links: Links) -> TgiHttp:
@@ -133,15 +133,15 @@ def _properties(found: Heard) -> Mapping[str, object]:
     return said if isinstance(said, dict) else {}
 
 
-def told(said: Mapping[str, object]) -> Described:
+def told(said: Mapping[str, object]) -> WorkerDescription:
     """Read an answer of `/info`."""
     version = text_of(said.get("version"))
     context = count_of(said.get("max_total_tokens"))
     # `max_input_length` is the older name. The answer gets what the input leaves of the context.
     read = first_count(said, "max_input_tokens", "max_input_length")
-    return Described(
+    return WorkerDescription(
         software=f"TGI {version}".strip(),
-        models=models_of([Offered(text_of(said.get("model_id"), MAX_NAME), context)]),
+        models=models_of([OfferedModel(text_of(said.get("model_id"), MAX_NAME), context)]),
         slots=count_of(said.get("max_concurrent_requests"), MOST_SLOTS),
         output=max(0, context - read) if read else 0,
         limits={name: count for name in _TOLD_ON if (count := count_of(said.get(name)))}

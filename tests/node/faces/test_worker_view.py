@@ -2,7 +2,7 @@
 
 from node.faces.worker_view import MAX_NAMES, abilities, rows_of
 from registry.records import Ability, Service
-from router.worker_description import Described, Offered
+from router.worker_description import OfferedModel, WorkerDescription
 from router.workers import Worker
 
 WORKER = Worker(Service("p", "m", "c"), "http://w")
@@ -10,11 +10,11 @@ WORKER = Worker(Service("p", "m", "c"), "http://w")
 
 def test_a_worker_that_reported_nothing_has_no_row() -> None:
     assert rows_of([WORKER], {}) == {}
-    assert rows_of([WORKER], {WORKER: Described()}) == {}
+    assert rows_of([WORKER], {WORKER: WorkerDescription()}) == {}
 
 
 def test_a_row_holds_what_was_reported_and_nothing_else() -> None:
-    said = Described("s", (Offered("m", 8),))
+    said = WorkerDescription("s", (OfferedModel("m", 8),))
     assert rows_of([WORKER], {WORKER: said}) == {
         "learned": [
             {
@@ -30,7 +30,7 @@ def test_a_row_holds_what_was_reported_and_nothing_else() -> None:
 
 
 def test_of_many_models_the_first_are_named() -> None:
-    said = Described(models=tuple(Offered(str(n)) for n in range(2 * MAX_NAMES)))
+    said = WorkerDescription(models=tuple(OfferedModel(str(n)) for n in range(2 * MAX_NAMES)))
     (row,) = rows_of([WORKER], {WORKER: said})["learned"]
     assert len(row["models"]) == MAX_NAMES
 

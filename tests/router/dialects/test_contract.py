@@ -28,7 +28,7 @@ from router.errors import (
 from router.requests import MODEL_KINDS, Kind, PassedHeaders, Request
 from router.select.candidates import Candidate
 from router.settings import RouterSettings
-from router.worker_description import Described
+from router.worker_description import WorkerDescription
 from tests.router.peer_node import at, peer_node, way_to
 from tests.router.world import MODEL, QUICK, chat, links, own, until, whole
 from tests.workers.openai_worker import OpenAIWorker, running
@@ -207,7 +207,7 @@ async def test_a_worker_whose_key_cannot_be_had_is_not_asked(beside: Subject) ->
         await ask(replace(beside, candidate=replace(beside.candidate, worker=keyed)), chat())
     assert not await beside.dialect.alive(keyed)
     assert await beside.dialect.slots(keyed) == 0
-    assert await beside.dialect.describe(keyed) in (None, Described())
+    assert await beside.dialect.describe(keyed) in (None, WorkerDescription())
     assert beside.worker.received == beside.worker.probed == []
 
 

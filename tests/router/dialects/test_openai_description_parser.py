@@ -5,7 +5,7 @@ from hypothesis import given
 
 from registry.records import Ability, ModelType
 from router.dialects.openai_http.description_parser import is_list, listed, with_properties
-from router.worker_description import Described, Offered
+from router.worker_description import OfferedModel, WorkerDescription
 from tests.router.test_worker_description import JSON
 
 TEXT = Ability.TEXT_IN | Ability.TEXT_OUT
@@ -32,18 +32,18 @@ PROPERTIES = {
 
 
 def test_llama_cpp_lists_its_context_and_modalities() -> None:
-    assert listed(LLAMA) == Described("llama.cpp", (Offered("tiny", 4096, TEXT),))
+    assert listed(LLAMA) == WorkerDescription("llama.cpp", (OfferedModel("tiny", 4096, TEXT),))
 
 
 def test_the_context_of_a_request_is_that_of_one_slot() -> None:
     said = with_properties(listed(LLAMA), PROPERTIES)
     assert (said.software, said.slots) == ("llama.cpp b6789-abc", 4)
-    assert said.models == (Offered("tiny", 1024, TEXT | Ability.IMAGE_IN | Ability.TOOLS),)
+    assert said.models == (OfferedModel("tiny", 1024, TEXT | Ability.IMAGE_IN | Ability.TOOLS),)
 
 
 def test_an_older_llama_cpp_is_described_by_its_properties_alone() -> None:
     said = with_properties(listed({"data": [{"id": "tiny"}]}), {**PROPERTIES, "modalities": {}})
-    assert said.models == (Offered("tiny", 1024, Ability.TOOLS),)
+    assert said.models == (OfferedModel("tiny", 1024, Ability.TOOLS),)
 
 
 def test_properties_that_are_not_llama_cpps_add_nothing() -> None:
@@ -69,7 +69,7 @@ def test_each_server_is_recognised_by_its_own_fields(
 ) -> None:
     said = listed({"data": [{"id": "a", **row}, {"id": "b"}]})
     assert said.software == software
-    assert said.models == (Offered("a", context), Offered("b"))
+    assert said.models == (OfferedModel("a", context), OfferedModel("b"))
 
 
 @given(JSON, JSON)
@@ -80,9 +80,10 @@ def test_any_json_is_read_or_ignored(one: object, other: object) -> None:
         {"data": [{"id": "x", "architecture": one, "meta": other, "owned_by": one}]},
     ):
         is_list(said)
-        assert isinstance(with_properties(listed(said), other), Described)
+        assert isinstance(with_properties(listed(said), other), WorkerDescription)
     with_properties(
-        Described(), {"total_slots": 1, "modalities": one, "default_generation_settings": other}
+        WorkerDescription(),
+        {"total_slots": 1, "modalities": one, "default_generation_settings": other},
     )
 
 
@@ -131,13 +132,15 @@ def test_the_standards_list_gives_project_and_url_of_each_model_and_thereby_its_
 
 def test_the_same_fields_in_another_servers_list_are_not_read_as_the_standards() -> None:
     row = {"id": "m", "url": "https://models.example/m", "type": 1, "project": "proj_1"}
-    assert listed({"project": "x", "data": [row]}).models == (Offered("m"),)
+    assert listed({"project": "x", "data": [row]}).models == (OfferedModel("m"),)
 
 
 def test_a_modelvine_node_lists_types_and_projects_but_no_urls_of_its_models() -> None:
     row = {"id": "m", "model": "m", "url": "http://127.0.0.1:1/v1/images/edits", "type": 2}
     row |= {"project": "p", "replicas": 1, "projects": ["p"]}
-    assert listed({"data": [row]}).models == (Offered("m", type=ModelType.IMAGE_EDIT, project="p"),)
+    assert listed({"data": [row]}).models == (
+        OfferedModel("m", type=ModelType.IMAGE_EDIT, project="p"),
+    )
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from router.errors import (
 from router.openai.usage import Usage
 from router.requests import Kind, PassedHeaders, Request
 from router.settings import RouterSettings
-from router.worker_description import Described, Offered
+from router.worker_description import OfferedModel, WorkerDescription
 from router.worker_metrics import Figure, TellsLoad
 from tests.router.world import MODEL, QUICK, ask, chat, links, own, until, whole
 from tests.workers.openai_worker import OpenAIWorker, running
@@ -614,11 +614,13 @@ async def test_a_worker_lists_its_models_and_llama_cpp_its_properties_too() -> N
         asked = own(f"{worker.url}/v1/chat/completions").worker
         worker.fail(listing=LISTING)
         said = await create(ours).describe(asked)
-        assert said == Described("vLLM", (Offered("llama", 4096), Offered("lora")))
+        assert said == WorkerDescription(
+            "vLLM", (OfferedModel("llama", 4096), OfferedModel("lora"))
+        )
         worker.fail(listing=b'{"data":[{"id":"x"}]}', properties=PROPERTIES)
         said = await create(ours).describe(asked)
-        assert said == Described(
-            "llama.cpp", (Offered("x", 512, Ability.TEXT_IN | Ability.TEXT_OUT),), slots=4
+        assert said == WorkerDescription(
+            "llama.cpp", (OfferedModel("x", 512, Ability.TEXT_IN | Ability.TEXT_OUT),), slots=4
         )
         assert {probe.path for probe in worker.probed} == {"/v1/models", "/props"}
 
@@ -627,9 +629,9 @@ async def test_a_worker_lists_its_models_and_llama_cpp_its_properties_too() -> N
 async def test_an_answer_that_is_no_model_list_describes_nothing(listing: bytes) -> None:
     async with links() as ours, running() as worker:
         worker.fail(listing=listing)
-        assert await create(ours).describe(own(worker.url).worker) == Described()
+        assert await create(ours).describe(own(worker.url).worker) == WorkerDescription()
         worker.fail(status=401)
-        assert await create(ours).describe(own(worker.url).worker) == Described()
+        assert await create(ours).describe(own(worker.url).worker) == WorkerDescription()
 
 
 async def test_a_worker_that_is_loading_or_silent_is_to_be_described_later() -> None:

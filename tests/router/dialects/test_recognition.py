@@ -8,26 +8,26 @@ from pathlib import Path
 from typing import cast
 
 from registry.records import Service
-from router.dialects import Dialect, Sighting, recognise, recognition_order, why_silent
+from router.dialects import Dialect, Recognition, recognise, recognition_order, why_silent
 from router.dialects.openai_http import create
 from router.errors import WorkerFailed
-from router.worker_description import Described
+from router.worker_description import WorkerDescription
 from router.workers import Worker
 from tests.certificates import write
 from tests.router.world import links
 from tests.workers.raw import raw
 
 WORKER = Worker(Service("p", "m"), "http://w")
-KNOWN = Sighting("x", "200", Described())
+KNOWN = Recognition("x", "200", WorkerDescription())
 
 
 class Looks:
-    """A dialect that returns the given sighting."""
+    """A dialect that returns the given recognition."""
 
-    def __init__(self, sighting: Sighting) -> None:
-        self._sighting = sighting
+    def __init__(self, recognition: Recognition) -> None:
+        self._sighting = recognition
 
-    async def recognise(self, worker: Worker) -> Sighting:
+    async def recognise(self, worker: Worker) -> Recognition:
         assert worker is WORKER
         return self._sighting
 
@@ -48,7 +48,7 @@ async def seen(*names: str, **found: object) -> list[tuple[str, str, bool]]:
 
 
 async def test_dialects_look_in_turn_until_one_recognises_the_worker() -> None:
-    no = Looks(Sighting("x", "404"))
+    no = Looks(Recognition("x", "404"))
     assert await seen("a", "b", "c", a=no, b=Looks(KNOWN), c=no) == [
         ("a", "404", False),
         ("b", "200", True),
@@ -56,7 +56,7 @@ async def test_dialects_look_in_turn_until_one_recognises_the_worker() -> None:
 
 
 async def test_the_search_ends_at_a_worker_that_is_loading_its_model() -> None:
-    loads, no = Looks(Sighting("x", "503", waits=True)), Looks(Sighting("x", "404"))
+    loads, no = Looks(Recognition("x", "503", waits=True)), Looks(Recognition("x", "404"))
     assert [name for name, _, _ in await seen("a", "b", a=loads, b=no)] == ["a"]
 
 

@@ -33,7 +33,7 @@ from router.openai.usage import Usage
 from router.peers.headers import DROPPED
 from router.requests import Kind
 from router.translate.text import ChoiceReader
-from router.worker_description import Described, Offered
+from router.worker_description import OfferedModel, WorkerDescription
 from router.worker_metrics import Figure, TellsLoad
 from router.workers import Worker
 from tests.router.world import QUICK, chat, links, own, until, whole
@@ -618,7 +618,7 @@ async def test_the_description_is_read_from_the_workers_info(
     said = await dialect.describe(own(worker.url).worker)
     limits = {"max_input_tokens": 4096 - output} if output else {}
     own_words = {"slots": 64, "output": output, "limits": limits}
-    assert said == Described("TGI 3.0.1", (Offered("org/m", 4096),), **own_words)
+    assert said == WorkerDescription("TGI 3.0.1", (OfferedModel("org/m", 4096),), **own_words)
 
 
 async def test_a_nonsensical_info_describes_nothing_and_an_absent_worker_is_to_be_described_later(
@@ -626,7 +626,7 @@ async def test_a_nonsensical_info_describes_nothing_and_an_absent_worker_is_to_b
 ) -> None:
     for info in (b"[1]", b"no JSON", b'{"model_id":5,"version":["x"],"max_total_tokens":-1}'):
         worker.fail(info=info)
-        assert await dialect.describe(own(worker.url).worker) == Described("TGI")
+        assert await dialect.describe(own(worker.url).worker) == WorkerDescription("TGI")
     assert await dialect.describe(own("http://127.0.0.1:1").worker) is None
 
 

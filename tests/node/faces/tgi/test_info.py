@@ -4,7 +4,7 @@ import pytest
 
 from node.faces.tgi.info import info, metrics, served
 from router.errors import UnknownModel
-from router.worker_description import Described
+from router.worker_description import WorkerDescription
 from tests.node.faces.assembly import until
 
 
@@ -14,7 +14,7 @@ async def test_replicas_of_all_nodes_are_combined(mesh, worker):
     context = mesh.one.context
     await until(lambda: len(served(context, "r", "p/tiny").now) == 2)
     found = served(context, "r", "p/tiny")
-    assert info(context, "p/tiny", found, Described())["max_total_tokens"] == 4096
+    assert info(context, "p/tiny", found, WorkerDescription())["max_total_tokens"] == 4096
     assert metrics(context, found).count(b"# TYPE") == 2
 
 
@@ -26,7 +26,7 @@ async def test_a_draining_replica_is_described_but_serves_nothing(mesh, worker):
     context = mesh.two.context
     await until(lambda: not served(context, "r", "p/tiny").now)
     found = served(context, "r", "p/tiny")
-    assert info(context, "p/tiny", found, Described())["max_total_tokens"] == 2048
+    assert info(context, "p/tiny", found, WorkerDescription())["max_total_tokens"] == 2048
 
 
 async def test_a_model_of_another_type_is_unknown(alone, worker):
@@ -34,4 +34,4 @@ async def test_a_model_of_another_type_is_unknown(alone, worker):
     found = served(alone.context, "r", "p/tiny")
     assert found.now == ()
     with pytest.raises(UnknownModel):
-        info(alone.context, "p/tiny", found, Described())
+        info(alone.context, "p/tiny", found, WorkerDescription())
