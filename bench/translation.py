@@ -23,7 +23,7 @@ from node.faces.responses.request_mapping import read as read_response
 from node.faces.tgi import request_mapping as tgi
 from node.faces.tgi.encoder import Text
 from registry.records import Service
-from router import canonical
+from router.canonical.text import read
 from router.dialects import llama_stack_http, localai_grpc, remotellm_grpc, tgi_http
 from router.dialects.localai_grpc import reply_parser
 from router.dialects.localai_grpc.verbatim import allowed
@@ -170,7 +170,7 @@ def dialect(mapping: ProtocolMapping, kind: Kind, said: object) -> Row:
     """Return the measurement of a dialect over HTTP, for a stream."""
     request = request_of(kind)
     event = b"data:" + orjson.dumps(said) + b"\n\n"
-    told, form = ChoiceReader(canonical.read(request), mapping.part), TextForm("x", 1, "m", kind)
+    told, form = ChoiceReader(read(request), mapping.part), TextForm("x", 1, "m", kind)
     splitter = Splitter(max_event_bytes=len(event))
 
     def ask() -> bytes:

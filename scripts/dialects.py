@@ -16,7 +16,7 @@ from node import faces
 from node.faces import grpc
 from registry.records import Service
 from router import dialects
-from router.canonical import BESIDE
+from router.canonical.values import BESIDE
 from router.errors import WorkerUnable
 from router.requests import Kind, Request
 from router.translate.request import MappedRequest, RequestMapping

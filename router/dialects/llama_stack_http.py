@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import orjson
 
-from router.canonical import TextRequest
+from router.canonical.text import TextRequest
 from router.dialects import Recognition
 from router.errors import WorkerFailed, WorkerUnable
 from router.http.probe import glance

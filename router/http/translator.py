@@ -13,7 +13,7 @@ import orjson
 from yarl import URL
 
 from router.answer import NOTHING, Answer, Route, complete_answer
-from router.canonical import TextRequest
+from router.canonical.text import TextRequest
 from router.errors import WorkerRejected, WorkerTimeout
 from router.http.exchange import Call, Exchange, SentCall
 from router.http.heads import headers_to, request_head

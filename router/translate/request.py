@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
-from router import canonical
-from router.canonical import SHAPING, Sampling, TextRequest, dropped
-from router.canonical.values import HasOthers
+from router.canonical import text
+from router.canonical.text import SHAPING, Sampling, TextRequest
+from router.canonical.values import HasOthers, dropped
 from router.errors import BadRequest, WorkerUnable
 from router.openai.text_writer import refused
 from router.peers.headers import DROPPED, HEARD
@@ -69,7 +69,7 @@ class RequestMapping:
         """Read a request and translate it for the worker; raise `WorkerUnable`, or `WorkerRejected` for a wrong value."""
         if request.kind not in self.kinds:
             raise unserved(self.name, request.kind)
-        asked = checked(canonical.read, request)
+        asked = checked(text.read, request)
         refuse(self.name, asked, SHAPING - self.shaping)
         if asked.schema is not None and not self.schemas:
             raise self.lacks("response_format")

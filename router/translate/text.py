@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import orjson
 
-from router.canonical import TextRequest
+from router.canonical.text import TextRequest
 from router.openai.logprobs import Shown, Token
 from router.openai.text_writer import Delta, End, Event, Reason, ToolCall
 from router.openai.usage import Usage

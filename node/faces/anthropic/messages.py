@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 import orjson
 
 from node.faces.anthropic.errors import inside, mapping, rows, words, wrong
-from router.canonical import MAX_MESSAGES, MAX_TOOLS
+from router.canonical.text import MAX_MESSAGES, MAX_TOOLS
 from router.canonical.values import choice, flag
 from router.errors import BadRequest
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from node.faces.anthropic.errors import inside, wrong
 from node.faces.anthropic.messages import choice_of, messages_of, tools_of
-from router.canonical import MAX_STOP_CHARACTERS, MAX_STOPS, dropped
-from router.canonical.values import choice, flag, needed, number, others, text, whole
+from router.canonical.text import MAX_STOP_CHARACTERS, MAX_STOPS
+from router.canonical.values import choice, dropped, flag, needed, number, others, text, whole
 from router.errors import BadRequest
 
 MAX_MODEL_CHARACTERS = 513

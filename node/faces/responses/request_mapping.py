@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from node.faces.responses import items
 from node.faces.responses.items import MAX_ITEM_ID_CHARACTERS, MAX_TEXT_CHARACTERS, in_chat
-from router.canonical import MAX_TOOLS, values
+from router.canonical import values
+from router.canonical.text import MAX_TOOLS
 from router.canonical.values import flag, needed, text
 from router.errors import BadRequest, WorkerUnable
 from router.openai.body import written

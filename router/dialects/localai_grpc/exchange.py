@@ -6,8 +6,7 @@ from math import isfinite
 from typing import Any
 
 from router.answer import Answer, complete_answer
-from router.canonical import dropped
-from router.canonical.values import HasOthers
+from router.canonical.values import HasOthers, dropped
 from router.errors import WorkerFailed
 from router.openai.usage import Usage
 from router.requests import Request

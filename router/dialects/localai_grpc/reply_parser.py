@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from router.canonical import TextRequest
+from router.canonical.text import TextRequest
 from router.errors import WorkerFailed
 from router.openai.text_writer import Reason
 from router.openai.usage import Usage

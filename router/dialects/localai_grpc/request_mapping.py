@@ -16,8 +16,8 @@ from dataclasses import replace
 
 import orjson
 
-from router import canonical
-from router.canonical import Sampling, TextRequest
+from router.canonical import values
+from router.canonical.text import Sampling, TextRequest
 from router.canonical.values import flag, number, text, whole
 from router.errors import BadRequest, WorkerUnable
 from router.openai.text_writer import refused
@@ -203,7 +203,7 @@ def mapped(asked: TextRequest, _: Worker) -> MappedRequest:
     return MappedRequest(
         STREAM if streamed else PREDICT,
         tuple(body | said | _seeded(asked, choice) for choice, body in enumerate(bodies)),
-        (*unheard, *canonical.dropped(replace(asked, others=others))),
+        (*unheard, *values.dropped(replace(asked, others=others))),
         streamed,
     )
 

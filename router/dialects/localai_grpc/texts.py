@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from registry.bounded import put_newest
 from router.answer import Answer, Route
-from router.canonical import TextRequest
+from router.canonical.text import TextRequest
 from router.dialects.localai_grpc import reply_parser, request_mapping
 from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
 from router.dialects.localai_grpc.reply_parser import COUNTABLE

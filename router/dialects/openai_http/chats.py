@@ -12,7 +12,8 @@ from dataclasses import asdict
 from yarl import URL
 
 from router.answer import Answer
-from router.canonical import SHAPING, TextRequest, dropped
+from router.canonical.text import SHAPING, TextRequest
+from router.canonical.values import dropped
 from router.dialects.openai_http.endpoints import endpoint
 from router.dialects.openai_http.json_answer import success
 from router.errors import WorkerFailed, WorkerUnable

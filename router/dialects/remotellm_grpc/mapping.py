@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from router.canonical import TextRequest
+from router.canonical.text import TextRequest
 from router.canonical.values import flag, needed, others, whole
 from router.errors import BadRequest, WorkerFailed, WorkerUnable
 from router.openai.body import object_of

@@ -14,8 +14,10 @@ from uuid import uuid4
 
 import orjson
 
-from router.canonical import TextRequest, dropped, tokenize
+from router.canonical import tokenize
+from router.canonical.text import TextRequest
 from router.canonical.tokenize import SHAPING, WITH_PIECES, WITH_STRINGS
+from router.canonical.values import dropped
 from router.dialects.tgi_http import request_mapping
 from router.errors import (
     WorkerBusy,

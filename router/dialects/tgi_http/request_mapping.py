@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from router import canonical
-from router.canonical import Sampling, TextRequest
+from router.canonical import values
+from router.canonical.text import Sampling, TextRequest
 from router.errors import WorkerUnable
 from router.openai.text_writer import refused
 from router.requests import Kind
@@ -60,7 +60,7 @@ def mapped(asked: TextRequest, _: Worker) -> MappedRequest:
     streamed = asked.stream and not tools
     path = CHAT if chat else STREAM if streamed else WHOLE
     heard = _heard(asked)
-    lost = [name for name in canonical.dropped(asked) if name not in heard]
+    lost = [name for name in values.dropped(asked) if name not in heard]
     return MappedRequest(path, bodies, (*unheard, *lost), streamed)
 
 
@@ -95,7 +95,7 @@ def _infills(
         {**said, "prompt": [asked.prompts[choice // asked.n]], **_seeded(asked, choice)}
         for choice in range(asked.choices)
     )
-    lost += [name for name in canonical.dropped(asked) if name != SUFFIX]
+    lost += [name for name in values.dropped(asked) if name != SUFFIX]
     return MappedRequest(INFILL, bodies, (*unheard, *lost), asked.stream)
 
 

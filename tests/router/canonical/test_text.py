@@ -3,7 +3,8 @@
 import orjson
 import pytest
 
-from router.canonical import MAX_OTHERS, MAX_STOPS, Sampling, TextRequest, dropped, read
+from router.canonical.text import MAX_STOPS, Sampling, TextRequest, read
+from router.canonical.values import MAX_OTHERS, dropped
 from router.errors import BadRequest
 from router.requests import Kind
 from tests.router.world import chat

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.answer import Answer
-from router.canonical import read
+from router.canonical.text import read
 from router.dialects import Dialect
 from router.dialects.llama_stack_http import create, part
 from router.dialects.llama_stack_http import whole as all_of_it

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from router import dialects
-from router.canonical import read
+from router.canonical.text import read
 from router.dialects.remotellm_grpc import mapping
 from router.errors import (
     BadRequest,

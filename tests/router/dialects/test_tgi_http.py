@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.answer import Answer, Route
-from router.canonical import read
+from router.canonical.text import read
 from router.dialects import Dialect
 from router.dialects.tgi_http import MAPPING, create
 from router.dialects.tgi_http.answer_parser import part, tokens_told

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from router.answer import Answer
-from router.canonical import TextRequest
+from router.canonical.text import TextRequest
 from router.errors import WorkerRejected
 from router.http.translator import ProtocolMapping, Translator
 from router.openai.text_writer import Event

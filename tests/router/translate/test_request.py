@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from router.canonical import TextRequest
+from router.canonical.text import TextRequest
 from router.errors import WorkerRejected, WorkerUnable
 from router.requests import Kind
 from router.translate.request import MappedRequest, RequestMapping, unheard

@@ -4,7 +4,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.canonical import TextRequest, read
+from router.canonical.text import TextRequest, read
 from router.openai.text_writer import Delta, End, ToolCall
 from router.openai.usage import Usage
 from router.requests import Kind

@@ -4,7 +4,7 @@ import pytest
 
 from node.faces.responses import request_mapping
 from node.faces.responses.request_mapping import functions_of, read, repeated
-from router.canonical import MAX_TOOLS
+from router.canonical.text import MAX_TOOLS
 from router.errors import BadRequest, WorkerUnable
 
 LOOK = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": None}

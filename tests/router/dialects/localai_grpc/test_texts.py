@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.answer import Answer, Route
-from router.canonical import read
+from router.canonical.text import read
 from router.dialects import Dialect
 from router.dialects.localai_grpc import ENDPOINTS, create, reply_parser
 from router.dialects.localai_grpc.model_load import options
