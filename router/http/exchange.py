@@ -45,8 +45,6 @@ MAX_REFUSAL_BYTES = 64 * 1024
 REFUSALS = frozenset({400, 413, 415, 422})
 """Statuses that find fault with the request itself: every worker would say the same, except of its size (413)."""
 
-TOO_LARGE = 413
-
 _LONGEST_RETRY = 3600.0
 
 EVENT_STREAM = "text/event-stream"
@@ -351,7 +349,7 @@ async def refusal(exchange: Exchange) -> WorkerError:
 
 def rejected(status: int, body: bytes) -> WorkerRejected:
     """Return the error for one of `REFUSALS`."""
-    return WorkerTooSmall(body) if status == TOO_LARGE else WorkerRejected(status, body)
+    return WorkerTooSmall(body) if status == 413 else WorkerRejected(status, body)
 
 
 async def objection(exchange: Exchange) -> bytes:
