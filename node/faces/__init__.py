@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from node.config.addresses import HostPort
 from node.config.settings import Settings
-from node.faces.pump_queue import PumpQueue
+from node.faces.pump import PumpQueue
 from registry.clock import Clock
 from registry.records import Load, PeerId
 from router.http.timers import Timers

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from node.faces.access_log import Account
 from node.faces.passage import Passage
-from node.faces.pump import Pump
-from node.faces.pump_queue import PumpQueue
+from node.faces.pump import Pump, PumpQueue
 from node.faces.response_writer import Outgoing
 from node.lane.request import LaneRequest, read_head
 from registry.records import PeerId, Service
