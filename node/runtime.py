@@ -9,13 +9,19 @@ import asyncio
 import fcntl
 import logging
 import os
+import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from node.errors import CommandFailed
 from node.secrets import files as secret_files
-from node.signals import endings
+
+
+def endings() -> tuple[signal.Signals, ...]:
+    """Return SIGTERM, SIGINT for Ctrl-C, and SIGHUP for a closed terminal unless it is ignored, as nohup makes it."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return (signal.SIGTERM, signal.SIGINT, *(() if ignored else (signal.SIGHUP,)))
 
 
 class Signals:

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any
 from node.cli.console.options import add_node_options
 from node.cli.console.worker_options import add_asking, add_type, asked
 from node.cli.unregister import NOT_THERE
-from node.signals import endings
 
 if TYPE_CHECKING:
     from node.cli.console.attach_plan import Found, PlanStep
@@ -240,6 +239,8 @@ class _Attaching:
 @contextmanager
 def _until_signal() -> Iterator[threading.Event]:
     """Yield an event that Ctrl-C, SIGTERM or SIGHUP sets; a second such signal ends this process at once."""
+    from node.runtime import endings  # noqa: PLC0415 (it loads asyncio, which --help does not need)
+
     over = threading.Event()
     numbers = endings()
 

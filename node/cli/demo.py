@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     from node.demo.play import Show, Stage, play  # noqa: PLC0415
     from node.demo.worker import NOT_INSTALLED  # noqa: PLC0415
     from node.errors import CommandFailed  # noqa: PLC0415
-    from node.signals import endings  # noqa: PLC0415
+    from node.runtime import endings  # noqa: PLC0415
 
     if find_spec("xllamacpp") is None:
         raise CommandFailed(NOT_INSTALLED)

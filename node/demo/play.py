@@ -25,7 +25,7 @@ from typing import TextIO
 from node.config.sources import redraws
 from node.errors import NodeError
 from node.observe.logs import wants_colour
-from node.signals import endings
+from node.runtime import endings
 
 _BOLD, _DIM, _GREEN, _RED, _PLAIN = "\033[1m", "\033[2m", "\033[32m", "\033[31m", "\033[0m"
 _BACK_TO_START = "\r\033[K"

@@ -18,7 +18,7 @@ from node.errors import CommandFailed
 from node.provide.database import DatabaseError
 from node.provide.face import application
 from node.provide.plan import Provider, ProviderPlan
-from node.signals import endings
+from node.runtime import endings
 
 EXTRAS = {"apsw": "vectors", "sqlite_vec": "vectors", "psycopg": "postgres"}
 """Extras that bring the modules that only some providers need."""

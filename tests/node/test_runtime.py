@@ -1,0 +1,100 @@
+"""Supervisor of background tasks, signals that end a process, and the lock of a data directory."""
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from node.errors import CommandFailed
+from node.runtime import Signals, endings, only_node_in, supervise
+
+ROOT = Path(__file__).parents[2]
+HOLD = """
+import sys, pathlib
+from node.runtime import only_node_in
+with only_node_in(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+async def test_a_task_that_fails_runs_again_and_the_failure_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runs: list[int] = []
+
+    async def fails_twice() -> None:
+        runs.append(len(runs))
+        if len(runs) < 3:
+            raise RuntimeError("broken")
+
+    with caplog.at_level(logging.ERROR):
+        await supervise("a thing", fails_twice, first_pause=0.0)
+    assert runs == [0, 1, 2]
+    assert caplog.text.count("a thing failed") == 2
+
+
+@pytest.mark.parametrize(("well", "pauses"), [(60.0, ["0.1", "0.2"]), (0.0, ["0.1", "0.1"])])
+async def test_the_pause_grows_only_while_failures_follow_each_other(
+    well: float, pauses: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    left = iter((RuntimeError("broken"), RuntimeError("broken")))
+
+    async def fails_twice() -> None:
+        if (error := next(left, None)) is not None:
+            raise error
+
+    with caplog.at_level(logging.ERROR):
+        await supervise("a thing", fails_twice, first_pause=0.1, well=well)
+    assert [
+        f"restarts in {pause} s" in line
+        for pause, line in zip(pauses, caplog.messages, strict=True)
+    ] == [True, True]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+async def test_the_first_signal_and_the_second_are_told_apart(number: signal.Signals) -> None:
+    signals = Signals()
+    os.kill(os.getpid(), number)
+    await asyncio.wait_for(signals.first.wait(), 5)
+    assert not signals.second.is_set()
+    os.kill(os.getpid(), number)
+    await asyncio.wait_for(signals.second.wait(), 5)
+
+
+def test_a_closed_terminal_ends_nothing_that_nohup_started() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert endings() == (signal.SIGTERM, signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert signal.SIGHUP in endings()
+
+
+def test_a_directory_belongs_to_one_process_until_that_one_ends(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with (
+            pytest.raises(CommandFailed, match="another node already runs"),
+            only_node_in(tmp_path),
+        ):
+            pass
+        other.kill()
+    with only_node_in(tmp_path):
+        pass
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed, match="cannot be written"), only_node_in(tmp_path / "absent"):
+        pass
