@@ -2,7 +2,7 @@
 
 Signals that end the process: the first SIGTERM, Ctrl-C or SIGHUP starts a drain, the second ends it at once.
 
-Lock of a data directory against a second node: two nodes with one identity would contradict each other forever.
+Locks against a second process: two nodes with one identity would contradict each other forever.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from node.errors import CommandFailed
@@ -45,25 +45,34 @@ LOCK_FILE = "node.lock"
 
 @contextmanager
 def only_node_in(data_dir: Path) -> Iterator[None]:
-    """Hold the lock of a data directory; raise `CommandFailed` if another process holds it.
+    """Hold the lock of a data directory; raise `CommandFailed` if another process holds it."""
+    path = data_dir / LOCK_FILE
+    taken = (
+        f"another node already runs with the data directory {data_dir}: "
+        "stop it, or set another directory with --data-dir DIR"
+    )
+    with ExitStack() as held:
+        try:
+            held.enter_context(lock_of(path, taken))
+        except OSError as error:
+            raise CommandFailed(
+                f"{secret_files.unwritable(path, error)}; set another with --data-dir DIR"
+            ) from error
+        yield
+
+
+@contextmanager
+def lock_of(path: Path, taken: str) -> Iterator[None]:
+    """Hold the lock of a file, created if absent; raise `CommandFailed` with `taken` if another process holds it, or `OSError`.
 
     The kernel releases the lock when the process ends, however it ends, so there is no stale lock.
     """
-    path = data_dir / LOCK_FILE
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise CommandFailed(
-            f"{secret_files.unwritable(path, error)}; set another with --data-dir DIR"
-        ) from error
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise CommandFailed(
-                f"another node already runs with the data directory {data_dir}: "
-                "stop it, or set another directory with --data-dir DIR"
-            ) from error
+            raise CommandFailed(taken) from error
         yield
     finally:
         os.close(descriptor)

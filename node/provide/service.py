@@ -1,13 +1,11 @@
 """Life of one provider: folder, key, server, registrations, work."""
 
 import asyncio
-import fcntl
 import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
 import uvloop
 from aiohttp import web
@@ -18,7 +16,7 @@ from node.errors import CommandFailed
 from node.provide.database import DatabaseError
 from node.provide.face import application
 from node.provide.plan import Provider, ProviderPlan
-from node.runtime import endings
+from node.runtime import endings, lock_of
 
 EXTRAS = {"apsw": "vectors", "sqlite_vec": "vectors", "psycopg": "postgres"}
 """Extras that bring the modules that only some providers need."""
@@ -36,7 +34,7 @@ def run(
     try:
         plan.folder.mkdir(parents=True, exist_ok=True)
         plan.folder.chmod(0o700)
-        with _locked(plan.folder):
+        with lock_of(plan.folder / _LOCK, f"{plan.folder} is in use by another provider"):
             provider = _made(plan, make, node)
             try:
                 uvloop.run(_serve(plan, provider, node, ready))
@@ -112,23 +110,3 @@ def _key(path: Path) -> str:
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_urlsafe(32))
     return path.read_text().strip()
-
-
-class _locked:  # noqa: N801 (used as a function)
-    """Context manager that locks a folder for this process; it raises `CommandFailed` if another process holds it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / _LOCK
-        self._file: IO[str] | None = None
-
-    def __enter__(self) -> None:
-        self._file = self._path.open("w")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self._file.close()
-            raise CommandFailed(f"{self._path.parent} is in use by another provider") from error
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()

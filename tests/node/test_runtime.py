@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from node.errors import CommandFailed
-from node.runtime import Signals, endings, only_node_in, supervise
+from node.runtime import Signals, endings, lock_of, only_node_in, supervise
 
 ROOT = Path(__file__).parents[2]
 HOLD = """
@@ -97,4 +97,16 @@ def test_a_directory_belongs_to_one_process_until_that_one_ends(tmp_path: Path) 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="cannot be written"), only_node_in(tmp_path / "absent"):
+        pass
+
+
+def test_a_lock_that_another_holds_is_refused_with_the_reason_given(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    with (
+        lock_of(lock, "free"),
+        pytest.raises(CommandFailed, match="in use"),
+        lock_of(lock, "in use"),
+    ):
+        pass
+    with lock_of(lock, "in use"):
         pass

@@ -10,11 +10,10 @@ import pytest
 
 from node.cli import provide
 from node.config.addresses import HostPort
-from node.errors import CommandFailed
 from node.provide.batch.provider import BatchProvider
 from node.provide.files import KEEP
 from node.provide.plan import ProviderPlan
-from node.provide.service import _key, _locked, registrations
+from node.provide.service import _key, registrations
 from registry.records import ModelType
 from tests.node.cli.stand_in import Said, StandIn
 
@@ -36,13 +35,6 @@ def test_the_node_is_told_where_the_key_is_and_not_what_it_is(tmp_path):
     assert told["type"] == ModelType.BATCH
     # All types share one model, so that files are found whichever of them made them.
     assert (reward["model"], synthetic["model"]) == (told["model"],) * 2
-
-
-def test_a_folder_belongs_to_one_provider_alone(tmp_path):
-    with _locked(tmp_path), pytest.raises(CommandFailed, match="in use"), _locked(tmp_path):
-        pass
-    with _locked(tmp_path):
-        pass
 
 
 def test_the_default_bound_of_the_command_is_the_engines() -> None:
