@@ -52,7 +52,7 @@ MODULES = """
 """Modules that are compiled.
 
 They must hold no dataclass that pydantic, orjson or `vars` reads: these find no fields in a compiled one, and orjson crashes.
-That excludes `router/workers.py`, `node/auth/usage.py` and `node/observe/log_line.py`.
+That excludes `router/workers.py` and `node/auth/usage_row.py`.
 """
 
 _SUBCLASSED = """

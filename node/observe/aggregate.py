@@ -8,10 +8,9 @@ from typing import Protocol
 
 from node.connection_limits import Crowd
 from node.observe.counters import Counts, summed
-from node.observe.log_line import LogLine
 from node.observe.loop_lag import Lateness
 from node.observe.metrics import Metrics
-from node.observe.recent_lines import RecentLines
+from node.observe.recent_lines import LogLine, RecentLines
 from registry.records import Load, Service
 from router.dispatch import Router
 from router.workers import Worker

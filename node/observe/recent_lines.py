@@ -6,14 +6,24 @@ Standard error belongs to the program that runs the node; the node cannot read b
 import os
 from collections import deque
 from itertools import count
-
-from node.observe.log_line import LogLine
+from typing import NamedTuple
 
 MAX_LINES = 1_000
 """Lines that a process keeps; a new line evicts the oldest."""
 
 MAX_CHARACTERS = 1_024
 """Characters of one line that are kept; all lines at full length take 1 MB or little more."""
+
+
+class LogLine(NamedTuple):
+    """One line. `time` is Unix time; `number` counts the lines of one process, whose id is `process`."""
+
+    time: float
+    level: str
+    logger: str
+    message: str
+    process: int
+    number: int
 
 
 class RecentLines:

@@ -19,9 +19,9 @@ from node.auth.usage_row import UsageRow
 from node.config.settings import Settings
 from node.errors import NodeError
 from node.observe.counters import Counts
-from node.observe.log_line import LogLine
 from node.observe.measurements import Measured
 from node.observe.recent import NoRoomCount
+from node.observe.recent_lines import LogLine
 from registry.members.liveness import Evidence, Presence
 from registry.records import Load, PeerId, Service
 from router.workers import Worker

@@ -14,8 +14,8 @@ from node.auth.receipt_book import ReceiptBook
 from node.auth.usage_book import UsageBook
 from node.listeners import Listener
 from node.observe.counters import Counts
-from node.observe.log_line import LogLine
 from node.observe.metrics import Metrics
+from node.observe.recent_lines import LogLine
 from node.processes.channel import Channel
 from node.processes.forward import Door, Doorway, lend
 from node.processes.protocol import (

@@ -5,10 +5,9 @@ from collections import Counter
 from node.connection_limits import Crowd
 from node.observe.aggregate import Whole, together
 from node.observe.counters import Counts, Times
-from node.observe.log_line import LogLine
 from node.observe.loop_lag import Lateness
 from node.observe.metrics import Metrics
-from node.observe.recent_lines import RecentLines
+from node.observe.recent_lines import LogLine, RecentLines
 from node.processes.protocol import LoadReport
 from registry.records import Load, Service
 from router.workers import Worker
