@@ -7,9 +7,8 @@ from typing import Any
 
 from aiohttp import BodyPartReader, web
 
-from node.provide.face import page_of
+from node.provide.face import BROKEN_FORM, Fault, as_json, name_of, page_of, require_purpose, take
 from node.provide.files import Files, new_id
-from node.provide.form import BROKEN_FORM, Fault, as_json, name_of, require_purpose, take
 from node.provide.uploads import MAX_FILE_BYTES, Uploads
 from registry.clock import Clock
 

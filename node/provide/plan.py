@@ -8,8 +8,7 @@ from typing import Protocol
 from aiohttp import web
 
 from node.config.addresses import HostPort
-from node.provide.database import Database
-from node.provide.database.sqlite import SqliteDatabase
+from node.provide.database import Database, SqliteDatabase
 from node.provide.files import KEEP
 from registry.records import ModelType
 

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 from aiohttp import BodyPartReader, web
 
+from node.provide.face import BROKEN_FORM, Fault, as_json, name_of, object_of, require_purpose, take
 from node.provide.files import Files, new_id
-from node.provide.form import BROKEN_FORM, Fault, as_json, name_of, object_of, require_purpose, take
 from registry.clock import Clock
 
 MAX_FILE_BYTES = 200 * 1000 * 1000

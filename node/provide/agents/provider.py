@@ -10,8 +10,8 @@ from aiohttp import web
 
 from node.provide.agents import turns
 from node.provide.asker import Asker
+from node.provide.face import Fault, as_json, object_of, passed
 from node.provide.files import new_id
-from node.provide.form import Fault, as_json, object_of, passed
 from node.provide.plan import LLAMA_STACK, ProviderPlan
 from registry.records import ModelType
 from router.errors import BadRequest

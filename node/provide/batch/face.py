@@ -8,9 +8,8 @@ from aiohttp import web
 
 from node.provide.batch.engine import BatchEngine
 from node.provide.batch.lines import ENDPOINTS
-from node.provide.face import cut, listed
+from node.provide.face import Fault, as_json, cut, listed, object_of
 from node.provide.files import new_id
-from node.provide.form import Fault, as_json, object_of
 from registry.clock import Clock
 
 MAX_METADATA = 16

@@ -11,8 +11,8 @@ from typing import Any
 from aiohttp import web
 
 from node.provide.database import Superseded
+from node.provide.face import Fault, as_json, object_of
 from node.provide.files import Files
-from node.provide.form import Fault, as_json, object_of
 from node.provide.vectors.store import Member, VectorStore, WrongVector
 from registry.clock import Clock
 

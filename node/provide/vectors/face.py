@@ -8,9 +8,8 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from node.provide.face import page_of
+from node.provide.face import Fault, as_json, object_of, page_of, passed
 from node.provide.files import new_id
-from node.provide.form import Fault, as_json, object_of, passed
 from node.provide.vectors.engine import NoEmbedding, VectorEngine
 from node.provide.vectors.store import FoundText, NoStore, WrongVector
 from registry.clock import Clock

@@ -5,7 +5,7 @@ import pytest
 from node.provide.batch.engine import BatchEngine
 from node.provide.batch.face import BatchFace
 from node.provide.batch.store import BatchStore
-from node.provide.database.sqlite import SqliteDatabase
+from node.provide.database import SqliteDatabase
 from node.provide.face import application
 from node.provide.file_face import FileFace
 from node.provide.files import Files

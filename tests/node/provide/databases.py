@@ -4,8 +4,8 @@ from itertools import count
 
 import pytest
 
+from node.provide.database import SqliteDatabase
 from node.provide.database.postgres import PostgresDatabase
-from node.provide.database.sqlite import SqliteDatabase
 from node.provide.vectors.pgvector import PgVectors
 from node.provide.vectors.sqlite_vec import SqliteVectors
 

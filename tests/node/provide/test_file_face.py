@@ -4,7 +4,7 @@ import aiohttp
 import openai
 import pytest
 
-from node.provide import file_face, form
+from node.provide import face, file_face
 from tests.node.provide.conftest import KEY
 
 
@@ -76,7 +76,7 @@ async def test_a_full_disk_is_reported_as_status_507(client, files, monkeypatch)
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(form, "sync", full)
+    monkeypatch.setattr(face, "sync", full)
     with pytest.raises(openai.InternalServerError) as told:
         await client.files.create(file=("a", b"x"), purpose="batch")
     assert told.value.status_code == 507

@@ -12,7 +12,7 @@ from node.provide.asker import NodeAnswer
 from node.provide.batch import engine as engines
 from node.provide.batch.engine import MOST_ATTEMPTS, BatchEngine, judge
 from node.provide.batch.store import BatchStore, OpenLine
-from node.provide.database.sqlite import SqliteDatabase
+from node.provide.database import SqliteDatabase
 from node.provide.files import Files
 from tests.node.faces.assembly import until
 from tests.workers.serving import served

@@ -7,8 +7,7 @@ import pytest
 
 from node.provide.batch.lines import BatchLine
 from node.provide.batch.store import LEASE, BatchStore
-from node.provide.database import Superseded
-from node.provide.database.sqlite import SqliteDatabase
+from node.provide.database import SqliteDatabase, Superseded
 from tests.node.provide.databases import SHARED
 
 SAID = {"endpoint": "/v1/chat/completions", "input_file_id": "f"}

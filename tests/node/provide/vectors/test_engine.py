@@ -7,8 +7,7 @@ from functools import partial
 import pytest
 from aiohttp import web
 
-from node.provide.database import migrate
-from node.provide.database.sqlite import SqliteDatabase
+from node.provide.database import SqliteDatabase, migrate
 from node.provide.files import PIECES, SCHEMA, Files, FileTable
 from node.provide.vectors import engine as engines
 from node.provide.vectors.engine import CHARACTERS, VectorEngine, chunks

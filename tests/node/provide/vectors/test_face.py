@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.provide.form import Fault
+from node.provide.face import Fault
 from node.provide.vectors.face import fits
 
 OF = {"year": 2026, "kind": "note"}
