@@ -1,8 +1,10 @@
 """`/api/v1`: the interface for operators: the network, the worker at an address, the reasons of a routing decision."""
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from node.faces import Context, Serving
+from node.faces.request_reader import json_answer, read_object
 from node.faces.v1 import (
     examination,
     grants,
@@ -12,11 +14,13 @@ from node.faces.v1 import (
     network,
     receipts,
     recognise,
-    replica,
     route,
     topology,
     usage,
 )
+from router.errors import UnknownModel
+from router.peers.replica_question import PATH, answer_of, question
+from router.state.prefix_index import ReplicaAnswer
 
 
 def routes(context: Context) -> list[web.RouteDef]:
@@ -38,9 +42,28 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 def link_routes(context: Serving) -> list[web.RouteDef]:
     """Return the routes for other nodes."""
-    return [*examination.link_routes(context), *replica.link_routes(context)]
+    return [*examination.link_routes(context), web.post(PATH, _replica(context))]
 
 
 def own_link_routes(context: Context) -> list[web.RouteDef]:
     """Return the routes for other nodes that only a node's first process answers."""
     return [*receipts.own_link_routes(context), *topology.own_link_routes(context)]
+
+
+def _replica(context: Serving) -> Handler:
+    """Return the handler that tells another node the load of a replica here, and how much of a conversation it has read."""
+    router, idle = context.router, context.settings.router.idle_timeout
+
+    async def replica(http: web.Request) -> web.StreamResponse:
+        asked = question(await read_object(http, idle=idle))
+        worker = router.worker_of(asked.project, asked.model, asked.cid, asked.kind)
+        if worker is None:
+            raise UnknownModel(asked.model)
+        time = router.service_time(worker, asked.kind)
+        return json_answer(
+            answer_of(
+                ReplicaAnswer(router.read_by(worker, asked.said), context.load_of(worker), time)
+            )
+        )
+
+    return replica
