@@ -1,7 +1,7 @@
-"""Laws of the addresses that a node gives to other nodes."""
+"""Addresses that a node gives to other nodes, and what a lone node tells its operator."""
 
 from node.config.addresses import HostPort
-from node.peers.reach import own_ports, reach_of, within_reach
+from node.peers.reach import invitation, own_ports, reach_of, within_reach
 
 
 def test_a_listener_on_one_address_is_found_there() -> None:
@@ -40,3 +40,28 @@ def test_our_own_listener_is_reached_where_it_listens() -> None:
 def test_a_node_knows_the_ports_that_are_its_own() -> None:
     mesh = ("/ip4/10.0.0.1/tcp/6101/p2p/x", "/ip6/::1/tcp/6102", "/dns4/node/tcp/x", "nonsense")
     assert own_ports(("127.0.0.1:6100", "[::1]:6103", "?"), mesh) == {6100, 6101, 6102, 6103}
+
+
+HERE = "/ip4/127.0.0.1/tcp/6101/p2p/12D3"
+LAN = "/ip4/192.0.2.7/tcp/6101/p2p/12D3"
+
+
+def test_other_nodes_are_given_an_address_that_they_can_reach():
+    said = invitation([HERE, LAN], private=False)
+    assert said.endswith(f"--bootstrap {LAN}")
+    assert HERE not in said
+
+
+def test_a_node_on_loopback_says_that_only_this_machine_can_join():
+    said = invitation([HERE], private=False)
+    assert f"--bootstrap {HERE}" in said
+    assert "--profile lan" in said
+
+
+def test_a_private_mesh_needs_its_key_as_well():
+    assert "--swarm-key FILE" in invitation([LAN], private=True)
+    assert "--swarm-key" not in invitation([LAN], private=False)
+
+
+def test_a_node_without_a_mesh_cannot_be_joined():
+    assert "none can join" in invitation([], private=False)
