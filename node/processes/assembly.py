@@ -20,9 +20,16 @@ from node.observe.metrics import Metrics
 from node.observe.tracing import SpanExporter, exporter_of, tracer_of
 from node.peers.followers import follow_loads, follow_ways
 from node.peers.reach import host_of, own_ports
-from node.processes.forward import DescriptorChannel, borrow
-from node.processes.protocol import KeysHeld, LoadReport, Look, QuotaStandings, Said, Welcome
-from node.processes.world import Borrowing, View, Witness
+from node.processes.forward import DescriptorSender, borrow
+from node.processes.protocol import (
+    KeysHeld,
+    LoadReport,
+    ProbeAsked,
+    QuotaStandings,
+    ToFirst,
+    Welcome,
+)
+from node.processes.world import EvidenceReporter, SlotClient, WorldView
 from registry.catalog import Catalog
 from registry.members.liveness import Presence
 from registry.mesh import Pipe
@@ -39,7 +46,7 @@ from router.workers import Worker, Workers
 Changed = Callable[[Iterable[PeerId]], None]
 
 
-class ToldKeys:
+class HelperKeys:
     """The keys that the first process has sent."""
 
     def __init__(self) -> None:
@@ -60,14 +67,14 @@ class HelperParts:
 
     identity: Identity
     settings: Settings
-    view: View
+    view: WorldView
     links: Links
-    borrowing: Borrowing
+    slots: SlotClient
     router: Router
     metrics: Metrics
     exporter: SpanExporter | None
     lateness: Lateness
-    keys: ToldKeys
+    keys: HelperKeys
     access: Access
     quotas: Quotas
     usage: UsageBook
@@ -135,15 +142,15 @@ class HelperParts:
 class HelperWorld:
     """World of a helper's router: it knows what the first process has sent, and reports to it what attempts show."""
 
-    view: View
+    view: WorldView
     metrics: Metrics
-    witness: Witness
-    tell: Callable[[Said], None]
+    evidence: EvidenceReporter
+    tell: Callable[[ToFirst], None]
 
     @property
     def own(self) -> PeerId:
         """The node whose helper this is."""
-        return self.witness.own
+        return self.evidence.own
 
     @property
     def catalog(self) -> Catalog:
@@ -174,21 +181,21 @@ class HelperWorld:
 
     def look_at(self, node: PeerId) -> None:
         """Ask the first process to probe a node."""
-        self.tell(Look(node))
+        self.tell(ProbeAsked(node))
 
     def observe(self, outcome: Outcome) -> None:
         """Count an attempt's outcome, and report what it shows to the first process."""
         self.metrics.attempt(outcome)
-        self.witness.observe(outcome)
+        self.evidence.observe(outcome)
 
 
 @dataclass(frozen=True, slots=True)
 class HelperPeers:
     """Peers of a helper: the first process has the mesh, and opens their pipes."""
 
-    view: View
-    doors: DescriptorChannel
-    borrowing: Borrowing
+    view: WorldView
+    doors: DescriptorSender
+    slots: SlotClient
 
     @property
     def version(self) -> int:
@@ -205,7 +212,7 @@ class HelperPeers:
 
     async def relayed(self, peer: PeerId) -> bool:
         """Ask the first process to connect to a peer, and return whether that is through a relay."""
-        return await self.borrowing.relayed(peer)
+        return await self.slots.relayed(peer)
 
     def cut_off(self, peer: PeerId) -> bool:
         """Return whether a peer is alive, but not reachable from the first process."""
@@ -213,24 +220,24 @@ class HelperPeers:
 
 
 def assemble(
-    welcome: Welcome, doors: DescriptorChannel, tell: Callable[[Said], None]
+    welcome: Welcome, doors: DescriptorSender, tell: Callable[[ToFirst], None]
 ) -> HelperParts:
     """Build a helper's parts."""
     identity, settings = Identity(welcome.seed), welcome.settings
-    view = View(identity.peer, settings.registry)
-    borrowing = Borrowing(tell)
+    view = WorldView(identity.peer, settings.registry)
+    slots = SlotClient(tell)
     links = Links(
         identity=identity,
-        peers=HelperPeers(view, doors, borrowing),
+        peers=HelperPeers(view, doors, slots),
         settings=settings.router,
         guard=_ssrf_guard(welcome, view, identity.peer),
         grant=welcome.grant,
     )
     metrics = Metrics(measurements_of(settings.node))
-    witness = Witness(identity.peer, tell, time.monotonic)
+    evidence = EvidenceReporter(identity.peer, tell, time.monotonic)
 
     router = Router(
-        HelperWorld(view, metrics, witness, tell),
+        HelperWorld(view, metrics, evidence, tell),
         dialects.LazyDialects(links),
         policies.load(settings.router.policy),
         settings.router,
@@ -239,13 +246,13 @@ def assemble(
         crew=links.crew,
         lingering=links.lingering,
         questions=ReplicaQuestions(links, time.monotonic),
-        lender=borrowing,
+        lender=slots,
     )
     listeners: list[Changed] = [
         follow_ways(links, view, forgive=lambda _: None),
         follow_loads(router, view.presence),
     ]
-    keys = ToldKeys()
+    keys = HelperKeys()
     access = Access(
         token="",
         names=map(host_of, settings.mesh.announce),
@@ -258,7 +265,7 @@ def assemble(
         settings=settings,
         view=view,
         links=links,
-        borrowing=borrowing,
+        slots=slots,
         router=router,
         metrics=metrics,
         exporter=exporter_of(settings.node, identity.peer, metrics.spans),
@@ -273,7 +280,7 @@ def assemble(
     )
 
 
-def _ssrf_guard(welcome: Welcome, view: View, own: PeerId) -> SsrfGuard:
+def _ssrf_guard(welcome: Welcome, view: WorldView, own: PeerId) -> SsrfGuard:
     settings = welcome.settings
 
     def ports() -> frozenset[int]:

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from typing import Generic, TypeVar, cast
 
-from node.processes.protocol import Frames, Said, Told, Unreadable, framed
+from node.processes.protocol import Frames, ToFirst, ToHelper, Unreadable, framed
 
 log = logging.getLogger("modelvine.processes")
 
@@ -32,7 +32,7 @@ class Channel(asyncio.Protocol, Generic[Heard]):
         end.settimeout(0)
         await asyncio.get_running_loop().create_connection(lambda: self, sock=end)
 
-    def tell(self, word: Told | Said) -> None:
+    def tell(self, word: ToHelper | ToFirst) -> None:
         """Send a message; once the channel is closed, drop it."""
         transport = self._transport
         if transport is None or transport.is_closing():

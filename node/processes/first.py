@@ -27,18 +27,18 @@ from node.faces import Context
 from node.faces.app import public_app
 from node.listeners import Listener
 from node.observe.aggregate import Whole
-from node.processes.forward import PassedOn
+from node.processes.forward import ForwardedAccess
 from node.processes.protocol import (
-    Forgotten,
     KeysHeld,
     LoadHeard,
+    NodeForgotten,
+    NodeSeen,
     QuotaStandings,
-    Seen,
-    Table,
-    Told,
+    ToHelper,
     Welcome,
+    WorkersHeld,
 )
-from node.processes.session import HelperSession, Offices
+from node.processes.session import HelperServices, HelperSession
 from registry.records import Load, PeerId, Service
 from router.workers import Workers
 
@@ -65,7 +65,7 @@ _LIVED = 30.0
 
 
 @dataclass(eq=False, slots=True)
-class Post:
+class HelperListeners:
     """Listeners that one helper serves. This process holds them open too."""
 
     http: socket.socket
@@ -79,10 +79,10 @@ class Helpers:
 
     def __init__(
         self,
-        posts: Sequence[Post],
+        posts: Sequence[HelperListeners],
         *,
         first_word: Welcome,
-        offices: Offices,
+        services: HelperServices,
         agent: Agent,
         keys: KeyRing,
         served: tuple[Listener, Listener],
@@ -91,7 +91,7 @@ class Helpers:
         """`served` are the listeners of the public application and of that for other nodes; they serve for a missing helper."""
         self._posts = posts
         self._first_word = first_word
-        self._offices = offices
+        self._services = services
         self._agent = agent
         self._keys = keys
         self._served = served
@@ -103,7 +103,7 @@ class Helpers:
         """Keep a helper running at every post until `retire`."""
         async with asyncio.TaskGroup() as group:
             for post in self._posts:
-                group.create_task(self._man(post))
+                group.create_task(self._keep_running(post))
 
     async def ready(self) -> None:
         """Wait until all helpers serve, at most `READY_WITHIN` seconds."""
@@ -118,7 +118,7 @@ class Helpers:
         """Send the workers to all helpers, and return when they have taken them in."""
         sessions = self._sessions()
         for session in sessions:
-            session.tell(Table(tuple(workers)))
+            session.tell(WorkersHeld(tuple(workers)))
         asked = (session.ask() for session in sessions)
         # A helper that does not answer is ended by its `_watch`.
         await asyncio.gather(*asked, return_exceptions=True)
@@ -170,7 +170,7 @@ class Helpers:
     def _sessions(self) -> list[HelperSession]:
         return [post.session for post in self._posts if post.session is not None]
 
-    async def _man(self, post: Post) -> None:
+    async def _keep_running(self, post: HelperListeners) -> None:
         clock = asyncio.get_running_loop().time
         pause = _FIRST_PAUSE
         while not self._leaving.is_set():
@@ -186,8 +186,8 @@ class Helpers:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def _one_life(self, post: Post) -> int:
-        session = HelperSession(self._offices)
+    async def _one_life(self, post: HelperListeners) -> int:
+        session = HelperSession(self._services)
         process = await _spawn(post, session)
         post.session = session
         self._whole.join(session)
@@ -222,13 +222,13 @@ class Helpers:
         except ConnectionError:
             return
 
-    async def _relieve(self, post: Post, session: HelperSession) -> None:
+    async def _relieve(self, post: HelperListeners, session: HelperSession) -> None:
         await session.ready.wait()
         for served, copy in post.copies:
             served.off(copy)
         post.copies.clear()
 
-    async def _stand_in(self, post: Post) -> None:
+    async def _stand_in(self, post: HelperListeners) -> None:
         """Serve a post's listeners in this process."""
         if post.copies or self._leaving.is_set():
             return
@@ -239,22 +239,22 @@ class Helpers:
 
     def _inform(self, session: HelperSession) -> None:
         session.tell(self._first_word)
-        session.tell(Table(tuple(self._agent.workers)))
+        session.tell(WorkersHeld(tuple(self._agent.workers)))
         table = self._keys.table
         session.tell(KeysHeld(table.keys, table.rules))
-        registry = self._offices.registry
+        registry = self._services.registry
         for node_id, held in registry.catalog.held.items():
-            session.tell(Seen(node_id, registry.presence(node_id), held.frame))
+            session.tell(NodeSeen(node_id, registry.presence(node_id), held.frame))
 
-    def _word_of(self, node_id: PeerId) -> Told:
-        registry = self._offices.registry
+    def _word_of(self, node_id: PeerId) -> ToHelper:
+        registry = self._services.registry
         held = registry.catalog.held.get(node_id)
         if held is None:
             self._told.pop(node_id, None)
-            return Forgotten(node_id)
+            return NodeForgotten(node_id)
         news = self._told.get(node_id) is not held.frame
         self._told[node_id] = held.frame
-        return Seen(node_id, registry.presence(node_id), held.frame if news else b"")
+        return NodeSeen(node_id, registry.presence(node_id), held.frame if news else b"")
 
 
 def helpers_of(
@@ -272,11 +272,11 @@ def helpers_of(
     """
     registry, listening, whole = parts.registry, context.listening, context.whole
     helpers = Helpers(
-        [Post(http, link) for http, link in posts],
+        [HelperListeners(http, link) for http, link in posts],
         first_word=Welcome(
             given.identity.seed, given.settings, listening.http, listening.link, given.grant
         ),
-        offices=Offices(
+        services=HelperServices(
             registry=registry,
             lending=parts.router.lent_slots,
             peers=parts.peers,
@@ -284,7 +284,7 @@ def helpers_of(
             usage=parts.usage.book,
             receipts=parts.receipts.book,
             metrics=parts.metrics,
-            control=Listener(public_app(replace(context, access=judge(PassedOn)))),
+            control=Listener(public_app(replace(context, access=judge(ForwardedAccess)))),
         ),
         agent=parts.agent,
         keys=parts.keys,
@@ -300,7 +300,7 @@ def helpers_of(
     return helpers
 
 
-async def _spawn(post: Post, session: HelperSession) -> Process:
+async def _spawn(post: HelperListeners, session: HelperSession) -> Process:
     """Start a helper's process. It inherits four descriptors and no others."""
     ours, theirs = socket.socketpair()
     doors, their_doors = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

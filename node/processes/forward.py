@@ -47,7 +47,7 @@ from router.peers.pipes import Peers, couple
 _AT_ONCE = 64  # descriptors received in one pass; the event loop calls again for more
 
 
-class Door(Enum):
+class ConnectionUse(Enum):
     """Purpose of a connection, sent with its descriptor."""
 
     HTTP = b"h"
@@ -56,14 +56,14 @@ class Door(Enum):
     """For one pipe to a peer: a line with its id, then its bytes."""
 
 
-class DescriptorChannel:
+class DescriptorSender:
     """A helper's end, which opens connections."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         end.settimeout(0)
 
-    def open(self, door: Door) -> socket.socket:
+    def open(self, door: ConnectionUse) -> socket.socket:
         """Return our end of a new connection; raise `OSError` if the first process takes no more."""
         ours, theirs = socket.socketpair()
         with theirs:
@@ -80,17 +80,19 @@ class DescriptorChannel:
 
         async def dial(make: Callable[[], Connection]) -> Connection:
             _, connection = await asyncio.get_running_loop().create_connection(
-                make, sock=self.open(Door.HTTP)
+                make, sock=self.open(ConnectionUse.HTTP)
             )
             return connection
 
         return dial
 
 
-class Doorway:
+class DescriptorReceiver:
     """The first process's end, which takes connections until it is closed."""
 
-    def __init__(self, end: socket.socket, take: Callable[[Door, socket.socket], None]) -> None:
+    def __init__(
+        self, end: socket.socket, take: Callable[[ConnectionUse, socket.socket], None]
+    ) -> None:
         self._end = end
         self._take = take
         end.settimeout(0)
@@ -116,7 +118,7 @@ class Doorway:
     def _let_in(self, said: bytes, connection: socket.socket) -> None:
         connection.settimeout(0)
         try:
-            door = Door(said)
+            door = ConnectionUse(said)
         except ValueError:
             connection.close()
         else:
@@ -168,10 +170,10 @@ class BorrowedPipe:
         self._writer.transport.abort()
 
 
-async def borrow(doors: DescriptorChannel, peer: PeerId) -> Pipe:
+async def borrow(doors: DescriptorSender, peer: PeerId) -> Pipe:
     """Open a pipe to a peer through the first process; raise `PeerUnreachable`."""
     try:
-        end = doors.open(Door.PIPE)
+        end = doors.open(ConnectionUse.PIPE)
         reader, writer = await asyncio.open_connection(sock=end, limit=_CHUNK_BYTES)
         writer.write(f"{peer}\n".encode())
         opened = await reader.read(1)
@@ -224,7 +226,7 @@ _NOT_SHOWN = _OF_A_CONNECTION | {
 }
 
 
-class PassedOn(Access):
+class ForwardedAccess(Access):
     """Access control of the requests that helpers forward."""
 
     def local(self, request: web.Request) -> bool:

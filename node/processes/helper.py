@@ -22,30 +22,30 @@ from node.observe import logs
 from node.processes import forward
 from node.processes.assembly import HelperParts, assemble
 from node.processes.channel import Channel
-from node.processes.forward import DescriptorChannel
+from node.processes.forward import DescriptorSender
 from node.processes.protocol import (
-    Ask,
-    Forgotten,
     KeysHeld,
     Leave,
     LinesAsked,
     LinesTold,
     LoadHeard,
-    Observed,
+    NodeForgotten,
+    NodeSeen,
+    NodeSilent,
     QuotaSpent,
     QuotaStandings,
     Ready,
     ReceiptsMade,
     Relayed,
-    Seen,
-    Silent,
+    RequestsObserved,
     SlotGranted,
     SlotRefused,
-    Table,
-    Told,
+    StateAsked,
+    ToHelper,
     UsageCounted,
     Welcome,
-    told,
+    WorkersHeld,
+    read_by_helper,
 )
 from node.runtime import supervise
 from node.tls import Certificate, certificate_given
@@ -59,7 +59,7 @@ _LAST_WORDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class InheritedSockets:
     """Sockets that a helper inherits: its ends of two socket pairs, and two listeners."""
 
     channel: socket.socket
@@ -75,17 +75,17 @@ def main(descriptors: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     gc.disable()
     channel, doors, http, link = (socket.socket(fileno=int(each)) for each in descriptors)
-    uvloop.run(_Helper(Ends(channel, doors, http, link)).live())
+    uvloop.run(_Helper(InheritedSockets(channel, doors, http, link)).live())
     return 0
 
 
 class _Helper:
     """One helper, from the first message on."""
 
-    def __init__(self, ends: Ends) -> None:
+    def __init__(self, ends: InheritedSockets) -> None:
         self._ends = ends
-        self._doors = DescriptorChannel(ends.doors)
-        self._channel = Channel(told, self._take)
+        self._doors = DescriptorSender(ends.doors)
+        self._channel = Channel(read_by_helper, self._take)
         self._parts: HelperParts | None = None
         self._served: tuple[Listener, ...] = ()
         self._certificate: Certificate | None = None
@@ -140,7 +140,7 @@ class _Helper:
         refused = metrics.recent.take_refused()
         measured = metrics.measurements.take() if metrics.measurements is not None else ()
         if refused or measured:
-            self._channel.tell(Observed(refused, measured))
+            self._channel.tell(RequestsObserved(refused, measured))
 
     async def _end_with_the_first(self) -> None:
         await self._channel.closed.wait()
@@ -171,16 +171,16 @@ class _Helper:
         http = await serve(public, self._ends.http, closing, limits, crowd, certificate=shown)
         self._served = (link, http)
 
-    def _take(self, word: Told) -> None:
+    def _take(self, word: ToHelper) -> None:
         if isinstance(word, Welcome):
             logs.configure_as(word.settings.node)
             self._parts = assemble(word, self._doors, self._channel.tell)
         elif self._parts is not None:
             self._learn(self._parts, word)
 
-    def _learn(self, parts: HelperParts, word: Told) -> None:
+    def _learn(self, parts: HelperParts, word: ToHelper) -> None:
         match word:
-            case Table() | Seen() | Forgotten() | Silent():
+            case WorkersHeld() | NodeSeen() | NodeForgotten() | NodeSilent():
                 if changed := parts.view.take(word):
                     for listener in parts.listeners:
                         listener(changed)
@@ -189,8 +189,8 @@ class _Helper:
             case LoadHeard(node, loads):
                 parts.router.hear(node, dict(loads))
             case SlotGranted() | SlotRefused() | Relayed():
-                parts.borrowing.hear(word)
-            case Ask(number, beside):
+                parts.slots.hear(word)
+            case StateAsked(number, beside):
                 # This message comes after the whole initial state.
                 self._informed.set()
                 parts.beside.clear()

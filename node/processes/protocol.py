@@ -60,7 +60,7 @@ class Welcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class WorkersHeld:
     """All workers of this machine; replaces the previous table."""
 
     workers: tuple[Worker, ...]
@@ -82,7 +82,7 @@ class QuotaStandings:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class NodeSeen:
     """A node's presence and its signed record; an empty `frame` means that the record has not changed."""
 
     node: PeerId
@@ -91,7 +91,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
+class NodeForgotten:
     """The registry no longer holds a record of a node."""
 
     node: PeerId
@@ -106,15 +106,15 @@ class LoadHeard:
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
-    """The answer to `Look`: whether the node has left a probe of the first process unanswered."""
+class NodeSilent:
+    """The answer to `ProbeAsked`: whether the node has left a probe of the first process unanswered."""
 
     node: PeerId
     silent: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class StateAsked:
     """Query for a `LoadReport`. A helper answers it after it has taken in all earlier messages.
 
     `beside` is the number of requests that other processes have at each worker of this machine.
@@ -126,7 +126,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class SlotGranted:
-    """The answer to `Take`: the worker whose slot is granted, or `None`."""
+    """The answer to `SlotAsked`: the worker whose slot is granted, or `None`."""
 
     number: int
     service: Service | None
@@ -134,7 +134,7 @@ class SlotGranted:
 
 @dataclass(frozen=True, slots=True)
 class SlotRefused:
-    """The answer to `Take`: all workers and the queue are full; without `retry_after`, no worker serves the model now."""
+    """The answer to `SlotAsked`: all workers and the queue are full; without `retry_after`, no worker serves the model now."""
 
     number: int
     why: str
@@ -164,16 +164,16 @@ class Leave:
     ends: bool = True
 
 
-Told = (
+ToHelper = (
     Welcome
-    | Table
+    | WorkersHeld
     | KeysHeld
     | QuotaStandings
-    | Seen
-    | Forgotten
+    | NodeSeen
+    | NodeForgotten
     | LoadHeard
-    | Silent
-    | Ask
+    | NodeSilent
+    | StateAsked
     | SlotGranted
     | SlotRefused
     | Relayed
@@ -193,7 +193,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """The answer to `Ask`. `in_flight` and `loads` exclude borrowed slots, which the first process counts."""
+    """The answer to `StateAsked`. `in_flight` and `loads` exclude borrowed slots, which the first process counts."""
 
     number: int
     in_flight: int
@@ -212,21 +212,21 @@ class EvidenceShown:
 
 
 @dataclass(frozen=True, slots=True)
-class Stale:
+class RecordStale:
     """A node has answered that it no longer serves a model: the record held of it is outdated."""
 
     node: PeerId
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ProbeAsked:
     """Request to probe a node, because a request waits for it."""
 
     node: PeerId
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class SlotAsked:
     """Request for a slot of the first of these workers that has one free; with `waiting`, queue for it."""
 
     number: int
@@ -240,21 +240,21 @@ class Take:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class SlotCancelled:
     """The request that wanted a slot was cancelled."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Freed:
+class SlotFreed:
     """Return of a slot of this worker."""
 
     service: Service
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
+class SlotUsed:
     """A request for a model held its slot for this many seconds."""
 
     model: str
@@ -283,7 +283,7 @@ class ReceiptsMade:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class RequestsObserved:
     """Refusals for lack of room, and measurements for a collector, since the previous message."""
 
     refused: tuple[NoRoomCount, ...]
@@ -306,31 +306,31 @@ class LinesTold:
     lines: tuple[LogLine, ...]
 
 
-Said = (
+ToFirst = (
     Ready
     | LoadReport
     | EvidenceShown
-    | Stale
-    | Look
-    | Take
-    | Cancel
-    | Freed
-    | Took
+    | RecordStale
+    | ProbeAsked
+    | SlotAsked
+    | SlotCancelled
+    | SlotFreed
+    | SlotUsed
     | QuotaSpent
     | UsageCounted
     | ReceiptsMade
-    | Observed
+    | RequestsObserved
     | ReachAsked
     | LinesTold
 )
 """Messages from a helper to the first process."""
 
-_ADAPTERS = {kind: TypeAdapter(kind) for kind in (*Told.__args__, *Said.__args__)}
-_TOLD = {kind.__name__.encode(): _ADAPTERS[kind] for kind in Told.__args__}
-_SAID = {kind.__name__.encode(): _ADAPTERS[kind] for kind in Said.__args__}
+_ADAPTERS = {kind: TypeAdapter(kind) for kind in (*ToHelper.__args__, *ToFirst.__args__)}
+_TO_HELPER = {kind.__name__.encode(): _ADAPTERS[kind] for kind in ToHelper.__args__}
+_TO_FIRST = {kind.__name__.encode(): _ADAPTERS[kind] for kind in ToFirst.__args__}
 
 
-def framed(word: Told | Said) -> bytes:
+def framed(word: ToHelper | ToFirst) -> bytes:
     """Encode a message as a frame: its type, a space, and its fields in JSON; raise `Unreadable` if it is too long."""
     kind = type(word)
     body = b"%b %b" % (kind.__name__.encode(), _ADAPTERS[kind].dump_json(word))
@@ -339,14 +339,14 @@ def framed(word: Told | Said) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def told(body: bytes) -> Told:
+def read_by_helper(body: bytes) -> ToHelper:
     """Decode a message of the first process; raise `Unreadable`."""
-    return cast("Told", _read(body, _TOLD))
+    return cast("ToHelper", _read(body, _TO_HELPER))
 
 
-def said(body: bytes) -> Said:
+def read_by_first(body: bytes) -> ToFirst:
     """Decode a message of a helper; raise `Unreadable`."""
-    return cast("Said", _read(body, _SAID))
+    return cast("ToFirst", _read(body, _TO_FIRST))
 
 
 def _read(body: bytes, adapters: Mapping[bytes, TypeAdapter[Any]]) -> object:

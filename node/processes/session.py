@@ -17,33 +17,33 @@ from node.observe.counters import Counts
 from node.observe.metrics import Metrics
 from node.observe.recent_lines import LogLine
 from node.processes.channel import Channel
-from node.processes.forward import Door, Doorway, lend
+from node.processes.forward import ConnectionUse, DescriptorReceiver, lend
 from node.processes.protocol import (
-    Ask,
-    Cancel,
     EvidenceShown,
-    Freed,
     Leave,
     LinesAsked,
     LinesTold,
     LoadReport,
-    Look,
-    Observed,
+    NodeSilent,
+    ProbeAsked,
     QuotaSpent,
     ReachAsked,
     Ready,
     ReceiptsMade,
+    RecordStale,
     Relayed,
-    Said,
-    Silent,
+    RequestsObserved,
+    SlotAsked,
+    SlotCancelled,
+    SlotFreed,
     SlotGranted,
     SlotRefused,
-    Stale,
-    Take,
-    Told,
-    Took,
+    SlotUsed,
+    StateAsked,
+    ToFirst,
+    ToHelper,
     UsageCounted,
-    said,
+    read_by_first,
 )
 from registry.records import PeerId, Service
 from registry.service import Registry
@@ -57,11 +57,11 @@ MAX_WAITING = 100_000
 """Requests of one helper that may wait for a slot; further ones are refused. The queues of the models are far shorter."""
 
 
-class Loans:
+class HelperSlots:
     """The slots of one helper, and its requests that wait for one."""
 
     def __init__(
-        self, lending: LentSlots, crew: BackgroundTasks, tell: Callable[[Told], None]
+        self, lending: LentSlots, crew: BackgroundTasks, tell: Callable[[ToHelper], None]
     ) -> None:
         """`crew` is dismissed before `end` is called."""
         self._lending = lending
@@ -70,22 +70,22 @@ class Loans:
         self._turns: dict[int, asyncio.Task[None]] = {}
         self._lent: Counter[Service] = Counter()
 
-    def hear(self, word: Take | Cancel | Freed | Took) -> None:
+    def hear(self, word: SlotAsked | SlotCancelled | SlotFreed | SlotUsed) -> None:
         """Handle a message of the helper."""
         match word:
-            case Take(number, services, waiting=False, background=background):
+            case SlotAsked(number, services, waiting=False, background=background):
                 self._grant(number, self._lending.lend(services, background=background))
-            case Take():
+            case SlotAsked():
                 self._queue(word)
-            case Cancel(number):
+            case SlotCancelled(number):
                 if (turn := self._turns.get(number)) is not None:
                     turn.cancel()
-            case Freed(service):
+            case SlotFreed(service):
                 # Only a slot that was lent can be given back.
                 if self._lent[service] > 0:
                     self._lent[service] -= 1
                     self._lending.give_back(service)
-            case Took(model, seconds):
+            case SlotUsed(model, seconds):
                 self._lending.took(model, seconds)
 
     def lent(self, service: Service) -> int:
@@ -103,14 +103,14 @@ class Loans:
             self._lent[service] += 1
         self._tell(SlotGranted(number, service))
 
-    def _queue(self, word: Take) -> None:
+    def _queue(self, word: SlotAsked) -> None:
         if len(self._turns) >= MAX_WAITING:
             self._tell(SlotRefused(word.number, "too many requests wait", 1.0))
             return
         turn = self._turns[word.number] = self._crew.spawn(self._turn(word))
         turn.add_done_callback(lambda _: self._turns.pop(word.number, None))
 
-    async def _turn(self, word: Take) -> None:
+    async def _turn(self, word: SlotAsked) -> None:
         request = Request(
             id="",
             kind=Kind.CHAT,
@@ -139,7 +139,7 @@ FROZEN = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Offices:
+class HelperServices:
     """Parts of the node that helpers may use."""
 
     registry: Registry
@@ -152,7 +152,7 @@ class Offices:
     control: Listener
     """Answers the requests that helpers pass on."""
 
-    def hear(self, word: QuotaSpent | UsageCounted | ReceiptsMade | Observed) -> None:
+    def hear(self, word: QuotaSpent | UsageCounted | ReceiptsMade | RequestsObserved) -> None:
         """Add the spending, usage, receipts, refusals or measurements of a helper's requests."""
         match word:
             case QuotaSpent(spent):
@@ -163,7 +163,7 @@ class Offices:
             case ReceiptsMade(receipts):
                 for receipt in receipts:
                     self.receipts.take_in(receipt)
-            case Observed(refused, measured):
+            case RequestsObserved(refused, measured):
                 for model, node, times in refused:
                     self.metrics.recent.found_no_room(model, node, times)
                 if self.metrics.measurements is not None:
@@ -173,14 +173,14 @@ class Offices:
 class HelperSession:
     """One helper, as the first process sees it."""
 
-    def __init__(self, offices: Offices) -> None:
-        self._offices = offices
+    def __init__(self, services: HelperServices) -> None:
+        self._services = services
         self._crew = BackgroundTasks()
         self._numbers = count(1)
         self._asked: dict[int, asyncio.Future[Any]] = {}
-        self._loans = Loans(offices.lending, self._crew, self.tell)
-        self._doorway: Doorway | None = None
-        self._channel = Channel(said, self._take)
+        self._slots = HelperSlots(services.lending, self._crew, self.tell)
+        self._receiver: DescriptorReceiver | None = None
+        self._channel = Channel(read_by_first, self._take)
         self.ready = asyncio.Event()
         self.gone = asyncio.Event()
         self.beside: Mapping[Service, int] = {}
@@ -190,7 +190,7 @@ class HelperSession:
     async def begin(self, end: socket.socket, doors: socket.socket) -> None:
         """Connect to a helper over this process's ends of its socket pairs."""
         await self._channel.open(end)
-        self._doorway = Doorway(doors, self._let_in)
+        self._receiver = DescriptorReceiver(doors, self._let_in)
 
     async def ended(self) -> None:
         """Wait until the helper is gone, and take back its slots."""
@@ -200,16 +200,16 @@ class HelperSession:
     async def end(self) -> None:
         """Disconnect the helper, and take back its slots."""
         self._channel.close()
-        if self._doorway is not None:
-            self._doorway.close()
-            self._doorway = None
+        if self._receiver is not None:
+            self._receiver.close()
+            self._receiver = None
         for asked in self._asked.values():
             if not asked.done():
                 asked.set_exception(ConnectionResetError("a helper has ended"))
         await self._crew.dismiss()
-        self._loans.end()
+        self._slots.end()
 
-    def tell(self, word: Told) -> None:
+    def tell(self, word: ToHelper) -> None:
         """Send a message to the helper."""
         self._channel.tell(word)
 
@@ -219,7 +219,7 @@ class HelperSession:
         Raise `TimeoutError` if it does not answer `within` so many seconds, and `ConnectionError` if it has ended.
         """
         number = next(self._numbers)
-        question = Ask(number, tuple(self.beside.items()))
+        question = StateAsked(number, tuple(self.beside.items()))
         return cast("LoadReport", await self._answer(question, within=within))
 
     async def lines_since(self, time: float) -> tuple[LogLine, ...]:
@@ -230,13 +230,13 @@ class HelperSession:
     def part_of(self, service: Service) -> int:
         """Return the known number of this helper's requests at a worker."""
         said = (load.in_flight for s, load in self.state.loads if s == service)
-        return self._loans.lent(service) + sum(said)
+        return self._slots.lent(service) + sum(said)
 
     def leave(self, *, ends: bool = True) -> None:
         """Tell the helper to end, or only to accept no more connections of callers."""
         self.tell(Leave(ends))
 
-    async def _answer(self, question: Ask | LinesAsked, *, within: float) -> object:
+    async def _answer(self, question: StateAsked | LinesAsked, *, within: float) -> object:
         if self._channel.closed.is_set():
             raise ConnectionResetError("a helper has ended")
         asked = self._asked[question.number] = asyncio.get_running_loop().create_future()
@@ -252,41 +252,41 @@ class HelperSession:
         if asked is not None and not asked.done():
             asked.set_result(answer)
 
-    def _take(self, word: Said) -> None:
+    def _take(self, word: ToFirst) -> None:
         match word:
-            case Take() | Cancel() | Freed() | Took():
-                self._loans.hear(word)
+            case SlotAsked() | SlotCancelled() | SlotFreed() | SlotUsed():
+                self._slots.hear(word)
             case LoadReport():
                 self.state = word
                 self._answered(word.number, word)
             case LinesTold(number, lines):
                 self._answered(number, lines)
-            case QuotaSpent() | UsageCounted() | ReceiptsMade() | Observed():
-                self._offices.hear(word)
-            case EvidenceShown() | Stale() | Look():
+            case QuotaSpent() | UsageCounted() | ReceiptsMade() | RequestsObserved():
+                self._services.hear(word)
+            case EvidenceShown() | RecordStale() | ProbeAsked():
                 self._note(word)
             case ReachAsked(number, node):
                 self._crew.spawn(self._reach(number, node))
             case Ready():
                 self.ready.set()
 
-    def _note(self, word: EvidenceShown | Stale | Look) -> None:
-        registry = self._offices.registry
+    def _note(self, word: EvidenceShown | RecordStale | ProbeAsked) -> None:
+        registry = self._services.registry
         match word:
             case EvidenceShown(node, evidence):
                 registry.observe(node, evidence)
-            case Stale(node):
+            case RecordStale(node):
                 registry.refresh(node)
-            case Look(node):
+            case ProbeAsked(node):
                 registry.look(node)
-                self.tell(Silent(node, registry.silent(node)))
+                self.tell(NodeSilent(node, registry.silent(node)))
 
     async def _reach(self, number: int, node: PeerId) -> None:
-        self.tell(Relayed(number, await self._offices.peers.relayed(node)))
+        self.tell(Relayed(number, await self._services.peers.relayed(node)))
 
-    def _let_in(self, door: Door, connection: socket.socket) -> None:
+    def _let_in(self, door: ConnectionUse, connection: socket.socket) -> None:
         match door:
-            case Door.HTTP:
-                self._crew.spawn(self._offices.control.take(connection))
-            case Door.PIPE:
-                self._crew.spawn(lend(connection, self._offices.peers))
+            case ConnectionUse.HTTP:
+                self._crew.spawn(self._services.control.take(connection))
+            case ConnectionUse.PIPE:
+                self._crew.spawn(lend(connection, self._services.peers))

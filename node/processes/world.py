@@ -9,22 +9,22 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 from node.processes.protocol import (
-    Cancel,
     EvidenceShown,
-    Forgotten,
-    Freed,
+    NodeForgotten,
+    NodeSeen,
+    NodeSilent,
     ReachAsked,
+    RecordStale,
     Relayed,
-    Said,
-    Seen,
-    Silent,
+    SlotAsked,
+    SlotCancelled,
+    SlotFreed,
     SlotGranted,
     SlotRefused,
-    Stale,
-    Table,
-    Take,
-    Took,
+    SlotUsed,
+    ToFirst,
     Unreadable,
+    WorkersHeld,
 )
 from registry import wire
 from registry.catalog import Catalog, Signed
@@ -46,10 +46,10 @@ MAX_NODES = 10_000
 """Nodes whose last answer is remembered; beyond that all are forgotten, so their next answers are reported again."""
 
 
-class Witness:
+class EvidenceReporter:
     """Reporter of what attempts show about other nodes, to the first process."""
 
-    def __init__(self, own: PeerId, tell: Callable[[Said], None], now: Clock) -> None:
+    def __init__(self, own: PeerId, tell: Callable[[ToFirst], None], now: Clock) -> None:
         self.own = own
         self._tell = tell
         self._now = now
@@ -59,7 +59,7 @@ class Witness:
         """Report what an attempt's outcome shows, if it is news."""
         node, shown = outcome.candidate.node, outcome.shows
         if outcome.stale:
-            self._tell(Stale(node))
+            self._tell(RecordStale(node))
         if node == self.own or shown is None:
             return
         if shown is Evidence.FAILED:
@@ -82,10 +82,10 @@ class Witness:
 Answer = SlotGranted | SlotRefused | Relayed
 
 
-class Borrowing:
+class SlotClient:
     """A `router.shared_slots.Lender` whose slots the first process manages. Bound to one event loop."""
 
-    def __init__(self, tell: Callable[[Said], None]) -> None:
+    def __init__(self, tell: Callable[[ToFirst], None]) -> None:
         self._tell = tell
         self._numbers = count(1)
         self._asked: dict[int, asyncio.Future[Answer]] = {}
@@ -93,12 +93,12 @@ class Borrowing:
     async def take(self, request: Request, services: Sequence[Service]) -> Service | None:
         """Take a slot for a request at the first of these workers that has one free; return `None` if none has."""
         number = next(self._numbers)
-        asked = Take(number, tuple(services), background=request.background)
+        asked = SlotAsked(number, tuple(services), background=request.background)
         return _service(await self._answer(asked))
 
     async def turn(self, request: Request, services: Sequence[Service]) -> Service:
         """Wait until a request gets a slot of one of these workers; raise `NoCapacity` or `NobodyServes`."""
-        asked = Take(
+        asked = SlotAsked(
             next(self._numbers),
             tuple(services),
             waiting=True,
@@ -115,11 +115,11 @@ class Borrowing:
 
     def give_back(self, service: Service) -> None:
         """Give a slot back."""
-        self._tell(Freed(service))
+        self._tell(SlotFreed(service))
 
     def took(self, model: str, seconds: float) -> None:
         """Report how long a request for a model held its slot."""
-        self._tell(Took(model, seconds))
+        self._tell(SlotUsed(model, seconds))
 
     async def relayed(self, peer: PeerId) -> bool:
         """Ask the first process to connect to a peer, and return whether that is through a relay."""
@@ -134,7 +134,7 @@ class Borrowing:
         else:
             asked.set_result(answer)
 
-    async def _answer(self, question: Take | ReachAsked) -> Answer:
+    async def _answer(self, question: SlotAsked | ReachAsked) -> Answer:
         asked: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._asked[question.number] = asked
         self._tell(question)
@@ -144,8 +144,8 @@ class Borrowing:
             if asked.done() and not asked.cancelled():
                 # The answer came at the moment of the cancellation.
                 self._unwanted(asked.result())
-            elif isinstance(question, Take):
-                self._tell(Cancel(question.number))
+            elif isinstance(question, SlotAsked):
+                self._tell(SlotCancelled(question.number))
             raise
         finally:
             self._asked.pop(question.number, None)
@@ -168,7 +168,7 @@ def _service(answer: Answer) -> Service | None:
             return None
 
 
-class View:
+class WorldView:
     """The newest state, for a router to read."""
 
     def __init__(self, own: PeerId, settings: RegistrySettings) -> None:
@@ -179,19 +179,19 @@ class View:
         self._presence: dict[PeerId, Presence] = {}
         self._silent: set[PeerId] = set()
 
-    def take(self, word: Table | Seen | Forgotten | Silent) -> frozenset[PeerId]:
+    def take(self, word: WorkersHeld | NodeSeen | NodeForgotten | NodeSilent) -> frozenset[PeerId]:
         """Handle a message of the first process; return the nodes whose record or presence it concerns. Raise `Unreadable`."""
         match word:
-            case Table(workers):
+            case WorkersHeld(workers):
                 self.workers = Workers.of(workers)
-            case Silent(node, silent):
+            case NodeSilent(node, silent):
                 (self._silent.add if silent else self._silent.discard)(node)
-            case Seen(node, presence, frame):
+            case NodeSeen(node, presence, frame):
                 self._presence[node] = presence
                 if frame:
                     self.catalog = self.catalog.merge([_record(frame)])
                 return frozenset({node})
-            case Forgotten(node):
+            case NodeForgotten(node):
                 self._presence.pop(node, None)
                 self._silent.discard(node)
                 self.catalog = self.catalog.without(node)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from node.processes.forward import DescriptorChannel, Door, Doorway, borrow, lend
+from node.processes.forward import ConnectionUse, DescriptorReceiver, DescriptorSender, borrow, lend
 from registry.errors import PeerUnreachable
 from registry.mesh import Pipe
 from registry.mesh.memory.network import pipe_between
@@ -19,29 +19,32 @@ US, THEM = PeerId("us"), PeerId("them")
 
 
 class Building:
-    """A helper's doors, and the doorway that they lead to."""
+    """A helper's sender of descriptors, and the receiver at the first process."""
 
     def __init__(self) -> None:
         ours, self.end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.came: list[tuple[Door, socket.socket]] = []
-        self.doors = DescriptorChannel(self.end)
-        self.doorway = Doorway(ours, lambda door, end: self.came.append((door, end)))
+        self.came: list[tuple[ConnectionUse, socket.socket]] = []
+        self.doors = DescriptorSender(self.end)
+        self.receiver = DescriptorReceiver(ours, lambda door, end: self.came.append((door, end)))
 
 
 @pytest.fixture
 async def building() -> AsyncIterator[Building]:
     made = Building()
     yield made
-    made.doorway.close()
+    made.receiver.close()
     made.end.close()
     for _, connection in made.came:
         connection.close()
 
 
 async def test_each_connection_comes_in_at_the_door_that_it_is_for(building: Building) -> None:
-    with building.doors.open(Door.HTTP) as one, building.doors.open(Door.PIPE) as two:
+    with (
+        building.doors.open(ConnectionUse.HTTP) as one,
+        building.doors.open(ConnectionUse.PIPE) as two,
+    ):
         await until(lambda: len(building.came) == 2)
-        assert [door for door, _ in building.came] == [Door.HTTP, Door.PIPE]
+        assert [door for door, _ in building.came] == [ConnectionUse.HTTP, ConnectionUse.PIPE]
         one.send(b"first")
         two.send(b"second")
         assert [end.recv(9) for _, end in building.came] == [b"first", b"second"]
@@ -50,7 +53,7 @@ async def test_each_connection_comes_in_at_the_door_that_it_is_for(building: Bui
 async def test_no_connection_is_lost_when_more_are_opened_than_are_accepted_at_once(
     building: Building,
 ) -> None:
-    opened = [building.doors.open(Door.HTTP) for _ in range(150)]
+    opened = [building.doors.open(ConnectionUse.HTTP) for _ in range(150)]
     await until(lambda: len(building.came) == 150)
     for connection in opened:
         connection.close()
@@ -59,14 +62,14 @@ async def test_no_connection_is_lost_when_more_are_opened_than_are_accepted_at_o
 async def test_opening_a_connection_to_a_process_that_is_gone_raises_an_error(
     building: Building,
 ) -> None:
-    building.doorway.close()
+    building.receiver.close()
     with pytest.raises(OSError, match=r"Broken pipe|reset"):
-        building.doors.open(Door.HTTP)
+        building.doors.open(ConnectionUse.HTTP)
     with pytest.raises(PeerUnreachable):
         await borrow(building.doors, THEM)
 
 
-async def test_the_end_of_a_helper_brings_no_connection_into_the_doorway(
+async def test_the_end_of_a_helper_brings_no_connection_to_the_receiver(
     building: Building,
 ) -> None:
     building.end.close()
@@ -84,10 +87,10 @@ async def test_a_pipe_is_carried_both_ways_and_to_its_end(building: Building) ->
             return ours
 
     crew = BackgroundTasks()
-    borrowing = crew.spawn(borrow(building.doors, THEM))
+    slots = crew.spawn(borrow(building.doors, THEM))
     await until(lambda: bool(building.came))
     crew.spawn(lend(building.came.pop()[1], Peers()))
-    pipe = await borrowing
+    pipe = await slots
     assert (asked, pipe.peer) == ([THEM], THEM)
     await pipe.write(b"x" * 300_000)
     taken = 0
@@ -103,8 +106,8 @@ async def test_a_pipe_is_carried_both_ways_and_to_its_end(building: Building) ->
 
 async def test_a_helper_is_told_that_a_peer_is_unreachable(building: Building) -> None:
     crew = BackgroundTasks()
-    borrowing = crew.spawn(borrow(building.doors, THEM))
+    slots = crew.spawn(borrow(building.doors, THEM))
     await until(lambda: bool(building.came))
     crew.spawn(lend(building.came.pop()[1], NoMesh()))
     with pytest.raises(PeerUnreachable):
-        await borrowing
+        await slots

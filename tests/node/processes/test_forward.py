@@ -18,14 +18,19 @@ from node.faces.app import application
 from node.faces.response_writer import Streaming, cut
 from node.listeners import Listener, bind, place_of
 from node.processes import forward
-from node.processes.forward import DescriptorChannel, Door, Doorway, PassedOn
+from node.processes.forward import (
+    ConnectionUse,
+    DescriptorReceiver,
+    DescriptorSender,
+    ForwardedAccess,
+)
 from registry.task_group import BackgroundTasks
 from router.http.pool import PooledPlace
 from router.peers.headers import CALLER
 from tests.node.faces.assembly import settings_of
 
 SHARED = WebSettings(origins=("https://chat.example",))
-JUDGE = PassedOn(token="the token", settings=SHARED, keyless=Keyless.EVERYBODY)
+JUDGE = ForwardedAccess(token="the token", settings=SHARED, keyless=Keyless.EVERYBODY)
 
 
 async def _told(request: web.Request) -> web.StreamResponse:
@@ -75,17 +80,17 @@ async def asked(request: pytest.FixtureRequest) -> AsyncIterator[aiohttp.ClientS
     )
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
-    def let_in(door: Door, connection: socket.socket) -> None:
-        assert door is Door.HTTP
+    def let_in(door: ConnectionUse, connection: socket.socket) -> None:
+        assert door is ConnectionUse.HTTP
         crew.spawn(first.take(connection))
 
     async with AsyncExitStack() as closing:
         closing.push_async_callback(crew.dismiss)
         closing.push_async_callback(first.close)
-        closing.callback(Doorway(ours, let_in).close)
+        closing.callback(DescriptorReceiver(ours, let_in).close)
         closing.enter_context(theirs)
         settings = settings_of(**getattr(request, "param", {}))
-        place = PooledPlace(DescriptorChannel(theirs).dial(), settings.router)
+        place = PooledPlace(DescriptorSender(theirs).dial(), settings.router)
         closing.callback(place.close)
         access = Access(token="", settings=SHARED, keyless=Keyless.EVERYBODY)
         of_nodes = forward.link_routes(place, settings)

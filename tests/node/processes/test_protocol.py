@@ -12,23 +12,23 @@ from node.observe.request_sums import Histogram
 from node.processes import protocol
 from node.processes.protocol import (
     MAX_FRAME_BYTES,
-    Ask,
     EvidenceShown,
     Frames,
     Leave,
     LoadHeard,
     LoadReport,
-    Observed,
-    Seen,
+    NodeSeen,
+    RequestsObserved,
+    SlotAsked,
     SlotGranted,
     SlotRefused,
-    Table,
-    Take,
+    StateAsked,
     Unreadable,
     Welcome,
+    WorkersHeld,
     framed,
-    said,
-    told,
+    read_by_first,
+    read_by_helper,
 )
 from registry.members.liveness import Evidence, Presence
 from registry.records import Load, ModelType, PeerId, Service
@@ -44,11 +44,13 @@ COUNTS = Counts(
 )
 TOLD = (
     Welcome(bytes(range(32)), Settings(), "127.0.0.1:1", "127.0.0.1:2"),
-    Table((Worker(SERVICE, "http://127.0.0.1:1", capacity=4),)),
-    Table((Worker(SERVICE, "http://w", load='{"n":1}', headers=(("a", "b"),), template="plain"),)),
-    Seen(PeerId("a"), Presence.SUSPECT, b"\xff\0frame"),
+    WorkersHeld((Worker(SERVICE, "http://127.0.0.1:1", capacity=4),)),
+    WorkersHeld(
+        (Worker(SERVICE, "http://w", load='{"n":1}', headers=(("a", "b"),), template="plain"),)
+    ),
+    NodeSeen(PeerId("a"), Presence.SUSPECT, b"\xff\0frame"),
     LoadHeard(PeerId("a"), LOADS),
-    Ask(7),
+    StateAsked(7),
     SlotGranted(1, SERVICE),
     SlotGranted(1, None),
     SlotRefused(1, "full", 2.5),
@@ -56,36 +58,36 @@ TOLD = (
     Leave(ends=False),
 )
 SAID = (
-    Take(3, (SERVICE,), waiting=True, model="m"),
+    SlotAsked(3, (SERVICE,), waiting=True, model="m"),
     EvidenceShown(PeerId("a"), Evidence.FAILED),
     LoadReport(1, 2, LOADS, COUNTS, 0.1, 0.05),
-    Observed((NoRoomCount("m", PeerId("a"), 3),)),
-    Observed((), (Measured("name", (("a", "b"),), (0, 1), 1.5),)),
+    RequestsObserved((NoRoomCount("m", PeerId("a"), 3),)),
+    RequestsObserved((), (Measured("name", (("a", "b"),), (0, 1), 1.5),)),
 )
 
 
 @pytest.mark.parametrize("word", TOLD, ids=lambda word: type(word).__name__)
 def test_a_message_of_the_first_process_is_read_as_it_was_sent(word) -> None:
-    assert [told(frame) for frame in Frames().cut(framed(word))] == [word]
+    assert [read_by_helper(frame) for frame in Frames().cut(framed(word))] == [word]
 
 
 @pytest.mark.parametrize("word", SAID, ids=lambda word: type(word).__name__)
 def test_a_message_of_a_helper_is_read_as_it_was_sent(word) -> None:
-    assert [said(frame) for frame in Frames().cut(framed(word))] == [word]
+    assert [read_by_first(frame) for frame in Frames().cut(framed(word))] == [word]
 
 
 def test_a_path_in_the_settings_need_not_be_utf8() -> None:
     settings = Settings(node=NodeSettings(data_dir="/tmp/d\udcff"))
     word = Welcome(bytes(32), settings, "127.0.0.1:1", "127.0.0.1:2")
-    assert [told(frame) for frame in Frames().cut(framed(word))] == [word]
+    assert [read_by_helper(frame) for frame in Frames().cut(framed(word))] == [word]
 
 
 @given(st.lists(st.integers(1, 9)), st.integers(1, 50))
 def test_frames_are_whole_however_the_bytes_are_cut(numbers: list[int], size: int) -> None:
-    sent = b"".join(framed(Ask(number)) for number in numbers)
+    sent = b"".join(framed(StateAsked(number)) for number in numbers)
     frames = Frames()
     found = [f for at in range(0, len(sent), size) for f in frames.cut(sent[at : at + size])]
-    assert [told(frame) for frame in found] == [Ask(number) for number in numbers]
+    assert [read_by_helper(frame) for frame in found] == [StateAsked(number) for number in numbers]
 
 
 @pytest.mark.parametrize(
@@ -93,14 +95,14 @@ def test_frames_are_whole_however_the_bytes_are_cut(numbers: list[int], size: in
 )  # fmt: skip
 def test_a_body_that_is_no_message_of_the_first_process_is_refused(body: bytes) -> None:
     with pytest.raises(Unreadable):
-        told(body)
+        read_by_helper(body)
 
 
 def test_a_frame_that_is_too_long_is_refused_before_it_has_arrived() -> None:
     with pytest.raises(Unreadable):
         Frames().cut((MAX_FRAME_BYTES + 1).to_bytes(4) + b"{")
     with pytest.raises(Unreadable):
-        framed(Seen(PeerId("a"), Presence.ALIVE, bytes(MAX_FRAME_BYTES)))
+        framed(NodeSeen(PeerId("a"), Presence.ALIVE, bytes(MAX_FRAME_BYTES)))
 
 
 def test_a_key_is_never_shown() -> None:

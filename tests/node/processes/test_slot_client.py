@@ -9,22 +9,22 @@ import pytest
 
 from node.processes import session as module
 from node.processes.protocol import (
-    Cancel,
     Frames,
-    Freed,
     Relayed,
-    Said,
+    SlotAsked,
+    SlotCancelled,
+    SlotFreed,
     SlotGranted,
     SlotRefused,
-    Take,
-    Told,
-    Took,
+    SlotUsed,
+    ToFirst,
+    ToHelper,
     framed,
-    said,
-    told,
+    read_by_first,
+    read_by_helper,
 )
-from node.processes.session import Loans
-from node.processes.world import Borrowing
+from node.processes.session import HelperSlots
+from node.processes.world import SlotClient
 from registry.records import PeerId, Service
 from registry.task_group import BackgroundTasks
 from router.errors import NobodyServes, NoCapacity
@@ -41,28 +41,28 @@ class Pair:
 
     def __init__(self, one, two) -> None:
         self.lending = World(one)
-        self.borrowing = Borrowing(self._up)
-        self.asking = World(two, lender=self.borrowing)
+        self.client = SlotClient(self._up)
+        self.asking = World(two, lender=self.client)
         self.crew = BackgroundTasks()
-        self.loans = Loans(self.lending.router.lent_slots, self.crew, self._down)
-        self.said: list[Said] = []
+        self.slots = HelperSlots(self.lending.router.lent_slots, self.crew, self._down)
+        self.said: list[ToFirst] = []
 
     def serve(self, *candidates) -> None:
         for world in (self.lending, self.asking):
             world.serve(*candidates)
 
-    def _up(self, word: Said) -> None:
+    def _up(self, word: ToFirst) -> None:
         (frame,) = Frames().cut(framed(word))
-        word = said(frame)
+        word = read_by_first(frame)
         self.said.append(word)
-        if isinstance(word, Take | Cancel | Freed | Took):
-            asyncio.get_running_loop().call_soon(self.loans.hear, word)
+        if isinstance(word, SlotAsked | SlotCancelled | SlotFreed | SlotUsed):
+            asyncio.get_running_loop().call_soon(self.slots.hear, word)
 
-    def _down(self, word: Told) -> None:
+    def _down(self, word: ToHelper) -> None:
         (frame,) = Frames().cut(framed(word))
-        word = told(frame)
+        word = read_by_helper(frame)
         assert isinstance(word, SlotGranted | SlotRefused | Relayed)
-        asyncio.get_running_loop().call_soon(self.borrowing.hear, word)
+        asyncio.get_running_loop().call_soon(self.client.hear, word)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ async def pair() -> AsyncIterator[Pair]:
         made = Pair(one, two)
         yield made
         await made.crew.dismiss()
-        made.loans.end()
+        made.slots.end()
         assert not made.lending.router.in_flight
         assert not made.asking.router.in_flight
 
@@ -112,7 +112,7 @@ async def test_a_slot_that_is_kept_free_is_lent_at_once_to_a_foreground_request(
     await pair.asking.ask(chat())
     async with pair.asking.router.answer(replace(chat(), background=True)):
         line = asyncio.ensure_future(pair.asking.ask(replace(chat(), background=True)))
-        await until(lambda: any(isinstance(word, Take) and word.waiting for word in pair.said))
+        await until(lambda: any(isinstance(word, SlotAsked) and word.waiting for word in pair.said))
         assert (await pair.asking.ask(chat()))[1] == 1
         assert not line.done()
     await line
@@ -153,12 +153,12 @@ async def test_slots_that_a_dead_helper_held_are_free_again(
     pair: Pair, worker: OpenAIWorker
 ) -> None:
     pair.serve(own(worker.url, capacity=2))
-    pair.loans.hear(Take(1, (SERVICE,)))
-    pair.loans.hear(Take(2, (SERVICE,)))
-    pair.loans.hear(Take(3, (SERVICE,), waiting=True, model=MODEL))
+    pair.slots.hear(SlotAsked(1, (SERVICE,)))
+    pair.slots.hear(SlotAsked(2, (SERVICE,)))
+    pair.slots.hear(SlotAsked(3, (SERVICE,), waiting=True, model=MODEL))
     await asyncio.sleep(0)
     await pair.crew.dismiss()
-    pair.loans.end()
+    pair.slots.end()
     assert not pair.lending.router.in_flight
 
 
@@ -167,7 +167,7 @@ async def test_giving_back_a_slot_that_was_never_lent_changes_nothing(
 ) -> None:
     pair.serve(own(worker.url, capacity=1))
     async with pair.lending.router.answer(chat()):
-        pair.loans.hear(Freed(SERVICE))
+        pair.slots.hear(SlotFreed(SERVICE))
         assert pair.lending.router.in_flight.total() == 1
 
 
@@ -188,7 +188,7 @@ async def test_more_waiting_requests_than_the_bound_allows_are_refused(
 
 
 async def test_a_helper_asks_whether_a_peer_is_relayed(pair: Pair) -> None:
-    asked = asyncio.ensure_future(pair.borrowing.relayed(PeerId("them")))
+    asked = asyncio.ensure_future(pair.client.relayed(PeerId("them")))
     await until(lambda: bool(pair.said))
-    pair.borrowing.hear(Relayed(pair.said[0].number, relayed=True))
+    pair.client.hear(Relayed(pair.said[0].number, relayed=True))
     assert await asked

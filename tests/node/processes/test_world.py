@@ -4,15 +4,15 @@ import pytest
 
 from node.processes.protocol import (
     EvidenceShown,
-    Forgotten,
-    Said,
-    Seen,
-    Silent,
-    Stale,
-    Table,
+    NodeForgotten,
+    NodeSeen,
+    NodeSilent,
+    RecordStale,
+    ToFirst,
     Unreadable,
+    WorkersHeld,
 )
-from node.processes.world import MAX_NODES, PAUSE, View, Witness
+from node.processes.world import MAX_NODES, PAUSE, EvidenceReporter, WorldView
 from registry import wire
 from registry.members.liveness import Evidence, Presence
 from registry.records import Heartbeat, PeerId, Reach, Record, Service, Standing, Version
@@ -28,75 +28,75 @@ SERVICE = Service("p", "m")
 
 
 @pytest.fixture
-def view() -> View:
-    return View(OWN.peer, RegistrySettings(deny=("12D3KooWdenied",)))
+def view() -> WorldView:
+    return WorldView(OWN.peer, RegistrySettings(deny=("12D3KooWdenied",)))
 
 
 def frame(identity: Identity = THEM, sequence: int = 1, **fields) -> bytes:
     return wire.encode_record(Record(identity.peer, Version(1, sequence), **fields), identity).frame
 
 
-def test_a_node_that_is_seen_is_offered_and_one_that_is_forgotten_is_not(view: View) -> None:
-    seen = Seen(THEM.peer, Presence.ALIVE, frame(services=(SERVICE,)))
+def test_a_node_that_is_seen_is_offered_and_one_that_is_forgotten_is_not(view: WorldView) -> None:
+    seen = NodeSeen(THEM.peer, Presence.ALIVE, frame(services=(SERVICE,)))
     assert view.take(seen) == {THEM.peer}
     assert [offer.node for offer in view.catalog.offers["m"]] == [THEM.peer]
     assert view.presence(THEM.peer) is Presence.ALIVE
-    assert view.take(Forgotten(THEM.peer)) == {THEM.peer}
+    assert view.take(NodeForgotten(THEM.peer)) == {THEM.peer}
     assert (view.presence(THEM.peer), view.catalog.reach_of(THEM.peer)) == (Presence.LOST, None)
     assert "m" not in view.catalog.offers
 
 
-def test_a_change_of_presence_needs_no_record(view: View) -> None:
-    view.take(Seen(THEM.peer, Presence.ALIVE, frame(reach=Reach(links=("127.0.0.1:9",)))))
-    view.take(Seen(THEM.peer, Presence.SUSPECT))
+def test_a_change_of_presence_needs_no_record(view: WorldView) -> None:
+    view.take(NodeSeen(THEM.peer, Presence.ALIVE, frame(reach=Reach(links=("127.0.0.1:9",)))))
+    view.take(NodeSeen(THEM.peer, Presence.SUSPECT))
     assert view.presence(THEM.peer) is Presence.SUSPECT
     assert view.catalog.reach_of(THEM.peer) == Reach(links=("127.0.0.1:9",))
 
 
-def test_a_node_drains_when_its_own_record_says_so(view: View) -> None:
+def test_a_node_drains_when_its_own_record_says_so(view: WorldView) -> None:
     assert not view.draining()
-    view.take(Seen(OWN.peer, Presence.ALIVE, frame(OWN)))
+    view.take(NodeSeen(OWN.peer, Presence.ALIVE, frame(OWN)))
     assert not view.draining()
-    view.take(Seen(OWN.peer, Presence.ALIVE, frame(OWN, 2, standing=Standing.DRAINING)))
+    view.take(NodeSeen(OWN.peer, Presence.ALIVE, frame(OWN, 2, standing=Standing.DRAINING)))
     assert view.draining()
 
 
-def test_workers_are_those_of_the_last_table(view: View) -> None:
-    assert view.take(Table((Worker(SERVICE, "http://127.0.0.1:1"),))) == frozenset()
+def test_workers_are_those_of_the_last_table(view: WorldView) -> None:
+    assert view.take(WorkersHeld((Worker(SERVICE, "http://127.0.0.1:1"),))) == frozenset()
     assert [worker.service for worker in view.workers] == [SERVICE]
-    view.take(Table(()))
+    view.take(WorkersHeld(()))
     assert not len(view.workers)
 
 
-def test_a_silent_node_may_become_heard_again(view: View) -> None:
-    view.take(Silent(THEM.peer, silent=True))
+def test_a_silent_node_may_become_heard_again(view: WorldView) -> None:
+    view.take(NodeSilent(THEM.peer, silent=True))
     assert view.silent(THEM.peer)
-    view.take(Silent(THEM.peer, silent=False))
+    view.take(NodeSilent(THEM.peer, silent=False))
     assert not view.silent(THEM.peer)
 
 
-def test_a_denied_peer_is_not_admitted(view: View) -> None:
+def test_a_denied_peer_is_not_admitted(view: WorldView) -> None:
     assert view.admits(THEM.peer)
     assert not view.admits(PeerId("12D3KooWdenied"))
 
 
-def test_a_frame_with_a_wrong_signature_or_without_a_record_is_refused(view: View) -> None:
+def test_a_frame_with_a_wrong_signature_or_without_a_record_is_refused(view: WorldView) -> None:
     forged = bytearray(frame())
     forged[-1] ^= 1
     beat = wire.encode_heartbeat(Heartbeat(THEM.peer, Version(1, 1), 1), THEM)
     for said in (bytes(forged), b"\x01", beat):
         with pytest.raises(Unreadable):
-            view.take(Seen(THEM.peer, Presence.ALIVE, said))
+            view.take(NodeSeen(THEM.peer, Presence.ALIVE, said))
 
 
 class World:
     def __init__(self) -> None:
         self.now = 0.0
-        self.said: list[Said] = []
-        self.witness = Witness(OWN.peer, self.said.append, lambda: self.now)
+        self.said: list[ToFirst] = []
+        self.evidence = EvidenceReporter(OWN.peer, self.said.append, lambda: self.now)
 
     def saw(self, error: WorkerError | None = None, node: PeerId = THEM.peer) -> None:
-        self.witness.observe(Outcome(Candidate(node, Service("p", "m")), error, 0.1))
+        self.evidence.observe(Outcome(Candidate(node, Service("p", "m")), error, 0.1))
 
 
 def test_answers_in_a_row_are_reported_once_in_a_while() -> None:
@@ -127,7 +127,7 @@ def test_a_failing_worker_is_no_evidence_about_its_node_and_our_own_node_is_not_
 def test_a_node_that_no_longer_serves_a_model_is_reported_as_stale() -> None:
     world = World()
     world.saw(WorkerStale("gone"))
-    assert world.said == [Stale(THEM.peer)]
+    assert world.said == [RecordStale(THEM.peer)]
 
 
 def test_no_more_nodes_are_remembered_than_the_bound_allows() -> None:
