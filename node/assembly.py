@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from node.agent import Agent
-from node.auth.access import is_own_address
+from node.auth.access import Access, is_own_address
 from node.auth.audit import AuditLog
 from node.auth.key_ring import KeyRing
+from node.auth.principal import KeyLookup
 from node.auth.receipt_book import ReceiptBook
 from node.auth.receipts import ReceiptLog
 from node.auth.usage import UsageLog
@@ -30,7 +31,7 @@ from node.observe.tracing import Tracer, exporter_of, tracer_of
 from node.peers.bootstrap import Bootstrap
 from node.peers.followers import follow_loads, follow_revoked, follow_ways, tell_of
 from node.peers.node_events import NodeEvents
-from node.peers.reach import own_ports
+from node.peers.reach import host_of, own_ports
 from node.world import NodeWorld
 from registry.clock import Chance, Clock
 from registry.mesh import Mesh
@@ -249,3 +250,16 @@ def exchange_load(registry: Registry, router: Router) -> None:
     registry.load.measure(router.busy)
     registry.load.on_load(router.hear)
     registry.on_change(follow_loads(router, registry.presence))
+
+
+def access_of(given: Given, keys: KeyLookup, kind: type[Access] = Access) -> Access:
+    """Return the check of what a request's caller may do."""
+    return kind(
+        token=given.token,
+        # The names that a node announces to others are allowed as host names of requests.
+        names=map(host_of, given.settings.mesh.announce),
+        settings=given.settings.web,
+        keys=keys,
+        keyless=given.settings.node.open,
+        wall=given.outside.wall,
+    )

@@ -13,9 +13,7 @@ from pathlib import Path
 import uvloop
 
 from node import __version__, memory
-from node.assembly import Given, Parts, assemble
-from node.auth.access import Access
-from node.auth.principal import KeyLookup
+from node.assembly import Given, Parts, access_of, assemble
 from node.auth.quota_sync import OwnCounters, QuotaSync
 from node.auth.quotas import Quotas, of_addresses
 from node.compiled import SLOWER, is_compiled
@@ -124,8 +122,7 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
             from node.processes.first import helpers_of  # noqa: PLC0415
 
             posts = zip(faces[1:], links[1:], strict=True)
-            judge = partial(_judge, given=given, keys=parts.keys)
-            helpers = helpers_of(given, parts, context, posts, (public, others), sync, judge)
+            helpers = helpers_of(given, parts, context, posts, (public, others), sync)
         async with asyncio.TaskGroup() as group:
             beside = _background(context, parts.measured, reach, certificate)
             if helpers or parts.counters:
@@ -265,7 +262,7 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         agent=parts.agent,
         keys=parts.keys,
         learning=Learning(parts.agent, parts.router, time.monotonic),
-        access=_judge(Access, given, parts.keys),
+        access=access_of(given, parts.keys),
         quotas=Quotas(given.outside.now, given.outside.wall, of_addresses(given.settings.web)),
         usage=parts.usage.book,
         usage_log=parts.usage,
@@ -285,19 +282,6 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         listening=listening,
         swarm_key=given.swarm_key or "",
         started=time.monotonic(),
-    )
-
-
-def _judge(kind: type[Access], given: Given, keys: KeyLookup) -> Access:
-    # The names that a node announces to others are allowed as host names of requests.
-    names = map(host_of, given.settings.mesh.announce)
-    return kind(
-        token=given.token,
-        names=names,
-        settings=given.settings.web,
-        keys=keys,
-        keyless=given.settings.node.open,
-        wall=given.outside.wall,
     )
 
 

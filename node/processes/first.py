@@ -10,15 +10,14 @@ import os
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import node
 from node.agent import Agent
-from node.assembly import Given, Parts
-from node.auth.access import Access
+from node.assembly import Given, Parts, access_of
 from node.auth.key_ring import KeyRing
 from node.auth.key_table import KeyTable
 from node.auth.keys import QuotaStanding
@@ -264,13 +263,10 @@ def helpers_of(
     posts: Iterable[tuple[socket.socket, socket.socket]],
     served: tuple[Listener, Listener],
     sync: QuotaSync,
-    judge: Callable[[type[Access]], Access],
 ) -> Helpers:
-    """Create a node's helpers, each with its two listeners, and tell them of every change.
-
-    `judge` creates the check of who may do what in a request that a helper passes on.
-    """
+    """Create a node's helpers, each with its two listeners, and tell them of every change."""
     registry, listening, whole = parts.registry, context.listening, context.whole
+    forwarded = access_of(given, parts.keys, ForwardedAccess)
     helpers = Helpers(
         [HelperListeners(http, link) for http, link in posts],
         first_word=Welcome(
@@ -284,7 +280,7 @@ def helpers_of(
             usage=parts.usage.book,
             receipts=parts.receipts.book,
             metrics=parts.metrics,
-            control=Listener(public_app(replace(context, access=judge(ForwardedAccess)))),
+            control=Listener(public_app(replace(context, access=forwarded))),
         ),
         agent=parts.agent,
         keys=parts.keys,
