@@ -24,8 +24,8 @@ from node.processes.forward import DescriptorSender, borrow
 from node.processes.protocol import (
     KeysHeld,
     LoadReport,
-    ProbeAsked,
     QuotaStandings,
+    Sender,
     ToFirst,
     Welcome,
 )
@@ -145,7 +145,6 @@ class HelperWorld:
     view: WorldView
     metrics: Metrics
     evidence: EvidenceReporter
-    tell: Callable[[ToFirst], None]
 
     @property
     def own(self) -> PeerId:
@@ -181,7 +180,7 @@ class HelperWorld:
 
     def look_at(self, node: PeerId) -> None:
         """Ask the first process to probe a node."""
-        self.tell(ProbeAsked(node))
+        self.evidence.look_at(node)
 
     def observe(self, outcome: Outcome) -> None:
         """Count an attempt's outcome, and report what it shows to the first process."""
@@ -219,13 +218,11 @@ class HelperPeers:
         return self.view.presence(peer) is Presence.UNREACHABLE
 
 
-def assemble(
-    welcome: Welcome, doors: DescriptorSender, tell: Callable[[ToFirst], None]
-) -> HelperParts:
+def assemble(welcome: Welcome, doors: DescriptorSender, first: Sender[ToFirst]) -> HelperParts:
     """Build a helper's parts."""
     identity, settings = Identity(welcome.seed), welcome.settings
     view = WorldView(identity.peer, settings.registry)
-    slots = SlotClient(tell)
+    slots = SlotClient(first)
     links = Links(
         identity=identity,
         peers=HelperPeers(view, doors, slots),
@@ -234,10 +231,10 @@ def assemble(
         grant=welcome.grant,
     )
     metrics = Metrics(measurements_of(settings.node))
-    evidence = EvidenceReporter(identity.peer, tell, time.monotonic)
+    evidence = EvidenceReporter(identity.peer, first, time.monotonic)
 
     router = Router(
-        HelperWorld(view, metrics, evidence, tell),
+        HelperWorld(view, metrics, evidence),
         dialects.LazyDialects(links),
         policies.load(settings.router.policy),
         settings.router,

@@ -174,7 +174,7 @@ class _Helper:
     def _take(self, word: ToHelper) -> None:
         if isinstance(word, Welcome):
             logs.configure_as(word.settings.node)
-            self._parts = assemble(word, self._doors, self._channel.tell)
+            self._parts = assemble(word, self._doors, self._channel)
         elif self._parts is not None:
             self._learn(self._parts, word)
 

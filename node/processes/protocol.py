@@ -8,7 +8,7 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Protocol, TypeVar, cast
 
 from pydantic import Base64Bytes, BeforeValidator, PlainSerializer, TypeAdapter, ValidationError
 
@@ -30,6 +30,15 @@ MAX_FRAME_BYTES = 64 * 1024 * 1024
 """The longest frame. A table of 2,000 workers with every field at full length has some 32 MB."""
 
 _LENGTH = struct.Struct(">I")
+
+Message_contra = TypeVar("Message_contra", contravariant=True)
+
+
+class Sender(Protocol[Message_contra]):
+    """Way to the process at the other end."""
+
+    def tell(self, word: Message_contra, /) -> None:
+        """Send a message; once the other end is gone, drop it."""
 
 
 class Unreadable(NodeError):

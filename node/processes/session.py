@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, cast
@@ -33,6 +33,7 @@ from node.processes.protocol import (
     RecordStale,
     Relayed,
     RequestsObserved,
+    Sender,
     SlotAsked,
     SlotCancelled,
     SlotFreed,
@@ -60,13 +61,11 @@ MAX_WAITING = 100_000
 class HelperSlots:
     """The slots of one helper, and its requests that wait for one."""
 
-    def __init__(
-        self, lending: LentSlots, crew: BackgroundTasks, tell: Callable[[ToHelper], None]
-    ) -> None:
+    def __init__(self, lending: LentSlots, crew: BackgroundTasks, helper: Sender[ToHelper]) -> None:
         """`crew` is dismissed before `end` is called."""
         self._lending = lending
         self._crew = crew
-        self._tell = tell
+        self._helper = helper
         self._turns: dict[int, asyncio.Task[None]] = {}
         self._lent: Counter[Service] = Counter()
 
@@ -101,11 +100,11 @@ class HelperSlots:
     def _grant(self, number: int, service: Service | None) -> None:
         if service is not None:
             self._lent[service] += 1
-        self._tell(SlotGranted(number, service))
+        self._helper.tell(SlotGranted(number, service))
 
     def _queue(self, word: SlotAsked) -> None:
         if len(self._turns) >= MAX_WAITING:
-            self._tell(SlotRefused(word.number, "too many requests wait", 1.0))
+            self._helper.tell(SlotRefused(word.number, "too many requests wait", 1.0))
             return
         turn = self._turns[word.number] = self._crew.spawn(self._turn(word))
         turn.add_done_callback(lambda _: self._turns.pop(word.number, None))
@@ -125,9 +124,9 @@ class HelperSlots:
         try:
             service = await self._lending.turn(request, word.services)
         except NoCapacity as error:
-            self._tell(SlotRefused(word.number, str(error), error.retry_after))
+            self._helper.tell(SlotRefused(word.number, str(error), error.retry_after))
         except NobodyServes as error:
-            self._tell(SlotRefused(word.number, str(error), None))
+            self._helper.tell(SlotRefused(word.number, str(error), None))
         else:
             self._grant(word.number, service)
 
@@ -178,9 +177,9 @@ class HelperSession:
         self._crew = BackgroundTasks()
         self._numbers = count(1)
         self._asked: dict[int, asyncio.Future[Any]] = {}
-        self._slots = HelperSlots(services.lending, self._crew, self.tell)
-        self._receiver: DescriptorReceiver | None = None
         self._channel = Channel(read_by_first, self._take)
+        self._slots = HelperSlots(services.lending, self._crew, self._channel)
+        self._receiver: DescriptorReceiver | None = None
         self.ready = asyncio.Event()
         self.gone = asyncio.Event()
         self.beside: Mapping[Service, int] = {}

@@ -5,7 +5,7 @@ other nodes from requests, though not each answer, and requests for workers' slo
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
 
 from node.processes.protocol import (
@@ -13,9 +13,11 @@ from node.processes.protocol import (
     NodeForgotten,
     NodeSeen,
     NodeSilent,
+    ProbeAsked,
     ReachAsked,
     RecordStale,
     Relayed,
+    Sender,
     SlotAsked,
     SlotCancelled,
     SlotFreed,
@@ -49,9 +51,9 @@ MAX_NODES = 10_000
 class EvidenceReporter:
     """Reporter of what attempts show about other nodes, to the first process."""
 
-    def __init__(self, own: PeerId, tell: Callable[[ToFirst], None], now: Clock) -> None:
+    def __init__(self, own: PeerId, first: Sender[ToFirst], now: Clock) -> None:
         self.own = own
-        self._tell = tell
+        self._first = first
         self._now = now
         self._answered: dict[PeerId, float] = {}
 
@@ -59,14 +61,18 @@ class EvidenceReporter:
         """Report what an attempt's outcome shows, if it is news."""
         node, shown = outcome.candidate.node, outcome.shows
         if outcome.stale:
-            self._tell(RecordStale(node))
+            self._first.tell(RecordStale(node))
         if node == self.own or shown is None:
             return
         if shown is Evidence.FAILED:
             self._answered.pop(node, None)
-            self._tell(EvidenceShown(node, shown))
+            self._first.tell(EvidenceShown(node, shown))
         else:
             self._alive(node)
+
+    def look_at(self, node: PeerId) -> None:
+        """Ask for a probe of a node."""
+        self._first.tell(ProbeAsked(node))
 
     def _alive(self, node: PeerId) -> None:
         now = self._now()
@@ -76,7 +82,7 @@ class EvidenceReporter:
         if len(self._answered) >= MAX_NODES:
             self._answered.clear()
         self._answered[node] = now
-        self._tell(EvidenceShown(node, Evidence.ANSWERED))
+        self._first.tell(EvidenceShown(node, Evidence.ANSWERED))
 
 
 Answer = SlotGranted | SlotRefused | Relayed
@@ -85,8 +91,8 @@ Answer = SlotGranted | SlotRefused | Relayed
 class SlotClient:
     """A `router.shared_slots.Lender` whose slots the first process manages. Bound to one event loop."""
 
-    def __init__(self, tell: Callable[[ToFirst], None]) -> None:
-        self._tell = tell
+    def __init__(self, first: Sender[ToFirst]) -> None:
+        self._first = first
         self._numbers = count(1)
         self._asked: dict[int, asyncio.Future[Answer]] = {}
 
@@ -115,11 +121,11 @@ class SlotClient:
 
     def give_back(self, service: Service) -> None:
         """Give a slot back."""
-        self._tell(SlotFreed(service))
+        self._first.tell(SlotFreed(service))
 
     def took(self, model: str, seconds: float) -> None:
         """Report how long a request for a model held its slot."""
-        self._tell(SlotUsed(model, seconds))
+        self._first.tell(SlotUsed(model, seconds))
 
     async def relayed(self, peer: PeerId) -> bool:
         """Ask the first process to connect to a peer, and return whether that is through a relay."""
@@ -137,7 +143,7 @@ class SlotClient:
     async def _answer(self, question: SlotAsked | ReachAsked) -> Answer:
         asked: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._asked[question.number] = asked
-        self._tell(question)
+        self._first.tell(question)
         try:
             return await asked
         except asyncio.CancelledError:
@@ -145,7 +151,7 @@ class SlotClient:
                 # The answer came at the moment of the cancellation.
                 self._unwanted(asked.result())
             elif isinstance(question, SlotAsked):
-                self._tell(SlotCancelled(question.number))
+                self._first.tell(SlotCancelled(question.number))
             raise
         finally:
             self._asked.pop(question.number, None)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -41,10 +42,12 @@ class Pair:
 
     def __init__(self, one, two) -> None:
         self.lending = World(one)
-        self.client = SlotClient(self._up)
+        self.client = SlotClient(SimpleNamespace(tell=self._up))
         self.asking = World(two, lender=self.client)
         self.crew = BackgroundTasks()
-        self.slots = HelperSlots(self.lending.router.lent_slots, self.crew, self._down)
+        self.slots = HelperSlots(
+            self.lending.router.lent_slots, self.crew, SimpleNamespace(tell=self._down)
+        )
         self.said: list[ToFirst] = []
 
     def serve(self, *candidates) -> None:

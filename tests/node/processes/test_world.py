@@ -1,5 +1,7 @@
 """A helper's view of the world is what it was told last; it reports every failure, and an answer now and then."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from node.processes.protocol import (
@@ -93,7 +95,9 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.said: list[ToFirst] = []
-        self.evidence = EvidenceReporter(OWN.peer, self.said.append, lambda: self.now)
+        self.evidence = EvidenceReporter(
+            OWN.peer, SimpleNamespace(tell=self.said.append), lambda: self.now
+        )
 
     def saw(self, error: WorkerError | None = None, node: PeerId = THEM.peer) -> None:
         self.evidence.observe(Outcome(Candidate(node, Service("p", "m")), error, 0.1))
