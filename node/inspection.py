@@ -52,7 +52,7 @@ class _Turn:
     pause: float
 
 
-class InspectionTurns:
+class InspectionSchedule:
     """Schedule of the processes to query. No clock: `now` is an argument."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Inspector(Protocol):
         """Return whether a worker answers at all."""
 
 
-class Learning:
+class Inspection:
     """Background task that queries the workers. Lives on one event loop."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Learning:
         self._inspector = inspector
         self._now = now
         self._within = within
-        self._turns = InspectionTurns()
+        self._turns = InspectionSchedule()
         self._changed = asyncio.Event()
         agent.on_change(self._wake)
 

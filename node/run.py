@@ -24,7 +24,7 @@ from node.faces import Context, Listening, grpc
 from node.faces.app import link_app, public_app
 from node.faces.v1 import own_link_routes
 from node.faces.v1.topology import Topology
-from node.inspection import Learning
+from node.inspection import Inspection
 from node.listeners import (
     TRUSTED_PER_NODE,
     Listener,
@@ -205,11 +205,11 @@ def _background(
         "usage": context.usage_log.run,
         "queues": _queues(context).run,
         "receipts": context.receipt_log.run,
-        "learning": context.learning.run,
+        "inspection": context.inspection.run,
         "contacts": partial(
             contacts.watch, lambda: context.bootstrap.addresses, registry.mesh, time.monotonic
         ),
-        "workers": context.learning.watch,
+        "workers": context.inspection.watch,
         "lateness": partial(context.lateness.watch, time.monotonic),
         "memory": memory.give_back,
         "refusals": partial(
@@ -261,7 +261,7 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         router=parts.router,
         agent=parts.agent,
         keys=parts.keys,
-        learning=Learning(parts.agent, parts.router, time.monotonic),
+        inspection=Inspection(parts.agent, parts.router, time.monotonic),
         access=access_of(given, parts.keys),
         quotas=Quotas(given.outside.now, given.outside.wall, of_addresses(given.settings.web)),
         usage=parts.usage.book,

@@ -24,7 +24,7 @@ from node.config.settings import Keyless, Settings
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
 from node.faces.v1.topology import Topology
-from node.inspection import Learning
+from node.inspection import Inspection
 from node.listeners import serve, welcome
 from node.observe.aggregate import Whole
 from node.observe.host import Host
@@ -187,7 +187,7 @@ class SeedMachine:
                 return
             self.parts, self.served = parts, self.wires.time()
             async with asyncio.TaskGroup() as group:
-                for run in (parts.registry.run, context.learning.run, context.learning.watch):
+                for run in (parts.registry.run, context.inspection.run, context.inspection.watch):
                     group.create_task(run())
 
     def _given(self, process: SeedProcess) -> Given:
@@ -223,7 +223,7 @@ class SeedMachine:
             receipts=parts.receipts.book,
             receipt_log=parts.receipts,
             node_events=parts.node_events,
-            learning=Learning(parts.agent, parts.router, now),
+            inspection=Inspection(parts.agent, parts.router, now),
             access=Access(token=TOKEN, keyless=Keyless.EVERYBODY),
             metrics=parts.metrics,
             lateness=lateness,

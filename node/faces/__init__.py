@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from node.auth.usage_book import UsageBook
     from node.faces.errors import Refusal
     from node.faces.v1.topology import Topology
-    from node.inspection import Learning
+    from node.inspection import Inspection
     from node.observe.aggregate import Whole
     from node.observe.host import Host
     from node.observe.loop_lag import Lateness
@@ -118,7 +118,7 @@ class Context(Serving):
     audit: "AuditLog"
     receipt_log: "ReceiptLog"
     node_events: "NodeEvents"
-    learning: "Learning"
+    inspection: "Inspection"
     lateness: "Lateness"
     whole: "Whole"
     links: "Links"

@@ -9,8 +9,8 @@ from node.inspection import (
     AT_ONCE,
     FIRST_PAUSE,
     LONGEST_PAUSE,
-    InspectionTurns,
-    Learning,
+    Inspection,
+    InspectionSchedule,
     process_of,
 )
 from registry.records import Ability, Service
@@ -33,7 +33,7 @@ class World:
         self.now = 0.0
         self.most = self.under_way = 0
         self.agent: Agent = make(MemoryStore())
-        self.learning = Learning(self.agent, self, lambda: self.now)
+        self.inspection = Inspection(self.agent, self, lambda: self.now)
 
     async def describe(self, worker: Worker) -> WorkerDescription | None:
         self.asked.append(worker.api)
@@ -58,7 +58,7 @@ class Asking:
 
 
 def test_a_worker_is_asked_at_once_then_rarely_and_with_growing_pauses_while_it_is_silent() -> None:
-    turns = InspectionTurns()
+    turns = InspectionSchedule()
     assert turns.due([ONE, TWO], 0) == [ONE, TWO]
     turns.asked(ONE, 0, answered=True)
     pauses, now = [], 0.0
@@ -73,7 +73,7 @@ def test_a_worker_is_asked_at_once_then_rarely_and_with_growing_pauses_while_it_
 
 
 def test_a_worker_that_is_no_longer_registered_is_forgotten() -> None:
-    turns = InspectionTurns()
+    turns = InspectionSchedule()
     turns.asked(ONE, 0, answered=True)
     assert turns.due([], 1) == []
     assert turns.wait(1) == AGAIN
@@ -84,14 +84,14 @@ async def test_one_process_is_asked_once_for_all_its_models() -> None:
     world = World()
     api = worker("a").api
     world.says[api] = SAID
-    told = await world.learning.ask([worker("a"), worker("b"), worker("c", port=2)])
+    told = await world.inspection.ask([worker("a"), worker("b"), worker("c", port=2)])
     assert sorted(world.asked) == [api, worker("c", port=2).api]
     assert told == {worker("a"): SAID, worker("b"): SAID}
 
 
 async def test_at_most_a_fixed_number_of_workers_is_asked_at_once() -> None:
     world = World()
-    await world.learning.ask([worker("a", port=n) for n in range(1, 100)])
+    await world.inspection.ask([worker("a", port=n) for n in range(1, 100)])
     assert len(world.asked) == 99
     assert world.most == AT_ONCE
 
@@ -104,8 +104,8 @@ async def test_a_worker_that_never_answers_or_cannot_be_asked_delays_no_other() 
             raise WorkerFailed("needs something that is not installed")
         return SAID
 
-    learning = Learning(make(MemoryStore()), Asking(describe), lambda: 0.0, within=0.05)
-    told = await learning.ask([worker("slow"), worker("b", port=2), worker("odd", port=3)])
+    inspection = Inspection(make(MemoryStore()), Asking(describe), lambda: 0.0, within=0.05)
+    told = await inspection.ask([worker("slow"), worker("b", port=2), worker("odd", port=3)])
     assert told == {worker("b", port=2): SAID}
 
 
@@ -120,11 +120,11 @@ async def test_each_of_many_workers_that_never_answer_has_its_turn() -> None:
         await asyncio.Event().wait()
 
     agent = make(MemoryStore())
-    learning = Learning(agent, Asking(describe), lambda: 0.0, within=0.02)
+    inspection = Inspection(agent, Asking(describe), lambda: 0.0, within=0.02)
     many = [worker(str(n), port=n) for n in range(1, 3 * AT_ONCE + 1)]
     await agent.register_project("p", many)
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
-        run = group.create_task(learning.run())
+        run = group.create_task(inspection.run())
         await everybody.wait()
         run.cancel()
     assert len(asked) == len(set(asked))
@@ -164,7 +164,7 @@ async def test_a_worker_that_was_down_is_asked_again_and_one_that_changed_is_bel
     world.agent.on_change(note)
     await world.agent.register_model(ours)
     async with asyncio.TaskGroup() as group:
-        run = group.create_task(world.learning.run())
+        run = group.create_task(world.inspection.run())
         await until(0)
         world.now = FIRST_PAUSE
         world.says[ours.api] = SAID

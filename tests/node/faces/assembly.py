@@ -30,7 +30,7 @@ from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
 from node.faces.v1 import own_link_routes
 from node.faces.v1.topology import Topology
-from node.inspection import Learning
+from node.inspection import Inspection
 from node.listeners import serve
 from node.observe import logs
 from node.observe.aggregate import Whole
@@ -136,7 +136,7 @@ async def node(
         session = aiohttp.ClientSession(f"http://{context.listening.http}")
         await closing.enter_async_context(session)
         async with asyncio.TaskGroup() as group:
-            work = [group.create_task(run()) for run in (registry.run, context.learning.run)]
+            work = [group.create_task(run()) for run in (registry.run, context.inspection.run)]
             yield Running(context, identity, store, session, link.getsockname()[1])
             for task in work:
                 task.cancel()
@@ -203,7 +203,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         registry=registry,
         router=router,
         agent=agent,
-        learning=Learning(agent, router, time.monotonic),
+        inspection=Inspection(agent, router, time.monotonic),
         access=Access(token=TOKEN, keys=keys, keyless=settings.node.open, settings=settings.web),
         keys=keys,
         quotas=Quotas(time.monotonic, time.time, of_addresses(settings.web)),
