@@ -28,7 +28,7 @@ from node.auth.principal import ANYBODY, PRINCIPAL, Principal
 from node.faces import Asks, Context
 from node.faces.request_ids import ID
 from node.faces.request_reader import json_answer
-from node.faces.streaming import Streaming
+from node.faces.streamed_response import StreamedResponse
 from node.faces.worker_view import abilities
 from registry.catalog import Offer
 from registry.members.liveness import Presence
@@ -181,7 +181,7 @@ async def _send(
 ) -> web.StreamResponse:
     """Send a list in pieces, as fast as its client reads them."""
     headers = {"content-type": "application/json", "x-request-id": request[ID]}
-    response = Streaming(headers=headers)
+    response = StreamedResponse(headers=headers)
     await response.prepare(request)
     before = b'{"data":['
     async for some in entries:

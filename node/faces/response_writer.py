@@ -15,7 +15,7 @@ from aiohttp import web
 from node.faces import Serving
 from node.faces.access_log import Account
 from node.faces.encoder import SpokenAnswer
-from node.faces.streaming import Streaming
+from node.faces.streamed_response import StreamedResponse
 from node.lane.request import HttpRequest, LaneRequest
 from node.lane.response import LaneResponse
 from router.answer import Answer
@@ -45,7 +45,7 @@ _DATA = frozenset(
     }
 )
 
-_NOT_BEGUN = Streaming()
+_NOT_BEGUN = StreamedResponse()
 _LONGEST_END = 3
 _PIECE_BYTES = 64 * 1024
 _LOOKS = 16  # checks of a slow caller's progress within the time that it may take nothing
@@ -69,7 +69,7 @@ class Outgoing:
     def __init__(self, http: HttpRequest, *, patience: float) -> None:
         self._http = http
         self._patience = patience
-        self._response: Streaming | LaneResponse = _NOT_BEGUN
+        self._response: StreamedResponse | LaneResponse = _NOT_BEGUN
         self._lane: LaneResponse | None = None
         """The same response where the lane sends it, else `None`."""
         self._cut_through: CutThrough | None = None
@@ -127,7 +127,7 @@ class Outgoing:
         if isinstance(http, LaneRequest):
             self._response = self._lane = LaneResponse(http.line, status, headers, length)
             return
-        self._response = Streaming(status=status, headers=headers)
+        self._response = StreamedResponse(status=status, headers=headers)
         self._response.content_length = length
         await self._response.prepare(http)
 

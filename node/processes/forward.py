@@ -27,7 +27,7 @@ from node.faces.peer_access import asking_peer
 from node.faces.request_ids import ID
 from node.faces.request_reader import read_raw
 from node.faces.response_writer import cut
-from node.faces.streaming import Streaming
+from node.faces.streamed_response import StreamedResponse
 from node.faces.v1.receipts import OF_ASKER, PATH
 from node.faces.v1.topology import CONNECTIONS
 from node.heads import fixed_headers
@@ -308,7 +308,7 @@ async def _answer(http: web.Request, reply: Reply, *, patience: float) -> web.St
     headers = {name: value for name, value in reply.headers.items() if name not in _NOT_SHOWN}
     if http.method == "HEAD":
         return web.Response(status=reply.status, headers=headers, body=await _whole(reply))
-    response = Streaming(status=reply.status, headers=headers)
+    response = StreamedResponse(status=reply.status, headers=headers)
     response.content_length = reply.length
     await response.prepare(http)
     try:

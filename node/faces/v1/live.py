@@ -21,7 +21,7 @@ from node.faces import Asks, Context
 from node.faces.access_log import Account
 from node.faces.errors import NotAllowed, TooManyConnections, UnknownRequest
 from node.faces.request_reader import count_in_query, done
-from node.faces.streaming import Streaming
+from node.faces.streamed_response import StreamedResponse
 from node.faces.v1.network import node_rows, strays
 from node.faces.v1.route import reason
 from node.observe.recent import MOST, FailedAttempt, Recent
@@ -107,7 +107,7 @@ class Feed:
             raise TooManyConnections(f"{MAX_READERS} consoles are open already; close one")
         keys = _may_change(self._context, request)
         headers = {"content-type": "text/event-stream", "cache-control": "no-store"}
-        response = Streaming(headers=headers)
+        response = StreamedResponse(headers=headers)
         self._readers += 1
         try:
             await response.prepare(request)

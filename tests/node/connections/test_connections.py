@@ -13,7 +13,7 @@ from node.config.web import WebSettings
 from node.connections import PROBE_SECONDS, STALL_SECONDS
 from node.faces.app import application
 from node.faces.request_reader import read_raw
-from node.faces.response_writer import Streaming
+from node.faces.response_writer import StreamedResponse
 from node.http_handler import BODY_BYTES, LINGER_SECONDS
 from node.listeners import Listener
 
@@ -66,7 +66,7 @@ class App:
         return web.Response(body=b"at last")
 
     async def _stream(self, request):
-        response = Streaming(headers={"content-type": "text/plain"})
+        response = StreamedResponse(headers={"content-type": "text/plain"})
         await response.prepare(request)
         for piece in () if request.path == "/empty" else (b"one", b"two"):
             await response.write(piece)

@@ -15,7 +15,7 @@ from node.config.addresses import HostPort
 from node.config.settings import Keyless
 from node.config.web import WebSettings
 from node.faces.app import application
-from node.faces.response_writer import Streaming, cut
+from node.faces.response_writer import StreamedResponse, cut
 from node.listeners import Listener, bind, place_of
 from node.processes import forward
 from node.processes.forward import (
@@ -48,7 +48,7 @@ async def _told(request: web.Request) -> web.StreamResponse:
 
 
 async def _streamed(request: web.Request) -> web.StreamResponse:
-    response = Streaming(headers={"content-type": "text/event-stream"})
+    response = StreamedResponse(headers={"content-type": "text/event-stream"})
     await response.prepare(request)
     for number in range(3):
         await response.write(b"data: %d\n\n" % number)

@@ -1,10 +1,10 @@
-"""Streaming response for aiohttp, sent as its bytes arrive."""
+"""Streamed response for aiohttp, sent as its bytes arrive."""
 
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
 
 
-class Streaming(web.StreamResponse):
+class StreamedResponse(web.StreamResponse):
     """An answer that is sent as its bytes arrive. Its headers leave together with the first of them."""
 
     _send_headers_immediately = False

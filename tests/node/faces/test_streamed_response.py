@@ -5,14 +5,14 @@ import asyncio
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from node.faces.streaming import Streaming
+from node.faces.streamed_response import StreamedResponse
 
 
 async def said(version: bytes, connection: bytes) -> bytes:
     """Return all bytes that a caller with a version of HTTP is sent, until the connection ends."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        response = Streaming()
+        response = StreamedResponse()
         await response.prepare(request)
         await response.write(b"one")
         await response.write_eof()
