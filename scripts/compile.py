@@ -20,8 +20,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 PACKAGES = ("registry", "router", "node")
 
 MODULES = """
-    node/faces/access_log.py node/faces/openai.py node/faces/passage.py node/faces/pump.py
-    node/faces/respond.py node/faces/response_writer.py
+    node/faces/access_log.py node/faces/openai.py node/faces/pump.py node/faces/respond.py node/faces/response_writer.py
+    node/faces/stream_tap.py
     node/auth/access.py node/auth/principal.py node/auth/quotas.py node/auth/rate_limit.py
     node/auth/receipt_book.py node/auth/socket_owner.py node/auth/usage_book.py node/connections.py node/world.py
     node/faces/peer_access.py node/faces/request_ids.py

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from node.auth.principal import Principal
 from node.faces import Serving
 from node.faces.access_log import Account, accounting
-from node.faces.passage import Passage
 from node.faces.respond import admit, begin, put, whole_of
+from node.faces.stream_tap import StreamTap
 from router.attempt import Routed
 from router.errors import AnswerBroken, WorkerFailed
 from router.openai import text_parser
@@ -33,16 +33,16 @@ class ModelAnswer:
 
     async def messages(self) -> AsyncIterator[bytes | Usage]:
         """Yield the messages of a stream in the request's protocol as they arrive, then its usage; raise a `RouterError`."""
-        answer, passage = self.routed.answer, Passage(self.routed, self._account)
+        answer, tap = self.routed.answer, StreamTap(self.routed, self._account)
         splitter = Splitter(max_event_bytes=self._max_event_bytes)
         if not answer.streamed:
             raise WorkerFailed("the worker did not stream, although a stream was requested")
         try:
-            for event in splitter.feed(passage.first(answer.first)):
+            for event in splitter.feed(tap.first(answer.first)):
                 yield read(event.data)
             async for chunk in answer.rest:
                 self._account.sent += len(chunk)
-                for event in splitter.feed(passage.take(chunk)):
+                for event in splitter.feed(tap.take(chunk)):
                     yield read(event.data)
         except EventTooLarge as error:
             raise WorkerFailed(str(error)) from error
@@ -56,15 +56,15 @@ class ModelAnswer:
         if not answer.streamed:
             yield text_parser.whole(self._account.kind, await self.body())
             return
-        passage = Passage(self.routed, self._account)
+        tap = StreamTap(self.routed, self._account)
         ear = text_parser.Stream(max_event_bytes=self._max_event_bytes)
-        if heard := ear.take(passage.first(answer.first)):
+        if heard := ear.take(tap.first(answer.first)):
             yield heard
         async for chunk in answer.rest:
             self._account.sent += len(chunk)
-            if heard := ear.take(passage.take(chunk)):
+            if heard := ear.take(tap.take(chunk)):
                 yield heard
-        if heard := [*ear.take(passage.rest()), *ear.finish()]:
+        if heard := [*ear.take(tap.rest()), *ear.finish()]:
             yield heard
         if not ear.whole:
             raise AnswerBroken("the worker broke off")

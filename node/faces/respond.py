@@ -17,7 +17,6 @@ from node.faces import Serving
 from node.faces.access_log import Account, Concluding, accounting
 from node.faces.encoder import EVENT_STREAM, Encoder, Homing, SpokenAnswer
 from node.faces.errors import KNOWN, Refusal, refusal
-from node.faces.passage import Passage
 from node.faces.pump import Pump
 from node.faces.request_ids import ID
 from node.faces.response_writer import (
@@ -26,6 +25,7 @@ from node.faces.response_writer import (
     Outgoing,
     headers_of,
 )
+from node.faces.stream_tap import StreamTap
 from node.lane.request import HttpRequest
 from registry.values import changed
 from router import failover
@@ -232,19 +232,19 @@ async def _of_service(
 
 async def _streamed(context: Serving, routed: Routed, out: Outgoing, account: Account) -> None:
     """Pass on a stream as it arrives, and end it as OpenAI's streams end."""
-    answer, passage = routed.answer, Passage(routed, account)
+    answer, tap = routed.answer, StreamTap(routed, account)
     if answer.first:
-        await out.send(passage.first(answer.first))
+        await out.send(tap.first(answer.first))
     if isinstance(answer.rest, Flow):
-        await Pump(answer.rest, passage, out, context.pumps).run()
+        await Pump(answer.rest, tap, out, context.pumps).run()
     async for chunk in answer.rest:
-        ready = passage.take(chunk)
+        ready = tap.take(chunk)
         # Not held twice while a slow caller reads.
         del chunk
         await out.send(ready)
-    rest = passage.rest()
+    rest = tap.rest()
     if not account.asker and account.kind in TEXT and not answer.verbatim:
-        rest += passage.lacking
+        rest += tap.lacking
     await out.end(rest)
 
 
@@ -276,15 +276,15 @@ async def _encoded(
         return None
     if not encoder.streams:
         raise WorkerFailed("the worker streamed, although no stream was requested")
-    passage = Passage(routed, account)
-    first = encoder.stream(passage.first(answer.first))
+    tap = StreamTap(routed, account)
+    first = encoder.stream(tap.first(answer.first))
     headers |= {**encoder.headers, "content-type": EVENT_STREAM}
     if not out.begun:
         await out.begin(answer.status, headers)
     await out.send(first)
     async for chunk in answer.rest:
-        await out.send(encoder.stream(passage.take(chunk)))
-    await out.end(encoder.stream(passage.rest()) + encoder.end())
+        await out.send(encoder.stream(tap.take(chunk)))
+    await out.end(encoder.stream(tap.rest()) + encoder.end())
     return None
 
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.faces.access_log import Account
-from node.faces.passage import Passage
 from node.faces.pump import Pump, PumpQueue
 from node.faces.response_writer import Outgoing
+from node.faces.stream_tap import StreamTap
 from node.lane.request import LaneRequest, read_head
 from registry.records import PeerId, Service
 from router.answer import Route
@@ -66,8 +66,8 @@ class Stream:
             flow = ContinuedFlow(ContinuedRest(part, nobody), flow)
             answer.first, answer.rest, answer.hides_usage = b"", flow, False
             routed = Routed(answer, CANDIDATE, 1, None)
-        self.passage = Passage(routed, account)
-        self.tokens = part._tokens if continues else self.passage._tokens
+        self.tap = StreamTap(routed, account)
+        self.tokens = part._tokens if continues else self.tap._tokens
         call = LaneRequest(read_head(CALL), CALL, None, self.caller)
         self.out, self.cuts = Outgoing(call, patience=30), cuts
         self.exchange, self.answer, self.flow = exchange, answer, flow
@@ -78,10 +78,8 @@ class Stream:
 
     async def begin(self) -> None:
         await self.out.begin(200, {"content-type": "text/event-stream"})
-        await self.out.send(self.passage.first(self.answer.first))
-        self.pump = asyncio.ensure_future(
-            Pump(self.flow, self.passage, self.out, PumpQueue()).run()
-        )
+        await self.out.send(self.tap.first(self.answer.first))
+        self.pump = asyncio.ensure_future(Pump(self.flow, self.tap, self.out, PumpQueue()).run())
         await settled()
         if not self.cuts:
             # This sign is in all bytes, so nothing is cut through.
@@ -93,16 +91,16 @@ class Stream:
         try:
             await asyncio.wait_for(self.pump, 5)
             async for piece in self.flow:
-                await self.out.send(self.passage.take(piece))
+                await self.out.send(self.tap.take(piece))
         except AnswerBroken:
             broke = True
-        await self.out.end(self.passage.rest())
+        await self.out.end(self.tap.rest())
         self.exchange.close()
         told = self.tokens.usage()
         return {
             "body": unchunked(b"".join(self.caller.sent)),
             "sent": self.out.sent,
-            "lacking": self.passage.lacking,
+            "lacking": self.tap.lacking,
             "recorded": self.recording.whole(),
             "told": told if not told.estimated else None,
             "broke": broke,

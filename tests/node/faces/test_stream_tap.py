@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.faces.passage import StreamEnd
+from node.faces.stream_tap import StreamEnd
 from router.openai.sse import EVENT_ENDS, WholeEvents
 
 

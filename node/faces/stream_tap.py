@@ -43,7 +43,7 @@ class StreamEnd:
         return DONE if last.endswith(EVENT_ENDS) else b"\n\n" + DONE
 
 
-class Passage:
+class StreamTap:
     """Tap on one event stream. Whole events come out, without the usage event that its caller did not ask for."""
 
     __slots__ = ("_account", "_answer", "_end", "_events", "_looks", "_tally", "_tokens")
