@@ -10,7 +10,7 @@ from router.flow import Flow
 from router.http.cut_through import CutThrough
 
 if TYPE_CHECKING:
-    from node.faces.response_writer import Outgoing
+    from node.faces.response_writer import ResponseWriter
 
 PER_TURN = 16
 """Streams that pass on their bytes in one turn of the event loop, which takes them about half a millisecond."""
@@ -91,7 +91,7 @@ class Pump:
 
     _stopped: asyncio.Future[None]
 
-    def __init__(self, flow: Flow, tap: Tap, out: "Outgoing", queue: PumpQueue) -> None:
+    def __init__(self, flow: Flow, tap: Tap, out: "ResponseWriter", queue: PumpQueue) -> None:
         self._flow = flow
         self._tap = tap.take
         self._out = out

@@ -22,7 +22,7 @@ from node.faces.request_ids import ID
 from node.faces.response_writer import (
     AT_ONCE_BYTES,
     KeepAlive,
-    Outgoing,
+    ResponseWriter,
     headers_of,
 )
 from node.faces.stream_tap import StreamTap
@@ -122,7 +122,7 @@ async def _pass_on(
     settings = context.settings.router
     request, encoder = spoken.request, spoken.encoder
     account.keeps_usage = bool(account.asker) and USAGE in http.headers
-    out = Outgoing(http, patience=settings.stall_timeout)
+    out = ResponseWriter(http, patience=settings.stall_timeout)
     # An asking node sends keep-alive comments to its own callers.
     audible = request.stream and not account.asker and account.kind in TEXT
     with KeepAlive(out, settings.keep_alive if audible else 0, context.timers, account.id):
@@ -178,7 +178,7 @@ def put(
 async def _passed_on(
     context: Serving,
     routed: Routed,
-    out: Outgoing,
+    out: ResponseWriter,
     headers: dict[str, str],
     account: Account,
     spoken: SpokenAnswer,
@@ -208,7 +208,7 @@ async def _passed_on(
     return None
 
 
-async def _unread(answer: Answer, out: Outgoing) -> None:
+async def _unread(answer: Answer, out: ResponseWriter) -> None:
     await out.send(answer.first)
     async for chunk in answer.rest:
         await out.send(chunk)
@@ -216,7 +216,7 @@ async def _unread(answer: Answer, out: Outgoing) -> None:
 
 
 async def _of_service(
-    routed: Routed, out: Outgoing, headers: dict[str, str], homed: Homing
+    routed: Routed, out: ResponseWriter, headers: dict[str, str], homed: Homing
 ) -> bytes | None:
     """Pass on a service's answer as it arrives, such as lines of a log; return it whole where it is JSON, or short."""
     answer = routed.answer
@@ -230,7 +230,9 @@ async def _of_service(
     return None
 
 
-async def _streamed(context: Serving, routed: Routed, out: Outgoing, account: Account) -> None:
+async def _streamed(
+    context: Serving, routed: Routed, out: ResponseWriter, account: Account
+) -> None:
     """Pass on a stream as it arrives, and end it as OpenAI's streams end."""
     answer, tap = routed.answer, StreamTap(routed, account)
     if answer.first:
@@ -248,7 +250,9 @@ async def _streamed(context: Serving, routed: Routed, out: Outgoing, account: Ac
     await out.end(rest)
 
 
-async def _framed(answer: Answer, out: Outgoing, framed: Callable[[bytes], bytes]) -> bytes | None:
+async def _framed(
+    answer: Answer, out: ResponseWriter, framed: Callable[[bytes], bytes]
+) -> bytes | None:
     body = await whole_of(answer)
     if not out.begun:
         return framed(body)
@@ -258,7 +262,7 @@ async def _framed(answer: Answer, out: Outgoing, framed: Callable[[bytes], bytes
 
 async def _encoded(
     routed: Routed,
-    out: Outgoing,
+    out: ResponseWriter,
     headers: dict[str, str],
     account: Account,
     encoder: Encoder,
@@ -289,7 +293,7 @@ async def _encoded(
 
 
 async def _at_once(
-    out: Outgoing, whole: bytes, headers: Mapping[str, str], account: Account
+    out: ResponseWriter, whole: bytes, headers: Mapping[str, str], account: Account
 ) -> web.StreamResponse:
     if len(whole) <= AT_ONCE_BYTES:
         out.count(len(whole))
@@ -300,7 +304,7 @@ async def _at_once(
 
 
 async def _break_off(
-    out: Outgoing, refused: Refusal, account: Account, encoder: Encoder | None
+    out: ResponseWriter, refused: Refusal, account: Account, encoder: Encoder | None
 ) -> None:
     account.status = refused.status
     # An asking node tells its caller itself, in the caller's protocol.

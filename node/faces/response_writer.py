@@ -51,8 +51,8 @@ _PIECE_BYTES = 64 * 1024
 _LOOKS = 16  # checks of a slow caller's progress within the time that it may take nothing
 
 
-class Outgoing:
-    """One answer on its way to its caller."""
+class ResponseWriter:
+    """Writer of one response to its caller."""
 
     __slots__ = (
         "_cut_through",
@@ -222,7 +222,7 @@ class KeepAlive:
 
     __slots__ = ("_id", "_out", "_seconds", "_seen", "_slot", "_speaking", "_timers")
 
-    def __init__(self, out: Outgoing, seconds: float, timers: Timers, id_: str) -> None:
+    def __init__(self, out: ResponseWriter, seconds: float, timers: Timers, id_: str) -> None:
         """`id_`, the request's id, is sent with the first comment if the answer has not begun by then."""
         self._out = out
         self._seconds = seconds

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from node.faces.access_log import Account
 from node.faces.pump import Pump, PumpQueue
-from node.faces.response_writer import Outgoing
+from node.faces.response_writer import ResponseWriter
 from node.faces.stream_tap import StreamTap
 from node.lane.request import LaneRequest, read_head
 from registry.records import PeerId, Service
@@ -69,7 +69,7 @@ class Stream:
         self.tap = StreamTap(routed, account)
         self.tokens = part._tokens if continues else self.tap._tokens
         call = LaneRequest(read_head(CALL), CALL, None, self.caller)
-        self.out, self.cuts = Outgoing(call, patience=30), cuts
+        self.out, self.cuts = ResponseWriter(call, patience=30), cuts
         self.exchange, self.answer, self.flow = exchange, answer, flow
 
     def bring(self, *pieces: bytes) -> None:

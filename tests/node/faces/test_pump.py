@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from node.faces.pump import PER_TURN, Pump, PumpQueue
-from node.faces.response_writer import Outgoing
+from node.faces.response_writer import ResponseWriter
 from node.lane.request import LaneRequest, read_head
 from router.errors import AnswerBroken
 from router.flow import Flow
@@ -61,10 +61,10 @@ def chunk(piece: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(piece), piece)
 
 
-async def begun(line: CallerLine) -> Outgoing:
+async def begun(line: CallerLine) -> ResponseWriter:
     head = read_head(HEAD)
     assert head is not None
-    out = Outgoing(LaneRequest(head, HEAD, None, line), patience=30)
+    out = ResponseWriter(LaneRequest(head, HEAD, None, line), patience=30)
     await out.begin(200, {"content-type": "text/event-stream"})
     return out
 

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from node.faces.app import application
-from node.faces.response_writer import COMMENT, Outgoing
+from node.faces.response_writer import COMMENT, ResponseWriter
 from node.listeners import Listener
 from registry.mesh.memory.network import MemoryNet
 from registry.records import Reach
@@ -244,7 +244,7 @@ async def test_a_caller_that_does_not_read_slows_the_worker_down_and_is_cut_off(
 
 async def long(request):
     """Answer with more bytes at once than sockets hold."""
-    out = Outgoing(request, patience=0.3)
+    out = ResponseWriter(request, patience=0.3)
     await out.begin(200, {"content-type": "text/plain"}, length=12_000_000)
     await out.end(b"x" * 12_000_000)
     return out.response

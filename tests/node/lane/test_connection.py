@@ -15,7 +15,7 @@ from node.config.web import WebSettings
 from node.faces.app import application
 from node.faces.request_ids import ID
 from node.faces.request_reader import ROOM, SMALL, read_raw
-from node.faces.response_writer import Outgoing
+from node.faces.response_writer import ResponseWriter
 from node.lane.calls import LANE, LaneCall
 from node.lane.connection import PIECES
 from node.lane.request import MAX_BODY_BYTES, LaneRequest
@@ -48,7 +48,7 @@ class App:
         body = await read_raw(http, limit=2 * BIG, idle=5)
         match body:
             case b"stream" | b"half":
-                out = Outgoing(http, patience=5)
+                out = ResponseWriter(http, patience=5)
                 await out.begin(
                     200, {"content-type": "text/event-stream", "x-request-id": http[ID]}
                 )
