@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TextIO
+from typing import Protocol, TextIO
 
 PAUSE = 0.1
 """Seconds that a line may wait for further lines, so that they are written together."""
@@ -27,22 +27,22 @@ _AT_ONCE = 4096  # POSIX: a write of at most PIPE_BUF bytes is not mixed with ot
 _AGAIN = 0.05
 
 
-class Lines:
-    """Lines on their way to `write`, which may be slow and may raise `OSError`.
+class LineSource(Protocol):
+    """Source of lines that nothing adds. Called by the thread that writes."""
 
-    `due` is called now and then for more lines, `lost` for the line that tells how many were dropped.
-    """
+    def due(self) -> list[str]:
+        """Return the lines that are due by the clock."""
 
-    def __init__(
-        self,
-        write: Callable[[str], object],
-        *,
-        due: Callable[[], list[str]],
-        lost: Callable[[int], str],
-    ) -> None:
+    def lost(self, count: int) -> str:
+        """Return the line that tells how many lines were dropped."""
+
+
+class LogWriter:
+    """Writer of lines, and of those from `source`, with `write`, which may be slow and may raise `OSError`."""
+
+    def __init__(self, write: Callable[[str], object], source: LineSource) -> None:
         self._write = write
-        self._due = due
-        self._lost = lost
+        self._source = source
         self._forget()
         os.register_at_fork(after_in_child=self._forget)
 
@@ -106,7 +106,7 @@ class Lines:
             if woken and not self._hurried:
                 self._sleep.acquire(timeout=PAUSE)
             self._hurried = False
-            for line in self._due():
+            for line in self._source.due():
                 self.add(line)
             self._empty()
 
@@ -116,7 +116,7 @@ class Lines:
             lines.append(waiting.popleft())
         with self._lock:
             left_out, self._left_out = self._left_out, 0
-        if left_out and self._put([self._lost(left_out)]):
+        if left_out and self._put([self._source.lost(left_out)]):
             left_out = 0
         left_out += sum(len(batch) for batch in batches(lines) if not self._put(batch))
         if left_out:

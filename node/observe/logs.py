@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 from node.config.sources import redraws
 from node.errors import NodeError
-from node.observe.log_writer import Lines, writing_to
+from node.observe.log_writer import LogWriter, writing_to
 from node.observe.recent_lines import RecentLines
 from registry.clock import Clock
 from registry.errors import RegistryError
@@ -226,7 +226,7 @@ class Log(logging.Handler):
         self._repeats = repeats
         self.recent = RecentLines()
         """The last lines."""
-        self._lines = Lines(write, due=self._due, lost=self._lost)
+        self._lines = LogWriter(write, self)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take a record, and return before it is written."""
@@ -245,7 +245,7 @@ class Log(logging.Handler):
         self._lines.add(self._form.line(now, "INFO", name, message))
 
     def flush(self) -> None:
-        """Wait until all lines are written, as long as `Lines` waits at most."""
+        """Wait until all lines are written, as long as `LogWriter` waits at most."""
         self._lines.flush()
 
     def close(self) -> None:
@@ -255,10 +255,12 @@ class Log(logging.Handler):
         self._lines.flush()
         super().close()
 
-    def _due(self) -> list[str]:
+    def due(self) -> list[str]:
+        """Return the lines that tell how often suppressed ones were repeated, where that is due."""
         return [self.format(record) for record in self._repeats.due()]
 
-    def _lost(self, count: int) -> str:
+    def lost(self, count: int) -> str:
+        """Return the line that tells how many lines were dropped."""
         message = "%d log lines were dropped: standard error was blocked"
         return self.format(_record("modelvine.log", logging.WARNING, message, count))
 

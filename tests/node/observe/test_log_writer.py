@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from node.observe.log_writer import MAX_WAITING, Lines, batches, writing_to
+from node.observe.log_writer import MAX_WAITING, LogWriter, batches, writing_to
 
 ROOT = Path(__file__).parents[3]
 
 
 class Taker:
-    """Stream that takes lines, waits or fails."""
+    """Stream that takes lines, waits or fails, and source of the lines that are due."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []
+        self.source: list[str] = []
         self.calls = 0
         self.fails: OSError | None = None
         self.open = threading.Event()
@@ -33,10 +34,17 @@ class Taker:
             raise self.fails
         self.taken += text.splitlines()
 
+    def due(self) -> list[str]:
+        due, self.source = self.source, []
+        return due
 
-def lines(taker: Taker, due: list[str] | None = None) -> Lines:
-    asked = iter([due or []])
-    return Lines(taker.write, due=lambda: next(asked, []), lost=lambda n: f"{n} lost")
+    def lost(self, count: int) -> str:
+        return f"{count} lost"
+
+
+def lines(taker: Taker, due: list[str] | None = None) -> LogWriter:
+    taker.source += due or []
+    return LogWriter(taker.write, taker)
 
 
 def test_every_line_is_written_in_order_and_many_at_once() -> None:
