@@ -38,7 +38,7 @@ from node.listeners import (
 from node.observe import logs
 from node.observe.aggregate import Whole
 from node.observe.host import Host, host_name
-from node.observe.loop_lag import Lateness
+from node.observe.loop_lag import LoopLag
 from node.observe.measurements import MeasurementsExporter
 from node.observe.queue_samples import QueueSamples
 from node.observe.refusals import Refusals
@@ -210,7 +210,7 @@ def _background(
             contacts.watch, lambda: context.bootstrap.addresses, registry.mesh, time.monotonic
         ),
         "workers": context.inspection.watch,
-        "lateness": partial(context.lateness.watch, time.monotonic),
+        "loop lag": partial(context.loop_lag.watch, time.monotonic),
         "memory": memory.give_back,
         "refusals": partial(
             Refusals().watch,
@@ -252,8 +252,8 @@ def _queues(context: Context) -> QueueSamples:
 
 
 def _context(given: Given, parts: Parts, listening: Listening) -> Context:
-    lateness = Lateness()
-    whole = Whole(parts.router, parts.metrics, lateness, logs.recent())
+    loop_lag = LoopLag()
+    whole = Whole(parts.router, parts.metrics, loop_lag, logs.recent())
     return Context(
         peer=given.identity.peer,
         settings=given.settings,
@@ -272,7 +272,7 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         node_events=parts.node_events,
         metrics=parts.metrics,
         tracer=parts.tracer,
-        lateness=lateness,
+        loop_lag=loop_lag,
         whole=whole,
         load_of=whole.load_of,
         links=parts.links,

@@ -28,7 +28,7 @@ from node.inspection import Inspection
 from node.listeners import serve, welcome
 from node.observe.aggregate import Whole
 from node.observe.host import Host
-from node.observe.loop_lag import Lateness
+from node.observe.loop_lag import LoopLag
 from node.observe.recent_lines import RecentLines
 from registry.errors import StoreUnavailable
 from registry.mesh import Pipe
@@ -207,8 +207,8 @@ class SeedMachine:
         return Given(self.settings, self.identity, None, self.data_dir, outside=outside)
 
     def _context(self, parts: Parts, listening: Listening) -> Context:
-        lateness, now = Lateness(), self.wires.time
-        whole = Whole(parts.router, parts.metrics, lateness, RecentLines())
+        loop_lag, now = LoopLag(), self.wires.time
+        whole = Whole(parts.router, parts.metrics, loop_lag, RecentLines())
         return Context(
             peer=self.peer,
             settings=self.settings,
@@ -226,7 +226,7 @@ class SeedMachine:
             inspection=Inspection(parts.agent, parts.router, now),
             access=Access(token=TOKEN, keyless=Keyless.EVERYBODY),
             metrics=parts.metrics,
-            lateness=lateness,
+            loop_lag=loop_lag,
             whole=whole,
             load_of=whole.load_of,
             links=parts.links,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from node.inspection import Inspection
     from node.observe.aggregate import Whole
     from node.observe.host import Host
-    from node.observe.loop_lag import Lateness
+    from node.observe.loop_lag import LoopLag
     from node.observe.metrics import Metrics
     from node.observe.tracing import Tracer
     from node.peers.bootstrap import Bootstrap
@@ -119,7 +119,7 @@ class Context(Serving):
     receipt_log: "ReceiptLog"
     node_events: "NodeEvents"
     inspection: "Inspection"
-    lateness: "Lateness"
+    loop_lag: "LoopLag"
     whole: "Whole"
     links: "Links"
     topology: "Topology"

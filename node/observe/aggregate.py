@@ -8,7 +8,7 @@ from typing import Protocol
 
 from node.connection_limits import Crowd
 from node.observe.counters import Counts, summed
-from node.observe.loop_lag import Lateness
+from node.observe.loop_lag import LoopLag
 from node.observe.metrics import Metrics
 from node.observe.recent_lines import LogLine, RecentLines
 from registry.records import Load, Service
@@ -58,11 +58,11 @@ class Whole:
     """Sums over the processes of a node."""
 
     def __init__(
-        self, router: Router, metrics: Metrics, lateness: Lateness, lines: RecentLines
+        self, router: Router, metrics: Metrics, loop_lag: LoopLag, lines: RecentLines
     ) -> None:
         self._router = router
         self._metrics = metrics
-        self._lateness = lateness
+        self._loop_lag = loop_lag
         self._lines = lines
         self._siblings: dict[Sibling, None] = {}
         self._past = Counts()
@@ -135,12 +135,12 @@ class Whole:
     def loop_lag(self, now: float) -> float:
         """Return the greatest lag of any event loop, in seconds."""
         lags = [sibling.state.loop_lag for sibling in self._siblings]
-        return max(self._lateness.lag.worst(now), *lags, 0.0)
+        return max(self._loop_lag.lag.worst(now), *lags, 0.0)
 
     def loop_busy(self, now: float) -> float:
         """Return the greatest CPU time of any event loop between two samples, in seconds."""
         busy = [sibling.state.loop_busy for sibling in self._siblings]
-        return max(self._lateness.busy.worst(now), *busy, 0.0)
+        return max(self._loop_lag.busy.worst(now), *busy, 0.0)
 
 
 def together(loads: Iterable[Mapping[Service, Load]]) -> dict[Service, Load]:

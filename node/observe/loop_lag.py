@@ -37,7 +37,7 @@ class WindowMaximum:
             self._worst.popleft()
 
 
-class Lateness:
+class LoopLag:
     """Lag of one thread's event loop, and the CPU time that the thread used meanwhile."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from node.auth.usage_book import UsageBook
 from node.config.settings import Settings
 from node.faces import Serving
 from node.observe.host import Host
-from node.observe.loop_lag import Lateness
+from node.observe.loop_lag import LoopLag
 from node.observe.measurements import measurements_of
 from node.observe.metrics import Metrics
 from node.observe.tracing import SpanExporter, exporter_of, tracer_of
@@ -73,7 +73,7 @@ class HelperParts:
     router: Router
     metrics: Metrics
     exporter: SpanExporter | None
-    lateness: Lateness
+    loop_lag: LoopLag
     keys: HelperKeys
     access: Access
     quotas: Quotas
@@ -128,8 +128,8 @@ class HelperParts:
             in_flight=self.router.in_flight.total() - sum(self.router.borrowed().values()),
             loads=tuple(self._loads()),
             counts=replace(self.metrics.counts(), routed=tuple(self.router.events.items())),
-            loop_lag=self.lateness.lag.worst(now),
-            loop_busy=self.lateness.busy.worst(now),
+            loop_lag=self.loop_lag.lag.worst(now),
+            loop_busy=self.loop_lag.busy.worst(now),
         )
 
     def _loads(self) -> Iterable[tuple[Service, Load]]:
@@ -266,7 +266,7 @@ def assemble(welcome: Welcome, doors: DescriptorSender, first: Sender[ToFirst]) 
         router=router,
         metrics=metrics,
         exporter=exporter_of(settings.node, identity.peer, metrics.spans),
-        lateness=Lateness(),
+        loop_lag=LoopLag(),
         keys=keys,
         access=access,
         quotas=Quotas(time.monotonic, time.time, of_addresses(settings.web)),

@@ -104,7 +104,7 @@ class _Helper:
             async with AsyncExitStack() as closing:
                 await self._serve(self._parts, closing)
                 beside: dict[str, Callable[[], Awaitable[None]]] = {
-                    "lateness": partial(self._parts.lateness.watch, time.monotonic),
+                    "loop lag": partial(self._parts.loop_lag.watch, time.monotonic),
                     "books": self._tell_used,
                     "memory": memory.give_back,
                 }

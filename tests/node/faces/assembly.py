@@ -35,7 +35,7 @@ from node.listeners import serve
 from node.observe import logs
 from node.observe.aggregate import Whole
 from node.observe.host import Host
-from node.observe.loop_lag import Lateness
+from node.observe.loop_lag import LoopLag
 from node.observe.metrics import Metrics
 from node.peers.bootstrap import Bootstrap
 from node.peers.followers import follow_revoked
@@ -196,7 +196,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
     exchange_load(registry, router)
     node_events = NodeEvents(registry, time.time)
     registry.on_change(node_events.changed)
-    lateness = Lateness()
+    loop_lag = LoopLag()
     return Context(
         peer=identity.peer,
         settings=settings,
@@ -214,8 +214,8 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         receipt_log=receipts,
         node_events=node_events,
         metrics=metrics,
-        lateness=lateness,
-        whole=Whole(router, metrics, lateness, logs.recent()),
+        loop_lag=loop_lag,
+        whole=Whole(router, metrics, loop_lag, logs.recent()),
         load_of=router.load_of,
         links=links,
         topology=Topology(registry, links),

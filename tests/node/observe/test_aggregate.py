@@ -5,7 +5,7 @@ from collections import Counter
 from node.connection_limits import Crowd
 from node.observe.aggregate import Whole, together
 from node.observe.counters import Counts, Times
-from node.observe.loop_lag import Lateness
+from node.observe.loop_lag import LoopLag
 from node.observe.metrics import Metrics
 from node.observe.recent_lines import LogLine, RecentLines
 from node.processes.protocol import LoadReport
@@ -47,14 +47,14 @@ def report(served: int, in_flight: int, lag: float = 0.0, busy: float = 0.0) -> 
 
 async def test_the_sums_of_a_node_with_one_process_are_those_of_that_process() -> None:
     async with links() as ours:
-        whole = Whole(World(ours).router, Metrics(), Lateness(), RecentLines())
+        whole = Whole(World(ours).router, Metrics(), LoopLag(), RecentLines())
         assert (whole.processes, await whole.at_work(), whole.busy()) == (1, 0, {})
         assert whole.loop_lag(0.0) == 0.0
 
 
 async def test_several_processes_are_added_up_and_one_that_ended_still_counts() -> None:
     async with links() as ours:
-        whole = Whole(World(ours).router, Metrics(), Lateness(), RecentLines())
+        whole = Whole(World(ours).router, Metrics(), LoopLag(), RecentLines())
         one, two = Sibling(report(3, 1)), Sibling(report(4, 2, lag=0.5, busy=0.25), answers=False)
         whole.join(one)
         whole.join(two)
@@ -86,7 +86,7 @@ async def test_lines_of_all_processes_are_in_order_without_those_of_a_process_th
         "mine",
     )
     async with links() as ours:
-        whole = Whole(World(ours).router, Metrics(), Lateness(), own)
+        whole = Whole(World(ours).router, Metrics(), LoopLag(), own)
         whole.join(Sibling(report(0, 0)))
         whole.join(Sibling(report(0, 0), answers=False))
         assert [line.message for line in await whole.lines_since(0.0)] == ["older", "mine", "newer"]

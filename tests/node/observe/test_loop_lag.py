@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.observe.loop_lag import PERIOD, WINDOW, Lateness, WindowMaximum
+from node.observe.loop_lag import PERIOD, WINDOW, LoopLag, WindowMaximum
 
 
 def test_nothing_was_late_before_anything_was_measured():
@@ -47,8 +47,8 @@ async def test_a_loop_that_was_blocked_is_noticed():
             return moment
         raise Ended
 
-    lateness = Lateness()
+    loop_lag = LoopLag()
     with pytest.raises(Ended):
-        await lateness.watch(clock, iter((1.0, 1.5, 1.5)).__next__)
-    assert lateness.lag.worst(5.0) == pytest.approx(5.0 - PERIOD)
-    assert lateness.busy.worst(5.0) == pytest.approx(0.5)
+        await loop_lag.watch(clock, iter((1.0, 1.5, 1.5)).__next__)
+    assert loop_lag.lag.worst(5.0) == pytest.approx(5.0 - PERIOD)
+    assert loop_lag.busy.worst(5.0) == pytest.approx(0.5)
