@@ -164,11 +164,11 @@ class Bridge:
         routes = face.bridging_routes if plan.dialect == "tgi" else face.asking_routes
         [listener] = map(closing.enter_context, bind(plan.place, "--listen"))
         listed = self._listed() if plan.dialect in _LISTING else []
-        limits, crowd = self._settings.web, context.metrics.crowd
+        limits, counts = self._settings.web, context.metrics.connections
         app = application(
             [*routes(context), *listed], context.access.admit, leaving=self._leaving.is_set
         )
-        self._listener = await serve(app, listener, closing, limits, crowd)
+        self._listener = await serve(app, listener, closing, limits, counts)
         return place_of(listener)
 
     async def retire(self) -> None:

@@ -28,7 +28,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(slots=True)
-class Crowd:
+class ConnectionCounts:
     """The number of open connections, and counts of `EVENTS`."""
 
     open: int = 0
@@ -50,12 +50,17 @@ class ConnectionLimits:
     """Limits on the connections of a listener, counted by address."""
 
     def __init__(
-        self, most: int, most_of_one: int, crowd: Crowd, *, proxies: TrustedProxies = NO_PROXIES
+        self,
+        most: int,
+        most_of_one: int,
+        counts: ConnectionCounts,
+        *,
+        proxies: TrustedProxies = NO_PROXIES,
     ) -> None:
-        """`crowd` holds the counts, and may be shared. Each of the `proxies` may use all places, since it serves many callers."""
+        """`counts` may be shared. Each of the `proxies` may use all places, since it serves many callers."""
         self._most, self._most_of_one = most, most_of_one
         self._proxies = proxies
-        self._crowd = crowd
+        self._counts = counts
         self._callers: dict[str, set[Caller]] = {}
         self._count = 0
 
@@ -71,7 +76,7 @@ class ConnectionLimits:
             return False
         self._callers.setdefault(address, set()).add(caller)
         self._count += 1
-        self._crowd.open += 1
+        self._counts.open += 1
         return True
 
     def leave(self, caller: Caller, address: str) -> None:
@@ -80,7 +85,7 @@ class ConnectionLimits:
         if caller in own:
             own.remove(caller)
             self._count -= 1
-            self._crowd.open -= 1
+            self._counts.open -= 1
         if not own:
             self._callers.pop(address, None)
 
@@ -90,8 +95,8 @@ class ConnectionLimits:
             for caller in idle[: max(1, self._most_of_one // _SHARE)]:
                 self.leave(caller, address)
                 caller.evict()
-                self._crowd.events[f"evicted_by_{whose}"] += 1
+                self._counts.events[f"evicted_by_{whose}"] += 1
             if idle:
                 return True
-        self._crowd.events[f"refused_to_{whose}"] += 1
+        self._counts.events[f"refused_to_{whose}"] += 1
         return False

@@ -20,7 +20,7 @@ from node.auth.forwarded import NO_PROXIES, TrustedProxies
 from node.config.addresses import HostPort
 from node.config.settings import Settings
 from node.config.web import WebSettings
-from node.connection_limits import ConnectionLimits, Crowd
+from node.connection_limits import ConnectionCounts, ConnectionLimits
 from node.connections import CallerConnection, Surroundings
 from node.faces.errors import FaceError
 from node.faces.peer_access import KnownPeers
@@ -141,12 +141,12 @@ class Listener(Surroundings):
         self,
         app: web.Application,
         settings: WebSettings | None = None,
-        crowd: Crowd | None = None,
+        counts: ConnectionCounts | None = None,
         *,
         tls: SSLContext | None = None,
         certificate: Certificate | None = None,
     ) -> None:
-        """Count connections in `crowd`, which several listeners may share; each has its own limits.
+        """Count connections in `counts`, which several listeners may share; each has its own limits.
 
         `tls` is for the connections of other nodes, `certificate` for those of clients.
         """
@@ -172,7 +172,7 @@ class Listener(Surroundings):
         self._limits = ConnectionLimits(
             settings.connections,
             settings.connections_per_address,
-            crowd or Crowd(),
+            counts or ConnectionCounts(),
             proxies=proxies,
         )
         self._sockets: dict[socket.socket, asyncio.Server | Acceptor] = {}
@@ -336,13 +336,13 @@ async def serve(
     listener: socket.socket,
     closing: AsyncExitStack,
     settings: WebSettings | None = None,
-    crowd: Crowd | None = None,
+    counts: ConnectionCounts | None = None,
     *,
     tls: SSLContext | None = None,
     certificate: Certificate | None = None,
 ) -> Listener:
     """Serve an application until `closing` closes."""
-    served = Listener(app, settings, crowd, tls=tls, certificate=certificate)
+    served = Listener(app, settings, counts, tls=tls, certificate=certificate)
     closing.push_async_callback(served.close)
     await served.on(listener)
     return served

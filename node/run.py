@@ -109,9 +109,9 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
         context = _context(given, parts, listening)
         others = await _open_link(context, given.identity, links[0], closing)
         reach = await _enter_mesh(given, parts, place_of(links[0]), closing)
-        crowd = parts.metrics.crowd
+        counts = parts.metrics.connections
         public = await serve(
-            public_app(context), faces[0], closing, settings.web, crowd, certificate=certificate
+            public_app(context), faces[0], closing, settings.web, counts, certificate=certificate
         )
         leaving = asyncio.Event()
         rpcs = await grpc.open_faces(context, closing, leaving)
@@ -292,13 +292,13 @@ async def _open_link(
     registry = context.registry
     most = TRUSTED_PER_NODE * context.settings.registry.max_nodes
     registry.on_change(welcome(tls, registry, at_most=most))
-    settings, crowd = context.settings.web, context.metrics.crowd
+    settings, counts = context.settings.web, context.metrics.connections
     return await serve(
         link_app(context, registry.replica, context.keys, own_link_routes(context)),
         link,
         closing,
         settings,
-        crowd,
+        counts,
         tls=tls,
     )
 

@@ -181,8 +181,8 @@ class SeedMachine:
                 name=f"n{self.number}",
             )
             closing.push_async_callback(parts.registry.stand, Standing.LEFT)
-            settings, crowd = self.settings.web, parts.metrics.crowd
-            await serve(public_app(context), _port(process, HTTP), closing, settings, crowd)
+            settings, counts = self.settings.web, parts.metrics.connections
+            await serve(public_app(context), _port(process, HTTP), closing, settings, counts)
             if process.gone:
                 return
             self.parts, self.served = parts, self.wires.time()
@@ -244,8 +244,8 @@ class SeedMachine:
     ) -> None:
         tls, registry = server_context(self.identity), context.registry
         registry.on_change(welcome(tls, registry, at_most=1_000))
-        app, crowd = link_app(context, registry.replica, context.keys), context.metrics.crowd
-        await serve(app, _port(process, LINK), closing, self.settings.web, crowd, tls=tls)
+        app, counts = link_app(context, registry.replica, context.keys), context.metrics.connections
+        await serve(app, _port(process, LINK), closing, self.settings.web, counts, tls=tls)
 
 
 def _over(process: SeedProcess) -> None:

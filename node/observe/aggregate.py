@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from node.connection_limits import Crowd
+from node.connection_limits import ConnectionCounts
 from node.observe.counters import Counts, summed
 from node.observe.loop_lag import LoopLag
 from node.observe.metrics import Metrics
@@ -127,10 +127,10 @@ class Whole:
         own = Counts(routed=tuple(self._router.events.items()))
         return dict(summed((own, *self.others())).routed)
 
-    def connections(self) -> Crowd:
+    def connections(self) -> ConnectionCounts:
         """Return the number of open connections, and the events of all connections."""
         both = summed((self._metrics.counts(), *self.others()))
-        return Crowd(both.connections, Counter(dict(both.crowd)))
+        return ConnectionCounts(both.connections, Counter(dict(both.connection_events)))
 
     def loop_lag(self, now: float) -> float:
         """Return the greatest lag of any event loop, in seconds."""

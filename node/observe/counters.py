@@ -47,7 +47,7 @@ class Counts:
     tokens: tuple[Spent, ...] = ()
     routed: tuple[tuple[str, int], ...] = ()
     """The router's events."""
-    crowd: tuple[tuple[str, int], ...] = ()
+    connection_events: tuple[tuple[str, int], ...] = ()
     """Events of connections."""
     spans: tuple[tuple[str, int], ...] = ()
     """Spans by outcome."""
@@ -69,7 +69,7 @@ def summed(all_counts: Iterable[Counts]) -> Counts:
         token_time=_spreads(row for counts in each for row in counts.token_time),
         tokens=_spent(row for counts in each for row in counts.tokens),
         routed=_events(row for counts in each for row in counts.routed),
-        crowd=_events(row for counts in each for row in counts.crowd),
+        connection_events=_events(row for counts in each for row in counts.connection_events),
         spans=_events(row for counts in each for row in counts.spans),
         connections=sum(counts.connections for counts in each),
         in_flight=sum(counts.in_flight for counts in each),

@@ -18,7 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from node.connection_limits import EVENTS, Crowd
+from node.connection_limits import EVENTS, ConnectionCounts
 from node.observe import genai
 from node.observe.counters import SECONDS, Counts, Spent, Spread, Times, summed
 from node.observe.measurements import Measurements
@@ -97,7 +97,7 @@ class Metrics:
         """Seconds to the first bytes of answers not yet counted: of requests in flight and of up to `MANY` more."""
         self.spans: Counter[str] = Counter()
         """Spans of requests that were `sent` to a collector, or `dropped`."""
-        self.crowd = Crowd()
+        self.connections = ConnectionCounts()
         """Connections, counted by the servers."""
         self.recent = Recent(time.time)
         """Requests in flight, and the last that ended."""
@@ -131,9 +131,9 @@ class Metrics:
                 *(Times(dialect, "ok", count) for dialect, count in self._well.items()),
                 *(Times(*key, count) for key, count in self._failed.items()),
             ),
-            crowd=tuple(self.crowd.events.items()),
+            connection_events=tuple(self.connections.events.items()),
             spans=tuple(self.spans.items()),
-            connections=self.crowd.open,
+            connections=self.connections.open,
             in_flight=len(self.recent.under_way),
         )
 
@@ -202,7 +202,7 @@ def _counted(counts: Counts) -> Iterable[Metric]:
             "; ".join(f"`{event}`: {words}" for event, words in EVENTS.items()) + ".",
             labels=("event",),
         ),
-        dict.fromkeys(EVENTS, 0) | dict(counts.crowd),
+        dict.fromkeys(EVENTS, 0) | dict(counts.connection_events),
     )
     yield _labelled(
         CounterMetricFamily(

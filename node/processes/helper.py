@@ -158,17 +158,17 @@ class _Helper:
         tls = server_context(parts.identity)
         most = TRUSTED_PER_NODE * settings.registry.max_nodes
         parts.listeners.append(welcome(tls, parts.view, at_most=most))
-        limits, crowd = settings.web, parts.metrics.crowd
+        limits, counts = settings.web, parts.metrics.connections
         first = PooledPlace(self._doors.dial(), settings.router)
         app = link_app(serving, parts.view, parts.keys, forward.link_routes(first, settings))
-        link = await serve(app, self._ends.link, closing, limits, crowd, tls=tls)
+        link = await serve(app, self._ends.link, closing, limits, counts, tls=tls)
         rest = forward.routes(first, parts.access, settings)
         public = application(
             [*model_routes(serving), *rest], parts.access.admit, leaving=parts.view.draining
         )
         self._certificate = certificate_given(settings)
         shown = self._certificate
-        http = await serve(public, self._ends.http, closing, limits, crowd, certificate=shown)
+        http = await serve(public, self._ends.http, closing, limits, counts, certificate=shown)
         self._served = (link, http)
 
     def _take(self, word: ToHelper) -> None:

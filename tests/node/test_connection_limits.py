@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 
 from node.auth.forwarded import TrustedProxies
-from node.connection_limits import EVENTS, ConnectionLimits, Crowd
+from node.connection_limits import EVENTS, ConnectionCounts, ConnectionLimits
 
 
 @dataclass(eq=False)
@@ -17,7 +17,7 @@ class Caller:
 
 
 def test_busy_connections_are_never_closed_and_a_new_one_is_turned_away():
-    doors, busy = ConnectionLimits(2, 2, Crowd()), [Caller(), Caller()]
+    doors, busy = ConnectionLimits(2, 2, ConnectionCounts()), [Caller(), Caller()]
     assert [doors.enter(caller, "a") for caller in busy] == [True, True]
     assert not doors.enter(Caller(), "b")
     assert all(caller.open for caller in busy)
@@ -26,7 +26,10 @@ def test_busy_connections_are_never_closed_and_a_new_one_is_turned_away():
 
 
 def test_the_idle_connection_that_would_time_out_first_makes_room():
-    doors, callers = ConnectionLimits(3, 3, Crowd()), [Caller(3.0), Caller(1.0), Caller(2.0)]
+    doors, callers = (
+        ConnectionLimits(3, 3, ConnectionCounts()),
+        [Caller(3.0), Caller(1.0), Caller(2.0)],
+    )
     for caller in callers:
         doors.enter(caller, "a")
     assert doors.enter(Caller(), "a")
@@ -34,7 +37,11 @@ def test_the_idle_connection_that_would_time_out_first_makes_room():
 
 
 def test_the_address_with_most_connections_makes_room_for_other_addresses():
-    doors, few, many = ConnectionLimits(4, 4, Crowd()), Caller(1.0), [Caller(9.0) for _ in range(3)]
+    doors, few, many = (
+        ConnectionLimits(4, 4, ConnectionCounts()),
+        Caller(1.0),
+        [Caller(9.0) for _ in range(3)],
+    )
     for caller, address in ((few, "honest"), *((caller, "slow") for caller in many)):
         doors.enter(caller, address)
     assert doors.enter(Caller(), "honest")
@@ -43,19 +50,19 @@ def test_the_address_with_most_connections_makes_room_for_other_addresses():
 
 
 def test_each_address_has_its_own_bound():
-    doors = ConnectionLimits(100, 1, Crowd())
+    doors = ConnectionLimits(100, 1, ConnectionCounts())
     assert doors.enter(Caller(), "a")
     assert not doors.enter(Caller(), "a")
     assert doors.enter(Caller(), "b")
 
 
 def test_a_trusted_proxy_may_use_all_places():
-    doors = ConnectionLimits(3, 1, Crowd(), proxies=TrustedProxies(["10.0.0.1"]))
+    doors = ConnectionLimits(3, 1, ConnectionCounts(), proxies=TrustedProxies(["10.0.0.1"]))
     assert [doors.enter(Caller(), "10.0.0.1") for _ in range(4)] == [True, True, True, False]
 
 
 def test_a_connection_closed_to_make_room_is_not_counted_twice_when_it_leaves():
-    doors, idle = ConnectionLimits(1, 1, Crowd()), Caller(1.0)
+    doors, idle = ConnectionLimits(1, 1, ConnectionCounts()), Caller(1.0)
     doors.enter(idle, "a")
     busy = Caller()
     assert doors.enter(busy, "a")
@@ -64,8 +71,8 @@ def test_a_connection_closed_to_make_room_is_not_counted_twice_when_it_leaves():
 
 
 def test_evictions_and_refusals_are_counted_by_the_limit_that_caused_them():
-    crowd = Crowd()
-    doors = ConnectionLimits(2, 1, crowd)
+    counts = ConnectionCounts()
+    doors = ConnectionLimits(2, 1, counts)
     doors.enter(Caller(1.0), "a")
     doors.enter(Caller(), "a")
     assert not doors.enter(Caller(), "a")
@@ -73,14 +80,14 @@ def test_evictions_and_refusals_are_counted_by_the_limit_that_caused_them():
     busy = Caller()
     doors.enter(busy, "c")
     assert not doors.enter(Caller(), "d")
-    assert crowd.open == 2
-    assert crowd.events == dict.fromkeys(EVENTS, 1)
+    assert counts.open == 2
+    assert counts.events == dict.fromkeys(EVENTS, 1)
     doors.leave(busy, "c")
-    assert crowd.open == 1
+    assert counts.open == 1
 
 
 def test_connections_of_several_listeners_may_be_counted_together():
-    crowd = Crowd()
-    for doors in (ConnectionLimits(1, 1, crowd), ConnectionLimits(1, 1, crowd)):
+    counts = ConnectionCounts()
+    for doors in (ConnectionLimits(1, 1, counts), ConnectionLimits(1, 1, counts)):
         assert doors.enter(Caller(), "a")
-    assert crowd.open == 2
+    assert counts.open == 2

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from node.config.web import WebSettings
-from node.connection_limits import Crowd
+from node.connection_limits import ConnectionCounts
 from node.faces.app import application
 from node.listeners import Listener
 from node.tls import Certificate
@@ -29,14 +29,14 @@ async def tell(request):
 @asynccontextmanager
 async def served(folder=None, **said):
     given = {"trusted_proxies": (PROXY,), "proxy_protocol": True, "head_timeout": 0.5, **said}
-    listener, crowd = socket.create_server(("127.0.0.1", 0)), Crowd()
+    listener, counts = socket.create_server(("127.0.0.1", 0)), ConnectionCounts()
     files = certificates.write(folder) if folder else None
     app = application([web.get("/", tell)], lambda request: None)
     certificate = Certificate(*files) if files else None
-    server = Listener(app, WebSettings(**given), crowd, certificate=certificate)
+    server = Listener(app, WebSettings(**given), counts, certificate=certificate)
     await server.on(listener)
     try:
-        yield listener.getsockname()[1], crowd, files
+        yield listener.getsockname()[1], counts, files
     finally:
         await server.close(within=0.1)
 
@@ -78,9 +78,9 @@ async def test_a_connection_of_the_proxy_itself_has_no_local_owner():
 
 @pytest.mark.parametrize("sent", [ASKED, b"PROXY nonsense\r\n" + ASKED, b"PROXY ", b""])
 async def test_a_connection_of_a_trusted_proxy_without_a_preamble_is_closed(sent):
-    async with served() as (port, crowd, _):
+    async with served() as (port, counts, _):
         assert await answer(port, sent) == (b"[CUT]", b"")
-        assert crowd.open == 0
+        assert counts.open == 0
 
 
 async def test_an_untrusted_address_is_served_as_usual_and_its_preamble_is_refused():
@@ -114,26 +114,26 @@ async def test_the_preamble_comes_before_the_tls_handshake(tmp_path):
 
 
 async def test_a_proxy_is_exempt_from_the_limit_per_address_and_its_callers_are_not():
-    async with served(connections_per_address=2) as (port, crowd, _):
+    async with served(connections_per_address=2) as (port, counts, _):
         silent = [await opened(port) for _ in range(4)]
-        await until(lambda: crowd.open == 4)
-        assert crowd.events == {}
+        await until(lambda: counts.open == 4)
+        assert counts.events == {}
         asked = [await opened(port) for _ in range(3)]
         for reader, writer in asked:
             writer.write(TOLD + ASKED)
             assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
         # All three belong to one caller.
-        assert crowd.events == {"evicted_by_own": 1}
+        assert counts.events == {"evicted_by_own": 1}
         for _, writer in [*silent, *asked]:
             writer.transport.abort()
-        await until(lambda: crowd.open == 0)
+        await until(lambda: counts.open == 0)
 
 
 async def test_connections_with_an_unfinished_preamble_end_with_their_listener():
-    async with served(head_timeout=60) as (port, crowd, _):
+    async with served(head_timeout=60) as (port, counts, _):
         reader, writer = await opened(port)
         writer.write(TOLD[:10])
-        await until(lambda: crowd.open == 1)
+        await until(lambda: counts.open == 1)
     with suppress(ConnectionResetError):
         async with asyncio.timeout(5):
             assert await reader.read() == b""

@@ -13,7 +13,7 @@ from aiohttp import web
 from node import acceptor as module
 from node.cli.console.client import Client, NodeEndpoint
 from node.config.web import WebSettings
-from node.connection_limits import Crowd
+from node.connection_limits import ConnectionCounts
 from node.errors import NoNode
 from node.listeners import Listener
 from node.tls import Certificate
@@ -34,13 +34,13 @@ async def served(folder, **limits):
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", echo)
     listener = socket.create_server(("127.0.0.1", 0))
-    crowd = Crowd()
+    counts = ConnectionCounts()
     certificate = Certificate(*files)
-    server = Listener(app, WebSettings(**limits), crowd, certificate=certificate)
+    server = Listener(app, WebSettings(**limits), counts, certificate=certificate)
     await server.on(listener)
     trusting = ssl.create_default_context(cafile=files[0])
     try:
-        yield server, certificate, listener.getsockname(), trusting, crowd
+        yield server, certificate, listener.getsockname(), trusting, counts
     finally:
         await server.close(within=0.1)
 
@@ -63,7 +63,7 @@ async def shown(place, name="127.0.0.1"):
 
 
 async def test_clients_that_trust_the_certificate_are_served_as_over_plain_http(tmp_path):
-    async with served(tmp_path) as (_, _, (host, port), trusting, crowd):
+    async with served(tmp_path) as (_, _, (host, port), trusting, counts):
         connector = aiohttp.TCPConnector(ssl=trusting)
         async with aiohttp.ClientSession(f"https://{host}:{port}", connector=connector) as http:
             for body in ("hi", "x" * 300_000):
@@ -74,8 +74,8 @@ async def test_clients_that_trust_the_certificate_are_served_as_over_plain_http(
                         "body": body,
                         "remote": "127.0.0.1",
                     }
-            assert crowd.open == 1
-        await until(lambda: crowd.open == 0)
+            assert counts.open == 1
+        await until(lambda: counts.open == 0)
 
 
 async def test_bytes_that_come_with_the_end_of_the_handshake_are_read(tmp_path):
@@ -88,7 +88,7 @@ async def test_bytes_that_come_with_the_end_of_the_handshake_are_read(tmp_path):
 
 
 async def test_plain_http_and_nonsense_are_cut_off(tmp_path):
-    async with served(tmp_path) as (_, _, place, _, crowd):
+    async with served(tmp_path) as (_, _, place, _, counts):
         for words in (
             b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
             b"\x16\x03\x01nonsense",
@@ -99,37 +99,37 @@ async def test_plain_http_and_nonsense_are_cut_off(tmp_path):
             with suppress(ConnectionError):
                 assert not (await reader.read(1000)).startswith(b"HTTP")
             writer.transport.abort()
-        await until(lambda: crowd.open == 0)
+        await until(lambda: counts.open == 0)
 
 
 async def test_an_unfinished_handshake_takes_a_place_until_it_times_out(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "HANDSHAKE_SECONDS", 0.5)
-    async with served(tmp_path) as (_, _, place, _, crowd):
+    async with served(tmp_path) as (_, _, place, _, counts):
         silent = [await asyncio.open_connection(*place) for _ in range(5)]
-        await until(lambda: crowd.open == 5)
+        await until(lambda: counts.open == 5)
         for reader, _ in silent:
             async with asyncio.timeout(10):
                 assert await reader.read() == b""
-        assert crowd.open == 0
+        assert counts.open == 0
         for _, writer in silent:
             writer.transport.abort()
 
 
 async def test_many_silent_connections_make_room_for_a_new_one(tmp_path):
     async with served(tmp_path, connections=20, connections_per_address=10) as served_:
-        _, _, place, trusting, crowd = served_
+        _, _, place, trusting, counts = served_
         silent = [await asyncio.open_connection(*place) for _ in range(50)]
         reader, writer = await asyncio.open_connection(*place, ssl=trusting)
         writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await reader.readline()) == b"HTTP/1.1 200 OK\r\n"
-        assert crowd.open <= 10
+        assert counts.open <= 10
         for _, one in [*silent, (reader, writer)]:
             one.transport.abort()
 
 
 async def test_silent_connections_that_were_evicted_keep_no_file_open(tmp_path):
     async with served(tmp_path, connections=20, connections_per_address=10) as served_:
-        _, _, place, trusting, crowd = served_
+        _, _, place, trusting, counts = served_
         before = open_files()
         silent = []
         for _ in range(50):
@@ -146,7 +146,7 @@ async def test_silent_connections_that_were_evicted_keep_no_file_open(tmp_path):
             writer.write(ours.read())
             silent.append((reader, writer))
         try:
-            await until(lambda: crowd.open <= 10)
+            await until(lambda: counts.open <= 10)
             # The sockets of the callers, which are in this process too, those that the server still counts, and the loop's own.
             await until(lambda: open_files() - before <= 50 + 10 + 5, seconds=20)
         finally:

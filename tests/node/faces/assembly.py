@@ -118,7 +118,7 @@ async def node(
         public, link = (closing.enter_context(_listener()) for _ in "ab")
         context = _context(registry, identity, settings, store, public, link)
         closing.push_async_callback(context.links.close)
-        await serve(public_app(context), public, closing, settings.web, context.metrics.crowd)
+        await serve(public_app(context), public, closing, settings.web, context.metrics.connections)
         await _open_link(context, identity, link, closing)
         await registry.start(partial(serve_pipe, port=link.getsockname()[1]))
         closing.push_async_callback(registry.stop)
@@ -247,8 +247,8 @@ async def _open_link(context, identity, listener, closing) -> None:
     context.registry.on_change(meet)
     own = own_link_routes(context)
     app = link_app(context, context.registry.replica, context.keys, own)
-    limits, crowd = context.settings.web, context.metrics.crowd
-    await serve(app, listener, closing, limits, crowd, tls=tls)
+    limits, counts = context.settings.web, context.metrics.connections
+    await serve(app, listener, closing, limits, counts, tls=tls)
 
 
 async def until(holds, *, seconds=45.0):

@@ -76,7 +76,7 @@ async def listening(context):
     async with AsyncExitStack() as closing:
         place = closing.enter_context(socket.create_server(("127.0.0.1", 0)))
         app = application(face(context), context.access.admit)
-        await serve(app, place, closing, context.settings.web, context.metrics.crowd)
+        await serve(app, place, closing, context.settings.web, context.metrics.connections)
         base = f"http://127.0.0.1:{place.getsockname()[1]}"
         yield await closing.enter_async_context(aiohttp.ClientSession(base))
 

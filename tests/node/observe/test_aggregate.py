@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from node.connection_limits import Crowd
+from node.connection_limits import ConnectionCounts
 from node.observe.aggregate import Whole, together
 from node.observe.counters import Counts, Times
 from node.observe.loop_lag import LoopLag
@@ -40,8 +40,10 @@ LINES = (LogLine(1.5, "INFO", "x", "older", 7, 1), LogLine(3.5, "INFO", "x", "ne
 
 def report(served: int, in_flight: int, lag: float = 0.0, busy: float = 0.0) -> LoadReport:
     requests, routed = (Times("chat", "200", served),), (("held", in_flight + 1),)
-    crowd = (("evicted_by_all", served),)
-    counts = Counts(requests, routed=routed, crowd=crowd, connections=2, in_flight=in_flight)
+    events = (("evicted_by_all", served),)
+    counts = Counts(
+        requests, routed=routed, connection_events=events, connections=2, in_flight=in_flight
+    )
     return LoadReport(1, in_flight, ((ONE, Load(in_flight)),), counts, lag, busy)
 
 
@@ -65,13 +67,13 @@ async def test_several_processes_are_added_up_and_one_that_ended_still_counts() 
         assert whole.loop_busy(0.0) == 0.25
         worker = Worker(ONE, "http://127.0.0.1:1", capacity=5)
         assert whole.load_of(worker) == Load(3, slots=5)
-        assert whole.connections() == Crowd(4, Counter(evicted_by_all=7))
+        assert whole.connections() == ConnectionCounts(4, Counter(evicted_by_all=7))
         whole.part(two)
         past, present = whole.others()
         assert (past.requests, past.in_flight) == ((Times("chat", "200", 4),), 0)
         assert present == one.state.counts
         assert whole.in_flight() == 1
-        assert whole.connections() == Crowd(2, Counter(evicted_by_all=7))
+        assert whole.connections() == ConnectionCounts(2, Counter(evicted_by_all=7))
         assert whole.routed()["held"] == 5
 
 

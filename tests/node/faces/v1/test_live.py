@@ -267,7 +267,7 @@ async def test_readers_beyond_the_limit_are_refused(alone):
         refused = await get(alone, "/api/v1/events", status=503)
         assert refused["error"]["code"] == "too_many_connections"
         readers.pop().close()
-        await until(lambda: alone.context.metrics.crowd.open < live.MAX_READERS + 1)
+        await until(lambda: alone.context.metrics.connections.open < live.MAX_READERS + 1)
         async with alone.http.get("/api/v1/events") as response:
             assert response.status == 200
         for reader in readers:
