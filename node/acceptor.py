@@ -55,7 +55,7 @@ class Preface:
         return self.tls is not None or bool(self.proxies)
 
 
-class Newcomer(asyncio.Protocol):
+class PendingConnection(asyncio.Protocol):
     """Protocol of a connection, and its entry in the limits, until it has begun; then the protocol from `make` takes over."""
 
     def __init__(
@@ -136,20 +136,22 @@ class Acceptor:
                 log.warning("cannot accept connections now: %s", error.strerror)
                 await asyncio.sleep(ACCEPT_PAUSE)
                 continue
-            newcomer = Newcomer(str(name[0]), self._make, self._limits, self._preface.seconds)
-            if newcomer.enter():
-                newcomer.task = self._tasks.spawn(self._begin(newcomer, connection))
+            pending = PendingConnection(
+                str(name[0]), self._make, self._limits, self._preface.seconds
+            )
+            if pending.enter():
+                pending.task = self._tasks.spawn(self._begin(pending, connection))
             else:
                 connection.close()
 
-    async def _begin(self, newcomer: Newcomer, connection: socket.socket) -> None:
+    async def _begin(self, pending: PendingConnection, connection: socket.socket) -> None:
         heard = False
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._hear_proxy(newcomer, connection)
+            await self._hear_proxy(pending, connection)
             heard = True
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: newcomer,
+                lambda: pending,
                 connection,
                 ssl=self._preface.tls,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS if self._preface.tls else None,
@@ -161,16 +163,16 @@ class Acceptor:
         finally:
             if not heard:
                 connection.close()
-            if newcomer.task is not None:
-                newcomer.leave()
+            if pending.task is not None:
+                pending.leave()
 
-    async def _hear_proxy(self, newcomer: Newcomer, connection: socket.socket) -> None:
+    async def _hear_proxy(self, pending: PendingConnection, connection: socket.socket) -> None:
         """Read the caller's address from the PROXY header if a trusted proxy opened the connection.
 
         Raise `NoPreamble` or `OSError` (`TimeoutError` included) if the header is invalid, or does not come.
         """
-        if newcomer.address not in self._preface.proxies:
+        if pending.address not in self._preface.proxies:
             return
         receive = partial(asyncio.get_running_loop().sock_recv, connection)
         async with asyncio.timeout(self._preface.seconds):
-            newcomer.told = await told_address(receive) or newcomer.address
+            pending.told = await told_address(receive) or pending.address

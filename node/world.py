@@ -18,7 +18,7 @@ LATELY = 2.0
 """Seconds after its last bytes for which a node is not silent: on a full link, answers to probes wait behind those bytes."""
 
 
-class Hearing(Protocol):
+class LinkActivity(Protocol):
     """The links to other nodes."""
 
     def hears(self, peer: PeerId, within: float) -> bool:
@@ -33,7 +33,7 @@ class NodeWorld:
         registry: Registry,
         agent: Agent,
         metrics: Metrics,
-        links: Hearing,
+        links: LinkActivity,
         now: Clock = time.monotonic,
     ) -> None:
         self._registry = registry

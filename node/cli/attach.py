@@ -82,18 +82,18 @@ def run(arguments: argparse.Namespace) -> int:
     from node.cli.console.node_lookup import client  # noqa: PLC0415
 
     with _until_signal() as over:
-        attaching = _Attaching(client(arguments), arguments, over)
+        attachment = _Attachment(client(arguments), arguments, over)
         try:
-            attaching.begin()
-            attaching.watch()
+            attachment.begin()
+            attachment.watch()
         finally:
-            attaching.end()
-    if attaching.unread:
+            attachment.end()
+    if attachment.unread:
         raise BrokenPipeError
     return 0
 
 
-class _Attaching:
+class _Attachment:
     """Attachment of one worker to one node."""
 
     def __init__(
