@@ -196,12 +196,12 @@ def opened(context: Serving, id_: str, kind: Kind, asker: str = "") -> Account:
     return account
 
 
-def accounting(context: Serving, id_: str, kind: Kind, asker: str = "") -> "Concluding":
+def open_account(context: Serving, id_: str, kind: Kind, asker: str = "") -> "OpenAccount":
     """Return a context manager that opens the account of one request, and concludes it on leaving."""
-    return Concluding(context, opened(context, id_, kind, asker))
+    return OpenAccount(context, opened(context, id_, kind, asker))
 
 
-class Concluding:
+class OpenAccount:
     """Context manager that concludes an open account on leaving."""
 
     __slots__ = ("_account", "_context")

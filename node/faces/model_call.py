@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from node.auth.principal import Principal
 from node.faces import Serving
-from node.faces.access_log import Account, accounting
+from node.faces.access_log import Account, open_account
 from node.faces.respond import admit, begin, put, whole_of
 from node.faces.stream_tap import StreamTap
 from router.attempt import Routed
@@ -80,14 +80,14 @@ class ModelAnswer:
 
 
 @asynccontextmanager
-async def asking(
+async def model_answer(
     context: Serving, principal: Principal, request: Request
 ) -> AsyncIterator[ModelAnswer]:
     """Have a request answered. Entering waits for the first byte; leaving early cancels the request at the worker.
 
     Raise an `AuthError` where the principal may not make this request, or a `RouterError`.
     """
-    with accounting(context, request.id, request.kind) as account:
+    with open_account(context, request.id, request.kind) as account:
         account.key = principal.name
         account.ticket = admit(context, principal, request)
         account.model, account.taken = request.model, len(request.body)

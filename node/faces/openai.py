@@ -173,10 +173,10 @@ def request_of(
     asked = bodies.read(body, content_type, named_by=NAMED_BY.get(kind, ""), few=few)
     if asked.names:
         body = bodies.with_one_model(body, asked)
-    fields, words, asking = asked.fields, words_of(context, http), http.get(PRINCIPAL, ANYBODY)
+    fields, words, principal = asked.fields, words_of(context, http), http.get(PRINCIPAL, ANYBODY)
     background = words.background
-    if asking.key is not None or "service_tier" in fields:
-        background = background or _is_background(asking, fields)
+    if principal.key is not None or "service_tier" in fields:
+        background = background or _is_background(principal, fields)
     return Request(
         id=http[ID],
         kind=kind,
@@ -192,8 +192,8 @@ def request_of(
         session=words.session
         or (_session(fields["prompt_cache_key"]) if "prompt_cache_key" in fields else ""),
         caller=words.caller
-        if asking is ANYBODY
-        else _caller(asking, words.credential, http.remote),
+        if principal is ANYBODY
+        else _caller(principal, words.credential, http.remote),
         waits=words.waits,
         aim=words.aim,
         background=background,
@@ -269,12 +269,12 @@ def _steady_pin(context: Serving, headers: Mapping[str, str]) -> Pin | None:
 
 def background_of(http: HttpRequest, fields: Mapping[str, object] = _NO_FIELDS) -> bool:
     """Return whether a request is background work: by its header, OpenAI's `service_tier`, or its caller's key."""
-    asking = http.get(PRINCIPAL, ANYBODY)
-    return http.headers.get(PRIORITY) == BACKGROUND or _is_background(asking, fields)
+    principal = http.get(PRINCIPAL, ANYBODY)
+    return http.headers.get(PRIORITY) == BACKGROUND or _is_background(principal, fields)
 
 
-def _is_background(asking: Principal, fields: Mapping[str, object]) -> bool:
-    by_key = asking.key is not None and asking.key.background
+def _is_background(principal: Principal, fields: Mapping[str, object]) -> bool:
+    by_key = principal.key is not None and principal.key.background
     return by_key or fields.get("service_tier") == FLEX
 
 
@@ -304,10 +304,10 @@ def caller_of(http: HttpRequest) -> str:
     return _caller(http.get(PRINCIPAL, ANYBODY), _credential(http.headers), http.remote)
 
 
-def _caller(asking: Principal, credential: str, address: str | None) -> str:
-    if asking.key is not None:
-        return asking.key.hash
-    return credential or asking.address or address or ""
+def _caller(principal: Principal, credential: str, address: str | None) -> str:
+    if principal.key is not None:
+        return principal.key.hash
+    return credential or principal.address or address or ""
 
 
 def _credential(headers: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from aiohttp import web
 from node.auth.principal import ANYBODY, PRINCIPAL, Principal
 from node.auth.quotas import QuotaTicket
 from node.faces import Serving
-from node.faces.access_log import Account, Concluding, accounting
+from node.faces.access_log import Account, OpenAccount, open_account
 from node.faces.encoder import EVENT_STREAM, Encoder, Homing, SpokenAnswer
 from node.faces.errors import KNOWN, Refusal, refusal
 from node.faces.pump import Pump
@@ -65,7 +65,7 @@ async def answer(
     `asker` is the peer id of an asking node, which is told the load of the worker. `refuse` turns an error that occurs before the
     first byte into the form of the caller's protocol.
     """
-    with accounting(context, http[ID], kind, asker) as account:
+    with open_account(context, http[ID], kind, asker) as account:
         account.http = http
         try:
             spoken = await ask()
@@ -105,7 +105,7 @@ async def go_on(
 
     Its `account` is open already, and its `first` attempt may be under way.
     """
-    with Concluding(context, account):
+    with OpenAccount(context, account):
         try:
             return await _pass_on(context, http, spoken, account, first)
         except KNOWN as error:

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from node.auth.principal import ANYBODY
 from node.faces import Serving
-from node.faces.model_call import asking
+from node.faces.model_call import model_answer
 from node.faces.request_reader import json_answer
 from registry.records import PeerId, Service
 from router.errors import BadRequest, RouterError, WorkerFailed, WorkerTimeout
@@ -112,7 +112,7 @@ def _place_of(homes: Collection[ServiceHome], places: Sequence[Place]) -> int:
 async def _page(context: Serving, request: Request, place: Place) -> dict[str, Any]:
     _, node, service = place
     # The caller's rights were checked when the services were selected.
-    async with asking(context, ANYBODY, request) as answer:
+    async with model_answer(context, ANYBODY, request) as answer:
         body = await answer.body()
         if answer.routed.answer.status != 200:
             raise WorkerFailed(f"a service answered with status {answer.routed.answer.status}")

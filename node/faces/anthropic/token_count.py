@@ -10,7 +10,7 @@ import orjson
 
 from node.auth.principal import Principal
 from node.faces import Serving
-from node.faces.model_call import asking
+from node.faces.model_call import model_answer
 from router.errors import RouterError, UnknownModel
 from router.requests import Kind, Request
 from router.select.fitness import USUAL_BYTES
@@ -62,7 +62,7 @@ async def counted(
         request, kind=Kind.TOKENIZE, body=body, stream=False, waits=False, holds=False
     )
     try:
-        async with asking(context, principal, question) as told:
+        async with model_answer(context, principal, question) as told:
             tokens = _tokens(await told.body())
     except UnknownModel:
         raise

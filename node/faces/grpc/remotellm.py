@@ -14,7 +14,7 @@ import orjson
 from node.auth.principal import Principal
 from node.faces import Serving
 from node.faces.grpc import Handlers, RpcDoor, name_dropped, request_of, stops_of
-from node.faces.model_call import asking
+from node.faces.model_call import model_answer
 from router.errors import BadRequest, UnknownModel, WorkerFailed, WorkerUnable
 from router.openai import text_parser
 from router.openai.text_parser import Heard, TextFailure
@@ -95,7 +95,7 @@ class _Face:
         }
         said = metadata_of(call)
         request = request_of(self._context, Kind.GUTS, fields, said, principal=principal)
-        async with asking(self._context, principal, request) as told:
+        async with model_answer(self._context, principal, request) as told:
             found = orjson.loads(await told.body())
         match found:
             case {"tokens": list(), "next": list()}:
@@ -139,7 +139,7 @@ class _Face:
     async def _told(
         self, call: Any, principal: Principal, model: str, request: Request, stops: list[str]
     ) -> Any:
-        async with asking(self._context, principal, request) as told:
+        async with model_answer(self._context, principal, request) as told:
             # `stop` is the only parameter that comes from the caller.
             name_dropped(call, told, {"stop": "stop"})
             if told.verbatim:

@@ -23,7 +23,7 @@ from node.faces.errors import (
     WrongParameter,
     refusal,
 )
-from node.faces.model_call import asking
+from node.faces.model_call import model_answer
 from node.faces.openai import request_of
 from node.faces.request_ids import ID
 from node.faces.request_reader import json_answer, read_fields
@@ -81,7 +81,7 @@ def bridging_routes(context: Serving) -> list[web.RouteDef]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
+class _TgiCall:
     """One HTTP request, and the model that it is for."""
 
     context: Serving
@@ -166,7 +166,7 @@ class _Asking:
 
     async def _tokens(self, said: Mapping[str, object]) -> bytes:
         request = request_of(self.context, self.http, Kind.TOKENIZE, written(said))
-        async with asking(self.context, self.http.get(PRINCIPAL, ANYBODY), request) as told:
+        async with model_answer(self.context, self.http.get(PRINCIPAL, ANYBODY), request) as told:
             return await told.body()
 
     async def tell(self, path: str) -> web.Response:
@@ -193,16 +193,16 @@ async def _under_prefix(context: Serving, method: str, http: web.Request) -> web
     if method == "POST":
         if path in _GET:
             raise WrongMethod(http.method, ("GET", "HEAD"))
-        return await _Asking(context, http, model).post(path)
+        return await _TgiCall(context, http, model).post(path)
     if path not in _GET:
         raise WrongMethod(http.method, ("POST",))
-    return await _Asking(context, http, model).tell(path)
+    return await _TgiCall(context, http, model).tell(path)
 
 
 def _at_root(context: Serving, path: str) -> Handler:
     async def handle(http: web.Request) -> web.StreamResponse:
-        asking_ = _Asking(context, http, context.settings.faces.default_model)
-        return await (asking_.tell(path) if path in _GET else asking_.post(path))
+        call = _TgiCall(context, http, context.settings.faces.default_model)
+        return await (call.tell(path) if path in _GET else call.post(path))
 
     return handle
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from node.faces.access_log import CALLER_LEFT, Account, accounting, conclude
+from node.faces.access_log import CALLER_LEFT, Account, conclude, open_account
 from node.observe import genai
 from node.observe.measurements import Measurements
 from node.observe.metrics import Metrics
@@ -38,7 +38,7 @@ def status_of(line: str) -> int:
 )
 async def test_a_request_that_fails_is_logged_with_its_status(served, lines, error, status):
     def fail():
-        with accounting(served.context, "r", Kind.CHAT) as account:
+        with open_account(served.context, "r", Kind.CHAT) as account:
             account.model = "tiny"
             raise error
 
@@ -53,7 +53,7 @@ async def test_requests_in_flight_are_counted(served):
         async with served.http.get("/metrics") as response:
             return "modelvine_requests_in_flight 1.0" in await response.text()
 
-    with accounting(served.context, "r", Kind.CHAT) as account:
+    with open_account(served.context, "r", Kind.CHAT) as account:
         assert await in_flight()
         account.status = 200
     assert not await in_flight()
@@ -75,7 +75,7 @@ async def test_requests_in_flight_are_counted(served):
 async def test_a_model_name_made_up_by_a_caller_stays_one_field_of_the_line(
     served, lines, model, shown
 ):
-    with accounting(served.context, "r", Kind.CHAT) as account:
+    with open_account(served.context, "r", Kind.CHAT) as account:
         account.model = model
         account.status = 404
     [line] = lines()

@@ -13,7 +13,7 @@ from node.auth.principal import ANYBODY
 from node.faces.app import application
 from node.faces.encoder import SpokenAnswer, TextEncoder
 from node.faces.errors import Refusal
-from node.faces.model_call import asking
+from node.faces.model_call import model_answer
 from node.faces.openai import request_of
 from node.faces.request_reader import read_fields
 from node.faces.respond import answer
@@ -181,7 +181,7 @@ class TestAsking:
     async def test_events_are_parsed_as_they_come(self, served, stream):
         options = {"stream_options": {"include_usage": True}} if stream else {}
         request = self.request(stream=stream, **options)
-        async with asking(served.context, ANYBODY, request) as told:
+        async with model_answer(served.context, ANYBODY, request) as told:
             heard = [event async for events in told.events() for event in events]
         assert text_parser.text_of(heard) == (STREAMED if stream else SAID)
         assert text_parser.reason_of(heard) == "stop"
@@ -189,17 +189,17 @@ class TestAsking:
 
     async def test_a_stream_without_finish_reason_and_done_raises(self, served, worker):
         worker.fail(no_done=True)
-        async with asking(served.context, ANYBODY, self.request(stream=True)) as told:
+        async with model_answer(served.context, ANYBODY, self.request(stream=True)) as told:
             with pytest.raises(AnswerBroken, match="broke off"):
                 _ = [events async for events in told.events()]
 
     async def test_errors_of_the_router_are_raised(self, served):
         with pytest.raises(UnknownModel):
-            async with asking(served.context, ANYBODY, self.request(model="none")):
+            async with model_answer(served.context, ANYBODY, self.request(model="none")):
                 pass
 
     async def test_a_request_is_counted(self, served):
-        async with asking(served.context, ANYBODY, self.request()) as told:
+        async with model_answer(served.context, ANYBODY, self.request()) as told:
             assert orjson.loads(await told.body())["choices"]
         async with served.http.get("/metrics") as response:
             text = await response.text()
@@ -209,7 +209,7 @@ class TestAsking:
         worker.fail(delay_between=60)
 
         async def ask() -> None:
-            async with asking(served.context, ANYBODY, self.request(stream=True)) as told:
+            async with model_answer(served.context, ANYBODY, self.request(stream=True)) as told:
                 _ = [events async for events in told.events()]
 
         async with asyncio.TaskGroup() as group:

@@ -11,7 +11,7 @@ from node.auth.access import shown_key
 from node.auth.principal import Principal
 from node.faces import Serving
 from node.faces.grpc import RpcDoor, name_dropped, request_of
-from node.faces.model_call import ModelAnswer, asking
+from node.faces.model_call import ModelAnswer, model_answer
 from router.errors import RouterError
 from router.openai.usage import Usage
 from router.requests import Kind, Request
@@ -82,7 +82,7 @@ class ModelLookup:
 
         `own` is the same request in LocalAI's protocol.
         """
-        async with asking(
+        async with model_answer(
             self.context, self._holder(call), self.request(call, kind, fields, own)
         ) as told:
             yield told
@@ -109,7 +109,7 @@ class ModelLookup:
 
     async def told(self, call: Any, request: Request, own: Mapping[str, str]) -> bytes:
         """Return the answer in one piece to a request, and list the parameters without effect in the metadata."""
-        async with asking(self.context, self._holder(call), request) as told:
+        async with model_answer(self.context, self._holder(call), request) as told:
             name_dropped(call, told, {**_SAME, **own}, own.values())
             return await told.body()
 
@@ -121,7 +121,7 @@ class ModelLookup:
         try:
             async with (
                 asyncio.timeout(_STATUS_SECONDS),
-                asking(self.context, self._holder(call), request) as told,
+                model_answer(self.context, self._holder(call), request) as told,
             ):
                 return await told.body() if told.verbatim else b""
         except (RouterError, TimeoutError):
