@@ -36,7 +36,7 @@ from node.listeners import (
     welcome,
 )
 from node.observe import logs
-from node.observe.aggregate import Whole
+from node.observe.aggregate import Aggregate
 from node.observe.host import Host, host_name
 from node.observe.loop_lag import LoopLag
 from node.observe.measurements import MeasurementsExporter
@@ -214,7 +214,7 @@ def _background(
         "memory": memory.give_back,
         "refusals": partial(
             Refusals().watch,
-            lambda: {**registry.counted(), **context.whole.connections().events},
+            lambda: {**registry.counted(), **context.aggregate.connections().events},
             time.monotonic,
         ),
     }
@@ -245,7 +245,7 @@ def _queues(context: Context) -> QueueSamples:
         context.usage_log.history,
         context.metrics.recent,
         own=context.peer,
-        busy=context.whole,
+        busy=context.aggregate,
         reports=context.router.reports,
         now=time.monotonic,
     )
@@ -253,7 +253,7 @@ def _queues(context: Context) -> QueueSamples:
 
 def _context(given: Given, parts: Parts, listening: Listening) -> Context:
     loop_lag = LoopLag()
-    whole = Whole(parts.router, parts.metrics, loop_lag, logs.recent())
+    aggregate = Aggregate(parts.router, parts.metrics, loop_lag, logs.recent())
     return Context(
         peer=given.identity.peer,
         settings=given.settings,
@@ -273,8 +273,8 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         metrics=parts.metrics,
         tracer=parts.tracer,
         loop_lag=loop_lag,
-        whole=whole,
-        load_of=whole.load_of,
+        aggregate=aggregate,
+        load_of=aggregate.load_of,
         links=parts.links,
         topology=Topology(parts.registry, parts.links),
         bootstrap=parts.bootstrap,
@@ -315,7 +315,7 @@ async def _follow(registry: Registry, reach: Callable[[], Reach]) -> None:
 
 async def _say_farewell(context: Context, hurry: asyncio.Event, patience: float) -> None:
     """Tell other nodes to go elsewhere, and serve for a moment more, for at most `patience` seconds."""
-    log.info("draining: %d requests in flight", context.whole.in_flight())
+    log.info("draining: %d requests in flight", context.aggregate.in_flight())
     await context.registry.stand(Standing.DRAINING)
     # Requests that were already sent still arrive, and keep-alive connections are told to close with their next answer.
     with suppress(TimeoutError):
@@ -324,14 +324,14 @@ async def _say_farewell(context: Context, hurry: asyncio.Event, patience: float)
 
 async def _drain(context: Context, hurry: asyncio.Event, patience: float) -> None:
     """Let requests in flight finish, for at most `patience` seconds."""
-    whole = context.whole
+    aggregate = context.aggregate
     rest = 0
     with suppress(TimeoutError):
         async with asyncio.timeout(patience):
             # Polled: the counter is on the path of every request, and an event there would cost every request.
-            while not hurry.is_set() and ((busy := await whole.at_work()) or rest):
+            while not hurry.is_set() and ((busy := await aggregate.at_work()) or rest):
                 # Callers may send one more request over a connection whose answer began before the drain.
                 rest = _REST_POLLS if busy else rest - 1
                 await asyncio.sleep(_DRAIN_POLL)
-    if left := whole.in_flight():
+    if left := aggregate.in_flight():
         log.warning("stopping with %d requests unfinished", left)

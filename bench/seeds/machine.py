@@ -26,7 +26,7 @@ from node.faces.app import link_app, public_app
 from node.faces.v1.topology import Topology
 from node.inspection import Inspection
 from node.listeners import serve, welcome
-from node.observe.aggregate import Whole
+from node.observe.aggregate import Aggregate
 from node.observe.host import Host
 from node.observe.loop_lag import LoopLag
 from node.observe.recent_lines import RecentLines
@@ -208,7 +208,7 @@ class SeedMachine:
 
     def _context(self, parts: Parts, listening: Listening) -> Context:
         loop_lag, now = LoopLag(), self.wires.time
-        whole = Whole(parts.router, parts.metrics, loop_lag, RecentLines())
+        aggregate = Aggregate(parts.router, parts.metrics, loop_lag, RecentLines())
         return Context(
             peer=self.peer,
             settings=self.settings,
@@ -227,8 +227,8 @@ class SeedMachine:
             access=Access(token=TOKEN, keyless=Keyless.EVERYBODY),
             metrics=parts.metrics,
             loop_lag=loop_lag,
-            whole=whole,
-            load_of=whole.load_of,
+            aggregate=aggregate,
+            load_of=aggregate.load_of,
             links=parts.links,
             topology=Topology(parts.registry, parts.links),
             bootstrap=parts.bootstrap,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from node.faces.errors import Refusal
     from node.faces.v1.topology import Topology
     from node.inspection import Inspection
-    from node.observe.aggregate import Whole
+    from node.observe.aggregate import Aggregate
     from node.observe.host import Host
     from node.observe.loop_lag import LoopLag
     from node.observe.metrics import Metrics
@@ -120,7 +120,7 @@ class Context(Serving):
     node_events: "NodeEvents"
     inspection: "Inspection"
     loop_lag: "LoopLag"
-    whole: "Whole"
+    aggregate: "Aggregate"
     links: "Links"
     topology: "Topology"
     bootstrap: "Bootstrap"

@@ -40,12 +40,12 @@ def routes(context: Context) -> list[web.RouteDef]:
 
     async def metrics(_: web.Request) -> web.Response:
         workers = context.agent.workers
-        told, _unused = await asyncio.gather(figures.of(workers), context.whole.refresh())
-        text = context.metrics.text(_sizes(context, told), context.whole.others())
+        told, _unused = await asyncio.gather(figures.of(workers), context.aggregate.refresh())
+        text = context.metrics.text(_sizes(context, told), context.aggregate.others())
         return web.Response(body=text, headers={"content-type": CONTENT_TYPE})
 
     async def status(_: web.Request) -> web.Response:
-        await context.whole.refresh()
+        await context.aggregate.refresh()
         return json_answer(_status(context))
 
     return [
@@ -86,8 +86,8 @@ def _status(context: Context) -> dict[str, Any]:
         "models": len(context.agent.workers),
         "bootstrap": shown(contacts(context.bootstrap.addresses, registry.mesh)),
         "nodes_alive": sum(p is Presence.ALIVE for p in presences),
-        "in_flight": context.whole.in_flight(),
-        "processes": context.whole.processes,
+        "in_flight": context.aggregate.in_flight(),
+        "processes": context.aggregate.processes,
         "load": worker_view.of_node(context, context.peer),
         "workers": [
             {
@@ -123,12 +123,12 @@ def _sizes(context: Context, told: Mapping[Service, FigureValues]) -> Sizes:
         told=told,
         up={part: part not in degraded for part in _PARTS},
         frames=registry.counted(),
-        routed=context.whole.routed(),
+        routed=context.aggregate.routed(),
         connections=len(connections),
         wires=sum(connection.wires for connection in connections),
         standing=registry.mesh.standing(),
-        loop_lag=context.whole.loop_lag(now),
-        loop_busy=context.whole.loop_busy(now),
+        loop_lag=context.aggregate.loop_lag(now),
+        loop_busy=context.aggregate.loop_busy(now),
         tasks={"http": len(asyncio.all_tasks()), "mesh": registry.mesh.tasks()},
         threads=threading.active_count(),
         relaying={what: count for what, count in relay.items() if what in _NOW},

@@ -24,7 +24,7 @@ def of_node(context: Context, node: PeerId) -> list[dict[str, Any]]:
     if node == context.peer:
         return [
             _load_row(service, load, 0.0) | _learned(context, service)
-            for service, load in context.whole.busy().items()
+            for service, load in context.aggregate.busy().items()
         ]
     registry, ours = context.registry, context.router.in_flight
     held, repeated = registry.catalog.held.get(node), REPEAT * registry.replica.members.rarity

@@ -54,7 +54,7 @@ class Sibling(Protocol):
         """Query the last lines of its log; raise `TimeoutError`."""
 
 
-class Whole:
+class Aggregate:
     """Sums over the processes of a node."""
 
     def __init__(

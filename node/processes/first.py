@@ -25,7 +25,7 @@ from node.auth.quota_sync import QuotaSync
 from node.faces import Context
 from node.faces.app import public_app
 from node.listeners import Listener
-from node.observe.aggregate import Whole
+from node.observe.aggregate import Aggregate
 from node.processes.forward import ForwardedAccess
 from node.processes.protocol import (
     KeysHeld,
@@ -85,7 +85,7 @@ class Helpers:
         agent: Agent,
         keys: KeyRing,
         served: tuple[Listener, Listener],
-        whole: Whole,
+        aggregate: Aggregate,
     ) -> None:
         """`served` are the listeners of the public application and of that for other nodes; they serve for a missing helper."""
         self._posts = posts
@@ -94,7 +94,7 @@ class Helpers:
         self._agent = agent
         self._keys = keys
         self._served = served
-        self._whole = whole
+        self._aggregate = aggregate
         self._told: dict[PeerId, bytes] = {}
         self._leaving = asyncio.Event()
 
@@ -189,7 +189,7 @@ class Helpers:
         session = HelperSession(self._services)
         process = await _spawn(post, session)
         post.session = session
-        self._whole.join(session)
+        self._aggregate.join(session)
         try:
             self._inform(session)
             async with asyncio.TaskGroup() as group:
@@ -200,7 +200,7 @@ class Helpers:
                 relief.cancel()
         finally:
             post.session = None
-            self._whole.part(session)
+            self._aggregate.part(session)
             await session.end()
             code = await _ended(process)
             session.gone.set()
@@ -211,7 +211,7 @@ class Helpers:
         try:
             await session.ask(within=STARTS_WITHIN)
             while True:
-                busy = self._whole.busy().items()
+                busy = self._aggregate.busy().items()
                 session.beside = {s: load.in_flight - session.part_of(s) for s, load in busy}
                 await session.ask()
                 await asyncio.sleep(PERIOD)
@@ -265,7 +265,7 @@ def helpers_of(
     sync: QuotaSync,
 ) -> Helpers:
     """Create a node's helpers, each with its two listeners, and tell them of every change."""
-    registry, listening, whole = parts.registry, context.listening, context.whole
+    registry, listening, aggregate = parts.registry, context.listening, context.aggregate
     forwarded = access_of(given, parts.keys, ForwardedAccess)
     helpers = Helpers(
         [HelperListeners(http, link) for http, link in posts],
@@ -285,11 +285,11 @@ def helpers_of(
         agent=parts.agent,
         keys=parts.keys,
         served=served,
-        whole=whole,
+        aggregate=aggregate,
     )
     registry.on_change(helpers.changed)
     registry.load.on_load(helpers.heard)
-    registry.load.measure(whole.busy)
+    registry.load.measure(aggregate.busy)
     parts.agent.on_change(helpers.register)
     parts.keys.on_change(helpers.keys_changed)
     sync.on_standing(helpers.standings)

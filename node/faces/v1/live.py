@@ -201,7 +201,7 @@ def _requests(context: Context, number: int, *, keys: bool) -> dict[str, Any]:
     return {
         "count": recent.count,
         # Each process keeps its own requests, and these are the first one's.
-        "processes": context.whole.processes,
+        "processes": context.aggregate.processes,
         "under_way": [request_row(context, one, failed, keys=keys) for one in recent.under_way][
             :MOST
         ],

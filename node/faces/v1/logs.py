@@ -27,7 +27,7 @@ def routes(context: Context) -> list[web.RouteDef]:
         context.access.change(request)
         least, since = _level(request), _since(request)
         number = count_in_query(request, default=USUAL)
-        lines = await context.whole.lines_since(since)
+        lines = await context.aggregate.lines_since(since)
         found = [line for line in lines if _severity(line.level) >= least]
         return done(logs=[shown(line) for line in found[-number:]])
 

@@ -33,7 +33,7 @@ from node.faces.v1.topology import Topology
 from node.inspection import Inspection
 from node.listeners import serve
 from node.observe import logs
-from node.observe.aggregate import Whole
+from node.observe.aggregate import Aggregate
 from node.observe.host import Host
 from node.observe.loop_lag import LoopLag
 from node.observe.metrics import Metrics
@@ -215,7 +215,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         node_events=node_events,
         metrics=metrics,
         loop_lag=loop_lag,
-        whole=Whole(router, metrics, loop_lag, logs.recent()),
+        aggregate=Aggregate(router, metrics, loop_lag, logs.recent()),
         load_of=router.load_of,
         links=links,
         topology=Topology(registry, links),

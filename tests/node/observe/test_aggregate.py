@@ -3,7 +3,7 @@
 from collections import Counter
 
 from node.connection_limits import ConnectionCounts
-from node.observe.aggregate import Whole, together
+from node.observe.aggregate import Aggregate, together
 from node.observe.counters import Counts, Times
 from node.observe.loop_lag import LoopLag
 from node.observe.metrics import Metrics
@@ -49,32 +49,32 @@ def report(served: int, in_flight: int, lag: float = 0.0, busy: float = 0.0) -> 
 
 async def test_the_sums_of_a_node_with_one_process_are_those_of_that_process() -> None:
     async with links() as ours:
-        whole = Whole(World(ours).router, Metrics(), LoopLag(), RecentLines())
-        assert (whole.processes, await whole.at_work(), whole.busy()) == (1, 0, {})
-        assert whole.loop_lag(0.0) == 0.0
+        aggregate = Aggregate(World(ours).router, Metrics(), LoopLag(), RecentLines())
+        assert (aggregate.processes, await aggregate.at_work(), aggregate.busy()) == (1, 0, {})
+        assert aggregate.loop_lag(0.0) == 0.0
 
 
 async def test_several_processes_are_added_up_and_one_that_ended_still_counts() -> None:
     async with links() as ours:
-        whole = Whole(World(ours).router, Metrics(), LoopLag(), RecentLines())
+        aggregate = Aggregate(World(ours).router, Metrics(), LoopLag(), RecentLines())
         one, two = Sibling(report(3, 1)), Sibling(report(4, 2, lag=0.5, busy=0.25), answers=False)
-        whole.join(one)
-        whole.join(two)
-        assert (whole.processes, await whole.at_work()) == (3, 3)
+        aggregate.join(one)
+        aggregate.join(two)
+        assert (aggregate.processes, await aggregate.at_work()) == (3, 3)
         assert (one.asked, two.asked) == (1, 1)
-        assert whole.busy() == {ONE: Load(3)}
-        assert whole.loop_lag(0.0) == 0.5
-        assert whole.loop_busy(0.0) == 0.25
+        assert aggregate.busy() == {ONE: Load(3)}
+        assert aggregate.loop_lag(0.0) == 0.5
+        assert aggregate.loop_busy(0.0) == 0.25
         worker = Worker(ONE, "http://127.0.0.1:1", capacity=5)
-        assert whole.load_of(worker) == Load(3, slots=5)
-        assert whole.connections() == ConnectionCounts(4, Counter(evicted_by_all=7))
-        whole.part(two)
-        past, present = whole.others()
+        assert aggregate.load_of(worker) == Load(3, slots=5)
+        assert aggregate.connections() == ConnectionCounts(4, Counter(evicted_by_all=7))
+        aggregate.part(two)
+        past, present = aggregate.others()
         assert (past.requests, past.in_flight) == ((Times("chat", "200", 4),), 0)
         assert present == one.state.counts
-        assert whole.in_flight() == 1
-        assert whole.connections() == ConnectionCounts(2, Counter(evicted_by_all=7))
-        assert whole.routed()["held"] == 5
+        assert aggregate.in_flight() == 1
+        assert aggregate.connections() == ConnectionCounts(2, Counter(evicted_by_all=7))
+        assert aggregate.routed()["held"] == 5
 
 
 async def test_lines_of_all_processes_are_in_order_without_those_of_a_process_that_is_silent() -> (
@@ -88,11 +88,15 @@ async def test_lines_of_all_processes_are_in_order_without_those_of_a_process_th
         "mine",
     )
     async with links() as ours:
-        whole = Whole(World(ours).router, Metrics(), LoopLag(), own)
-        whole.join(Sibling(report(0, 0)))
-        whole.join(Sibling(report(0, 0), answers=False))
-        assert [line.message for line in await whole.lines_since(0.0)] == ["older", "mine", "newer"]
-        assert [line.message for line in await whole.lines_since(3.0)] == ["newer"]
+        aggregate = Aggregate(World(ours).router, Metrics(), LoopLag(), own)
+        aggregate.join(Sibling(report(0, 0)))
+        aggregate.join(Sibling(report(0, 0), answers=False))
+        assert [line.message for line in await aggregate.lines_since(0.0)] == [
+            "older",
+            "mine",
+            "newer",
+        ]
+        assert [line.message for line in await aggregate.lines_since(3.0)] == ["newer"]
 
 
 def test_loads_of_one_worker_are_added_and_the_newest_first_byte_counts() -> None:

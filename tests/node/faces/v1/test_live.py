@@ -217,7 +217,7 @@ async def test_queued_and_refused_requests_are_shown_by_model_and_node(worker):
             context.usage_log.history,
             context.metrics.recent,
             own=context.peer,
-            busy=context.whole,
+            busy=context.aggregate,
             reports=context.router.reports,
             now=time.monotonic,
         )
