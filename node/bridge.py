@@ -224,7 +224,7 @@ class Bridge:
             quotas=Quotas(time.monotonic, time.time, of_addresses(self._settings.web)),
             usage=self._usage,
             receipts=ReceiptBook(time.time),
-            load_of=self._router.load_of,
+            loads=self._router,
         )
 
     def _routing(self) -> Router:

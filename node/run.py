@@ -274,7 +274,7 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         tracer=parts.tracer,
         loop_lag=loop_lag,
         aggregate=aggregate,
-        load_of=aggregate.load_of,
+        loads=aggregate,
         links=parts.links,
         topology=Topology(parts.registry, parts.links),
         bootstrap=parts.bootstrap,

@@ -228,7 +228,7 @@ class SeedMachine:
             metrics=parts.metrics,
             loop_lag=loop_lag,
             aggregate=aggregate,
-            load_of=aggregate.load_of,
+            loads=aggregate,
             links=parts.links,
             topology=Topology(parts.registry, parts.links),
             bootstrap=parts.bootstrap,

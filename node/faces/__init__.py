@@ -11,7 +11,7 @@ folder serve the faces.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from node.config.addresses import HostPort
 from node.config.settings import Settings
@@ -80,6 +80,13 @@ class Listening:
         return f"{'https' if self.secured else 'http'}://{self.http}"
 
 
+class WorkerLoads(Protocol):
+    """Loads of this machine's workers, summed over all processes of this node."""
+
+    def load_of(self, worker: "Worker") -> Load:
+        """Return the load of one worker."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
     """What a face that calls models may use."""
@@ -93,8 +100,7 @@ class Serving:
     quotas: "Quotas"
     usage: "UsageBook"
     receipts: "ReceiptBook"
-    load_of: "Callable[[Worker], Load]"
-    """Returns the load of a worker of this machine, summed over all processes of this node."""
+    loads: WorkerLoads
     tracer: "Tracer | None" = None
     """Traces requests; `None` where tracing is off."""
     tellings: Tellings = field(default_factory=Tellings)

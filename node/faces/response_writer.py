@@ -291,7 +291,7 @@ def more_headers_of(context: Serving, routed: Routed, account: Account) -> dict[
     if asker and worker:
         now, kind, tellings = account.began + account.first, account.kind, context.tellings
         if tellings.is_due(asker, worker.api, LOAD, now):
-            more[LOAD] = remote_load.written(context.load_of(worker))
+            more[LOAD] = remote_load.written(context.loads.load_of(worker))
             learnt = context.router.service_time(worker, kind)
             if learnt and tellings.is_due(asker, worker.api, kind, now, remote_load.LEARNT_AGAIN):
                 more[SERVICE_TIME] = service_time.written(learnt)

@@ -39,7 +39,7 @@ def of_node(context: Context, node: PeerId) -> list[dict[str, Any]]:
 def of_candidate(context: Context, candidate: Candidate) -> dict[str, Any] | None:
     """Return the load of one candidate, `None` where it is unknown."""
     if candidate.worker is not None:
-        load = context.load_of(candidate.worker)
+        load = context.loads.load_of(candidate.worker)
         return _shown(load, 0.0) | _learned(context, candidate.service)
     said = candidate.report
     return None if said is None else _shown(said.load, said.age)

@@ -96,7 +96,7 @@ class HelperParts:
             quotas=self.quotas,
             usage=self.usage,
             receipts=self.receipts,
-            load_of=self.load_of,
+            loads=self,
             tracer=tracer_of(
                 self.exporter,
                 self.settings.node,

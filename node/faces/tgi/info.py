@@ -87,7 +87,7 @@ def metrics(context: Serving, found: Served) -> bytes:
 
 def _load(context: Serving, candidate: Candidate) -> Load:
     if candidate.worker is not None:
-        return context.load_of(candidate.worker)
+        return context.loads.load_of(candidate.worker)
     if candidate.report is not None:
         return candidate.report.load
     return Load(in_flight=candidate.in_flight)

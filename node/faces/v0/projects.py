@@ -167,7 +167,7 @@ def _own_worker(context: Context, node: PeerId, service: Service) -> Worker | No
 def _idle(context: Context, node: PeerId, service: Service) -> int:
     """Return the number of requests at a replica, as far as this node knows, waiting ones included: 0 means free."""
     if worker := _own_worker(context, node, service):
-        return context.load_of(worker).waiting
+        return context.loads.load_of(worker).waiting
     said = context.router.reports.of(node, service, time.monotonic())
     return context.router.in_flight[node, service] + round(said.others if said else 0)
 

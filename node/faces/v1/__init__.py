@@ -62,7 +62,9 @@ def _replica(context: Serving) -> Handler:
         time = router.service_time(worker, asked.kind)
         return json_answer(
             answer_of(
-                ReplicaAnswer(router.read_by(worker, asked.said), context.load_of(worker), time)
+                ReplicaAnswer(
+                    router.read_by(worker, asked.said), context.loads.load_of(worker), time
+                )
             )
         )
 

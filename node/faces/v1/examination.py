@@ -155,7 +155,7 @@ async def _store(context: Context) -> dict[str, Any]:
 
 async def _worker(context: Context, worker: Worker) -> dict[str, Any]:
     service = worker.service
-    load = context.load_of(worker)
+    load = context.loads.load_of(worker)
     candidate = Candidate(context.peer, service, worker)
     circuit = context.router.condition(candidate)
     answers, tries = False, list[tuple[str, Recognition]]()

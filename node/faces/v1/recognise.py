@@ -41,7 +41,7 @@ def routes(context: Context) -> list[web.RouteDef]:
     def at_work(apis: Container[str]) -> bool:
         """Return whether a worker there has requests of this node: many servers answer nothing else until those are done."""
         ours = (worker for worker in context.agent.workers if worker.api in apis)
-        return any(context.load_of(worker).in_flight for worker in ours)
+        return any(context.loads.load_of(worker).in_flight for worker in ours)
 
     return [web.post("/api/v1/recognise", recognised)]
 

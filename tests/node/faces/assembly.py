@@ -216,7 +216,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         metrics=metrics,
         loop_lag=loop_lag,
         aggregate=Aggregate(router, metrics, loop_lag, logs.recent()),
-        load_of=router.load_of,
+        loads=router,
         links=links,
         topology=Topology(registry, links),
         bootstrap=Bootstrap(store, registry.persistence, configured=(), keep=registry.pin),
