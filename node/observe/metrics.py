@@ -2,9 +2,8 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -147,20 +146,19 @@ class Metrics:
         """Return all metrics in Prometheus' text format; `others` are the counters of this node's other processes."""
         momentary = CollectorRegistry(auto_describe=False)
         counts = summed((self.counts(), *others))
-        momentary.register(_Families(partial(_counted, counts)))
-        momentary.register(_Families(partial(_by_operation, counts)))
+        momentary.register(_Counters(counts))
         momentary.register(_Momentary(sizes))
         return generate_latest(self._process) + generate_latest(momentary)
 
 
-class _Families(Collector):
-    """Collector of the families that a function yields."""
+class _Counters(Collector):
+    """Collector of the counters of all processes."""
 
-    def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
-        self._families = families
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
 
     def collect(self) -> Iterable[Metric]:
-        return self._families()
+        return (*_counted(self._counts), *_by_operation(self._counts))
 
 
 def _counted(counts: Counts) -> Iterable[Metric]:
