@@ -135,7 +135,7 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
     )
     exchange_load(registry, router)
     bootstrap = Bootstrap(
-        store, registry.persistence, configured=settings.mesh.bootstrap, keep=registry.pin
+        store, registry.persistence, registry.mesh, configured=settings.mesh.bootstrap
     )
     registry.persistence.also(bootstrap.changes)
     usage, audit, receipts = await _books(given, store, closing)

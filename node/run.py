@@ -206,9 +206,7 @@ def _background(
         "queues": _queues(context).run,
         "receipts": context.receipt_log.run,
         "inspection": context.inspection.run,
-        "contacts": partial(
-            contacts.watch, lambda: context.bootstrap.addresses, registry.mesh, time.monotonic
-        ),
+        "contacts": partial(contacts.watch, context.bootstrap, registry.mesh, time.monotonic),
         "workers": context.inspection.watch,
         "loop lag": partial(context.loop_lag.watch, time.monotonic),
         "memory": memory.give_back,

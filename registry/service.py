@@ -189,10 +189,6 @@ class Registry:
         """Raise `LimitReached` unless these services could be announced."""
         self.replica.fits(services)
 
-    def pin(self, addresses: Sequence[str]) -> None:
-        """Keep these addresses connected whatever else happens, besides the nodes that are known."""
-        self.mesh.pin(tuple(addresses))
-
     async def readdress(self, reach: Reach) -> None:
         """Change the addresses in our record."""
         await self.perform(self.replica.announce(self._now(), reach=reach))

@@ -4,7 +4,8 @@ Additions and removals survive a restart; a removal also covers a configured add
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 from multiaddr import Multiaddr
 from multiaddr.exceptions import Error as MultiaddrError
@@ -38,21 +39,23 @@ def peer_at(address: str) -> PeerId:
     return PeerId(peer)
 
 
+class Dialler(Protocol):
+    """The mesh, which keeps addresses connected."""
+
+    def pin(self, addresses: tuple[str, ...]) -> None:
+        """Replace the addresses that are kept connected."""
+
+
 class Bootstrap:
     """The addresses that the redial loop keeps connected."""
 
     def __init__(
-        self,
-        store: Store,
-        saving: Persistence,
-        *,
-        configured: Iterable[str],
-        keep: Callable[[tuple[str, ...]], None],
+        self, store: Store, saving: Persistence, mesh: Dialler, *, configured: Iterable[str]
     ) -> None:
         self._store = store
         self._saving = saving
         self._configured = tuple(configured)
-        self._keep = keep
+        self._mesh = mesh
         self._choices: dict[str, bytes] = {}
         self._changing = asyncio.Lock()
 
@@ -69,7 +72,7 @@ class Bootstrap:
     async def restore(self) -> None:
         """Load the callers' choices of earlier runs, and keep them connected; raise `StoreUnavailable`."""
         self._choices = dict(await self._store.read(Space.PEERS))
-        self._keep(self.addresses)
+        self._mesh.pin(self.addresses)
 
     async def add(self, address: str) -> None:
         """Keep an address connected from now on; raise `ValueError`, `LimitReached` or `StoreUnavailable`."""
@@ -78,7 +81,7 @@ class Bootstrap:
             if len(self._choices) >= MAX_ADDRESSES and address not in self._choices:
                 raise LimitReached(f"{MAX_ADDRESSES} bootstrap addresses are the maximum")
             await self._choose(address, _KEPT)
-            self._keep(self.addresses)
+            self._mesh.pin(self.addresses)
 
     async def remove(self, address: str) -> bool:
         """Stop keeping an address connected; return whether it was kept; raise `StoreUnavailable`."""
@@ -86,7 +89,7 @@ class Bootstrap:
             if address not in self.addresses:
                 return False
             await self._choose(address, _REMOVED if address in self._configured else None)
-            self._keep(self.addresses)
+            self._mesh.pin(self.addresses)
             return True
 
     async def _choose(self, address: str, choice: bytes | None) -> None:

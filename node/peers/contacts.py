@@ -5,10 +5,11 @@ A node whose bootstrap addresses are wrong runs well but alone; nothing else tel
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from node.peers.bootstrap import Bootstrap
 from registry.clock import Clock
 from registry.mesh import Mesh
 from registry.mesh.libp2p.dial import peer_in
@@ -118,11 +119,11 @@ class ContactWaits:
         return now - wait.told >= (NEWS if news else AGAIN)
 
 
-async def watch(addresses: Callable[[], Sequence[str]], mesh: Mesh, clock: Clock) -> None:
+async def watch(bootstrap: Bootstrap, mesh: Mesh, clock: Clock) -> None:
     """Warn about bootstrap addresses that do not answer, until cancelled."""
     waits = ContactWaits()
     while True:
-        found = contacts(addresses(), mesh)
+        found = contacts(bootstrap.addresses, mesh)
         for contact in waits.over(found):
             log.info("bootstrap address %s answers now", contact.address)
         for contact in waits.overdue(found, clock()):

@@ -219,7 +219,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         loads=router,
         links=links,
         topology=Topology(registry, links),
-        bootstrap=Bootstrap(store, registry.persistence, configured=(), keep=registry.pin),
+        bootstrap=Bootstrap(store, registry.persistence, registry.mesh, configured=()),
         host=Host(),
         listening=Listening(http=_name(public), link=_name(link)),
         swarm_key="",

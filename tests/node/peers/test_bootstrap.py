@@ -20,7 +20,7 @@ class Kept:
     def __init__(self):
         self.addresses = None
 
-    def __call__(self, addresses):
+    def pin(self, addresses):
         self.addresses = addresses
 
 
@@ -31,7 +31,7 @@ def store():
 
 async def restarted(store, kept):
     saving = Persistence(store, Put(Space.SELF, "epoch", b"1"))
-    bootstrap = Bootstrap(store, saving, configured=[CONFIGURED], keep=kept)
+    bootstrap = Bootstrap(store, saving, kept, configured=[CONFIGURED])
     await bootstrap.restore()
     return bootstrap
 
