@@ -134,12 +134,12 @@ def _here(seen: Examined, complaints: Sequence[str], *, runs: bool) -> "Iterator
     from node import __version__  # noqa: PLC0415
     from node.compiled import is_compiled  # noqa: PLC0415
     from node.config.paths import CONTROL_TOKEN, IDENTITY_KEY  # noqa: PLC0415
-    from node.diagnosis import facts, machine, running  # noqa: PLC0415
+    from node.diagnosis import facts, live_node, machine  # noqa: PLC0415
     from node.secrets import files, identity  # noqa: PLC0415
 
     settings, data_dir = seen.settings, seen.data_dir
     if status := seen.answers.get("status.json"):
-        yield from running.upgraded(status, __version__)
+        yield from live_node.upgraded(status, __version__)
     yield machine.program(__version__, platform.python_version(), compiled=is_compiled())
     yield from machine.settings(complaints)
     yield from machine.data_dir(facts.directory(data_dir))
@@ -192,7 +192,7 @@ def _absent(seen: Examined, why: str) -> "list[Finding]":
 
 def _ask(node: "Client", seen: Examined) -> None:
     """Query a node for all that it reports, and add the findings."""
-    from node.diagnosis import running  # noqa: PLC0415
+    from node.diagnosis import live_node  # noqa: PLC0415
     from node.errors import Refused  # noqa: PLC0415
 
     answers = seen.answers
@@ -211,10 +211,10 @@ def _ask(node: "Client", seen: Examined) -> None:
     except Refused:
         # The caller has no rights to these; the findings say so.
         pass
-    seen.findings += running.findings(status, nodes["nodes"], examined, _values(text))
+    seen.findings += live_node.findings(status, nodes["nodes"], examined, _values(text))
     # A node of the previous version does not count them.
-    seen.findings += running.handshakes(nodes.get("handshakes_failed", 0))
-    seen.findings += running.log(errors)
+    seen.findings += live_node.handshakes(nodes.get("handshakes_failed", 0))
+    seen.findings += live_node.log(errors)
 
 
 def _values(text: str) -> Mapping[str, float]:

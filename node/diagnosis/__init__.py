@@ -1,6 +1,6 @@
 """Diagnosis of a node: findings, causes and remedies, as `modelvine doctor` shows them.
 
-`machine` and `running` derive findings from values; `facts` gathers the values on this machine; `bundle` writes the support file.
+`machine` and `live_node` derive findings from values; `facts` gathers those of this machine; `bundle` writes the support file.
 """
 
 from collections.abc import Iterable

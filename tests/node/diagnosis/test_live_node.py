@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.diagnosis import Severity, running
+from node.diagnosis import Severity, live_node
 
 PEER, OTHER, THIRD = "12D3KooWa", "12D3KooWb", "12D3KooWc"
 JOIN = "/ip4/192.0.2.1/tcp/6101/p2p/12D3KooWb"
@@ -45,10 +45,10 @@ def only(found):
 
 def test_a_node_that_drains_and_a_mesh_that_is_down_are_reported() -> None:
     ready = {"http": "draining: nothing new", "mesh": "restarted", "store": "ok", "identity": "two"}
-    drains, mesh, identity = running.parts(status(ready=ready))
+    drains, mesh, identity = live_node.parts(status(ready=ready))
     assert (drains.state, drains.do) == (Severity.WARN, "modelvine undrain")
     assert (mesh.state, identity.state) == (Severity.FAIL, Severity.FAIL)
-    assert only(running.parts(status())).state is Severity.OK
+    assert only(live_node.parts(status())).state is Severity.OK
 
 
 @pytest.mark.parametrize(("alone", "state"), [(True, Severity.FAIL), (False, Severity.WARN)])
@@ -58,11 +58,11 @@ def test_a_bootstrap_address_that_does_not_answer_is_reported_with_the_nodes_rea
     why = "it listens, but does not answer as a node: the swarm keys differ, it hangs, or it is no node"
     rows = [{"address": JOIN, "answers": False, "why": why}]
     ready = {"http": "ok", "mesh": "ok", "store": "ok", "bootstrap": "0 of 1" if alone else "ok"}
-    found = only(running.bootstrap(status(bootstrap={"addresses": rows}, ready=ready)))
+    found = only(live_node.bootstrap(status(bootstrap={"addresses": rows}, ready=ready)))
     assert (found.state, "swarm keys differ" in found.what) == (state, True)
     assert "--swarm-key" in found.do
     rows = [{"address": JOIN, "answers": True, "why": ""}]
-    assert only(running.bootstrap(status(bootstrap={"addresses": rows}))).state is Severity.OK
+    assert only(live_node.bootstrap(status(bootstrap={"addresses": rows}))).state is Severity.OK
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_bootstrap_address_that_does_not_answer_is_reported_with_the_nodes_rea
     ],
 )  # fmt: skip
 def test_whether_other_nodes_can_dial_this_node_is_reported(said, nodes, state, words) -> None:
-    found = running.reached(status(**said), nodes)
+    found = live_node.reached(status(**said), nodes)
     assert (found.state, words in found.what) == (state, True)
 
 
@@ -90,14 +90,14 @@ def test_other_nodes_are_reported_by_how_they_answer() -> None:
         asked("b", route="relay"),
         asked("c", answers=False, why="no answer within 5 s"),
     ]
-    relayed, silent, doubted, well = running.neighbours(
+    relayed, silent, doubted, well = live_node.neighbours(
         [row(), row(THIRD, "d", state="unreachable", why="it does not answer")], rows
     )
     assert (relayed.state, silent.state) == (Severity.WARN, Severity.FAIL)
     assert "no answer within 5 s" in silent.what
     assert doubted.what == "d is unreachable: it does not answer"
     assert well.what == "1 other node answered directly"
-    assert "no other node" in only(running.neighbours([row(PEER)], ())).what
+    assert "no other node" in only(live_node.neighbours([row(PEER)], ())).what
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,12 @@ def test_other_nodes_are_reported_by_how_they_answer() -> None:
     ],
 )
 def test_a_clock_that_differs_from_most_others_is_the_one_reported(offsets, state, words) -> None:
-    found = only(running.clocks([asked(name, clock=off) for name, off in offsets.items()]))
+    found = only(live_node.clocks([asked(name, clock=off) for name, off in offsets.items()]))
     assert (found.state, words in found.what) == (state, True)
 
 
 def test_nodes_that_tell_no_time_give_no_finding_about_clocks() -> None:
-    assert running.clocks([asked(clock=None)]) == []
+    assert live_node.clocks([asked(clock=None)]) == []
 
 
 @pytest.mark.parametrize(
@@ -139,32 +139,32 @@ def test_nodes_that_tell_no_time_give_no_finding_about_clocks() -> None:
     ],
 )  # fmt: skip
 def test_each_way_in_which_a_worker_fails_is_named(said, state, words) -> None:
-    found = only(running.workers([worker(**said)]))
+    found = only(live_node.workers([worker(**said)]))
     assert (found.state, words in found.what) == (state, True)
     assert found.do or state is Severity.OK
 
 
 def test_healthy_workers_are_one_line() -> None:
-    assert only(running.workers([worker(), worker()])).what == "all 2 answer"
-    assert only(running.workers([worker(), worker(answers=False)])).state is Severity.FAIL
-    assert "none" in only(running.workers([])).what
+    assert only(live_node.workers([worker(), worker()])).what == "all 2 answer"
+    assert only(live_node.workers([worker(), worker(answers=False)])).state is Severity.FAIL
+    assert "none" in only(live_node.workers([])).what
 
 
 def test_mixed_versions_are_reported_by_node() -> None:
     rows = [row(agent="modelvine/0.9"), row(THIRD, "gone", agent="modelvine/0.8", state="lost")]
-    found = only(running.versions(status(), rows, {}))
+    found = only(live_node.versions(status(), rows, {}))
     assert (found.state, found.what) == (
         Severity.WARN,
         "this node is modelvine/1.0, gpu2 modelvine/0.9",
     )
     own = {"python": "3.11.7", "libp2p": "0.8.1", "loop": "uvloop"}
-    found = only(running.versions(status(), [row()], own))
+    found = only(live_node.versions(status(), [row()], own))
     assert found.what == "every node is modelvine/1.0, python 3.11.7, libp2p 0.8.1, uvloop"
 
 
 def test_a_node_that_was_not_restarted_after_an_upgrade_is_reported() -> None:
-    assert running.upgraded(status(), "1.0") == []
-    assert only(running.upgraded(status(), "1.1")).what == (
+    assert live_node.upgraded(status(), "1.0") == []
+    assert only(live_node.upgraded(status(), "1.1")).what == (
         "modelvine 1.1 is installed, but the running node is 1.0"
     )
 
@@ -172,33 +172,34 @@ def test_a_node_that_was_not_restarted_after_an_upgrade_is_reported() -> None:
 @pytest.mark.parametrize(("busy", "words"), [(0.1, "too little CPU"), (0.9, "its own work")])
 def test_a_late_event_loop_is_reported_with_its_cause(busy, words) -> None:
     metrics = {"modelvine_loop_lag_seconds": 1.0, "modelvine_loop_busy_seconds": busy}
-    _, late = running.process(status(), metrics)
+    _, late = live_node.process(status(), metrics)
     assert (late.state, words in late.what) == (Severity.WARN, True)
 
 
 def test_a_full_relay_is_reported_and_a_node_that_is_no_relay_gives_no_finding() -> None:
-    assert [*running.relay({"serves": False})] == []
+    assert [*live_node.relay({"serves": False})] == []
     assert (
-        only(running.relay({"serves": True, "reservations": 2, "refused": 0})).state is Severity.OK
+        only(live_node.relay({"serves": True, "reservations": 2, "refused": 0})).state
+        is Severity.OK
     )
-    assert only(running.relay({"serves": True, "refused": 3})).state is Severity.WARN
+    assert only(live_node.relay({"serves": True, "refused": 3})).state is Severity.WARN
 
 
 def test_errors_in_the_log_are_counted_and_the_last_is_shown() -> None:
-    assert [*running.log([])] == []
+    assert [*live_node.log([])] == []
     lines = [{"logger": "x", "message": "old"}, {"logger": "x", "message": "new"}]
-    assert only(running.log(lines)).what == "2 recent errors, the last: x  new"
+    assert only(live_node.log(lines)).what == "2 recent errors, the last: x  new"
 
 
 def test_a_user_who_may_not_examine_a_node_is_told_what_was_not_checked() -> None:
-    found = running.findings(status(), [row(PEER)], {}, {})
+    found = live_node.findings(status(), [row(PEER)], {}, {})
     assert found[-1].what == "workers, store and clocks were not checked"
     assert not [finding for finding in found if finding.check in ("workers", "store")]
 
 
 def test_failed_handshakes_are_reported_with_where_to_look():
-    assert running.handshakes(0) == []
-    (found,) = running.handshakes(3)
+    assert live_node.handshakes(0) == []
+    (found,) = live_node.handshakes(3)
     assert found.state is Severity.WARN
     assert "3 incoming connections" in found.what
     assert "modelvine doctor" in found.do
