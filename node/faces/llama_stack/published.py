@@ -20,7 +20,6 @@ PATHS = ("/inference/chat_completion", "/v1/inference/chat-completion")
 
 MAX_MESSAGES = 10_000
 _MOST = 2**31 - 1
-_LONGEST = 64 * 1024 * 1024
 _READ = frozenset({
     "model", "model_id", "messages", "sampling_params", "stream", "tools", "tool_choice", "tool_config", "response_format",
 })  # fmt: skip
