@@ -126,7 +126,8 @@ def test_nodes_that_tell_no_time_give_no_finding_about_clocks() -> None:
 @pytest.mark.parametrize(
     ("said", "state", "words"),
     [
-        ({"answers": False, "health": "never answered"}, Severity.FAIL, "http://127.0.0.1:8080 (never answered)"),
+        ({"answers": False, "health": "never answered", "tries": ["GET /v1/models: nothing listens there"]}, Severity.FAIL,
+         "no answer from http://127.0.0.1:8080 (never answered; GET /v1/models: nothing listens there)"),
         ({"speaks": "tgi_http"}, Severity.FAIL, "speaks tgi_http, but is registered as openai_http"),
         ({"health": "silent: it has requests, but sends nothing"}, Severity.FAIL, "silent"),
         ({"circuit": "open", "failures": 3, "retry_in": 2.0}, Severity.FAIL, "open after 3 failures"),

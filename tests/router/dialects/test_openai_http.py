@@ -21,6 +21,7 @@ from router.errors import (
     WorkerRejected,
     WorkerStale,
     WorkerTimeout,
+    WorkerTooSmall,
     WorkerUnable,
     WorkerUnreachable,
 )
@@ -220,7 +221,7 @@ FAILURES: list[tuple[dict[str, object], type[WorkerError]]] = [
     ({"status": 503, "retry_after": "7"}, WorkerBusy),
     ({"status": 408}, WorkerBusy),
     ({"status": 400}, WorkerRejected),
-    ({"status": 413}, WorkerRejected),
+    ({"status": 413}, WorkerTooSmall),
     ({"status": 415}, WorkerRejected),
     ({"status": 422}, WorkerRejected),
     ({"code": 1007}, WorkerFailed),
