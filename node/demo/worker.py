@@ -194,9 +194,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--threads",
         type=int,
-        default=min(2, os.cpu_count() or 1),
+        default=1,
         metavar="N",
-        help="CPU threads for the model; few leave CPU for the nodes",
+        help="CPU threads for the model; several wait for each other in busy loops, and are slow where a core has other work",
     )
     return parser
 
