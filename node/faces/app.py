@@ -7,8 +7,8 @@ and an exception that is not the project's own is logged without any content of 
 import logging
 import pkgutil
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import cache, partial
 from importlib import import_module
 from types import ModuleType
 from typing import cast
@@ -85,12 +85,12 @@ def link_app(
     )
 
 
-def _modules(function: str) -> Iterator[ModuleType]:
-    """Yield the face modules that define `function`."""
-    for found in pkgutil.iter_modules(faces.__path__):
-        module = import_module(f"{faces.__name__}.{found.name}")
-        if function in vars(module):
-            yield module
+@cache
+def _modules(function: str) -> tuple[ModuleType, ...]:
+    """Return the face modules that define `function`."""
+    names = (found.name for found in pkgutil.iter_modules(faces.__path__))
+    modules = (import_module(f"{faces.__name__}.{name}") for name in names)
+    return tuple(module for module in modules if function in vars(module))
 
 
 def application(
