@@ -32,9 +32,10 @@ demo: $(MADE)/demo $(MADE)/model ## run three nodes and a language model on this
 
 # Tests share nothing and wait half of the time: two processes per core, and an idle one takes over tests of others.
 APART := not swarm and not lab and not clients and not images and not real
-# Folders whose tests are all slow or have a target of their own: collecting them takes each process seconds.
-WHOLLY_APART := bench clients lab real swarm
-SIDE_BY_SIDE := -n $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN)))) --dist worksteal
+# Folders whose tests have a target of their own: collecting them takes each process seconds. Those of tests/bench are all slow.
+WHOLLY_APART := $(addprefix --ignore=tests/,clients lab real swarm)
+TWO_EACH := -n $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+SIDE_BY_SIDE := $(TWO_EACH) --dist worksteal
 
 # COMPILED=1 tests and measures the modules of a wheel, some of which are machine code, instead of the sources.
 PYTHON := $(BIN)/python
@@ -45,10 +46,10 @@ TESTED += $(MADE)/compiled
 endif
 
 test: $(TESTED) ## run all tests that are not slow, with Redis and PostgreSQL; ARGS="-k name" selects, COMPILED=1 tests a wheel
-	@$(PYTHON) -m pytest $(SIDE_BY_SIDE) $(WHOLLY_APART:%=--ignore=tests/%) -m "not slow and $(APART)" $(ARGS)
+	@$(PYTHON) -m pytest $(SIDE_BY_SIDE) $(WHOLLY_APART) --ignore=tests/bench -m "not slow and $(APART)" $(ARGS)
 
 test-all: $(TESTED) ## also run the slow tests: real libp2p hosts, processes, copies of the tree, floods
-	@$(PYTHON) -m pytest $(SIDE_BY_SIDE) -m "$(APART)" $(ARGS)
+	@$(PYTHON) -m pytest $(SIDE_BY_SIDE) $(WHOLLY_APART) -m "$(APART)" $(ARGS)
 
 swarm: swarm-together swarm-alone ## test several nodes as processes, with a real mesh, HTTP and worker
 
@@ -56,10 +57,10 @@ swarm: swarm-together swarm-alone ## test several nodes as processes, with a rea
 SWARM := $(TESTED) $(MADE)/model $(MADE)/axe $(MADE)/kubernetes $(MADE)/collector
 # The folders with such tests, the longest-running first: collecting all tests would take each process seconds.
 NODES := tests/lab tests/swarm tests/real
-THREE_A_PAIR := -n $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN) / 2))) --dist loadfile --no-loadscope-reorder
+BY_FILE := $(TWO_EACH) --dist loadfile --no-loadscope-reorder
 
 swarm-together: $(SWARM)
-	@$(PYTHON) -m pytest $(NODES) $(THREE_A_PAIR) -m "(swarm or lab) and not alone" $(ARGS)
+	@$(PYTHON) -m pytest $(NODES) $(BY_FILE) -m "(swarm or lab) and not alone" $(ARGS)
 
 swarm-alone: $(SWARM)
 	@$(PYTHON) -m pytest $(NODES) -m "(swarm or lab) and alone" $(ARGS)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from router.peers import headers
+from tests.swarm.conftest import LONG
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("registry", "router", "node")
@@ -254,6 +255,7 @@ def test_no_exception_to_a_law_outlives_its_reason() -> None:
     untested = [relative(path) for path in FILES if not has_its_own_test(path)]
     stale += [pattern for pattern in TESTED_AS_A_WHOLE if not filter_names(untested, pattern)]
     stale += [suite for suite in CONTRACTS.values() if not (ROOT / suite).exists()]
+    stale += [relative(path) for path in LONG if not path.exists()]
     assert stale == []
 
 

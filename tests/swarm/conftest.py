@@ -1,12 +1,22 @@
 """Fixtures of the swarm's tests: a client, a worker, a swarm for each module, and three nodes for the harmless tests."""
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.swarm.client import Client, connected
 from tests.swarm.nodes import Node, Swarm
 from tests.workers.openai_worker import OpenAIWorker, running
+
+HERE = Path(__file__).parent
+LONG = [HERE / f"test_{name}.py" for name in ("mesh_fuzz", "guides", "stalled", "batches")]
+"""Files whose tests take minutes. They start first: the last to start would keep one process busy while the others are idle."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests that take minutes first."""
+    items.sort(key=lambda item: item.path not in LONG)
 
 
 @pytest.fixture(scope="module")
