@@ -306,6 +306,12 @@ async def a_worker_that_is_full(scene: Scene) -> None:
     await scene.chat()
 
 
+@provokes(router.WorkerTooSmall)
+async def a_worker_whose_proxy_takes_no_such_body(scene: Scene) -> None:
+    scene.worker.fail(status=413, refusal=b"<html><h1>413 Request Entity Too Large</h1></html>")
+    await scene.chat()
+
+
 @provokes(router.WorkerFailed)
 async def a_worker_that_fails(scene: Scene) -> None:
     scene.worker.fail(status=500)

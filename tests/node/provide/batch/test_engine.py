@@ -3,6 +3,7 @@
 import asyncio
 from codecs import BOM_UTF8
 from contextlib import asynccontextmanager
+from functools import partial
 
 import orjson
 import pytest
@@ -234,7 +235,7 @@ async def test_the_open_lines_of_a_cancelled_batch_end_in_an_error(tmp_path, nod
     async with working(tmp_path, node, *["x"] * 2) as engine:
         node.holds = asyncio.Event()
         await until(lambda: len(node.asked) == 2)
-        engine.store.cancel("batch_1", 1_001)
+        await engine.files.run_in_thread(partial(engine.store.cancel, "batch_1", 1_001))
         engine.wake()
         await over(engine, "cancelled")
         assert {row["error"]["code"] for row in rows(engine, "error_file_id")} == {
@@ -247,7 +248,7 @@ async def test_a_cancelled_batch_keeps_the_results_that_it_has(tmp_path, node):
     node.says = {"never": [429]}
     async with working(tmp_path, node, "x", "never") as engine:
         await until(lambda: engine.store.batch("batch_1")["request_counts"]["completed"] == 1)
-        engine.store.cancel("batch_1", 1_001)
+        await engine.files.run_in_thread(partial(engine.store.cancel, "batch_1", 1_001))
         engine.wake()
         await over(engine, "cancelled")
         assert [row["custom_id"] for row in rows(engine, "output_file_id")] == ["0"]
