@@ -28,7 +28,7 @@ _AGAIN = 0.05
 
 
 class LineSource(Protocol):
-    """Source of lines that nothing adds. Called by the thread that writes."""
+    """Source of lines that fall due by the clock. The thread that writes calls it."""
 
     def due(self) -> list[str]:
         """Return the lines that are due by the clock."""

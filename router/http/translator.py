@@ -198,7 +198,7 @@ class Translator:
             if exchange.streamed:
                 reader = ChoiceReader(pending.asked, self._mapping.part)
                 return await begin(exchange, reader, pending.form, self._settings.max_event_bytes)
-            # A worker that does not stream sends all of it at other.
+            # A worker that does not stream sends all of it at once.
             events = await self._read_whole(pending, 0, exchange)
             return at_once(pending.asked, pending.form, events)
 
