@@ -30,6 +30,7 @@ from router.errors import (
     Looped,
     NobodyServes,
     NoCapacity,
+    PoisonousRequest,
     WorkerAway,
     WorkerBusy,
     WorkerLoading,
@@ -83,6 +84,8 @@ _WAITS = (
     WorkerLoading,
     WorkerStale,
     WorkerUnreachable,
+    errors.NoRoomForBody,
+    errors.TooManyConnections,
 )
 
 
@@ -253,6 +256,8 @@ def _again(error: type[Exception], status: int) -> str:
         return "yes, from the start: part of the answer was sent"
     if issubclass(error, Looped):
         return "no, fix the registration first"
+    if issubclass(error, PoisonousRequest):
+        return "no, it may stop further workers"
     if status >= 500 or status == 408:
         return "yes"
     return "no"

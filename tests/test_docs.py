@@ -13,7 +13,7 @@ from libp2p.pubsub.score import ScoreParams
 
 from node import __version__, cli
 from node.config import sources
-from node.faces.errors import TABLE
+from node.faces.errors import TABLE, NoRoomForBody, TooManyConnections, refusal
 from node.observe.metrics import Metrics
 from registry import wire
 from registry.catalog import Catalog, Signed
@@ -22,6 +22,7 @@ from registry.mesh.libp2p import host
 from registry.mesh.libp2p.nat import RELAY_COUNTS
 from registry.records import Heartbeat, Load, LoadNote
 from registry.signing import Identity
+from router.errors import NobodyServes, PoisonousRequest
 from scripts import tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -92,6 +93,17 @@ def test_every_error_is_documented():
     page = (DOCS / "errors.md").read_text()
     missing = [error.__name__ for error in TABLE if f"| `{error.__name__}` |" not in page]
     assert not missing
+
+
+@pytest.mark.parametrize(
+    "error", [TooManyConnections, NoRoomForBody, PoisonousRequest, NobodyServes]
+)
+def test_the_table_of_errors_says_of_retries_what_the_headers_say(error):
+    headers = refusal(error("why")).headers
+    page = (DOCS / "errors.md").read_text()
+    cell = re.search(rf"^\| `{error.__name__}` .*\| ([^|]*) \|$", page, re.MULTILINE)[1]
+    assert cell.startswith("no") is (headers.get("x-should-retry") == "false")
+    assert ("`Retry-After`" in cell) is ("retry-after" in headers)
 
 
 @pytest.mark.parametrize("command", cli.NAMES)
