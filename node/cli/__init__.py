@@ -15,7 +15,7 @@ from typing import Protocol, cast
 
 from node import __version__
 from node.cli.console import streams
-from node.cli.console.options import CommandParser
+from node.cli.console.options import CommandParser, HelpFormatter
 from node.compiled import is_compiled
 from node.errors import NodeError, Refused, WrongSetting, WrongUsage
 
@@ -114,7 +114,7 @@ def build_parser() -> CommandParser:
         "modelvine",
         description=_ABOUT,
         epilog=_FIRST_STEPS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -126,7 +126,7 @@ def build_parser() -> CommandParser:
             help=text.partition("\n")[0].rstrip("."),
             description=text.strip(),
             epilog=f"Examples:{examples}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=HelpFormatter,
         )
         command.configure(own)
         own.set_defaults(run=command.run)

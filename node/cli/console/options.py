@@ -11,6 +11,7 @@ does not support subcommands.
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from node.errors import WrongUsage
@@ -19,6 +20,16 @@ if TYPE_CHECKING:
     from node.config.addresses import HostPort
 
 _END = "--"
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Help in which paragraphs fit the terminal; examples stay as they are, so that they can be copied."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith("Examples:"):
+            return super()._fill_text(text, width, indent)
+        filled = argparse.HelpFormatter._fill_text  # noqa: SLF001 - argparse has no public name for it
+        return "\n\n".join(filled(self, part, width, indent) for part in text.split("\n\n"))
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -73,8 +84,18 @@ class CommandParser(argparse.ArgumentParser):
                 parser, place = parser.commands[word], number
         found, unknown = self.parse_known_args([*words[:place], *parser.ordered(words[place:])])
         if named := [word for word in unknown if word != _END]:
+            for word in takewhile(lambda word: word != _END, words):
+                if word in named and parser._is_option(word):  # noqa: SLF001 - of this class
+                    parser.refuse_option(word.partition("=")[0])
             parser.error(f"unrecognized arguments: {' '.join(named)}")
         return found
+
+    def refuse_option(self, flag: str) -> NoReturn:
+        """Raise `WrongUsage` for an option that this command does not have, with the closest one that it has."""
+        flags = [one for action in self.options for one in action.option_strings]
+        near = get_close_matches(flag, flags, n=1)
+        hint = f": did you mean {near[0]!r}?" if near else ""
+        self.error(f"there is no option {flag!r}{hint}")
 
     def ordered(self, words: Sequence[str]) -> list[str]:
         """Return the words of this command, options before positional arguments, in their original order otherwise."""

@@ -56,6 +56,16 @@ def test_every_command_explains_itself_with_an_example(modelvine: Modelvine, nam
     assert f"modelvine {name.replace('_', '-')}" in examples
 
 
+@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("name", NAMES)
+def test_help_fits_the_terminal_except_examples(
+    modelvine: Modelvine, monkeypatch: pytest.MonkeyPatch, name: str, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    about, _, _ = modelvine(name.replace("_", "-"), "--help").out.partition("Examples:")
+    assert max(map(len, about.splitlines())) <= columns
+
+
 def test_help_lists_every_command_and_the_first_steps(modelvine: Modelvine) -> None:
     shown = modelvine("--help")
     assert shown.code == 0

@@ -126,10 +126,14 @@ def test_words_that_no_argument_takes_are_wrong_usage(
     parser = parser_of(path)
     *_, words = positionals(parser)
     needed = [w for a in parser.options if a.required for w in next(said(a, a.option_strings[0]))]
-    for more in (["--no-such-option"], ["one too many"], ["--", "--one-too-many"]):
+    for *more, why in (
+        ["--no-such-option", "there is no option '--no-such-option'"],
+        ["one too many", "unrecognized arguments: one too many"],
+        ["--", "--one-too-many", "unrecognized arguments: --one-too-many"],
+    ):
         ended = modelvine(*path, *needed, *words, *more)
         assert (ended.code, ended.out) == (2, "")
-        assert f"unrecognized arguments: {more[-1]}" in ended.err
+        assert why in ended.err
         assert f"usage: modelvine {' '.join(path)} " in ended.err
 
 
@@ -188,3 +192,19 @@ def test_a_pasted_example_about_settings_and_keys_does_what_it_says(
     line_of_show = ["config", "show", *words] if first == "up" else [first, *words]
     ended = modelvine(*line_of_show)
     assert (ended.code, ended.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("up", "--htp", "127.0.0.1:0"), "there is no option '--htp': did you mean '--http'?"),
+        (("chat", "tiny", "--max_tokens=4", "hi"), "there is no option '--max_tokens': did you mean '--max-tokens'?"),
+        (("models", "--zzz"), "there is no option '--zzz'"),
+        (("key", "create", "ann", "--rmp", "6"), "there is no option '--rmp': did you mean '--rpm'?"),
+    ],
+)  # fmt: skip
+def test_an_unknown_option_is_named_with_the_closest_one(
+    modelvine: Modelvine, words: Sequence[str], said: str
+) -> None:
+    ended = modelvine(*words)
+    assert (ended.code, ended.err.splitlines()[-1]) == (2, f"modelvine: {said}")
