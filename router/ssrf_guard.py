@@ -13,7 +13,10 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from registry.intake.dialable import address_of
 
-ELSEWHERE = "the url and the node are not on the same machine"
+ELSEWHERE = (
+    "the url and the node are not on the same machine: register the worker at its own machine's node, "
+    "or by an IP address in a network of router.worker_networks"
+)
 OURSELVES = "the api is this node itself, not a worker"
 
 Network = IPv4Network | IPv6Network

@@ -190,9 +190,10 @@ def _say(arguments: argparse.Namespace, name: str, text: str, expires: int) -> i
         say_json({"name": name, "invitation": text, "expires": expires})
         return 0
     print(text, flush=True)
-    use = "modelvine up --join" if arguments.for_node else "OPENAI_API_KEY, or modelvine up --join"
+    node = "start a node with `modelvine up --join`"
+    use = node if arguments.for_node else f"use it like an OpenAI key, or {node}"
     whose = f"the invitation of {name}" if name else "the invitation"
-    print(plain(f"{whose}, until {_date(expires)}: it is shown only once; {use}"), file=sys.stderr)
+    print(plain(f"{whose}, until {_date(expires)}: {use}; it is shown only once"), file=sys.stderr)
     return 0
 
 

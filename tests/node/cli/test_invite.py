@@ -34,11 +34,17 @@ def key(tmp_path):
     return f"@{file}"
 
 
+def test_an_invitation_for_a_user_says_both_of_its_uses(modelvine, node):
+    node(**{INVITE: Said({"name": "ann", "invitation": "mv_grant_x", "expires": SOON})})
+    said = modelvine("invite", "ann").err
+    assert ": use it like an OpenAI key, or start a node with `modelvine up --join`; it" in said
+
+
 def test_only_the_invitation_goes_to_standard_output(modelvine, node):
     server = node(**{INVITE: Said({"name": "ann", "invitation": "mv_grant_x", "expires": SOON})})
     ended = modelvine("invite", "ann", "--models", "llama*", "--rpm", "60", "--days", "7", "--for-node")  # fmt: skip
     assert (ended.code, ended.out) == (0, "mv_grant_x\n")
-    assert "modelvine up --join" in ended.err
+    assert ended.err.endswith(": start a node with `modelvine up --join`; it is shown only once\n")
     sent = {name: value for name, value in server.heard[0].body.items() if value}
     assert sent == {
         "name": "ann",

@@ -9,6 +9,7 @@ import pytest
 
 from registry.records import ModelType
 from registry.store import Space
+from router.ssrf_guard import ELSEWHERE
 from tests.node.faces.assembly import TOKEN, told, until
 from tests.workers.raw import raw
 
@@ -174,9 +175,9 @@ async def test_wrong_types_inside_a_project_are_a_parsing_error(alone, given):
         ({"model": None}, "model name can not be empty"),
         ({"api": ""}, "model api can not be empty"),
         ({"api": None}, "model api can not be empty"),
-        ({"api": "http://10.255.255.1:80"}, "the url and the node are not on the same machine"),
-        ({"api": "http://example.com:80"}, "the url and the node are not on the same machine"),
-        ({"api": "http://0.0.0.0:80"}, "the url and the node are not on the same machine"),
+        ({"api": "http://10.255.255.1:80"}, ELSEWHERE),
+        ({"api": "http://example.com:80"}, ELSEWHERE),
+        ({"api": "http://0.0.0.0:80"}, ELSEWHERE),
     ],
     ids=str,
 )
