@@ -37,17 +37,12 @@ class Surface:
 
 
 def surfaces(settings: Settings, listening: Listening, mesh: Sequence[str]) -> tuple[Surface, ...]:
-    """Return every way into a node that listens at these addresses, in the order of the log line."""
+    """Return every way into a node that listens at these addresses, in the order of the log lines."""
     return (
         *_http(settings, listening),
         *_rpc(settings, listening),
         *_mesh(settings, listening, mesh),
     )
-
-
-def told(found: Iterable[Surface]) -> str:
-    """Return one line that says what is open to which callers; ways that are off are not named."""
-    return "surfaces: " + "; ".join(map(str, found))
 
 
 def warned(found: Iterable[Surface]) -> str:

@@ -19,7 +19,7 @@ from node.auth.quotas import Quotas, of_addresses
 from node.compiled import SLOWER, is_compiled
 from node.config.addresses import HostPort, host_port
 from node.config.settings import Settings
-from node.exposure import surfaces, told, warned
+from node.exposure import surfaces, warned
 from node.faces import Context, Listening, grpc
 from node.faces.app import link_app, public_app
 from node.faces.v1 import own_link_routes
@@ -222,7 +222,8 @@ def _tell_once(settings: Settings, listening: Listening, mesh: Sequence[str]) ->
     if not is_compiled():
         log.info("%s", SLOWER)
     found = surfaces(settings, listening, mesh)
-    log.info("%s", told(found))
+    for surface in found:
+        log.info("surface: %s", surface)
     if warning := warned(found):
         log.warning("%s", warning)
 
