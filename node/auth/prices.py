@@ -26,11 +26,11 @@ class Price:
 
 
 def parse(text: str) -> Price:
-    """Read `PATTERN=READ/WRITTEN`; raise `ValueError` with the expected form."""
+    """Read `PATTERN=INPUT/OUTPUT`; raise `ValueError` with the expected form."""
     found = _FORM.fullmatch(text)
     if found is None:
         raise ValueError(
-            "must be PATTERN=READ/WRITTEN, prices of a million tokens: 'llama*=0.2/0.6'"
+            "must be PATTERN=INPUT/OUTPUT, prices of a million tokens: 'llama*=0.2/0.6'"
         )
     return Price(found[1], float(found[2]), float(found[3]))
 

@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the entries, or verify them."""
     from node.cli.console.node_lookup import client  # noqa: PLC0415
-    from node.cli.console.text import say_json, say_table  # noqa: PLC0415
+    from node.cli.console.text import SHORT_ID, cut, say_json, say_table  # noqa: PLC0415
 
     number = ALL if arguments.verify else arguments.number
     answer = client(arguments).get(PATH, holds="audit", number=str(number or ""))
@@ -50,7 +50,12 @@ def run(arguments: argparse.Namespace) -> int:
     say_table(
         ("WHEN", "NODE", "WHO", "WHAT"),
         (
-            (_when(e["at"]), e["node"][-8:], e["who"], f"{e['action']} {e['target']}".rstrip())
+            (
+                _when(e["at"]),
+                cut(e["node"], SHORT_ID),
+                e["who"],
+                f"{e['action']} {e['target']}".rstrip(),
+            )
             for e in entries
         ),
         none="no changes yet",

@@ -231,7 +231,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     add(
         "--prices",
         dest="node.prices",
-        metavar="PATTERN=READ/WRITTEN",
+        metavar="PATTERN=INPUT/OUTPUT",
         action="append",
         help="price of a million tokens of matching models, repeatable: 'llama*=0.2/0.6'",
     )

@@ -16,7 +16,7 @@ ID = "ID"
 """Heading of a column of nodes' ids."""
 
 _LEAST = 6
-_SHORT_ID = 14
+SHORT_ID = 14
 """Least characters of an id that are shown: all ids begin with the same eight."""
 
 # Unicode general categories: control, surrogate; format, line separator, paragraph separator.
@@ -129,9 +129,7 @@ def shown_ids(ids: Iterable[str], *, wide: bool) -> Mapping[str, str]:
     known = set(ids)
     length = max(map(len, known), default=0)
     if not wide and sys.stdout.isatty():
-        length = next(
-            n for n in range(_SHORT_ID, 1000) if len({i[:n] for i in known}) == len(known)
-        )
+        length = next(n for n in range(SHORT_ID, 1000) if len({i[:n] for i in known}) == len(known))
     return {full: full[:length] for full in known}
 
 

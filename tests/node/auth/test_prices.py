@@ -44,5 +44,5 @@ def test_without_prices_rows_are_as_they_were():
     ],
 )
 def test_text_that_is_no_price_is_refused(text):
-    with pytest.raises(ValueError, match="PATTERN=READ/WRITTEN"):
+    with pytest.raises(ValueError, match="PATTERN=INPUT/OUTPUT"):
         parse(text)

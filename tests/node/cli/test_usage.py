@@ -17,7 +17,7 @@ def test_usage_is_a_table(modelvine, node):
     server = node(**{USAGE: Said({"usage": [ROW, {**ROW, "key": "bob", "estimated": 3}]})})
     head, ann, bob = modelvine("usage").out.splitlines()
     assert head.split() == [
-        "DAY", "KEY", "MODEL", "REQUESTS", "FAILED", "READ", "WRITTEN", "CACHED", "SECONDS", "FIRST",
+        "DAY", "KEY", "MODEL", "REQUESTS", "FAILED", "INPUT", "OUTPUT", "CACHED", "SECONDS", "FIRST",
     ]  # fmt: skip
     assert ann.split() == [
         "2026-11-25", "ann", "llama", "1,200", "200", "50,000", "9,000", "40,000", "812.3", "0.250",
