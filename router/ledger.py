@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from registry.clock import Chance, Clock
+from registry.clock import Chance, Clock, duration
 from registry.records import Load, PeerId, Service
 from registry.values import changed
 from router.answer import Answer
@@ -193,7 +193,7 @@ class Ledger:
         if not life.known:
             return "no requests yet"
         if not life.answers:
-            return f"no answer for {life.silent:.0f} s" if life.ever else "never answered"
+            return f"no answer for {duration(life.silent)}" if life.ever else "never answered"
         return "ok" if failures < TRIP else f"{failures} failures in a row"
 
     def may_return(self, candidate: Candidate) -> bool:

@@ -37,9 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
         load_of,
         say_json,
         say_table,
-        seconds,
         shown_ids,
     )
+    from registry.clock import duration  # noqa: PLC0415
 
     asked, name = client_and_node(arguments)
     answer = asked.get("/api/v1/nodes", holds="nodes")
@@ -69,12 +69,12 @@ def run(arguments: argparse.Namespace) -> int:
                 node.get("name") or "-",
                 ids[node["node"]],
                 node["state"],
-                seconds(node["since"]),
+                duration(node["since"]),
                 node["standing"],
                 node["models"],
                 load_of(node["load"]),
-                "-" if node["connection"] == "self" else f"{seconds(node['last_heard'])} ago",
-                seconds(node["round_trip"]) if node["round_trip"] else "-",
+                "-" if node["connection"] == "self" else f"{duration(node['last_heard'])} ago",
+                duration(node["round_trip"]) if node["round_trip"] else "-",
                 ", ".join(filter(None, (node["connection"], node["origin"]))),
                 node["why"],
             )

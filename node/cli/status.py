@@ -21,7 +21,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the status."""
     from node.cli.console.node_lookup import client  # noqa: PLC0415
-    from node.cli.console.text import load_of, say_fields, say_json, seconds  # noqa: PLC0415
+    from node.cli.console.text import load_of, say_fields, say_json  # noqa: PLC0415
+    from registry.clock import duration  # noqa: PLC0415
 
     found = client(arguments).get("/api/v1/status", holds="ready")
     if arguments.json:
@@ -36,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
             ("name", found["name"]),
             ("peer", found["peer"]),
             ("version", found["version"]),
-            ("up for", seconds(found["uptime"])),
+            ("up for", duration(found["uptime"])),
             ("http", found["http"]),
             *(("p2p", address) for address in found["p2p"]),
             ("link", found["link"]),

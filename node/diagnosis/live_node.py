@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from node.diagnosis import Finding, Severity, fail, machine, ok, warn
+from registry.clock import duration
 from registry.mesh.discovered import only_loopback
 
 _Row = Mapping[str, Any]
@@ -257,8 +258,8 @@ def process(status: _Row, metrics: Mapping[str, float]) -> Iterator[Finding]:
     """Check the process: its uptime, its memory, and the lag of its event loop."""
     memory = metrics.get("process_resident_memory_bytes", 0.0) / _MB
     lag, busy = metrics.get("modelvine_loop_lag_seconds", 0.0), metrics.get("modelvine_loop_busy_seconds", 0.0)  # fmt: skip
-    up = status["uptime"] / 60
-    yield ok("process", f"up for {up:,.0f} min, {memory:,.0f} MB, {status['in_flight']} in flight")
+    up = duration(status["uptime"])
+    yield ok("process", f"up for {up}, {memory:,.0f} MB, {status['in_flight']} in flight")
     if lag >= LAG:
         own = busy >= CPU_SHARE * lag
         yield warn(

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from registry.clock import duration
+
 _GAP = "  "
 ID = "ID"
 """Heading of a column of nodes' ids."""
@@ -163,16 +165,6 @@ def prose(text: str) -> str:
     )
 
 
-def seconds(value: float) -> str:
-    """Format a duration for people: `0.42 ms`, `3.1 s`, `2 h 05 min`."""
-    if value < 1:
-        return f"{value * 1000:.3g} ms"
-    if value < 120:
-        return f"{value:.1f} s"
-    minutes = int(value // 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
 def load_of(replicas: Sequence[Mapping[str, Any]]) -> str:
     """Format the total load of replicas, with the age of the oldest report: `3 of 8 in flight, 41/s, 1.2 s ago`."""
     if not replicas:
@@ -187,9 +179,9 @@ def load_of(replicas: Sequence[Mapping[str, Any]]) -> str:
     if rate := sum(r["rate"] for r in replicas):
         said.append(f"{rate:.0f}/s")
     if len(replicas) == 1 and replicas[0]["first_byte"] is not None:
-        said.append(f"first byte in {seconds(replicas[0]['first_byte'])}")
+        said.append(f"first byte in {duration(replicas[0]['first_byte'])}")
     if age := max(r["age"] for r in replicas):
-        said.append(f"{seconds(age)} ago")
+        said.append(f"{duration(age)} ago")
     return ", ".join(said)
 
 

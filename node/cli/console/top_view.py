@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from node.cli.console.text import cut, plain, seconds, table_lines
+from node.cli.console.text import cut, plain, table_lines
+from registry.clock import duration
 
 _Row = Mapping[str, Any]
 
@@ -196,7 +197,7 @@ def _heads(before: TopLook, look: TopLook, clock: str) -> Iterable[str]:
     alive, known = status["nodes_alive"], len(look.nodes)
     name = status["name"] or status["peer"][:_SHORT_ID]
     yield (
-        f"{name}  {state}  up {seconds(status['uptime'])}  {alive} of {known} nodes alive"
+        f"{name}  {state}  up {duration(status['uptime'])}  {alive} of {known} nodes alive"
         f"  {status['version']}  {clock}".rstrip()
     )
     yield (
@@ -207,7 +208,7 @@ def _heads(before: TopLook, look: TopLook, clock: str) -> Iterable[str]:
     also = f", {processes} processes" if processes > 1 else ""
     yield (
         f"tokens of its workers: {found.read:,.0f}/s read, {found.written:,.0f}/s written; "
-        f"lag {seconds(look.counters.lag)}{also}"
+        f"lag {duration(look.counters.lag)}{also}"
     )
 
 
@@ -227,7 +228,7 @@ def _node_row(row: _Row) -> Sequence[object]:
         _of(busy),
         busy["queued"] or "-",
         f"{busy['rate']:.0f}/s" if busy["rate"] else "-",
-        seconds(row["round_trip"]) if row["round_trip"] else "-",
+        duration(row["round_trip"]) if row["round_trip"] else "-",
         row["connection"],
     )
 

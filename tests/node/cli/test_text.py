@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.cli.console.text import cut, json_text, narrowed, plain, prose, say_table, seconds
+from node.cli.console.text import cut, json_text, narrowed, plain, prose, say_table
 
 # Unicode's explicit formatting characters of the bidirectional algorithm.
 TURNING = {"LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"}
@@ -44,21 +44,6 @@ def test_json_text_keeps_its_value_and_has_no_unprintable_characters(value: obje
 
 def test_invisible_joiners_of_scripts_stay_in_prose() -> None:
     assert prose("می\u200cشود") == "می\u200cشود"
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (0.00031, "0.31 ms"),
-        (0.42, "420 ms"),
-        (3.14, "3.1 s"),
-        (119.9, "119.9 s"),
-        (150, "2 min"),
-        (7500, "2 h 05 min"),
-    ],
-)
-def test_durations_read_as_people_say_them(value: float, shown: str) -> None:
-    assert seconds(value) == shown
 
 
 @given(

@@ -177,6 +177,11 @@ def test_a_late_event_loop_is_reported_with_its_cause(busy, words) -> None:
     assert (late.state, words in late.what) == (Severity.WARN, True)
 
 
+def test_the_age_of_a_process_is_in_days_after_a_month() -> None:
+    found = only(live_node.process(status() | {"uptime": 31 * 86_400.0}, {}))
+    assert found.what.startswith("up for 31 days, ")
+
+
 def test_a_full_relay_is_reported_and_a_node_that_is_no_relay_gives_no_finding() -> None:
     assert [*live_node.relay({"serves": False})] == []
     assert (
