@@ -20,7 +20,7 @@ def tables(context: Context, topology: Mapping[str, Any], *, most: int = MAX_ROW
     names = {node: signed.record.name for node, signed in context.registry.catalog.held.items()}
 
     def name_of(node: str) -> str:
-        return names.get(PeerId(node)) or node[-8:]
+        return names.get(PeerId(node)) or f"{node[:14]}…"
 
     nodes = [
         (

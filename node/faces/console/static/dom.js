@@ -96,7 +96,7 @@ export function seconds(value) {
 
 export const clock = (at) => h("time", { datetime: new Date(at * 1000).toISOString(), title: new Date(at * 1000).toString() }, new Date(at * 1000).toLocaleTimeString("en-GB"));
 export const bytes = (value) => (value < 1024 ? `${value} B` : value < 1048576 ? `${(value / 1024).toFixed(1)} KiB` : value < 1073741824 ? `${(value / 1048576).toFixed(1)} MiB` : `${(value / 1073741824).toFixed(1)} GiB`);
-export const short = (node) => (node && node.length > 12 ? `…${node.slice(-8)}` : node);
+export const short = (node) => (node && node.length > 15 ? `${node.slice(0, 14)}…` : node);
 
 export const TYPES = ["text", "image", "image edit", "embedding", "transcription", "speech", "rerank", "sound", "store"];
 export const type = (value) => TYPES[value] || "service";

@@ -71,5 +71,5 @@ export function busy(node, what) {
 
 export const called = (node) => {
   const found = state.nodes.find((one) => one.node === node);
-  return found?.name || (node === "-" ? "no worker" : node ? `…${node.slice(-8)}` : "–");
+  return found?.name || (node === "-" ? "no worker" : node ? `${node.slice(0, 14)}…` : "–");
 };
