@@ -8,6 +8,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
+from itertools import groupby
 from types import ModuleType
 
 import orjson
@@ -115,14 +116,18 @@ def of_faces() -> Mapping[str, ModuleType]:
 
 
 def endpoints(protocol: str) -> Iterable[str]:
-    """Yield the table of a specification's endpoints, with their support on both sides."""
+    """Yield the table of a specification's endpoints, with their support on both sides; neighbours that are alike share a row."""
     yield "| | as a worker | as a face |"
     yield "|---|---|---|"
     worker, face = of_dialects().get(protocol), of_faces().get(protocol)
     named = SEEDS.get(protocol) or sorted({*_endpoints(worker), *_endpoints(face)})
     absent = _NOT_YET if protocol in SEEDS else _NONE
-    for endpoint in named:
-        yield f"| `{endpoint}` | {_cell(worker, endpoint, absent)} | {_cell(face, endpoint, absent)} |"
+
+    def cells(endpoint: str) -> str:
+        return f"{_cell(worker, endpoint, absent)} | {_cell(face, endpoint, absent)}"
+
+    for said, alike in groupby(named, key=cells):
+        yield f"| {', '.join(f'`{endpoint}`' for endpoint in alike)} | {said} |"
 
 
 def endpoints_beyond() -> Iterable[str]:
