@@ -1,6 +1,5 @@
 """The paths of a request in docs/architecture.md: each module that the page names is entered, in the page's order."""
 
-import asyncio
 import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -81,16 +80,16 @@ def named(title: str) -> list[str]:
 
 
 @asynccontextmanager
-async def two_nodes() -> AsyncIterator[Running]:
-    """Run two nodes that know each other and yield the first; what it publishes goes on at the second."""
+async def two_nodes() -> AsyncIterator[tuple[Running, Running]]:
+    """Run two nodes that know each other; what the first publishes goes on at the second."""
     world = World(MemoryNet())
     async with node(world) as one, node(world) as two:
         await until(lambda: two.context.peer in one.context.registry.catalog.held)
-        yield one
+        yield one, two
 
 
 async def test_a_warm_chat_takes_the_path_that_the_page_describes() -> None:
-    async with two_nodes() as served, running() as worker, running() as other:
+    async with two_nodes() as (served, _), running() as worker, running() as other:
         await served.register(worker)
         await served.register(other, project="q")
 
@@ -109,7 +108,7 @@ async def test_a_warm_chat_takes_the_path_that_the_page_describes() -> None:
 
 
 async def test_a_stream_takes_the_path_that_the_page_describes() -> None:
-    async with two_nodes() as served, running() as worker:
+    async with two_nodes() as (served, _), running() as worker:
         await served.register(worker)
 
         async def chat() -> None:
@@ -125,11 +124,12 @@ async def test_a_stream_takes_the_path_that_the_page_describes() -> None:
 
 
 async def test_a_registration_takes_the_path_that_the_page_describes() -> None:
-    async with two_nodes() as served, running() as worker:
+    async with two_nodes() as (served, other), running() as worker:
 
         async def register() -> None:
             await served.register(worker)
-            await asyncio.sleep(0.2)
+            registry = other.context.registry
+            await until(lambda: any(one.record.services for one in registry.catalog.held.values()))
 
         walk = await walked(register)
     walk.goes_through(named("A registration"))
