@@ -6,6 +6,12 @@ from registry.values import value_class
 from router.peers.headers import DROPPED, HEARD
 
 _SHOWN = ("content-disposition", DROPPED, HEARD)
+GZIP = b"\x1f\x8b"
+"""First bytes of what gzip compressed (RFC 1952 2.3.1); some servers send it without `Content-Encoding`."""
+
+COMPRESSED = "the worker compressed its answer, which was not requested"
+"""What the error says then."""
+
 _NOTHING: Mapping[str, str] = {}
 _UNKNOWN_TYPE = "application/octet-stream"
 

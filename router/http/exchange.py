@@ -26,7 +26,7 @@ from router.errors import (
     WorkerUnreachable,
 )
 from router.flow import Flow, Listener
-from router.http.answer_headers import NO_HEADERS, HeadFacts, facts_of, is_encoded
+from router.http.answer_headers import COMPRESSED, NO_HEADERS, HeadFacts, facts_of, is_encoded
 from router.http.cut_through import CutThrough
 from router.http.deadlines import Deadlines
 from router.http.errors import CannotConnect, ConnectTimeout, GivenUp, HttpError, HungUp
@@ -48,6 +48,7 @@ REFUSALS = frozenset({400, 413, 415, 422})
 _LONGEST_RETRY = 3600.0
 
 EVENT_STREAM = "text/event-stream"
+JSON = "application/json"
 
 LOOP_DETECTED = 508
 """Status with which a node refuses a request that has passed it before (RFC 5842 7.2)."""
@@ -91,16 +92,15 @@ class Exchange:
         """Return a header of the answer by its lower-case name, empty if it has none."""
         return self._reply.headers.get(name, "")
 
-    def take_for_stream(self) -> None:
-        """Take the answer for an event stream, whatever its headers say."""
-        if not self.streamed:
-            self.content_type, self.streamed = EVENT_STREAM, True
+    def take_for(self, content_type: str) -> None:
+        """Take the answer for one of this type, whatever its headers say."""
+        self.content_type, self.streamed = content_type, content_type == EVENT_STREAM
 
     def check_encoding(self) -> None:
         """Raise `WorkerFailed` if the body has to be read, and is compressed."""
         readable = self.status <= 299 or self.status in REFUSALS
         if readable and is_encoded(self._reply.headers):
-            raise WorkerFailed("the worker compressed its answer, which was not requested")
+            raise WorkerFailed(COMPRESSED)
 
     async def some(self) -> bytes:
         """Return the next bytes as soon as there are any, `b""` at the end; for use before the first byte is passed on."""

@@ -3,6 +3,7 @@
 For clients that speak another protocol. What their protocols lack (ids, fingerprints) is not read.
 """
 
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
@@ -283,7 +284,8 @@ def _text(given: object) -> str:
 def answer_object(data: bytes) -> dict[str, Any]:
     """Return the JSON object that a worker answered with; raise `WorkerFailed` for anything else."""
     try:
-        said = orjson.loads(data)
+        # JSON has no byte order mark, but programs of .NET and PHP may write one (RFC 8259 8.1).
+        said = orjson.loads(data.removeprefix(BOM_UTF8))
     except orjson.JSONDecodeError as error:
         raise WorkerFailed("the answer is not valid JSON") from error
     if not isinstance(said, dict):

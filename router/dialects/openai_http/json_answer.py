@@ -4,6 +4,7 @@ An answer longer than `LOOKED_AT_BYTES` is not examined: it passes through with 
 """
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 
 import orjson
@@ -67,6 +68,7 @@ def told_in(body: bytes, name: str) -> tuple[bytes, Usage | None]:
     """Return the JSON with the model's registered name, and the usage that it reports; raise what `success` raises."""
     few = members(body, _TOLD)
     if few is None:
+        body = body.removeprefix(BOM_UTF8)
         said = success(body)
         named, spent = said.get("model"), usage.told(said)
     else:

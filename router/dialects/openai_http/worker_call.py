@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from codecs import BOM_UTF8
 from collections.abc import Coroutine
 from functools import lru_cache, partial
 from types import TracebackType
@@ -22,8 +23,10 @@ from router.dialects.openai_http.stream_events import (
     split_answer,
 )
 from router.errors import WorkerError, WorkerFailed, WorkerRejected, WorkerStale, WorkerUnable
+from router.http.answer_headers import COMPRESSED, GZIP
 from router.http.exchange import (
     EVENT_STREAM,
+    JSON,
     MAX_REFUSAL_BYTES,
     Call,
     Exchange,
@@ -59,6 +62,9 @@ _BUSY = re.compile(
 
 
 _EVENT_STARTS = (b"data:", b"event:", b"id:", b":")
+
+_IN_JSON = frozenset({Kind.EMBEDDING, Kind.IMAGE, Kind.IMAGE_EDIT, Kind.RERANK, Kind.TOKENIZE})
+"""Other kinds of request than texts that are answered in JSON."""
 
 # Completions are missing: one may have to be asked for as a chat.
 _AT_ONCE = frozenset({Kind.CHAT, Kind.EMBEDDING})
@@ -157,11 +163,7 @@ class WorkerCall:
         if exchange.length == 0 and kind in _SILENT:
             return complete_answer(DONE)
         streams = self._request.stream
-        if kind in TEXT:
-            if not exchange.streamed and await _is_stream(exchange, streams=streams):
-                exchange.take_for_stream()
-            if exchange.streamed and not streams:
-                raise WorkerFailed("the worker streamed, although no stream was requested")
+        await _find_type(exchange, kind, streams=streams)
         if exchange.streamed:
             return await _stream(exchange, self._name, self._links.settings.max_event_bytes)
         if "json" not in exchange.content_type:
@@ -252,12 +254,35 @@ async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
     return await refusal(exchange)
 
 
-async def _is_stream(exchange: Exchange, *, streams: bool) -> bool:
-    """Return whether an answer is a stream that has another type: simple servers give it none, plain text's or JSON's."""
-    if "json" in exchange.content_type:
-        # No JSON text begins like this.
-        return (await exchange.begins()).startswith(_EVENT_STARTS)
-    return streams
+async def _find_type(exchange: Exchange, kind: Kind, *, streams: bool) -> None:
+    """Take an answer for the JSON or stream that it is: simple servers give it no type, or that of plain text or a page."""
+    if kind in TEXT:
+        await _find_type_of_text(exchange, streams=streams)
+    elif kind in _IN_JSON and "json" not in exchange.content_type:
+        # Embeddings that a caller of vLLM wants as bytes have a type, and may begin with any byte.
+        named = exchange.header("content-type") or "text/plain"
+        if named.startswith("text/") and (await _beginning(exchange)).startswith(b"{"):
+            exchange.take_for(JSON)
+
+
+async def _find_type_of_text(exchange: Exchange, *, streams: bool) -> None:
+    """Take the answer for JSON or a stream; raise `WorkerFailed` if it is neither, or a stream that was not requested."""
+    if not exchange.streamed:
+        begins, json = await _beginning(exchange), "json" in exchange.content_type
+        if begins.startswith(GZIP):
+            raise WorkerFailed(COMPRESSED)
+        if begins.startswith(_EVENT_STARTS):
+            exchange.take_for(EVENT_STREAM)
+        elif not json and (begins.startswith(b"{") or not streams):
+            exchange.take_for(JSON)
+        elif not json:
+            exchange.take_for(EVENT_STREAM)
+    if exchange.streamed and not streams:
+        raise WorkerFailed("the worker streamed, although no stream was requested")
+
+
+async def _beginning(exchange: Exchange) -> bytes:
+    return (await exchange.begins()).removeprefix(BOM_UTF8).lstrip()
 
 
 async def _stream(exchange: Exchange, name: str, max_event_bytes: int) -> Answer:

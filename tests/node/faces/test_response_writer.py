@@ -23,6 +23,7 @@ from tests.workers.raw import raw, take
 PATH = "/v1/chat/completions"
 CHAT = {"model": "tiny", "messages": []}
 STREAM = CHAT | {"stream": True}
+SPEECH = {"model": "tiny", "input": "hi"}
 
 
 @dataclass
@@ -226,8 +227,9 @@ async def test_a_caller_that_does_not_read_slows_the_worker_down_and_is_cut_off(
         asked = one if way == "local" else two
         host, port = asked.context.listening.http.split(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
-        body = orjson.dumps(STREAM if b"event" in kind else CHAT)
-        head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        path, said = (PATH, STREAM) if b"event" in kind else ("/v1/audio/speech", SPEECH)
+        body = orjson.dumps(said)
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         try:
             await reader.readexactly(1000)

@@ -11,6 +11,7 @@ from router.errors import AnswerBroken
 from router.http.exchange import Exchange, retry_after
 from router.http.reply import Reply
 from router.http.timers import Timers
+from router.requests import Kind
 from tests.router.world import QUICK, chat, links, own, whole
 from tests.workers.raw import raw, take
 
@@ -64,7 +65,7 @@ async def test_an_answer_of_unknown_length_breaks_off_at_the_limit_and_a_stream_
 
     settings = QUICK.model_copy(update={"max_answer_bytes": 150_000})
     async with links(settings) as ours, raw(serve) as url:
-        async with create(ours).answer(chat(), own(url)) as answer:
+        async with create(ours).answer(chat(kind=Kind.SPEECH), own(url)) as answer:
             with pytest.raises(AnswerBroken, match="max_answer_bytes"):
                 await whole(answer)
         async with create(ours).answer(chat(stream=True), own(url)) as answer:

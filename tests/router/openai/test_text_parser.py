@@ -243,6 +243,10 @@ def test_an_answer_that_is_no_object_is_a_failure(body: bytes) -> None:
         text_parser.answer_object(body)
 
 
+def test_a_byte_order_mark_is_no_part_of_an_answer() -> None:
+    assert text_parser.answer_object(b'\xef\xbb\xbf{"a":1}') == {"a": 1}
+
+
 def test_arguments_are_an_object_unless_they_are_nested_too_deeply() -> None:
     shallow = {"code": "{[" * 1_000, "edits": [{"at": [n]} for n in range(1_000)]}
     assert text_parser.arguments_object(orjson.dumps(shallow).decode()) == shallow

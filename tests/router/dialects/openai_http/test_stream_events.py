@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+from codecs import BOM_UTF8
 from collections.abc import AsyncIterator
 
 import orjson
@@ -13,6 +14,7 @@ from router.dialects.openai_http import create
 from router.dialects.openai_http.stream_events import at_once
 from router.errors import WorkerFailed
 from router.openai.text_parser import Heard, Stream, whole
+from router.openai.usage import Usage
 from router.requests import Kind
 from tests.router.world import chat, links, own
 from tests.router.world import whole as read
@@ -57,13 +59,16 @@ async def dialect() -> AsyncIterator[Dialect]:
 
 
 async def ask(
-    dialect: Dialect, head: bytes, body: bytes, *, stream: bool = True
+    dialect: Dialect, head: bytes, body: bytes, *, stream: bool = True, kind: Kind = Kind.CHAT
 ) -> tuple[Answer, bytes]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await take(reader)
         writer.write(b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
 
-    async with raw(serve) as url, dialect.answer(chat(stream=stream), own(url)) as answer:
+    async with (
+        raw(serve) as url,
+        dialect.answer(chat(stream=stream, kind=kind), own(url)) as answer,
+    ):
         return answer, await read(answer)
 
 
@@ -75,6 +80,7 @@ def events(stream: bytes) -> list[Heard]:
 
 
 JSON = b"Content-Type: application/json\r\n"
+HTML = b"Content-Type: text/html\r\n"
 
 
 @pytest.mark.parametrize("head", [b"", b"Content-Type: text/plain; charset=utf-8\r\n", JSON])
@@ -83,12 +89,40 @@ async def test_a_stream_without_its_type_is_a_stream(dialect: Dialect, head: byt
     assert (answer.streamed, body) == (True, STREAM)
 
 
-async def test_a_page_is_no_stream(dialect: Dialect) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_page_is_no_answer(dialect: Dialect, *, stream: bool) -> None:
     with pytest.raises(WorkerFailed):
-        await ask(dialect, b"Content-Type: text/html\r\n", b"<html>Sign in</html>")
+        await ask(dialect, HTML, b"<html>Sign in</html>", stream=stream)
 
 
-@pytest.mark.parametrize("head", [b"Content-Type: text/event-stream\r\n", JSON])
+@pytest.mark.parametrize("kind", [Kind.CHAT, Kind.COMPLETION, Kind.EMBEDDING, Kind.RERANK])
+@pytest.mark.parametrize("head", [b"", HTML, b"Content-Type: text/plain; charset=utf-8\r\n"])
+async def test_json_without_its_type_is_json(dialect: Dialect, head: bytes, kind: Kind) -> None:
+    said = orjson.dumps(CHAT | {"model": "other", "data": []})
+    answer, body = await ask(dialect, head, b" \r\n" + said, stream=False, kind=kind)
+    assert (answer.content_type, orjson.loads(body)["model"]) == ("application/json", "llama")
+    assert answer.usage == Usage(3, 2)
+
+
+async def test_an_error_without_the_type_of_json_is_a_failure(dialect: Dialect) -> None:
+    with pytest.raises(WorkerFailed, match="error with a success status"):
+        await ask(dialect, HTML, b'{"error":"out of memory"}', stream=False)
+
+
+async def test_embeddings_as_bytes_are_no_json(dialect: Dialect) -> None:
+    head = b"Content-Type: application/octet-stream\r\n"
+    answer, body = await ask(dialect, head, b"{\0\0\0", stream=False, kind=Kind.EMBEDDING)
+    assert (answer.content_type, body) == ("application/octet-stream", b"{\0\0\0")
+
+
+@pytest.mark.parametrize("kind", [Kind.CHAT, Kind.EMBEDDING])
+async def test_an_answer_begins_without_a_byte_order_mark(dialect: Dialect, kind: Kind) -> None:
+    said = orjson.dumps(CHAT)
+    _, body = await ask(dialect, JSON, BOM_UTF8 + said, stream=False, kind=kind)
+    assert body == said
+
+
+@pytest.mark.parametrize("head", [b"Content-Type: text/event-stream\r\n", b"", JSON])
 async def test_a_stream_that_was_not_requested_is_a_failure(dialect: Dialect, head: bytes) -> None:
     with pytest.raises(WorkerFailed, match="no stream was requested"):
         await ask(dialect, head, STREAM, stream=False)
@@ -114,19 +148,20 @@ async def test_a_stream_of_another_name_or_a_comment_that_is_called_json_is_a_st
     assert (answer.streamed, body) == (True, b": hello\n\n" + STREAM)
 
 
+@pytest.mark.parametrize("head", [JSON + b"Content-Encoding: gzip\r\n", JSON, b""])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_compressed_answer_is_a_failure_that_says_so(
-    dialect: Dialect, *, stream: bool
+    dialect: Dialect, head: bytes, *, stream: bool
 ) -> None:
-    head = JSON + b"Content-Encoding: gzip\r\n"
     with pytest.raises(WorkerFailed, match="compressed its answer"):
         await ask(dialect, head, gzip.compress(orjson.dumps(CHAT)), stream=stream)
 
 
+@pytest.mark.parametrize("head", [JSON, HTML, b""])
 async def test_an_answer_in_one_piece_becomes_the_stream_that_was_requested(
-    dialect: Dialect,
+    dialect: Dialect, head: bytes
 ) -> None:
-    answer, body = await ask(dialect, JSON, orjson.dumps(CHAT))
+    answer, body = await ask(dialect, head, orjson.dumps(CHAT))
     # Its usage is counted as it passes.
     assert (answer.streamed, answer.length, answer.usage) == (True, len(body), None)
     assert b'"object":"chat.completion.chunk"' in body
