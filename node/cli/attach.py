@@ -122,10 +122,13 @@ class _Attachment:
         self._say(f"looking at {self._url}")
         for one in tries:
             self._say(f"  {_told(one)}")
+        waiting = False
         while found is None:
             if not any(one.get("waits") for one in tries):
                 raise CommandFailed(_unknown(self._url, tries))
-            self._say("waiting until its model is loaded")
+            if not waiting:
+                self._say("waiting until it is ready")
+            waiting = True
             if self._over.wait(self._every):
                 return
             tries, found = self._look(self._url)

@@ -217,7 +217,8 @@ def _worker(row: _Row) -> Finding:
 def _answering(row: _Row, name: str) -> Finding:
     """Check a worker without a known failure."""
     if row["loads"]:
-        return warn("workers", f"{name}: it is loading its model", "wait until it is loaded")
+        what = f"{name}: it is not ready ({row['tries'][-1]})"
+        return warn("workers", what, "wait until it is, or check the worker's log")
     if not row["speaks"] and row["tries"] and not row["in_flight"]:
         what = f"{name}: {row['api']} does not answer as {row['dialect']} ({row['tries'][0]})"
         do = "check the URL, and whether it needs a key (--header 'authorization: Bearer …')"

@@ -1,6 +1,7 @@
 """Probe of an HTTP server: its answer to a small request, or why there is none."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -9,8 +10,8 @@ from yarl import URL
 from router import worker_headers
 from router.dialects import ALIVE_SECONDS
 from router.errors import WorkerFailed
-from router.http.answer_headers import is_encoded
-from router.http.errors import CannotConnect, ConnectTimeout, NotAdmitted, TlsFailed
+from router.http.answer_headers import GZIP, is_encoded
+from router.http.errors import CannotConnect, ConnectTimeout, HungUp, NotAdmitted, TlsFailed
 from router.http.heads import request_head
 from router.http.pool import Places, start_of
 from router.workers import Worker
@@ -18,7 +19,22 @@ from router.workers import Worker
 MAX_HEARD_BYTES = 1024 * 1024
 """Bytes of an answer that are read; a longer answer is unreadable."""
 
+_LATER = frozenset({502, 503, 504})
+_TLS = "if it speaks TLS, use https://"
 _KEY = "it requires a key: --header 'authorization: Bearer @/path/to/key'"
+_MOVED = "it redirects; use the address that it redirects to"
+_CUT_OFF = "a proxy answers, but it does not reach the worker"
+_REMEDIES: Mapping[int, str] = {
+    301: _MOVED,
+    302: _MOVED,
+    307: _MOVED,
+    308: _MOVED,
+    401: _KEY,
+    403: _KEY,
+    502: _CUT_OFF,
+    503: "it is loading its model, or is down",
+    504: _CUT_OFF,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +53,11 @@ class Heard:
         return self.status != 0
 
     @property
+    def comes_later(self) -> bool:
+        """Whether to ask again: the worker loads its model, or a proxy in front of it does not reach it."""
+        return self.status in _LATER
+
+    @property
     def json(self) -> object:
         """The value of a JSON body, `None` for any other."""
         try:
@@ -50,15 +71,11 @@ class Heard:
         match self.status:
             case 0:
                 return self.why
-            case 401 | 403:
-                return f"{self.status}: {_KEY}"
             case 400 if b"HTTPS" in self.body:
                 # As nginx and Go's servers say it.
                 return "400: it speaks TLS; use https://"
-            case 503:
-                return "503: it is loading its model, or is down"
-            case 301 | 302 | 307 | 308:
-                return f"{self.status}: it redirects; use the address that it redirects to"
+            case status if status in _REMEDIES:
+                return f"{status}: {_REMEDIES[status]}"
         packed = ": compressed, which was not requested" if self.encoded else ""
         return f"{self.status}{packed}"
 
@@ -82,7 +99,8 @@ async def glance(
         async with asyncio.timeout(ALIVE_SECONDS):
             reply = await places.of(url).ask(head, body)
             found = await reply.at_most(at_most) if at_most else b""
-            return Heard(reply.status, found, encoded=is_encoded(reply.headers))
+            encoded = is_encoded(reply.headers) or found.startswith(GZIP)
+            return Heard(reply.status, found, encoded=encoded)
     except WorkerFailed as lacks:
         return Heard(why=str(lacks))
     except OSError as error:
@@ -102,7 +120,8 @@ def _silence(error: OSError, url: URL) -> str:
             return "nothing listens there"
         case ConnectTimeout() | TimeoutError():
             return f"no answer within {ALIVE_SECONDS:g} s"
-        case _ if url.scheme == "https":
-            return "it is not an HTTP server"
+        case HungUp():
+            said = "it closes the connection without an answer, as a relay that does not reach it"
         case _:
-            return "it is not an HTTP server; if it speaks TLS, use https://"
+            said = "it is not an HTTP server"
+    return said if url.scheme == "https" else f"{said}; {_TLS}"

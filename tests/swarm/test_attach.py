@@ -117,15 +117,16 @@ async def test_a_worker_of_another_protocol_is_found_by_its_address_alone(
             assert await attach.end() == 0
 
 
-async def test_a_worker_that_still_loads_is_waited_for(
-    three: list[Node], client: Client, tmp_path: Path
+@pytest.mark.parametrize("status", [502, 503])
+async def test_a_worker_that_still_loads_or_starts_behind_a_proxy_is_waited_for(
+    three: list[Node], client: Client, tmp_path: Path, status: int
 ) -> None:
     async with openai_worker.running() as worker:
-        worker.fail(status=503)
+        worker.fail(status=status)
         async with attached(three[0], tmp_path, worker.url, "--dialect", "openai") as attach:
-            await attach.says("waiting until its model is loaded")
-            worker.fail(listing=b'{"data":[{"id":"slow"}]}')
-            await client.listed(three, "slow", within=10)
+            await attach.says("waiting until it is ready")
+            worker.fail(listing=b'{"data":[{"id":"slow%d"}]}' % status)
+            await client.listed(three, f"slow{status}", within=10)
             assert await attach.end() == 0
 
 

@@ -63,7 +63,7 @@ _FIGURES: Mapping[str, Figure] = {
 }
 """Figures by the names that servers have for them."""
 
-_SHUT = frozenset({401, 403, 503})
+_SHUT = frozenset({401, 403, 502, 503, 504})
 _LACKING = frozenset({400, 422})
 
 
@@ -152,8 +152,8 @@ class OpenAIHttp:
             glance(self._places, worker, models, at_most=MAX_LIST_BYTES),
             glance(self._places, worker, properties, at_most=MAX_PROPERTIES_BYTES),
         )
-        # 503: the worker is still loading its model, and tells more once it has.
-        if not listed.answered or listed.status == 503:
+        # A worker that is still loading its model tells more once it has.
+        if not listed.answered or listed.comes_later:
             return None
         return description_parser.with_properties(
             description_parser.listed(_said_by(listed)), _said_by(more)
@@ -165,7 +165,7 @@ class OpenAIHttp:
         found = await glance(self._places, worker, url, at_most=MAX_METRICS_BYTES)
         if found.status == 200:
             return in_text(found.body, _FIGURES) or None
-        return None if found.answered and found.status != 503 else {}
+        return None if found.answered and not found.comes_later else {}
 
     async def recognise(self, worker: Worker) -> Recognition:
         """Recognise a server by its list of models, or else by its endpoint for chats."""
@@ -175,7 +175,7 @@ class OpenAIHttp:
             came = "200, but no list of models" if heard.came == "200" else heard.came
             if heard.answered and heard.status not in _SHUT and (why := await self._chats(worker)):
                 return Recognition(asked, f"{came}; {why}", WorkerDescription())
-            return Recognition(asked, came, waits=heard.status == 503)
+            return Recognition(asked, came, waits=heard.comes_later)
         said = await self.describe(worker) or WorkerDescription()
         count = len(said.models)
         who = f", {said.software}" if said.software else ""

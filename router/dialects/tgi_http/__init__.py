@@ -98,7 +98,7 @@ class TgiHttp(Translator):
         """Ask for `/info`."""
         url = self.url(worker, "info")
         found = await glance(self._places, worker, url, at_most=MAX_PROPERTIES_BYTES)
-        if not found.answered or found.status == 503:
+        if not found.answered or found.comes_later:
             return None
         return told(_properties(found)) if found.status == 200 else WorkerDescription()
 
@@ -108,7 +108,7 @@ class TgiHttp(Translator):
         found = await glance(self._places, worker, url, at_most=MAX_METRICS_BYTES)
         if found.status == 200:
             return in_text(found.body, _FIGURES)
-        return None if found.answered and found.status != 503 else {}
+        return None if found.answered and not found.comes_later else {}
 
     async def recognise(self, worker: Worker) -> Recognition:
         """Recognise a server by its `/info`: a model and TGI's own limits."""

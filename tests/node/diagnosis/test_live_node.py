@@ -131,7 +131,7 @@ def test_nodes_that_tell_no_time_give_no_finding_about_clocks() -> None:
         ({"speaks": "tgi_http"}, Severity.FAIL, "speaks tgi_http, but is registered as openai_http"),
         ({"health": "silent: it has requests, but sends nothing"}, Severity.FAIL, "silent"),
         ({"circuit": "open", "failures": 3, "retry_in": 2.0}, Severity.FAIL, "open after 3 failures"),
-        ({"speaks": "", "loads": True}, Severity.WARN, "loading its model"),
+        ({"speaks": "", "loads": True, "tries": ["GET /v1/models: 503"]}, Severity.WARN, "not ready (GET /v1/models: 503)"),
         ({"speaks": "", "tries": ["GET /v1/models: 401"]}, Severity.WARN, "does not answer as openai_http (GET /v1/models: 401)"),
         ({"speaks": "", "tries": ["GET /v1/models: nothing"], "in_flight": 1}, Severity.OK, "answers"),
         ({"cid": "b"}, Severity.OK, "p/tiny (b) answers as openai_http (4 slots)"),

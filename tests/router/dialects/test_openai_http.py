@@ -640,9 +640,12 @@ async def test_a_worker_that_is_loading_or_silent_is_to_be_described_later() -> 
         await asyncio.Event().wait()
 
     async with links() as ours, running() as worker, raw(never) as silent:
-        worker.fail(status=503)
-        for api in (worker.url, silent, "http://127.0.0.1:1"):
+        for api in (silent, "http://127.0.0.1:1"):
             assert await create(ours).describe(own(api).worker) is None
+        for status in (502, 503, 504):
+            worker.fail(status=status)
+            assert await create(ours).describe(own(worker.url).worker) is None
+            assert (await create(ours).recognise(own(worker.url).worker)).waits
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,16 @@ WORKER = Worker(Service("p", "m"), "http://w")
             "200: compressed, which was not requested",
         ),
         (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n\x1f\x8b\x08",
+            "200: compressed, which was not requested",
+        ),
+        (
             b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n",
             "503: it is loading its model, or is down",
+        ),
+        (
+            b"HTTP/1.1 502 X\r\nContent-Length: 0\r\n\r\n",
+            "502: a proxy answers, but it does not reach the worker",
         ),
         (
             b"HTTP/1.1 308 X\r\nLocation: https://w\r\nContent-Length: 0\r\n\r\n",
@@ -35,7 +43,11 @@ WORKER = Worker(Service("p", "m"), "http://w")
             "400: it speaks TLS; use https://",
         ),
         (b"220 mail\r\n", "it is not an HTTP server; if it speaks TLS, use https://"),
-        (b"", "it is not an HTTP server; if it speaks TLS, use https://"),
+        (
+            b"",
+            "it closes the connection without an answer, as a relay that does not reach it; "
+            "if it speaks TLS, use https://",
+        ),
     ],
 )
 async def test_an_answer_is_summed_up_in_a_few_words(said: bytes, came: str) -> None:
