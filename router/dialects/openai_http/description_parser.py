@@ -25,9 +25,24 @@ _OWNERS: Mapping[str, str] = {
     "sglang": "SGLang",
     "vllm": "vLLM",
 }
+# LiteLLM's words for what a model does.
+_MODES: Mapping[str, ModelType] = {
+    "audio_speech": ModelType.SPEECH,
+    "audio_transcription": ModelType.TRANSCRIPTION,
+    "embedding": ModelType.EMBEDDING,
+    "image_edit": ModelType.IMAGE_EDIT,
+    "image_generation": ModelType.IMAGE,
+    "rerank": ModelType.RERANK,
+}
 _TYPES = {int(kind): kind for kind in ModelType}
 _MOST_CHARACTERS = 2_048
-_CONTEXTS = ("max_model_len", "context_length", "context_window", "max_context_length")
+_CONTEXTS = (
+    "max_model_len",
+    "context_length",
+    "context_window",
+    "max_context_length",
+    "max_input_tokens",
+)
 
 
 def is_list(said: object) -> bool:
@@ -85,8 +100,8 @@ def _offered(row: Mapping[str, object], project: object) -> OfferedModel:
     offered = OfferedModel(_name(row) or "", context, abilities)
     standard, ours = "id" not in row, _is_ours(row)
     if not standard and not ours:
-        # Other servers may mean something else by the same fields.
-        return offered
+        # Other servers may mean something else by the fields below.
+        return replace(offered, type=_MODES.get(text_of(row.get("mode"))))
     # A modelvine node serves all its models at one address.
     api = text_of(row.get("url"), _MOST_CHARACTERS) if standard else ""
     number, whose = row.get("type"), text_of(row.get("project", project), MAX_NAME_BYTES)

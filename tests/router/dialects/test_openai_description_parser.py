@@ -60,6 +60,7 @@ def test_properties_that_are_not_llama_cpps_add_nothing() -> None:
         ({"owned_by": "organization_owner"}, "LM Studio", 0),
         ({"context_window": 9, "owned_by": ["x"]}, "", 9),
         ({"replicas": 2, "projects": ["p"], "context_length": 8}, "modelvine", 8),
+        ({"mode": "chat", "max_input_tokens": 8191}, "", 8191),
         ({"max_model_len": 2**40}, "", 0),
         ({"max_model_len": "many"}, "", 0),
     ],
@@ -70,6 +71,13 @@ def test_each_server_is_recognised_by_its_own_fields(
     said = listed({"data": [{"id": "a", **row}, {"id": "b"}]})
     assert said.software == software
     assert said.models == (OfferedModel("a", context), OfferedModel("b"))
+
+
+def test_litellm_lists_what_each_model_does() -> None:
+    modes = ["embedding", "rerank", "audio_speech", "chat", "unheard", ["odd"]]
+    said = listed({"data": [{"id": str(mode), "mode": mode} for mode in modes]})
+    told = [ModelType.EMBEDDING, ModelType.RERANK, ModelType.SPEECH]
+    assert [model.type for model in said.models] == [*told, None, None, None]
 
 
 @given(JSON, JSON)
