@@ -4,10 +4,10 @@
 Nothing here is reliable: frames may be lost, duplicated or reordered. Consistency comes from `registry.sync`.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from registry.records import PeerId
 
@@ -123,10 +123,10 @@ class Pipe(Protocol):
         """Cut the stream in both directions, at once; harmless when it is closed already."""
 
 
-Answerer = Callable[[PeerId, bytes], Awaitable[bytes]]
+Answerer = Callable[[PeerId, bytes], Coroutine[Any, Any, bytes]]
 """Answers a peer's question. An exception costs that peer its answer and nothing else."""
 
-PipeHandler = Callable[[Pipe], Awaitable[None]]
+PipeHandler = Callable[[Pipe], Coroutine[Any, Any, None]]
 """Serves one incoming pipe until it returns; the mesh resets the pipe afterwards.
 
 It is not cancelled when the pipe is cut: its reads and writes raise `PeerUnreachable`.

@@ -7,7 +7,7 @@ and cancels the work on it. Opening a stream takes six packets more than a quest
 
 import struct
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import Any
 
@@ -19,11 +19,15 @@ from libp2p.peer.id import ID
 
 from registry.errors import PeerUnreachable
 from registry.mesh import MAX_ANSWER_BYTES, MAX_QUESTION_BYTES
+from registry.mesh.libp2p import Delegate
 from registry.mesh.libp2p.guards import caller_of, indifferent, reset, unreachable
 from registry.mesh.libp2p.thread import VisitFailed
 from registry.records import PeerId
 
 ASK = TProtocol("/modelvine/ask/1")
+
+STREAMS_REFUSED = "streams_refused"
+"""Event that the mesh counts."""
 
 MESSAGE_SECONDS = 30.0
 """Seconds that a peer may take to send its question, or to read its answer."""
@@ -117,18 +121,13 @@ class _BeyondLimit(PeerUnreachable):
 
 
 class Questions:
-    """Server for peers' questions. `answer` is awaited in trio and raises `VisitFailed` when there is no answer.
+    """Server for peers' questions, which the delegate answers.
 
-    `refused` is called for each stream that is reset because its peer, or all peers together, exceed a limit.
+    A stream is reset, and counted as refused, when its peer, or all peers together, exceed a limit.
     """
 
-    def __init__(
-        self,
-        answer: Callable[[PeerId, bytes], Awaitable[bytes]],
-        refused: Callable[[], object],
-    ) -> None:
-        self._answer = answer
-        self._refused = refused
+    def __init__(self, delegate: Delegate) -> None:
+        self._delegate = delegate
         self._long = 0
         self._open: Counter[PeerId] = Counter()
         self._idle: Counter[PeerId] = Counter()
@@ -149,7 +148,7 @@ class Questions:
                 await self._serve(peer, stream)
         except PeerUnreachable as error:
             if isinstance(error, _BeyondLimit):
-                self._refused()
+                self._delegate.note_refusal(STREAMS_REFUSED)
             await reset(stream)
 
     async def _serve(self, peer: PeerId, stream: INetStream) -> None:
@@ -186,7 +185,7 @@ class Questions:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_until_left, stream, nursery.cancel_scope)
             with suppress(VisitFailed):
-                answers.append(await self._answer(peer, question))
+                answers.append(await self._delegate.answer(peer, question))
             nursery.cancel_scope.cancel()
         if not answers or len(answers[0]) > MAX_ANSWER_BYTES:
             raise PeerUnreachable("there is no answer")

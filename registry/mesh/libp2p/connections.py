@@ -5,15 +5,17 @@ dialled it.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import trio
 
-from registry.mesh import Knows, Origin
+from registry.mesh import Origin
 from registry.mesh.discovered import Strangers
+from registry.mesh.libp2p import Delegate
 from registry.mesh.libp2p.dial import Dialer, Dials, DialTarget, NobodyAnswered, host_of, peer_in
 from registry.mesh.libp2p.eviction import excess
+from registry.mesh.libp2p.guards import CONNECTIONS_REFUSED
 from registry.mesh.libp2p.watch import Watch
 from registry.records import PeerId
 from registry.settings import MeshSettings
@@ -121,22 +123,19 @@ PART_SECONDS = 3.0
 
 
 class Eviction:
-    """Eviction of inbound peers beyond the configured limits, in the trio thread. `refused` is called for each."""
+    """Eviction of inbound peers beyond the configured limits, in the trio thread. Each counts as refused."""
 
     def __init__(
         self,
         settings: MeshSettings,
         node: ManagedNode,
         watch: Watch,
-        *,
-        knows: Knows,
-        refused: Callable[[], object],
+        delegate: Delegate,
     ) -> None:
         self._settings = settings
         self._node = node
         self._watch = watch
-        self._knows = knows
-        self._refused = refused
+        self._delegate = delegate
         self._leaving: set[PeerId] = set()
 
     async def thin_forever(self) -> None:
@@ -156,12 +155,12 @@ class Eviction:
             trio.current_time(),
             places=max(self._settings.max_connections - chosen, 0),
             per_address=self._settings.max_connections_per_address,
-            knows=self._knows,
+            knows=self._delegate.knows,
         )
         return list(found)
 
     async def _part(self, peer: PeerId) -> None:
-        self._refused()
+        self._delegate.note_refusal(CONNECTIONS_REFUSED)
         try:
             with trio.move_on_after(PART_SECONDS):
                 await self._node.disconnect(peer)
@@ -176,10 +175,7 @@ Origins = dict[PeerId, Origin]
 
 
 class ConnectionManager:
-    """Dials peers of this node's own accord, in the trio thread.
-
-    `unanswered` is called with the reasons why the addresses of a bootstrap peer failed.
-    """
+    """Dials peers of this node's own accord, in the trio thread, and reports why bootstrap peers did not answer."""
 
     def __init__(
         self,
@@ -190,13 +186,13 @@ class ConnectionManager:
         *,
         origins: Origins,
         dials: Dials,
-        unanswered: Callable[[Mapping[str, str]], object],
+        delegate: Delegate,
     ) -> None:
         self._watch = watch
         self._origins = origins
         self._dials = dials
         self._patience = settings.dial_timeout
-        self._unanswered = unanswered
+        self._delegate = delegate
         self._dialer = Dialer(strangers.own, settings.degree, settings.redial)
         self._bootstrap: tuple[str, ...] = ()
         self._kept: tuple[str, ...] = ()
@@ -253,7 +249,7 @@ class ConnectionManager:
         except NobodyAnswered as error:
             _log.debug("could not dial %s: %s", target.peer, error.reasons)
             if target.bootstrap:
-                self._unanswered(error.reasons)
+                self._delegate.note_failures(error.reasons)
             self._dialer.failed(target.peer, trio.current_time())
             if origin in STRANGE:
                 self._strangers.failed(target.peer)

@@ -39,6 +39,8 @@ from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 from registry.errors import MeshError, PeerUnreachable, ProtocolViolation
 from registry.intake.rate import RateLimit
+from registry.mesh import Offended
+from registry.mesh.libp2p import Delegate
 from registry.mesh.libp2p.muxer import GuardedYamux, batching
 from registry.records import PeerId
 
@@ -173,31 +175,25 @@ def harden() -> None:
         patched._auto_tune_and_send_window_update = batching(original)  # noqa: SLF001
 
 
-def guard(
-    host: IHost,
-    callers: Callers,
-    *,
-    refused: Callable[[str], object],
-    offended: Callable[[ID], object],
-) -> None:
+def guard(host: IHost, callers: Callers, delegate: Delegate) -> None:
     """Guard one host; call this after it is made and before it runs.
 
-    `refused` is called with an event for each inbound connection that is refused or does not finish its handshake,
-    `offended` for each stream that violates its protocol.
+    The delegate learns of each inbound connection that is refused or does not finish its handshake, and of each stream that
+    violates its protocol.
     """
     network: Any = host.get_network()
     _require(network, "common_stream_handler", "_inbound_limiter", "upgrade_inbound_raw_conn")
     _require(network, "unblock_peer", "close_peer", "auto_connector", "upgrade_outbound_raw_conn")
     _require(network.auto_connector, "maybe_connect")
-    network.set_stream_handler(_guarded(host, network.common_stream_handler, offended))
+    network.set_stream_handler(_guarded(host, network.common_stream_handler, delegate))
     # The library takes a token for every inbound connection and keeps it until the host ends. A host would accept
     # nothing more after `max_connections` connections, however short. That limit is enforced where they register.
     network._inbound_limiter = trio.CapacityLimiter(math.inf)  # noqa: SLF001
     # It dials every peer that it has heard of until half of `max_connections` are open, whatever its watermarks say.
     network.auto_connector.maybe_connect = _nothing
-    shaking = _telling(network.upgrade_inbound_raw_conn, refused)
+    shaking = _telling(network.upgrade_inbound_raw_conn, delegate)
     upgrade = _ending_with_its_connection(shaking)
-    network.upgrade_inbound_raw_conn = _counting(upgrade, callers, refused)
+    network.upgrade_inbound_raw_conn = _counting(upgrade, callers, delegate)
 
 
 async def ping(connection: INetConn, timeout: float) -> bool:
@@ -304,14 +300,14 @@ def caller_of(stream: INetStream) -> PeerId:
 def _guarded(
     host: IHost,
     inner: Callable[[INetStream], Awaitable[None]],
-    offended: Callable[[ID], object],
+    delegate: Delegate,
 ) -> Callable[[INetStream], Awaitable[None]]:
     pace = RateLimit(rate=STREAMS_PER_SECOND, burst=STREAMS_AT_ONCE)
 
     async def handle(stream: INetStream) -> None:
         peer = stream.muxed_conn.peer_id
         if not pace.allows(caller_of(stream), trio.current_time()):
-            offended(peer)
+            delegate.note_event(Offended(caller_of(stream)))
             with indifferent():
                 await stream.reset()
             return
@@ -319,7 +315,7 @@ def _guarded(
         try:
             await inner(stream)
         except ProtocolViolation:
-            offended(peer)
+            delegate.note_event(Offended(caller_of(stream)))
         except Exception as error:  # noqa: BLE001 (it would end the node)
             protocol = str(stream.get_protocol())
             _log.warning("a stream of %s failed: %s (%s)", peer, type(error).__name__, protocol)
@@ -333,7 +329,7 @@ def _guarded(
 
 
 def _telling(
-    upgrade: Callable[..., Awaitable[Any]], refused: Callable[[str], object]
+    upgrade: Callable[..., Awaitable[Any]], delegate: Delegate
 ) -> Callable[..., Awaitable[Any]]:
     async def upgrade_or_tell(raw: Any, *positional: Any) -> Any:
         read, spoke = raw.read, False
@@ -351,7 +347,7 @@ def _telling(
         except SwarmException:
             # A client that closes before it sends anything only checks whether the port is open.
             if spoke:
-                refused(HANDSHAKES_FAILED)
+                delegate.note_refusal(HANDSHAKES_FAILED)
             raise
 
     return upgrade_or_tell
@@ -370,13 +366,13 @@ def _ending_with_its_connection(
 
 
 def _counting(
-    upgrade: Callable[..., Awaitable[Any]], callers: Callers, refused: Callable[[str], object]
+    upgrade: Callable[..., Awaitable[Any]], callers: Callers, delegate: Delegate
 ) -> Callable[..., Awaitable[Any]]:
     async def count_and_upgrade(raw: Any, *positional: Any) -> Any:
         # Before the handshake: the library checks its limits only after that cost, and never checks addresses.
         address, *_ = raw.get_remote_address() or ("",)
         if why := callers.enter(address, trio.current_time()):
-            refused(CONNECTIONS_REFUSED)
+            delegate.note_refusal(CONNECTIONS_REFUSED)
             _log.warning("refused a connection: %s", why)
             await raw.close()
             raise ConnectionResetError(why)

@@ -11,7 +11,6 @@ message that it cannot decode.
 
 import logging
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +41,8 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 from registry.errors import InvalidFrame
-from registry.mesh import MAX_FRAME_BYTES, Judge, Verdict
+from registry.mesh import MAX_FRAME_BYTES, Arrived, Offended, Verdict
+from registry.mesh.libp2p import Delegate
 from registry.mesh.libp2p.guards import (
     SPARE,
     SPARE_OF_ONE,
@@ -80,9 +80,6 @@ def route_logs() -> None:
 MESSAGES = 4096
 """Messages that are read of one RPC; as many of the smallest frames fit into it."""
 
-Deliver = Callable[[ID, rpc_pb2.Message], None]
-Offended = Callable[[ID], object]
-
 # Prefix of libp2p's id of an Ed25519 key; only peers with such a key publish here.
 _ED25519 = bytes.fromhex("002408011220")
 
@@ -93,15 +90,11 @@ class HardPubsub(library.Pubsub):
     def __init__(
         self,
         *positional: Any,
-        judge: Judge,
-        deliver: Deliver,
-        offended: Offended,
+        delegate: Delegate,
         **named: Any,
     ) -> None:
         super().__init__(*positional, **named)
-        self._judge = judge
-        self._deliver = deliver
-        self._offended = offended
+        self._delegate = delegate
         self._forwarders: dict[int, ID] = {}
         self._delivered: set[int] = set()
         self._died_again: set[ID] = set()
@@ -171,7 +164,10 @@ class HardPubsub(library.Pubsub):
     def notify_subscriptions(self, publish_message: rpc_pb2.Message) -> None:
         """Deliver a message at once: the library's channel would drop silently, and forget the forwarder."""
         self._delivered.add(id(publish_message))
-        self._deliver(self._forwarders[id(publish_message)], publish_message)
+        forwarder = self._forwarders[id(publish_message)]
+        if forwarder != self.my_id and len(publish_message.data) <= MAX_FRAME_BYTES:
+            arrived = Arrived(bytes(publish_message.data), PeerId(str(forwarder)))
+            self._delegate.note_event(arrived)
 
     def reopen(self, peer_id: ID) -> None:
         """Reopen the stream to a peer: one of its connections ended, perhaps the one that carried the stream."""
@@ -217,6 +213,9 @@ class HardPubsub(library.Pubsub):
                     await reset(stream)
             return written
 
+    def _offended(self, peer: ID) -> None:
+        self._delegate.note_event(Offended(PeerId(str(peer))))
+
     def _passes(self, forwarder: ID, message: rpc_pb2.Message) -> bool:
         # A message in our own name comes from another machine that has our key; the registry learns of it by comparing.
         if message.from_id == self.my_id.to_bytes():
@@ -225,7 +224,7 @@ class HardPubsub(library.Pubsub):
         if len(message.data) <= MAX_FRAME_BYTES:
             with suppress(InvalidFrame):
                 author = _publisher(message.from_id)
-                verdict = self._judge(PeerId(str(forwarder)), author, message.data)
+                verdict = self._delegate.judge(PeerId(str(forwarder)), author, message.data)
         if verdict is Verdict.OFFENCE:
             self._offended(forwarder)
         return verdict is Verdict.TAKE
@@ -267,10 +266,7 @@ def make_host(
     *,
     swarm_key: str | None,
     topic: str,
-    judge: Judge,
-    deliver: Deliver,
-    offended: Offended,
-    refused: Callable[[str], object],
+    delegate: Delegate,
 ) -> Libp2pHost:
     """Make a guarded host. Call it in the trio thread."""
     harden()
@@ -289,7 +285,7 @@ def make_host(
     most = settings.max_connections + SPARE
     per_address = settings.max_connections_per_address + SPARE_OF_ONE
     callers = Callers(most=most, per_address=per_address)
-    guard(host, callers, refused=refused, offended=offended)
+    guard(host, callers, delegate)
     # No retries: the redial loop makes better use of that time.
     network: Any = host.get_network()
     network.retry_config = RetryConfig(max_retries=0)
@@ -297,9 +293,7 @@ def make_host(
     pubsub = HardPubsub(
         host,
         gossip,
-        judge=judge,
-        deliver=deliver,
-        offended=offended,
+        delegate=delegate,
         strict_signing=True,
         allowed_topics={topic},
         max_inbound_rpc_size=_RPC_BYTES,

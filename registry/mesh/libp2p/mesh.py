@@ -7,7 +7,6 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from registry.errors import InvalidFrame, LimitReached, MeshDown
 from registry.mesh import (
@@ -30,12 +29,12 @@ from registry.mesh import (
     trust,
 )
 from registry.mesh.discovered import claim_in, only_loopback
+from registry.mesh.libp2p.ask import STREAMS_REFUSED
 from registry.mesh.libp2p.dial import peer_in
 from registry.mesh.libp2p.guards import CONNECTIONS_REFUSED, HANDSHAKES_FAILED
-from registry.mesh.libp2p.node import STREAMS_REFUSED, MeshNode, Plan, WayBack
-from registry.mesh.libp2p.pipes import WINDOW, PipeEnd, StreamPipe
+from registry.mesh.libp2p.node import MeshNode, Plan
 from registry.mesh.libp2p.thread import TrioThread, living_tasks
-from registry.mesh.queues import ByteQueue, Inbox
+from registry.mesh.queues import Inbox
 from registry.records import PeerId
 from registry.settings import MeshSettings
 from registry.signing import Identity
@@ -49,7 +48,10 @@ _SWARM_KEY = re.compile(r"[0-9a-f]{64}")
 
 
 class LibP2PMesh:
-    """A node's place in the libp2p mesh. `swarm_key` is 64 lower-case hex digits, or `None` for an open mesh."""
+    """A node's place in the libp2p mesh, and the delegate of its `MeshNode`.
+
+    `swarm_key` is 64 lower-case hex digits, or `None` for an open mesh.
+    """
 
     def __init__(
         self,
@@ -79,7 +81,7 @@ class LibP2PMesh:
         # Addresses of our own interfaces, which `announce` may leave out.
         self._interfaces: tuple[str, ...] = ()
         self._crew = BackgroundTasks()
-        self._thread: TrioThread[MeshNode] = TrioThread(self._main, up=self._up, down=self._down)
+        self.thread: TrioThread[MeshNode] = TrioThread(self._main, up=self._up, down=self._down)
 
     @property
     def peer(self) -> PeerId:
@@ -94,10 +96,10 @@ class LibP2PMesh:
         knows: Knows = nobody,
     ) -> None:
         """Listen and begin to dial; raise `MeshDown` when an address cannot be listened on."""
-        self._judge, self._knows = judge, knows
+        self.judge, self.knows = judge, knows
         self._answer = answer
         self._serve_pipe = serve_pipe
-        await self._thread.start(timeout=START_SECONDS)
+        await self.thread.start(timeout=START_SECONDS)
         if self._plan.settings.mdns:
             # Imported on demand: few nodes use it, and its library takes 5 MiB.
             from registry.mesh.mdns import MulticastDns, service_of  # noqa: PLC0415
@@ -111,8 +113,8 @@ class LibP2PMesh:
         await self._crew.dismiss()
         if self._node is not None:
             with suppress(MeshDown):
-                await self._thread.call(self._node.flush)
-        await self._thread.stop(timeout=STOP_SECONDS)
+                await self.thread.call(self._node.flush)
+        await self.thread.stop(timeout=STOP_SECONDS)
         self._down()
         self._inbox.close()
 
@@ -124,32 +126,30 @@ class LibP2PMesh:
         """Hand a frame to the gossip; raise `InvalidFrame` when it is too long, or `MeshDown`."""
         if len(frame) > MAX_FRAME_BYTES:
             raise InvalidFrame(f"a frame has at most {MAX_FRAME_BYTES} bytes, not {len(frame)}")
-        await self._thread.call(self._running_node().publish, bytes(frame))
+        await self.thread.call(self._running_node().publish, bytes(frame))
 
     async def ask(self, peer: PeerId, question: bytes, *, timeout: float) -> bytes:
         """Ask one peer a question; raise `PeerUnreachable`, `MeshDown`, or `LimitReached` when it is too long."""
         if len(question) > MAX_QUESTION_BYTES:
             raise LimitReached(f"a question has at most {MAX_QUESTION_BYTES} bytes")
-        return await self._thread.call(self._running_node().ask, peer, bytes(question), timeout)
+        return await self.thread.call(self._running_node().ask, peer, bytes(question), timeout)
 
     async def open_pipe(self, peer: PeerId, *, timeout: float) -> Pipe:
         """Open a byte stream; raise `PeerUnreachable`, `MeshDown`, or `LimitReached` at `max_pipes`."""
-        incoming = ByteQueue(WINDOW)
-        end = await self._thread.call(self._running_node().open_pipe, peer, timeout, incoming)
-        return StreamPipe(peer, end, incoming, self._thread)
+        return await self.thread.call(self._running_node().open_pipe, peer, timeout)
 
     async def connect(self, address: str, *, timeout: float) -> PeerId:
         """Dial a multiaddr that ends in `/p2p/<peer id>`; raise `PeerUnreachable` or `MeshDown`."""
-        return await self._thread.call(self._running_node().connect, address, timeout)
+        return await self.thread.call(self._running_node().connect, address, timeout)
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection to a peer; a peer that is kept is dialled again after `redial`."""
-        await self._thread.call(self._running_node().disconnect, peer)
+        await self.thread.call(self._running_node().disconnect, peer)
 
     async def protocols(self, peer: PeerId) -> tuple[str, ...]:
         """Return the protocols that a peer announced, or our own for our id; empty where they are not known now."""
         with suppress(MeshDown):
-            return await self._thread.call(self._running_node().protocols, peer)
+            return await self.thread.call(self._running_node().protocols, peer)
         return ()
 
     def pin(self, addresses: tuple[str, ...]) -> None:
@@ -157,7 +157,7 @@ class LibP2PMesh:
         self._plan = replace(self._plan, bootstrap=addresses)
         self._failures = {a: why for a, why in self._failures.items() if a in addresses}
         if self._node is not None:
-            self._thread.post(self._node.connections.pin, addresses)
+            self.thread.post(self._node.connections.pin, addresses)
 
     def failures(self) -> Mapping[str, str]:
         """Return why bootstrap addresses did not answer at their latest dial, by address."""
@@ -167,7 +167,7 @@ class LibP2PMesh:
         """Replace the addresses that are dialled until `degree` peers are connected."""
         self._plan = replace(self._plan, kept=addresses)
         if self._node is not None:
-            self._thread.post(self._node.connections.keep, addresses)
+            self.thread.post(self._node.connections.keep, addresses)
 
     def addresses(self) -> tuple[str, ...]:
         """Return our own dialable multiaddrs; empty while the mesh is down."""
@@ -191,7 +191,7 @@ class LibP2PMesh:
 
     def tasks(self) -> int:
         """Return the number of trio tasks as of the previous call; each call has them counted for the next."""
-        self._thread.post(self._count_tasks)
+        self.thread.post(self._count_tasks)
         return self._tasks if self.running() else 0
 
     def standing(self) -> int:
@@ -207,41 +207,47 @@ class LibP2PMesh:
         return self._node is not None
 
     async def _main(self, ready: Callable[[MeshNode], object]) -> None:
-        thread = self._thread
-        back = WayBack(
-            tell=thread.tell,
-            judge=self._judge,
-            knows=self._knows,
-            arrived=self._arrived,
-            refused=self._turn_away,
-            connected=partial(thread.tell, self._see),
-            unanswered=partial(thread.tell, self._note_failures),
-            addressed=partial(thread.tell, self._addressed),
-            answer=partial(thread.visit, self._answered),
-            serve=partial(thread.visit, self._served),
-        )
-        await MeshNode(self._plan, back).run(ready)
+        await MeshNode(self._plan, self).run(ready)
 
-    async def _answered(self, asker: PeerId, question: bytes) -> bytes:
-        return await self._answer(asker, question)
+    # As the delegate of its node: these run in trio.
 
-    async def _served(self, peer: PeerId, end: PipeEnd, incoming: ByteQueue) -> None:
-        await self._serve_pipe(StreamPipe(peer, end, incoming, self._thread))
-
-    def _arrived(self, arrived: Arrived | Offended) -> None:
-        # Runs in trio. What waits to cross is bounded too: callbacks must not pile up at a busy event loop.
+    def note_event(self, event: Arrived | Offended) -> None:
+        """Put an event into the inbox, or drop it: what waits to cross is bounded, so that a busy loop piles up nothing."""
         if self._sent - self._landed >= self._plan.settings.queue:
             self._refused += 1
             return
         self._sent += 1
-        self._thread.tell(self._land, arrived)
+        self.thread.tell(self._land, event)
 
-    def _turn_away(self, event: str) -> None:
+    def note_refusal(self, event: str) -> None:
+        """Count something of a peer that was refused."""
         self._turned_away[event] += 1
 
-    def _land(self, arrived: Arrived | Offended) -> None:
+    def note_connections(self, connections: tuple[PeerConnection, ...]) -> None:
+        """Replace the connections, and report which peers joined and left."""
+        self.thread.tell(self._see, connections)
+
+    def note_failures(self, reasons: Mapping[str, str]) -> None:
+        """Keep why bootstrap addresses did not answer."""
+        self.thread.tell(self._keep_failures, reasons)
+
+    def note_addresses(self, addresses: tuple[str, ...]) -> None:
+        """Replace our own addresses."""
+        self.thread.tell(self._keep_addresses, addresses)
+
+    async def answer(self, asker: PeerId, question: bytes) -> bytes:
+        """Answer a peer's question; raise `VisitFailed` when there is no answer."""
+        return await self.thread.visit(self._answer, asker, question)
+
+    async def serve(self, pipe: Pipe) -> None:
+        """Serve a pipe that a peer opened; raise `VisitFailed` when that fails."""
+        await self.thread.visit(self._serve_pipe, pipe)
+
+    # These run on the asyncio side again.
+
+    def _land(self, event: Arrived | Offended) -> None:
         self._landed += 1
-        self._inbox.put(arrived)
+        self._inbox.put(event)
 
     def _up(self, node: MeshNode) -> None:
         self._node = node
@@ -260,11 +266,11 @@ class LibP2PMesh:
         self._failures = {}
         self._see(())
 
-    def _note_failures(self, reasons: Mapping[str, str]) -> None:
+    def _keep_failures(self, reasons: Mapping[str, str]) -> None:
         connected = {connection.peer for connection in self._connections}
         self._failures |= {a: why for a, why in reasons.items() if peer_in(a) not in connected}
 
-    def _addressed(self, addresses: tuple[str, ...]) -> None:
+    def _keep_addresses(self, addresses: tuple[str, ...]) -> None:
         if self._node is not None:
             self._addresses = addresses
 
@@ -288,7 +294,7 @@ class LibP2PMesh:
     def _neighbours(self, addresses: tuple[str, ...]) -> None:
         self._plan = replace(self._plan, neighbours=addresses)
         if self._node is not None:
-            self._thread.post(self._node.connections.claim, Origin.MDNS, addresses)
+            self.thread.post(self._node.connections.claim, Origin.MDNS, addresses)
 
     def _running_node(self) -> MeshNode:
         if self._node is None:

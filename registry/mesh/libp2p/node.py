@@ -2,10 +2,9 @@
 
 import re
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, cast
 
 import trio
@@ -13,22 +12,22 @@ from libp2p.abc import INetStream
 from libp2p.custom_types import TProtocol
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStoreError
-from libp2p.pubsub.pb import rpc_pb2
 from libp2p.tools.anyio_service import background_trio_service
 from libp2p.utils.address_validation import expand_wildcard_address
 from multiaddr import Multiaddr
 
 from registry.errors import LimitReached, PeerUnreachable, ProtocolViolation, cannot_listen
 from registry.intake.shares import has_share
-from registry.mesh import MAX_FRAME_BYTES, Arrived, Judge, Knows, Offended, Origin, PeerConnection
+from registry.mesh import Origin
 from registry.mesh.discovered import Strangers, only_loopback
-from registry.mesh.libp2p.ask import ASK, Questions, QuestionStreams
+from registry.mesh.libp2p import Delegate
+from registry.mesh.libp2p.ask import ASK, STREAMS_REFUSED, Questions, QuestionStreams
 from registry.mesh.libp2p.connections import ConnectionManager, Eviction, Origins
 from registry.mesh.libp2p.dial import Dials, peer_in
-from registry.mesh.libp2p.guards import CONNECTIONS_REFUSED, caller_of, indifferent, unreachable
+from registry.mesh.libp2p.guards import caller_of, indifferent, unreachable
 from registry.mesh.libp2p.host import make_host
 from registry.mesh.libp2p.nat import Nat
-from registry.mesh.libp2p.pipes import WINDOW, PipeEnd
+from registry.mesh.libp2p.pipes import WINDOW, PipeEnd, StreamPipe
 from registry.mesh.libp2p.rendezvous import RENDEZVOUS, RendezvousClient, RendezvousPoint, name_of
 from registry.mesh.libp2p.thread import VisitFailed
 from registry.mesh.libp2p.watch import Watch
@@ -49,26 +48,7 @@ CLOSE_SECONDS = 3.0
 FLUSH_SECONDS = 0.5
 """Seconds that writing queued gossip may take at shutdown."""
 
-STREAMS_REFUSED = "streams_refused"
-"""Event that the mesh counts."""
-
 _FLUSH_POLL = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class WayBack:
-    """Way back to the asyncio side: callbacks, all of them called in trio."""
-
-    tell: Callable[..., object]
-    judge: Judge
-    knows: Knows
-    arrived: Callable[[Arrived | Offended], object]
-    refused: Callable[[str], object]
-    connected: Callable[[tuple[PeerConnection, ...]], object]
-    unanswered: Callable[[Mapping[str, str]], object]
-    addressed: Callable[[tuple[str, ...]], object]
-    answer: Callable[[PeerId, bytes], Awaitable[bytes]]
-    serve: Callable[[PeerId, PipeEnd, ByteQueue], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,42 +83,33 @@ def require_free(address: Multiaddr) -> None:
 class MeshNode:
     """A running node. `run` calls `ready` when every listener is open, and continues until cancelled."""
 
-    def __init__(self, plan: Plan, back: WayBack) -> None:
+    def __init__(self, plan: Plan, delegate: Delegate) -> None:
         self._plan = plan
-        self._back = back
+        self._delegate = delegate
         self._made = make_host(
             plan.identity,
             plan.settings,
             swarm_key=plan.swarm_key,
             topic=plan.topic,
-            judge=back.judge,
-            deliver=self._deliver,
-            offended=lambda peer: back.arrived(Offended(PeerId(str(peer)))),
-            refused=back.refused,
+            delegate=delegate,
         )
         self._host = self._made.host
         self._asking = QuestionStreams(self._host)
         self._origins: Origins = {}
-        self._watch = Watch(
-            self._host,
-            plan.settings,
-            back.connected,
-            self._origins,
-            self._made.pubsub.reopen,
-        )
+        self._watch = Watch(self._host, plan.settings, delegate, self._origins, self._made.pubsub)
         self._nat = Nat(
             self._host,
             plan.settings,
             plan.swarm_key,
             self._watch,
             node=self,
-            knows=back.knows,
+            knows=delegate.knows,
         )
         self._told: tuple[str, ...] = ()
         private = plan.swarm_key is not None
         self._dials = Dials(self._host, self._watch, self._nat.circuits, private=private)
         self._pipes: set[PipeEnd] = set()
-        self.questions = Questions(back.answer, partial(back.refused, STREAMS_REFUSED))
+        self.questions = Questions(delegate)
         self.connections = ConnectionManager(
             Strangers(plan.identity.peer, only_loopback(plan.listen)),
             plan.settings,
@@ -146,15 +117,9 @@ class MeshNode:
             self._watch,
             origins=self._origins,
             dials=self._dials,
-            unanswered=back.unanswered,
+            delegate=delegate,
         )
-        self._eviction = Eviction(
-            plan.settings,
-            self,
-            self._watch,
-            knows=back.knows,
-            refused=partial(back.refused, CONNECTIONS_REFUSED),
-        )
+        self._eviction = Eviction(plan.settings, self, self._watch, delegate)
         self.connections.pin(plan.bootstrap)
         self.connections.keep(plan.kept)
         self.connections.claim(Origin.MDNS, plan.neighbours)
@@ -254,16 +219,15 @@ class MeshNode:
         """Ask a peer a question; raise `PeerUnreachable`."""
         return await self._asking.ask(peer, question, timeout)
 
-    async def open_pipe(self, peer: PeerId, timeout: float, incoming: ByteQueue) -> PipeEnd:
-        """Open a pipe whose bytes go to `incoming`; raise `LimitReached` or `PeerUnreachable`."""
+    async def open_pipe(self, peer: PeerId, timeout: float) -> StreamPipe:
+        """Open a pipe; raise `LimitReached` or `PeerUnreachable`."""
         if self._pipes_are_full():
             raise LimitReached(f"{self._plan.settings.max_pipes} pipes are open")
         with unreachable(f"{peer} accepted no pipe"), trio.fail_after(timeout):
             stream = await self._host.new_stream(ID.from_string(peer), [PIPE])
-        end = PipeEnd(stream, self._back.tell, incoming)
-        self._pipes.add(end)
+        end, pipe = self._pipe_over(stream)
         self._nursery.start_soon(end.run)
-        return end
+        return pipe
 
     async def connect(self, address: str, timeout: float) -> PeerId:
         """Dial an address and return its peer; raise `PeerUnreachable` with the reason."""
@@ -307,22 +271,27 @@ class MeshNode:
 
     async def _take_pipe(self, stream: INetStream) -> None:
         if self._pipes_are_full() or self._has_its_share(stream):
-            self._back.refused(STREAMS_REFUSED)
+            self._delegate.note_refusal(STREAMS_REFUSED)
             await stream.reset()
             return
-        incoming = ByteQueue(WINDOW)
-        end = PipeEnd(stream, self._back.tell, incoming)
-        self._pipes.add(end)
+        end, pipe = self._pipe_over(stream)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(end.run)
             try:
-                await self._back.serve(caller_of(stream), end, incoming)
+                await self._delegate.serve(pipe)
             except VisitFailed:
                 await end.reset()
             else:
                 await end.leave()
         if end.violated:
             raise ProtocolViolation("no pipe")
+
+    def _pipe_over(self, stream: INetStream) -> tuple[PipeEnd, StreamPipe]:
+        """Return both sides of a new pipe over a stream."""
+        incoming, thread = ByteQueue(WINDOW), self._delegate.thread
+        end = PipeEnd(stream, thread.tell, incoming)
+        self._pipes.add(end)
+        return end, StreamPipe(caller_of(stream), end, incoming, thread)
 
     def _has_its_share(self, stream: INetStream) -> bool:
         """Return whether the peer of a stream already holds its share of all pipes."""
@@ -334,10 +303,6 @@ class MeshNode:
         self._pipes = {end for end in self._pipes if not end.over.is_set()}
         return len(self._pipes) >= self._plan.settings.max_pipes
 
-    def _deliver(self, forwarder: ID, message: rpc_pb2.Message) -> None:
-        if forwarder != self._host.get_id() and len(message.data) <= MAX_FRAME_BYTES:
-            self._back.arrived(Arrived(bytes(message.data), PeerId(str(forwarder))))
-
     def busy_wires(self) -> set[int]:
         """Return the `id` of each connection that carries a pipe."""
         return {id(end.wire) for end in self._pipes if not end.over.is_set()}
@@ -347,7 +312,7 @@ class MeshNode:
         addresses = self.addresses()
         if addresses != self._told:
             self._told = addresses
-            self._back.addressed(addresses)
+            self._delegate.note_addresses(addresses)
 
     def _require_listeners(self) -> None:
         missing = [a for a in self._plan.listen if a not in self._host.get_network().listeners]

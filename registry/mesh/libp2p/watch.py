@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import chain, repeat
 from typing import Any
 
@@ -14,8 +14,10 @@ from libp2p.rcmgr.metrics import Direction as Opened
 from multiaddr import Multiaddr
 
 from registry.mesh import Direction, Origin, PeerConnection
+from registry.mesh.libp2p import Delegate
 from registry.mesh.libp2p.eviction import InboundPeer
 from registry.mesh.libp2p.guards import indifferent, ping
+from registry.mesh.libp2p.host import HardPubsub
 from registry.records import PeerId
 from registry.settings import MeshSettings
 
@@ -34,26 +36,25 @@ def _ip_of(conn: Any) -> str:
     return str(address)
 
 
-Report = Callable[[tuple[PeerConnection, ...]], object]
-
-
 class Watch(INotifee):
-    """Reports the whole list of connections whenever it may have changed."""
+    """Reports the whole list of connections whenever it may have changed.
+
+    Where a peer lost one connection and has another, gossip's stream to it may have ended, and is opened again.
+    """
 
     def __init__(
         self,
         host: IHost,
         settings: MeshSettings,
-        report: Report,
+        delegate: Delegate,
         origins: Mapping[PeerId, Origin],
-        moved: Callable[[ID], object],
+        pubsub: HardPubsub,
     ) -> None:
-        """Call `report` on every change, and `moved` with a peer that lost one connection and has another."""
         self._network = host.get_network()
         self._settings = settings
-        self._report = report
+        self._delegate = delegate
         self._origins = origins
-        self._moved = moved
+        self._pubsub = pubsub
         # Each with the event that is set when it ends, and the time of its arrival.
         self._standing: dict[Any, tuple[trio.Event, float]] = {}
         self._silent: set[INetConn] = set()
@@ -117,7 +118,9 @@ class Watch(INotifee):
         """Report the current connections."""
         self.changed.set()
         self.changed = trio.Event()
-        self._report(tuple(self._described(str(p), conns) for p, conns in self._live().items()))
+        self._delegate.note_connections(
+            tuple(self._described(str(p), conns) for p, conns in self._live().items())
+        )
 
     async def connected(self, network: INetwork, conn: INetConn) -> None:  # noqa: ARG002 (the library's signature)
         """Note the library's report that a connection is open."""
@@ -136,7 +139,7 @@ class Watch(INotifee):
         if (standing := self._standing.pop(conn, None)) is not None:
             standing[0].set()
         if conn.muxed_conn.peer_id in self._live():
-            self._moved(conn.muxed_conn.peer_id)
+            self._pubsub.reopen(conn.muxed_conn.peer_id)
         self.tell()
 
     async def opened_stream(self, network: INetwork, stream: INetStream) -> None:

@@ -133,7 +133,7 @@ def inside(seat: Seat) -> tuple[Any, Any]:
     """Return the libp2p host of a node, and the thread to use it in."""
     assert isinstance(seat.mesh, LibP2PMesh)
     node: Any = seat.mesh._node
-    return node._host, seat.mesh._thread
+    return node._host, seat.mesh.thread
 
 
 def settings(**changes: Any) -> MeshSettings:
