@@ -124,6 +124,26 @@ class Links:
         """Return the context manager that gives a link to a peer."""
         return Visit(self, peer)
 
+    async def ask(
+        self,
+        peer: PeerId,
+        path: str,
+        request_id: str,
+        *,
+        within: float,
+        at_most: int,
+        body: bytes = b"",
+    ) -> tuple[int, bytes]:
+        """Get a short answer from a peer, or post JSON for one; return status and answer.
+
+        Raise `WorkerError` or `OSError`, such as `TimeoutError` after `within` seconds.
+        """
+        headers = {**self.introduction, "x-request-id": request_id}
+        if body:
+            headers["content-type"] = "application/json"
+        async with asyncio.timeout(within), self.to(peer) as link:
+            return await link.ask(path, headers, body, at_most=at_most)
+
     async def found(self, peer: PeerId) -> tuple[Way, Link]:
         """Find the way to a peer, and the link that it takes now; raise `WorkerUnreachable`."""
         if (link := self.at_hand(peer)) is not None:

@@ -4,7 +4,6 @@ A few nodes are asked before a long request is sent to one of them. Only hashes 
 not told its words learns none. The answer is untrusted until it is parsed.
 """
 
-import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from registry.bounded import put_newest
 from registry.clock import Clock
 from registry.records import PeerId, Service
 from router.errors import BadRequest, WorkerError
-from router.http.errors import HttpError
 from router.openai.prefixes import MAX_LINKS, Prefix, Prefixes
 from router.peers.links import MAX_PEERS, Links
 from router.requests import Kind, Request
@@ -136,15 +134,15 @@ class ReplicaQuestions:
             "cid": service.cid,
             "prefixes": [prefix.digest.hex() for prefix in request.prefixes.chain],
         }
-        headers = {
-            **self._links.introduction,
-            "x-request-id": request.id,
-            "content-type": "application/json",
-        }
         try:
-            async with asyncio.timeout(WITHIN), self._links.to(node) as link:
-                body = orjson.dumps(asked)
-                status, answer = await link.ask(PATH, headers, body, at_most=MAX_ANSWER_BYTES)
-        except (OSError, WorkerError, HttpError):
+            status, answer = await self._links.ask(
+                node,
+                PATH,
+                request.id,
+                within=WITHIN,
+                at_most=MAX_ANSWER_BYTES,
+                body=orjson.dumps(asked),
+            )
+        except (OSError, WorkerError):
             return None
         return told_of(answer, request.prefixes) if status == 200 else None

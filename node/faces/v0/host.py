@@ -1,6 +1,5 @@
 """`/api/v0/host/info`: the machine that a node runs on. A question about another node is sent to that node, over the link."""
 
-import asyncio
 from http import HTTPStatus
 from typing import Any
 
@@ -49,13 +48,10 @@ async def _of_other(context: Context, node: PeerId, request_id: str) -> dict[str
     if node not in context.registry.catalog.held:
         raise UnknownNode(f"this node's registry does not contain {node}")
     seconds = context.settings.registry.ask_timeout
-    headers = {**context.links.introduction, "x-request-id": request_id}
     try:
-        async with (
-            asyncio.timeout(seconds),
-            context.links.to(node) as link,
-        ):
-            status, said = await link.ask(PATH, headers, at_most=MAX_ANSWER_BYTES)
+        status, said = await context.links.ask(
+            node, PATH, request_id, within=seconds, at_most=MAX_ANSWER_BYTES
+        )
     except (OSError, WorkerError) as error:
         raise PeerUnreachable(f"{node} did not answer within {seconds:g} s") from error
     return _checked(node, status, said)

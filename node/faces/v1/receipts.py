@@ -1,6 +1,5 @@
 """`/api/v1/receipts`: receipts of requests between this node and others, for operators; a peer reads its chain over the link."""
 
-import asyncio
 from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any
@@ -97,10 +96,10 @@ async def _of_other(context: Context, node: PeerId, request_id: str) -> tuple[Pa
     if node not in context.registry.catalog.held:
         raise UnknownNode(f"this node's registry does not contain {node}")
     seconds = context.settings.registry.ask_timeout
-    headers = {**context.links.introduction, "x-request-id": request_id}
     try:
-        async with asyncio.timeout(seconds), context.links.to(node) as link:
-            status, said = await link.ask(OF_ASKER, headers, at_most=MAX_ANSWER_BYTES)
+        status, said = await context.links.ask(
+            node, OF_ASKER, request_id, within=seconds, at_most=MAX_ANSWER_BYTES
+        )
     except (OSError, WorkerError) as error:
         raise PeerUnreachable(f"{node} did not answer within {seconds:g} s") from error
     if status == HTTPStatus.NOT_FOUND:

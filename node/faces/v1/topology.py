@@ -118,10 +118,14 @@ class Topology:
 
     async def _told_by(self, node: PeerId, request_id: str) -> Told | None:
         """Ask a node for its connections; return `None` where its version is older, or it does not answer."""
-        headers = {**self._links.introduction, "x-request-id": request_id}
         try:
-            async with asyncio.timeout(SECONDS), self._links.to(node) as link:
-                status, said = await link.ask(CONNECTIONS, headers, at_most=MAX_ANSWER_BYTES)
+            status, said = await self._links.ask(
+                node,
+                CONNECTIONS,
+                request_id,
+                within=SECONDS,
+                at_most=MAX_ANSWER_BYTES,
+            )
         except (OSError, WorkerError):
             return None
         if status != HTTPStatus.OK:
