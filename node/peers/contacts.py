@@ -11,8 +11,7 @@ from typing import Any
 
 from node.peers.bootstrap import Bootstrap
 from registry.clock import Clock
-from registry.mesh import Mesh
-from registry.mesh.libp2p.dial import peer_in
+from registry.mesh import Mesh, peer_in
 from registry.records import PeerId
 
 log = logging.getLogger("modelvine.node")

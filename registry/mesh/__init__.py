@@ -151,6 +151,12 @@ def nobody(peer: PeerId) -> bool:  # noqa: ARG001 (its signature)
     return False
 
 
+def peer_in(address: str) -> PeerId:
+    """Return the peer that a multiaddr ends in, empty when it names none."""
+    _, _, peer = address.rpartition("/p2p/")
+    return PeerId(peer if "/" not in peer else "")
+
+
 class Mesh(Protocol):
     """One node's place in the mesh. Methods may be called once `start` has returned."""
 

@@ -10,10 +10,10 @@ from typing import Protocol
 
 import trio
 
-from registry.mesh import Origin
+from registry.mesh import Origin, peer_in
 from registry.mesh.discovered import Strangers
 from registry.mesh.libp2p import Delegate
-from registry.mesh.libp2p.dial import Dialer, Dials, DialTarget, NobodyAnswered, host_of, peer_in
+from registry.mesh.libp2p.dial import Dialer, Dials, DialTarget, NobodyAnswered, host_of
 from registry.mesh.libp2p.eviction import excess
 from registry.mesh.libp2p.guards import CONNECTIONS_REFUSED
 from registry.mesh.libp2p.watch import Watch

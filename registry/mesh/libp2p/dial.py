@@ -26,6 +26,7 @@ from multiaddr import Multiaddr
 
 from registry.bounded import put_newest
 from registry.errors import PeerUnreachable
+from registry.mesh import peer_in
 from registry.mesh.libp2p.circuit import Circuits
 from registry.mesh.libp2p.guards import unreachable
 from registry.mesh.libp2p.watch import Watch
@@ -201,12 +202,6 @@ class Dialer:
 def host_of(address: str) -> str:
     """Return the name or IP address that a multiaddr begins with."""
     return address.split("/", 3)[2] if address.startswith("/") and address.count("/") > 1 else ""
-
-
-def peer_in(address: str) -> PeerId:
-    """Return the peer that an address ends in, empty when it names none."""
-    _, _, peer = address.rpartition("/p2p/")
-    return PeerId(peer if "/" not in peer else "")
 
 
 _CIRCUIT = "/p2p-circuit"

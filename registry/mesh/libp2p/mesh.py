@@ -26,11 +26,11 @@ from registry.mesh import (
     PipeHandler,
     Restarted,
     nobody,
+    peer_in,
     trust,
 )
 from registry.mesh.discovered import claim_in, only_loopback
 from registry.mesh.libp2p.ask import STREAMS_REFUSED
-from registry.mesh.libp2p.dial import peer_in
 from registry.mesh.libp2p.guards import CONNECTIONS_REFUSED, HANDSHAKES_FAILED
 from registry.mesh.libp2p.node import MeshNode, Plan
 from registry.mesh.libp2p.thread import TrioThread, living_tasks

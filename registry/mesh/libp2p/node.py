@@ -18,12 +18,12 @@ from multiaddr import Multiaddr
 
 from registry.errors import LimitReached, PeerUnreachable, ProtocolViolation, cannot_listen
 from registry.intake.shares import has_share
-from registry.mesh import Origin
+from registry.mesh import Origin, peer_in
 from registry.mesh.discovered import Strangers, only_loopback
 from registry.mesh.libp2p import Delegate
 from registry.mesh.libp2p.ask import ASK, STREAMS_REFUSED, Questions, QuestionStreams
 from registry.mesh.libp2p.connections import ConnectionManager, Eviction, Origins
-from registry.mesh.libp2p.dial import Dials, peer_in
+from registry.mesh.libp2p.dial import Dials
 from registry.mesh.libp2p.guards import caller_of, indifferent, unreachable
 from registry.mesh.libp2p.host import make_host
 from registry.mesh.libp2p.nat import Nat
