@@ -7,8 +7,9 @@ interfaces at whose addresses it can be reached, so a node that listens on loopb
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
+from typing import Protocol
 
 from zeroconf import Error as ZeroconfError
 from zeroconf import IPVersion, NonUniqueNameException, ServiceStateChange, Zeroconf
@@ -34,8 +35,6 @@ GATHER = 0.2
 _QUESTION_MILLISECONDS = 3_000
 _STOP_SECONDS = 3.0
 _KEY = b"dnsaddr="
-
-Found = Callable[[tuple[str, ...]], None]
 
 
 def service_of(swarm_key: str | None) -> str:
@@ -78,13 +77,22 @@ def _addresses(text: bytes) -> Iterator[str]:
             yield address[:MAX_ADDRESS_CHARACTERS].decode("ascii")
 
 
+class MulticastNode(Protocol):
+    """A node that announces itself by multicast, and looks for others."""
+
+    def multicast_addresses(self) -> tuple[str, ...]:
+        """Return the addresses to announce; none while it cannot be reached."""
+
+    def take_neighbours(self, addresses: tuple[str, ...]) -> None:
+        """Replace the addresses of all nodes that were found."""
+
+
 class MulticastDns:
     """Announces this node on the networks that it listens on, and reports the nodes there. Belongs to one event loop."""
 
-    def __init__(self, service: str, *, own: Callable[[], tuple[str, ...]], found: Found) -> None:
+    def __init__(self, service: str, node: MulticastNode) -> None:
         self._service = service
-        self._own = own
-        self._found = found
+        self._node = node
         # A random name, as in libp2p: the peer id is in the text record.
         self._name = f"{secrets.token_hex(16)}.{service}"
         self._seen: dict[str, tuple[str, ...]] = {}
@@ -95,7 +103,7 @@ class MulticastDns:
         """Announce and listen until cancelled, anew whenever our addresses change."""
         complained = False
         while True:
-            own = self._own()
+            own = self._node.multicast_addresses()
             try:
                 if own:
                     await self._meet(own)
@@ -119,7 +127,7 @@ class MulticastDns:
             browser = AsyncServiceBrowser(zeroconf.zeroconf, self._service, handlers=[self._heard])
             log.info("looking for nodes by multicast on %s", ", ".join(hosts))
             # Polled: the library does not report when a machine gets another address.
-            while self._own() == own:  # noqa: ASYNC110
+            while self._node.multicast_addresses() == own:  # noqa: ASYNC110
                 await asyncio.sleep(AGAIN)
         finally:
             await self._leave(zeroconf, browser)
@@ -187,7 +195,9 @@ class MulticastDns:
 
     def _tell_now(self) -> None:
         self._telling = None
-        self._found(tuple(address for every in self._seen.values() for address in every))
+        self._node.take_neighbours(
+            tuple(address for every in self._seen.values() for address in every)
+        )
 
 
 def _version(hosts: tuple[str, ...]) -> IPVersion:

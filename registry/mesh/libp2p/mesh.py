@@ -81,7 +81,7 @@ class LibP2PMesh:
         # Addresses of our own interfaces, which `announce` may leave out.
         self._interfaces: tuple[str, ...] = ()
         self._crew = BackgroundTasks()
-        self.thread: TrioThread[MeshNode] = TrioThread(self._main, up=self._up, down=self._down)
+        self.thread: TrioThread[MeshNode] = TrioThread(self)
 
     @property
     def peer(self) -> PeerId:
@@ -105,7 +105,7 @@ class LibP2PMesh:
             from registry.mesh.mdns import MulticastDns, service_of  # noqa: PLC0415
 
             service = service_of(self._plan.swarm_key)
-            neighbours = MulticastDns(service, own=self._announced, found=self._neighbours)
+            neighbours = MulticastDns(service, self)
             self._crew.spawn(neighbours.run())
 
     async def stop(self) -> None:
@@ -115,7 +115,7 @@ class LibP2PMesh:
             with suppress(MeshDown):
                 await self.thread.call(self._node.flush)
         await self.thread.stop(timeout=STOP_SECONDS)
-        self._down()
+        self.went_down()
         self._inbox.close()
 
     def events(self) -> AsyncIterator[MeshEvent]:
@@ -206,7 +206,8 @@ class LibP2PMesh:
         """Return whether the trio run is up."""
         return self._node is not None
 
-    async def _main(self, ready: Callable[[MeshNode], object]) -> None:
+    async def run(self, ready: Callable[[MeshNode], object]) -> None:
+        """Run a node in trio, and call `ready` with it."""
         await MeshNode(self._plan, self).run(ready)
 
     # As the delegate of its node: these run in trio.
@@ -249,7 +250,8 @@ class LibP2PMesh:
         self._landed += 1
         self._inbox.put(event)
 
-    def _up(self, node: MeshNode) -> None:
+    def came_up(self, node: MeshNode) -> None:
+        """Take a node that has come up."""
         self._node = node
         self._addresses, self._interfaces = node.addresses(), node.interfaces()
         # Peers know us by this port, so a restart must reuse it even if the system chose it.
@@ -258,7 +260,8 @@ class LibP2PMesh:
             self._inbox.put(Restarted())
         self._begun = True
 
-    def _down(self) -> None:
+    def went_down(self) -> None:
+        """Give the node up, and all that it reported."""
         if self._node is not None:
             self._node.abandon()
         self._node = None
@@ -286,12 +289,14 @@ class LibP2PMesh:
         for peer in sorted(now - before):
             self._inbox.put(Joined(peer))
 
-    def _announced(self) -> tuple[str, ...]:
+    def multicast_addresses(self) -> tuple[str, ...]:
+        """Return the addresses to announce by multicast."""
         # Nodes do not dial names that they hear on a network. Loopback addresses are useful only to nodes of this machine.
         loopback = only_loopback(self._plan.listen)
         return tuple(a for a in self._interfaces if claim_in(a, loopback=loopback))
 
-    def _neighbours(self, addresses: tuple[str, ...]) -> None:
+    def take_neighbours(self, addresses: tuple[str, ...]) -> None:
+        """Replace the addresses that were found by multicast."""
         self._plan = replace(self._plan, neighbours=addresses)
         if self._node is not None:
             self.thread.post(self._node.connections.claim, Origin.MDNS, addresses)

@@ -20,7 +20,6 @@ from registry.task_group import BackgroundTasks
 _log = logging.getLogger("modelvine.mesh")
 _Result = TypeVar("_Result")
 _Server = TypeVar("_Server")
-_Ready_co = TypeVar("_Ready_co", covariant=True)
 
 FIRST_DELAY = 0.2
 LAST_DELAY = 5.0
@@ -34,11 +33,17 @@ class VisitFailed(Exception):
     """Work on the asyncio side raised or was cancelled; its owner has logged why."""
 
 
-class Main(Protocol[_Ready_co]):
-    """What runs in the thread until it is cancelled; it calls `ready` with the object that serves calls."""
+class Supervised(Protocol[_Server]):
+    """What runs in the thread. The object that serves its calls is another one after each restart."""
 
-    def __call__(self, ready: Callable[[_Ready_co], object]) -> Coroutine[Any, Any, None]:
-        """Start, call `ready`, and continue."""
+    async def run(self, ready: Callable[[_Server], object]) -> None:
+        """Start in trio, call `ready` with the object that serves calls, and continue until cancelled."""
+
+    def came_up(self, server: _Server) -> None:
+        """Take the object that serves calls; called on the asyncio side."""
+
+    def went_down(self) -> None:
+        """Give that object up, after each death; called on the asyncio side."""
 
 
 def living_tasks() -> int:
@@ -47,14 +52,10 @@ def living_tasks() -> int:
 
 
 class TrioThread(Generic[_Server]):
-    """A supervised trio run. `up` and `down` are called on the asyncio side, `down` after each death."""
+    """A supervised trio run."""
 
-    def __init__(
-        self, main: Main[_Server], *, up: Callable[[_Server], None], down: Callable[[], None]
-    ) -> None:
-        self._main = main
-        self._up = up
-        self._down = down
+    def __init__(self, supervised: Supervised[_Server]) -> None:
+        self._supervised = supervised
         self._crew = BackgroundTasks()
         self._calls: set[asyncio.Future[Any]] = set()
         self._stopping = threading.Event()
@@ -200,12 +201,12 @@ class TrioThread(Generic[_Server]):
             self._nursery = nursery
             if self._stopping.is_set():
                 return
-            await self._main(lambda server: self.tell(self._ready, server))
+            await self._supervised.run(lambda server: self.tell(self._ready, server))
             nursery.cancel_scope.cancel()
 
     def _ready(self, server: _Server) -> None:
         self._server = server
-        self._up(server)
+        self._supervised.came_up(server)
         if not self._begun.done():
             self._begun.set_result(None)
 
@@ -213,7 +214,7 @@ class TrioThread(Generic[_Server]):
         self._fail_calls()
         if self._server is not None:
             self._server = None
-            self._down()
+            self._supervised.went_down()
 
     def _fail_calls(self) -> None:
         for answer in tuple(self._calls):

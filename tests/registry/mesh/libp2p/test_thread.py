@@ -19,11 +19,15 @@ class Runs:
     def __init__(self) -> None:
         self.heard: list[str] = []
         self.fail_next = False
-        self.thread: TrioThread[str] = TrioThread(
-            self._main, up=lambda _: self.heard.append("up"), down=lambda: self.heard.append("down")
-        )
+        self.thread: TrioThread[str] = TrioThread(self)
 
-    async def _main(self, ready: Callable[[str], object]) -> None:
+    def came_up(self, _: str) -> None:
+        self.heard.append("up")
+
+    def went_down(self) -> None:
+        self.heard.append("down")
+
+    async def run(self, ready: Callable[[str], object]) -> None:
         if self.fail_next:
             raise OSError("the port is taken")
         self.bomb = trio.Event()
