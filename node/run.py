@@ -42,7 +42,7 @@ from node.observe.loop_lag import LoopLag
 from node.observe.measurements import MeasurementsExporter
 from node.observe.queue_samples import QueueSamples
 from node.observe.refusals import Refusals
-from node.peers import contacts
+from node.peers import bootstrap
 from node.peers.followers import tell_revoked
 from node.peers.reach import host_of, invitation, reach_of, within_reach
 from node.runtime import Signals, supervise
@@ -206,7 +206,7 @@ def _background(
         "queues": _queues(context).run,
         "receipts": context.receipt_log.run,
         "inspection": context.inspection.run,
-        "contacts": partial(contacts.watch, context.bootstrap, registry.mesh, time.monotonic),
+        "contacts": partial(bootstrap.watch, context.bootstrap, registry.mesh, time.monotonic),
         "workers": context.inspection.watch,
         "loop lag": partial(context.loop_lag.watch, time.monotonic),
         "memory": memory.give_back,

@@ -35,7 +35,7 @@ SLOW = {
     "tests/node/faces/test_slow_callers.py": "callers who are slow for seconds",
     "tests/node/faces/test_smuggling.py": "a corpus of requests, each over a connection of its own",
     "tests/node/faces/test_vectors_provided.py": "the same suite over each engine, PostgreSQL among them",
-    "tests/node/peers/test_contacts.py": "whole processes",
+    "tests/node/peers/test_bootstrap_contacts.py": "whole processes",
     "tests/node/test_full_disk.py": "whole processes on a full disk",
     "tests/node/test_stopping.py": "whole processes",
     "tests/registry/mesh/libp2p/": "real libp2p hosts, each with a thread; the contract of all meshes is not slow",

@@ -16,7 +16,7 @@ from node import __version__
 from node.faces import Context, worker_view
 from node.faces.request_reader import json_answer
 from node.observe.metrics import CONTENT_TYPE, Sizes
-from node.peers.contacts import contacts, shown, summary
+from node.peers.bootstrap import contacts, shown, summary
 from registry.members.liveness import Presence
 from registry.records import Service, Standing
 from router.worker_metrics import Figures, FigureValues

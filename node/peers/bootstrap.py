@@ -1,20 +1,27 @@
-"""Bootstrap peers, which a node keeps connected besides those it finds: the configured ones, and those added by callers.
+"""Bootstrap addresses: those that a node keeps connected besides those it finds, and which of them answer.
 
-Additions and removals survive a restart; a removal also covers a configured address until it is added again.
+Callers may add to the configured ones, and remove some. That survives a restart; a removal also covers a configured address until
+it is added again. A node whose bootstrap addresses are wrong runs well but alone; only the warnings here tell its operator.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
-from typing import Protocol
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from multiaddr import Multiaddr
 from multiaddr.exceptions import Error as MultiaddrError
 
+from registry.clock import Clock
 from registry.errors import InvalidSignature, LimitReached
+from registry.mesh import Mesh, peer_in
 from registry.persistence import Persistence
 from registry.records import PeerId
 from registry.signing import public_of
 from registry.store import Change, Delete, Put, Space, Store
+
+log = logging.getLogger("modelvine.node")
 
 MAX_ADDRESSES = 256
 MAX_ADDRESS_CHARACTERS = 256
@@ -103,3 +110,118 @@ class Bootstrap:
 
 def _choice(address: str, choice: bytes | None) -> Change:
     return Delete(Space.PEERS, address) if choice is None else Put(Space.PEERS, address, choice)
+
+
+GRACE = 5.0
+"""Seconds that an address may fail before a warning: nodes that are started together miss each other at first."""
+
+SILENCE = 8.0
+"""Seconds before that warning where the reason for the failure is not known yet; a dial may take longer."""
+
+AGAIN = 600.0
+"""Seconds until the same warning is repeated."""
+
+NEWS = 60.0
+"""Seconds until a changed reason is logged."""
+
+REASONS_TOLD = 3
+
+_LOOK = 1.0
+_OWN = "it is this node's own address"
+_NO_ANSWER = "no answer yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """One bootstrap address. `why` says why it does not answer, where that is known."""
+
+    address: str
+    answers: bool
+    why: str = ""
+
+
+def contacts(addresses: Sequence[str], mesh: Mesh) -> tuple[Contact, ...]:
+    """Return the state of every bootstrap address; a node's own counts only where it has no other."""
+    connected = {connection.peer for connection in mesh.connections()}
+    failures = mesh.failures()
+    found = [_contact(address, mesh.peer, connected, failures) for address in addresses]
+    # Operators often give all nodes the same list, and each node is on it.
+    others = [contact for contact in found if peer_in(contact.address) != mesh.peer]
+    return tuple(others or found)
+
+
+def _contact(
+    address: str, own: PeerId, connected: Collection[PeerId], failures: Mapping[str, str]
+) -> Contact:
+    peer = peer_in(address)
+    if peer == own:
+        return Contact(address, answers=False, why=_OWN)
+    answers = peer in connected
+    return Contact(address, answers, "" if answers else failures.get(address, ""))
+
+
+def summary(found: Sequence[Contact]) -> str:
+    """Return in words how many addresses answer, and why the others do not; empty where there are none."""
+    if not found:
+        return ""
+    silent = [contact for contact in found if not contact.answers]
+    told = f"{len(found) - len(silent)} of {len(found)} bootstrap addresses answer"
+    reasons = [*dict.fromkeys(contact.why or _NO_ANSWER for contact in silent)]
+    more = "; …" if len(reasons) > REASONS_TOLD else ""
+    return f"{told}: {'; '.join(reasons[:REASONS_TOLD])}{more}" if reasons else told
+
+
+def shown(found: Sequence[Contact]) -> dict[str, Any]:
+    """Return the state of the addresses as the faces show it."""
+    rows = [{"address": c.address, "answers": c.answers, "why": c.why} for c in found]
+    return {"summary": summary(found), "addresses": rows}
+
+
+@dataclass(slots=True)
+class _Wait:
+    since: float
+    warned: bool = False
+    told: float = 0.0
+    why: str = ""
+
+
+class ContactWaits:
+    """Chooses which addresses are logged now; time is an argument."""
+
+    def __init__(self) -> None:
+        self._waits: dict[str, _Wait] = {}
+
+    def overdue(self, found: Sequence[Contact], now: float) -> list[Contact]:
+        """Return the addresses to warn about: soon at first, rarely afterwards, and again when the reason changes."""
+        silent = {contact.address: contact for contact in found if not contact.answers}
+        self._waits = {address: self._waits.get(address, _Wait(now)) for address in silent}
+        due = [contact for contact in silent.values() if self._is_due(contact, now)]
+        for contact in due:
+            wait = self._waits[contact.address]
+            wait.warned, wait.told, wait.why = True, now, contact.why
+        return due
+
+    def over(self, found: Sequence[Contact]) -> list[Contact]:
+        """Return the addresses that answer again after a warning; `overdue` then forgets them."""
+        warned = {address for address, wait in self._waits.items() if wait.warned}
+        return [contact for contact in found if contact.answers and contact.address in warned]
+
+    def _is_due(self, contact: Contact, now: float) -> bool:
+        wait = self._waits[contact.address]
+        if not wait.warned:
+            return now - wait.since >= (GRACE if contact.why else SILENCE)
+        news = contact.why != wait.why
+        return now - wait.told >= (NEWS if news else AGAIN)
+
+
+async def watch(bootstrap: Bootstrap, mesh: Mesh, clock: Clock) -> None:
+    """Warn about bootstrap addresses that do not answer, until cancelled."""
+    waits = ContactWaits()
+    while True:
+        found = contacts(bootstrap.addresses, mesh)
+        for contact in waits.over(found):
+            log.info("bootstrap address %s answers now", contact.address)
+        for contact in waits.overdue(found, clock()):
+            why = contact.why or _NO_ANSWER
+            log.warning("bootstrap address %s does not answer: %s", contact.address, why)
+        await asyncio.sleep(_LOOK)

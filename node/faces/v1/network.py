@@ -9,7 +9,7 @@ from aiohttp import web
 from node.faces import Context, worker_view
 from node.faces.request_reader import done, json_answer
 from node.faces.worker_view import abilities
-from node.peers.contacts import contacts, shown
+from node.peers.bootstrap import contacts, shown
 from registry.catalog import Signed
 from registry.members.liveness import REASONS, Evidence, Presence
 from registry.mesh import PeerConnection

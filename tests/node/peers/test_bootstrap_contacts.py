@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from node.peers.contacts import (
+from node.peers.bootstrap import (
     AGAIN,
     GRACE,
     NEWS,
