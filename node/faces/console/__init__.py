@@ -4,15 +4,31 @@ The page contains no secret, so it needs no key. It gets what it shows from the 
 Without JavaScript it shows tables to those who may see them: nodes, connections, models, the last hour.
 """
 
+import gzip
+import hashlib
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from aiohttp import web
 
 from node.faces import Context
-from node.faces.console.assets import Asset, assets
 from node.faces.console.plain import tables
 from node.faces.errors import UnknownPath
 from node.faces.request_ids import ID
+
+FOLDER = Path(__file__).parent / "static"
+
+TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+"""Content types of the files that are served; others in the folder, such as licences, are not."""
 
 PLACE = b"<!-- tables -->"
 """The place of the tables in the page."""
@@ -31,6 +47,16 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 """Headers of every answer of the console."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file, plain and compressed by gzip."""
+
+    content: bytes
+    packed: bytes
+    content_type: str
+    etag: str
 
 
 def routes(context: Context) -> list[web.RouteDef]:
@@ -69,3 +95,23 @@ def sent(asset: Asset, request: web.Request) -> web.Response:
     if "gzip" in request.headers.get("accept-encoding", ""):
         return web.Response(body=asset.packed, headers={**headers, "Content-Encoding": "gzip"})
     return web.Response(body=asset.content, headers=headers)
+
+
+@cache
+def assets() -> Mapping[str, Asset]:
+    """Return all files by their paths below the folder: requests are looked up here, and never on the disk."""
+    return {
+        path.relative_to(FOLDER).as_posix(): _read(path)
+        for path in sorted(FOLDER.rglob("*"))
+        if path.suffix in TYPES
+    }
+
+
+def _read(path: Path) -> Asset:
+    return asset_of(path.read_bytes(), TYPES[path.suffix])
+
+
+def asset_of(content: bytes, content_type: str) -> Asset:
+    """Return the asset of a file's content."""
+    etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    return Asset(content, gzip.compress(content, mtime=0), content_type, etag)

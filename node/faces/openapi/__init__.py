@@ -10,8 +10,7 @@ import orjson
 from aiohttp import web
 
 from node.faces import Context
-from node.faces.console import sent
-from node.faces.console.assets import Asset, asset_of, assets
+from node.faces.console import Asset, asset_of, assets, sent
 
 PLACE = b"<!-- paths -->"
 """The place in the page of the list for browsers without JavaScript."""
