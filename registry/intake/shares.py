@@ -3,9 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from registry.errors import LimitReached
 from registry.records import PeerId
+
+_Key = TypeVar("_Key", bound=str)
 
 
 def has_share(held: int, free: int) -> bool:
@@ -30,10 +33,17 @@ class Shares:
             raise LimitReached(
                 f"no more than {self._most} at one time, and this peer has its share"
             )
-        self._held[peer] += 1
-        try:
+        with holding(self._held, peer):
             yield
-        finally:
-            self._held[peer] -= 1
-            if not self._held[peer]:
-                del self._held[peer]
+
+
+@contextmanager
+def holding(held: Counter[_Key], key: _Key) -> Iterator[None]:
+    """Count a key for as long as the block runs; a key that holds nothing takes no memory."""
+    held[key] += 1
+    try:
+        yield
+    finally:
+        held[key] -= 1
+        if not held[key]:
+            del held[key]

@@ -18,6 +18,7 @@ from libp2p.network.stream.exceptions import StreamClosed, StreamEOF
 from libp2p.peer.id import ID
 
 from registry.errors import PeerUnreachable
+from registry.intake.shares import holding
 from registry.mesh import MAX_ANSWER_BYTES, MAX_QUESTION_BYTES
 from registry.mesh.libp2p import Delegate
 from registry.mesh.libp2p.guards import caller_of, indifferent, reset, unreachable
@@ -143,7 +144,7 @@ class Questions:
         try:
             with (
                 unreachable("the caller closed the stream"),
-                _counted(self._open, peer, STREAMS_PER_PEER),
+                _within(self._open, peer, STREAMS_PER_PEER),
             ):
                 await self._serve(peer, stream)
         except PeerUnreachable as error:
@@ -196,7 +197,7 @@ class Questions:
         if self._idle[peer] >= STANDING_PER_PEER:
             return None
         with (
-            _counted(self._idle, peer, STANDING_PER_PEER),
+            _within(self._idle, peer, STANDING_PER_PEER),
             suppress(StreamEOF),
             trio.move_on_after(STANDING_SECONDS),
         ):
@@ -252,13 +253,8 @@ def _is_over(stream: INetStream) -> bool:
 
 
 @contextmanager
-def _counted(counts: Counter[PeerId], peer: PeerId, most: int) -> Iterator[None]:
+def _within(counts: Counter[PeerId], peer: PeerId, most: int) -> Iterator[None]:
     if counts[peer] >= most:
         raise _BeyondLimit(f"{most} streams of this peer are open")
-    counts[peer] += 1
-    try:
+    with holding(counts, peer):
         yield
-    finally:
-        counts[peer] -= 1
-        if not counts[peer]:
-            del counts[peer]

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+from registry.intake.shares import holding
 from router import worker_headers
 from router.dialects import ALIVE_SECONDS, Recognition
 from router.dialects.localai_grpc.model_load import Hold, ModelLoader
@@ -46,7 +47,7 @@ class Backend:
         still working on it.
         """
         said = metadata_to(worker, request)
-        with self._counted(worker.api):
+        with holding(self._under_way, worker.api):
             async with self._loader.held(worker, said) as hold:
                 errand = Errand(self.channels, self._loader, hold)
                 try:
@@ -54,16 +55,6 @@ class Backend:
                 finally:
                     if errand.left:
                         self._lingering.note(worker.service, partial(self._free, errand))
-
-    @contextmanager
-    def _counted(self, api: str) -> Iterator[None]:
-        self._under_way[api] += 1
-        try:
-            yield
-        finally:
-            self._under_way[api] -= 1
-            if not self._under_way[api]:
-                del self._under_way[api]
 
     def _at_work(self, api: str) -> bool:
         return api in self._under_way or self._loader.busy(api)
@@ -76,14 +67,18 @@ class Backend:
         except (RpcFailed, WorkerError):
             return  # no backend works there
 
+    async def _glance(self, worker: Worker, name: str) -> Any:
+        """Make an RPC without fields; return `None` for no answer in time; raise `RpcFailed` or `WorkerFailed`."""
+        method = METHODS[name]
+        headers = worker_headers.read(worker)
+        return await self.channels.glance(worker.api, method, method.asked(), headers)
+
     async def alive(self, worker: Worker) -> bool:
         """Ask for a backend's health; one with calls in flight may be silent, so it only has to greet a new connection."""
         if self._at_work(worker.api):
             return await self.channels.greets(worker.api)
-        health = METHODS["Health"]
         try:
-            said = worker_headers.read(worker)
-            told = await self.channels.glance(worker.api, health, health.asked(), said)
+            told = await self._glance(worker, "Health")
         except WorkerFailed:
             return False
         except RpcFailed as failed:
@@ -92,10 +87,8 @@ class Backend:
 
     async def status(self, worker: Worker) -> Any:
         """Return a backend's report of its state and memory; raise `WorkerUnable` if there is none within `ALIVE_SECONDS`."""
-        method = METHODS["Status"]
         try:
-            said = worker_headers.read(worker)
-            told = await self.channels.glance(worker.api, method, method.asked(), said)
+            told = await self._glance(worker, "Status")
         except RpcFailed as failed:
             raise WorkerUnable(
                 failed.told("the worker reports no status"), param="Status"
@@ -106,11 +99,8 @@ class Backend:
 
     async def locked(self, worker: Worker) -> str:
         """Return how a backend refuses to admit this node, empty if it does not."""
-        health = METHODS["Health"]
         try:
-            await self.channels.glance(
-                worker.api, health, health.asked(), worker_headers.read(worker)
-            )
+            await self._glance(worker, "Health")
         except WorkerFailed:
             return ""
         except RpcFailed as failed:
@@ -120,10 +110,8 @@ class Backend:
 
     async def ready(self, worker: Worker) -> bool:
         """Return whether a backend has a model, or is to load one. Many backends do not report it, and count as ready."""
-        status = METHODS["Status"]
         try:
-            said = worker_headers.read(worker)
-            told = await self.channels.glance(worker.api, status, status.asked(), said)
+            told = await self._glance(worker, "Status")
         except (WorkerFailed, RpcFailed):
             return True
         if told is None or told.state in (_BUSY, _READY):
@@ -134,10 +122,8 @@ class Backend:
         """Ask how fast a backend wrote its last answer. One with calls in flight would answer only after them."""
         if self._at_work(worker.api):
             return {}
-        metrics = METHODS["GetMetrics"]
         try:
-            said = worker_headers.read(worker)
-            told = await self.channels.glance(worker.api, metrics, metrics.asked(), said)
+            told = await self._glance(worker, "GetMetrics")
         except WorkerFailed:
             return {}
         except RpcFailed as failed:
@@ -154,10 +140,9 @@ class Backend:
 
     async def recognise(self, worker: Worker) -> Recognition:
         """Recognise a backend by its health, or by its silence while it has calls of this node in flight."""
-        asked, health = "Health of backend.Backend", METHODS["Health"]
+        asked = "Health of backend.Backend"
         try:
-            said = worker_headers.read(worker)
-            told = await self.channels.glance(worker.api, health, health.asked(), said)
+            told = await self._glance(worker, "Health")
         except WorkerFailed as lacks:
             return Recognition(asked, str(lacks))
         except RpcFailed as failed:

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from registry.bounded import put_newest
+from registry.intake.shares import holding
 from router import worker_headers
 from router.answer import Answer, complete_answer
 from router.canonical import tokenize
 from router.dialects import ALIVE_SECONDS, Recognition
 from router.dialects.remotellm_grpc import mapping
-from router.dialects.remotellm_grpc import mapping as guts
 from router.dialects.remotellm_grpc.mapping import GENERATE, MAPPING, stops_of
 from router.errors import WorkerFailed
 from router.http.translator import at_once, form_of
@@ -200,7 +200,7 @@ class RemoteLlmGrpc:
         return complete_answer(write_tokens([one.token_id for one in reply.tokens]))
 
     async def _guts(self, request: Request, worker: Worker) -> Answer:
-        asked = checked(guts.read, request)
+        asked = checked(mapping.read_guts, request)
         wanted = {
             "prompt": asked.text,
             "fft_embeddings": asked.fft,
@@ -218,15 +218,12 @@ class RemoteLlmGrpc:
     async def _send(self, worker: Worker, request: Request, name: str, message: Any) -> Any:
         said = dict(metadata_to(worker, request))
         message.api_key = said.pop(KEY, "")
-        self._under_way[worker.api] += 1
         try:
-            return await self._channels.ask(worker.api, _METHODS[name], message, said)
+            with holding(self._under_way, worker.api):
+                return await self._channels.ask(worker.api, _METHODS[name], message, said)
         except RpcFailed as failed:
             failed.hide(b"", [message.api_key])
             raise failed.as_error(name) from failed
-        finally:
-            self._under_way[worker.api] -= 1
-            self._under_way += Counter()  # drops the zero counts
 
 
 def create(links: Links) -> RemoteLlmGrpc:

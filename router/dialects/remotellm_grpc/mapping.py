@@ -52,7 +52,7 @@ class Guts:
     others: Mapping[str, object]
 
 
-def read(request: Request) -> Guts:
+def read_guts(request: Request) -> Guts:
     """Read a request for a model's inner state; raise `BadRequest`, which names the field."""
     fields = object_of(request.body)
     fft = flag(fields, "fft_embeddings")

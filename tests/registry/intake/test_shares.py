@@ -1,5 +1,6 @@
 """Laws of shared places: whatever one peer holds, another gets a place, and none is lost."""
 
+from collections import Counter
 from contextlib import ExitStack
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.errors import LimitReached
-from registry.intake.shares import Shares
+from registry.intake.shares import Shares, holding
 from registry.records import PeerId
 
 
@@ -39,3 +40,13 @@ def test_the_only_place_goes_to_the_first_peer() -> None:
         pass
     with shares.place(PeerId("b")):
         pass
+
+
+def test_a_key_counts_while_it_is_held_and_takes_no_memory_afterwards() -> None:
+    held: Counter[str] = Counter()
+    with holding(held, "a"), holding(held, "a"):
+        assert held == {"a": 2}
+    assert not held
+    with pytest.raises(LimitReached), holding(held, "a"):
+        raise LimitReached
+    assert not held

@@ -283,7 +283,7 @@ def test_any_message_is_an_answer_or_a_failure(junk):
 
 def read_guts(**fields: object) -> mapping.Guts:
     body = orjson.dumps({"model": "m", **fields})
-    return mapping.read(Request("r", Kind.GUTS, "m", body, "application/json"))
+    return mapping.read_guts(Request("r", Kind.GUTS, "m", body, "application/json"))
 
 
 def test_absent_fields_have_the_values_that_the_protocol_recommends() -> None:
