@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from node.errors import CommandFailed
-from node.secrets import files as secret_files
+from node.secrets import secret_files
 
 
 def endings() -> tuple[signal.Signals, ...]:

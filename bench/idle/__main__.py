@@ -26,8 +26,7 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 
 from node.demo.play import Actor, Stage
-from node.secrets import files as secret_files
-from node.secrets import identity
+from node.secrets import identity, secret_files
 from tests.lab.net import Network, missing
 
 _PORT = 6101

@@ -135,7 +135,7 @@ def _here(seen: Examined, complaints: Sequence[str], *, runs: bool) -> "Iterator
     from node.compiled import is_compiled  # noqa: PLC0415
     from node.config.paths import CONTROL_TOKEN, IDENTITY_KEY  # noqa: PLC0415
     from node.diagnosis import facts, live_node, machine  # noqa: PLC0415
-    from node.secrets import files, identity  # noqa: PLC0415
+    from node.secrets import identity, secret_files  # noqa: PLC0415
 
     settings, data_dir = seen.settings, seen.data_dir
     if status := seen.answers.get("status.json"):
@@ -145,10 +145,10 @@ def _here(seen: Examined, complaints: Sequence[str], *, runs: bool) -> "Iterator
     yield from machine.data_dir(facts.directory(data_dir))
     key = facts.secret_problem(identity.load, data_dir)
     yield machine.secret("identity", key, there=facts.kept(data_dir / IDENTITY_KEY))
-    token = facts.secret_problem(files.read_control_token, data_dir / CONTROL_TOKEN)
+    token = facts.secret_problem(secret_files.read_control_token, data_dir / CONTROL_TOKEN)
     yield machine.secret("token", token, there=facts.kept(data_dir / CONTROL_TOKEN))
     if settings.node.swarm_key:
-        swarm = facts.secret_problem(files.read_swarm_key, Path(settings.node.swarm_key))
+        swarm = facts.secret_problem(secret_files.read_swarm_key, Path(settings.node.swarm_key))
         there = f"{settings.node.swarm_key} is well formed; only nodes with the same key connect"
         yield machine.secret("swarm key", swarm, there=there)
     if settings.node.tls_cert:

@@ -144,7 +144,7 @@ def _swarm(arguments: argparse.Namespace) -> int:
 
     from node.cli.console.text import plain, say_json  # noqa: PLC0415
     from node.errors import CommandFailed  # noqa: PLC0415
-    from node.secrets import files as secret_files  # noqa: PLC0415
+    from node.secrets import secret_files  # noqa: PLC0415
 
     path = Path(arguments.file)
     try:

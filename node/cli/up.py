@@ -45,9 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     from node.config import sources  # noqa: PLC0415
     from node.observe import logs  # noqa: PLC0415
     from node.runtime import only_node_in  # noqa: PLC0415
-    from node.secrets import files as secret_files  # noqa: PLC0415
-    from node.secrets import identity  # noqa: PLC0415
-    from node.secrets import joined as invited  # noqa: PLC0415
+    from node.secrets import identity, joined, secret_files  # noqa: PLC0415
 
     settings = sources.load(settings_given(arguments), file=arguments.config).settings
     logs.configure_as(settings.node)
@@ -58,13 +56,13 @@ def run(arguments: argparse.Namespace) -> int:
     secret_files.make_private_directory(data_dir)
     with only_node_in(data_dir):
         if given := arguments.join or sources.invitation_given():
-            invited.join(data_dir, invited.shown(given))
+            joined.join(data_dir, joined.shown(given))
         own = identity.load_or_create(data_dir)
         grant = ""
-        if held := invited.joined(data_dir):
-            settings = invited.with_way(settings, held, data_dir)
+        if held := joined.joined(data_dir):
+            settings = joined.with_way(settings, held, data_dir)
             swarm_key = swarm_key or held.swarm_key or None
-            grant = invited.sealed(held, own.peer)
+            grant = joined.sealed(held, own.peer)
             if not grant:
                 log.warning(
                     "the grant of this node's invitation has expired: nodes that require a grant refuse its requests"

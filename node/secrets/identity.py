@@ -9,7 +9,7 @@ from pathlib import Path
 
 from node.config.paths import CONTROL_TOKEN, IDENTITY_KEY
 from node.errors import SecretRefused
-from node.secrets import files as secret_files
+from node.secrets import secret_files
 from registry.signing import KEY_BYTES, Identity
 
 

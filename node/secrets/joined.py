@@ -10,7 +10,7 @@ from node.auth.invitation import Invitation
 from node.config.paths import INVITATION, SWARM_KEY
 from node.config.settings import Settings
 from node.errors import SecretRefused
-from node.secrets import files
+from node.secrets import secret_files
 from registry.records import PeerId
 
 
@@ -21,7 +21,7 @@ def shown(text: str) -> str:
     if not text.startswith("@"):
         return text
     try:
-        return files.read(Path(text[1:]), at_most=invitation.MAX_CHARACTERS).strip()
+        return secret_files.read(Path(text[1:]), at_most=invitation.MAX_CHARACTERS).strip()
     except FileNotFoundError:
         raise SecretRefused(f"there is no file {text[1:]}") from None
 
@@ -43,12 +43,12 @@ def join(data_dir: Path, text: str) -> None:
         raise SecretRefused(f"--join: this invitation ended {ended}: ask for a new one")
     if not held.addresses:
         raise SecretRefused("--join: this invitation is for users, not for a node")
-    files.make_private_directory(data_dir)
+    secret_files.make_private_directory(data_dir)
     secret = {INVITATION: text, SWARM_KEY: held.swarm_key}
     for name, content in secret.items():
         (data_dir / name).unlink(missing_ok=True)
         if content:
-            files.write_new(data_dir / name, content + "\n")
+            secret_files.write_new(data_dir / name, content + "\n")
 
 
 def sealed(held: Invitation, node: PeerId) -> str:
@@ -74,7 +74,7 @@ def joined(data_dir: Path) -> Invitation | None:
     """Return the kept invitation, `None` if there is none; raise `SecretRefused`."""
     path = data_dir / INVITATION
     try:
-        return invitation.read(files.read(path, at_most=invitation.MAX_CHARACTERS))
+        return invitation.read(secret_files.read(path, at_most=invitation.MAX_CHARACTERS))
     except FileNotFoundError:
         return None
     except GrantRefused as error:

@@ -14,8 +14,7 @@ from typing import Self
 import aiohttp
 
 from node.demo.play import STOP_WITHIN, Actor, Stage
-from node.secrets import files as secret_files
-from node.secrets import identity
+from node.secrets import identity, secret_files
 from tests.lab.clock import Clock
 from tests.lab.net import Network
 from tests.swarm.client import Client

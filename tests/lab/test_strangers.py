@@ -12,8 +12,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from node.secrets.files import write_new_swarm_key
 from node.secrets.identity import load
+from node.secrets.secret_files import write_new_swarm_key
 from router.peers.certificate import certificate_of, client_context
 from tests.lab.lab import MESH_PORT, Lab
 from tests.lab.net import Network

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.secrets.files import write_new_swarm_key
+from node.secrets.secret_files import write_new_swarm_key
 from tests.swarm import browser
 from tests.swarm.browser import Page
 from tests.swarm.client import Client

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from node.secrets.files import write_new_swarm_key
+from node.secrets.secret_files import write_new_swarm_key
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Start, Swarm
 from tests.swarm.processes import lines

@@ -6,7 +6,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from node.secrets.files import write_new_swarm_key
+from node.secrets.secret_files import write_new_swarm_key
 from tests.swarm.client import PROMPT, Client
 from tests.swarm.nodes import Node, Start, Swarm, python
 from tests.swarm.waiting import show, until

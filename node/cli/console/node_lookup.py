@@ -18,7 +18,7 @@ from node.config import sources
 from node.config.addresses import HostPort
 from node.config.paths import CONTROL_TOKEN, NODE_FILE
 from node.errors import CommandFailed, SecretRefused, WrongSetting, WrongUsage
-from node.secrets.files import read_control_token
+from node.secrets.secret_files import read_control_token
 
 _MAX_FILE_BYTES = 4096
 _MOST_LISTED = 10

@@ -32,7 +32,7 @@ from node.config.settings import FacesSettings
 from node.faces import Serving
 from node.faces.errors import KNOWN, refusal
 from node.faces.model_call import ModelAnswer
-from node.secrets import files as secret_files
+from node.secrets import secret_files
 from router.canonical.text import MAX_STOP_CHARACTERS, MAX_STOPS
 from router.errors import BadRequest, WorkerUnable
 from router.openai import body as bodies

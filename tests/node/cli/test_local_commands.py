@@ -6,7 +6,7 @@ import pytest
 
 from node.config.sources import KEYS
 from node.runtime import only_node_in
-from node.secrets.files import read_swarm_key
+from node.secrets.secret_files import read_swarm_key
 from router import policies
 from tests.node.cli.conftest import Modelvine
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from node.secrets.files import write_new
+from node.secrets.secret_files import write_new
 
 ROOT = Path(__file__).parents[3]
 ANY_PLACE = {"--http": "127.0.0.1:0", "--listen": "/ip4/127.0.0.1/tcp/0", "--store": "memory"}

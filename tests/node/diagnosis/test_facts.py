@@ -14,7 +14,7 @@ from node.diagnosis import facts
 from node.diagnosis.machine import Directory, KernelClock
 from node.runtime import only_node_in
 from node.secrets import identity
-from node.secrets.files import read_control_token, read_swarm_key
+from node.secrets.secret_files import read_control_token, read_swarm_key
 from registry.settings import MeshSettings
 from tests import certificates
 

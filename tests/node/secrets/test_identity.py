@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from node.errors import SecretRefused
-from node.secrets import files as secret_files
-from node.secrets import identity
+from node.secrets import identity, secret_files
 
 
 def mode(path: Path) -> int:
@@ -137,13 +136,13 @@ AS_A_SERVICE = """
 import os, sys
 from pathlib import Path
 from node.errors import SecretRefused
-from node.secrets import files
+from node.secrets import secret_files
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
 for path in sys.argv[1:]:
     try:
-        print(files.read(Path(path)))
+        print(secret_files.read(Path(path)))
     except SecretRefused:
         print("refused")
 """

@@ -12,8 +12,8 @@ from node.auth.grants import Terms
 from node.auth.invitation import Invitation
 from node.config.settings import NodeSettings, Settings
 from node.errors import SecretRefused
-from node.secrets.files import read_swarm_key
 from node.secrets.joined import join, joined, sealed, shown, with_way
+from node.secrets.secret_files import read_swarm_key
 from registry.settings import MeshSettings
 from tests.strategies import IDENTITIES
 
