@@ -88,9 +88,7 @@ class Registry:
         self._now = now
         self.persistence = Persistence(store, Put(Space.SELF, EPOCH_KEY, str(epoch).encode()))
         self.persistence.also(lambda: rows_of(self.catalog, self.replica.pulses()))
-        self._validator = Validator(
-            settings, self.replica.access, knows=lambda node: node in self.catalog.held, now=now
-        )
+        self._validator = Validator(settings, self.replica, now=now)
         self._admission = Admission(self.replica.access, mesh, now=now, counters=self.counters)
         self._comparison = Comparison(
             self.replica,

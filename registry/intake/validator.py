@@ -6,9 +6,10 @@ a frame that another node repeats is worth nothing.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from typing import Protocol
 
 from registry import wire
+from registry.catalog import Catalog
 from registry.clock import Clock
 from registry.errors import InvalidFrame, UnknownKind
 from registry.intake.access_list import AccessList
@@ -27,21 +28,24 @@ MOST = MAX_FRAME_BYTES / FRAME_COST
 """Tokens that the longest frame costs; the bucket holds as many, so that it passes at any rate."""
 
 
-class Validator:
-    """Judges frames. Only the mesh's thread may call `judge`."""
+class KnownNodes(Protocol):
+    """What the registry holds, read in the mesh's thread."""
 
-    def __init__(
-        self,
-        settings: RegistrySettings,
-        access: AccessList,
-        *,
-        knows: Callable[[PeerId], bool],
-        now: Clock,
-    ) -> None:
-        """`knows` returns whether the registry holds a node; like `now` it is called in the mesh's thread."""
+    @property
+    def access(self) -> AccessList:
+        """The nodes that may take part here."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The newest snapshot."""
+
+
+class Validator:
+    """Judges frames. Its methods, and with them `now`, are called in the mesh's thread."""
+
+    def __init__(self, settings: RegistrySettings, known: KnownNodes, *, now: Clock) -> None:
         self.counters: Counter[str] = Counter()
-        self._access = access
-        self.knows = knows
+        self._known = known
         self._now = now
         self._neighbours = RateLimit(rate=FORWARDED_PER_SECOND, burst=FORWARDED_AT_ONCE)
         # As much as the registry reads of an author. Short frames always pass: replayed old frames cannot silence their author.
@@ -49,6 +53,10 @@ class Validator:
             rate=settings.frames_per_second, burst=max(settings.frames_per_second * 10, MOST)
         )
         self._strangers = RateLimit(rate=settings.strangers_per_second, burst=AT_ONCE)
+
+    def knows(self, node: PeerId) -> bool:
+        """Return whether the registry holds a node."""
+        return node in self._known.catalog.held
 
     def judge(self, via: PeerId, author: PeerId, frame: bytes) -> Verdict:
         """Return what to do with a frame that `via` forwarded and `author` published."""
@@ -68,7 +76,8 @@ class Validator:
         return Verdict.TAKE
 
     def _reason_to_drop(self, via: PeerId, author: PeerId, frame: bytes) -> str | None:
-        if not (self._access.admits(via) and self._access.admits(author)):
+        access = self._known.access
+        if not (access.admits(via) and access.admits(author)):
             return "kept_out"
         now = self._now()
         if not self._neighbours.allows(via, now, cost=1 + len(frame) / FRAME_COST):

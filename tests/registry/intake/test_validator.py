@@ -1,9 +1,12 @@
 """Validator of frames: those that their publishers signed are taken, and not too many of them."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from registry import wire
-from registry.intake.access_list import access_list_of
+from registry.catalog import Catalog
+from registry.intake.access_list import AccessList, access_list_of
 from registry.intake.newcomers import AT_ONCE
 from registry.intake.rate import FRAME_COST
 from registry.intake.validator import FORWARDED_AT_ONCE, Validator
@@ -16,10 +19,16 @@ from tests.strategies import IDENTITIES
 A, B, C = IDENTITIES[:3]
 
 
+@dataclass(frozen=True)
+class Nodes:
+    access: AccessList
+    catalog: Catalog
+
+
 def gate(*known: Identity, allow: tuple[str, ...] = (), deny: tuple[str, ...] = ()) -> Validator:
-    lists = access_list_of(A.peer, allow=allow, deny=deny)
-    peers = {i.peer for i in known}
-    return Validator(RegistrySettings(), lists, knows=lambda node: node in peers, now=lambda: 0.0)
+    records = (wire.encode_record(Record(i.peer, Version(1, 1)), i) for i in known)
+    nodes = Nodes(access_list_of(A.peer, allow=allow, deny=deny), Catalog().merge(records))
+    return Validator(RegistrySettings(), nodes, now=lambda: 0.0)
 
 
 def word(owner: Identity, models: int = 1) -> bytes:
