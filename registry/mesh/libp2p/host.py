@@ -52,6 +52,7 @@ from registry.mesh.libp2p.guards import (
     harden,
     reset,
 )
+from registry.mesh.libp2p.tcp import use_tcp_stream
 from registry.records import PeerId
 from registry.settings import MeshSettings
 from registry.signing import KEY_BYTES, Identity, peer_of
@@ -270,6 +271,7 @@ def make_host(
 ) -> Libp2pHost:
     """Make a guarded host. Call it in the trio thread."""
     harden()
+    use_tcp_stream()
     route_logs()
     keys = create_new_key_pair(identity.seed)
     host = libp2p.new_host(
