@@ -137,7 +137,8 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
             _tell_once(settings, replace(listening, rpcs=rpcs), registry.mesh.addresses())
             if not parts.bootstrap.addresses and len(registry.catalog.held) == 1:
                 private = bool(settings.node.swarm_key)
-                log.info("%s", invitation(registry.mesh.addresses(), private=private))
+                own, listen = registry.mesh.addresses(), settings.mesh.listen
+                log.info("%s", invitation(own, listen=listen, private=private))
             await signals.first.wait()
             await _say_farewell(context, signals.second, settings.node.drain_timeout)
             # A proxy in front would open connections for ever, and requests in flight at the end of the drain would be cut off.

@@ -11,11 +11,16 @@ from registry.mesh.discovered import only_loopback
 from registry.records import Reach
 
 
-def invitation(addresses: Sequence[str], *, private: bool) -> str:
+def invitation(addresses: Sequence[str], *, listen: Sequence[str], private: bool) -> str:
     """Return a sentence for the operator of a lone node; `addresses` are the node's own, the best first."""
     if not addresses:
         return "no other node is connected, and none can join while the mesh is down"
     key = " --swarm-key FILE, the same key," if private else ""
+    if only_loopback(addresses) and not only_loopback(listen):
+        return (
+            "no other node is connected; this node serves its own models. Others cannot join it yet: this machine has no "
+            f"address of {', '.join(listen)}; if its network has IPv6 only, start it with --listen /ip6/::/tcp/6101"
+        )
     if only_loopback(addresses):
         return (
             "no other node is connected; this node serves its own models. Nodes on this machine join it with"

@@ -160,6 +160,15 @@ class Network:
         """Pull a host's cable, or put it back."""
         _run("ip", "-n", self.namespace(_CORE), "link", "set", f"h{host}", "up" if up else "down")
 
+    def take_address(self, host: int) -> None:
+        """Take a host's address away, as before its network is configured."""
+        _run("ip", "-n", self.namespace(host), "address", "flush", "dev", "eth0")
+
+    def give_address(self, host: int) -> None:
+        """Give a host its address back."""
+        own = self.namespace(host)
+        _run("ip", "-n", own, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
+
     def _build(self) -> None:
         core = self.namespace(_CORE)
         _run("ip", "netns", "add", core)
@@ -171,7 +180,7 @@ class Network:
             ends = ("eth0", "netns", own, "type", "veth", "peer", "name", f"h{host}", "netns", core)
             _run("ip", "link", "add", *ends)
             _run("ip", "-n", core, "link", "set", f"h{host}", "master", "bridge", "up")
-            _run("ip", "-n", own, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
+            self.give_address(host)
             _run("ip", "-n", own, "link", "set", "lo", "up")
             _run("ip", "-n", own, "link", "set", "eth0", "up")
         self._apply()

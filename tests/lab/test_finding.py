@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 from tests.lab.lab import Lab
+from tests.lab.net import Network
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node
 from tests.swarm.waiting import show, until
@@ -39,6 +40,22 @@ async def test_nodes_of_one_network_without_configured_peers_find_serve_and_reme
         met_after_the_second_was_ready=met,
         again_from_memory_without_multicast=again,
     )
+
+
+async def test_nodes_that_start_before_their_machines_have_an_address_find_each_other_once_they_have(
+    lab: Lab, network: Network, client: Client
+) -> None:
+    for host in (5, 6):
+        network.take_address(host)
+    start = partial(lab.start, known=(), listen="0.0.0.0")
+    nodes = [await asyncio.to_thread(start, host, "--mdns") for host in (5, 6)]
+    for host in (5, 6):
+        network.give_address(host)
+    # Nodes look every half a minute whether their addresses have changed.
+    met = await client.met(nodes, within=45)
+    for node in nodes:
+        await asyncio.to_thread(lab.kill, node)
+    show("found by multicast once they had an address", met_after_the_second_had_one=met)
 
 
 async def test_strangers_that_know_one_rendezvous_point_serve_each_other_and_go_on_without_it(

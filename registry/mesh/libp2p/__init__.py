@@ -33,7 +33,7 @@ class Delegate(Protocol):
     def note_failures(self, reasons: Mapping[str, str]) -> None:
         """Take in why the addresses of a bootstrap peer did not answer."""
 
-    def note_addresses(self, addresses: tuple[str, ...]) -> None:
+    def note_addresses(self, addresses: tuple[str, ...], interfaces: tuple[str, ...]) -> None:
         """Take in our own dialable addresses, which have changed."""
 
     async def answer(self, asker: PeerId, question: bytes) -> bytes:

@@ -232,9 +232,9 @@ class LibP2PMesh:
         """Keep why bootstrap addresses did not answer."""
         self.thread.tell(self._keep_failures, reasons)
 
-    def note_addresses(self, addresses: tuple[str, ...]) -> None:
+    def note_addresses(self, addresses: tuple[str, ...], interfaces: tuple[str, ...]) -> None:
         """Replace our own addresses."""
-        self.thread.tell(self._keep_addresses, addresses)
+        self.thread.tell(self._keep_addresses, addresses, interfaces)
 
     async def answer(self, asker: PeerId, question: bytes) -> bytes:
         """Answer a peer's question; raise `VisitFailed` when there is no answer."""
@@ -273,9 +273,9 @@ class LibP2PMesh:
         connected = {connection.peer for connection in self._connections}
         self._failures |= {a: why for a, why in reasons.items() if peer_in(a) not in connected}
 
-    def _keep_addresses(self, addresses: tuple[str, ...]) -> None:
+    def _keep_addresses(self, addresses: tuple[str, ...], interfaces: tuple[str, ...]) -> None:
         if self._node is not None:
-            self._addresses = addresses
+            self._addresses, self._interfaces = addresses, interfaces
 
     def _see(self, connections: tuple[PeerConnection, ...]) -> None:
         before = {connection.peer for connection in self._connections}

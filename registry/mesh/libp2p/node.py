@@ -49,6 +49,7 @@ FLUSH_SECONDS = 0.5
 """Seconds that writing queued gossip may take at shutdown."""
 
 _FLUSH_POLL = 0.02
+_LOOPBACK = {"/ip4/0.0.0.0/": "/ip4/127.0.0.1/", "/ip6/::/": "/ip6/::1/"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class MeshNode:
             node=self,
             knows=delegate.knows,
         )
-        self._told: tuple[str, ...] = ()
+        self._told: tuple[tuple[str, ...], ...] = ()
         private = plan.swarm_key is not None
         self._dials = Dials(self._host, self._watch, self._nat.circuits, private=private)
         self._pipes: set[PipeEnd] = set()
@@ -177,19 +178,24 @@ class MeshNode:
 
     def own_addresses(self) -> tuple[str, ...]:
         """Return our addresses without those at relays."""
-        suffix = f"/p2p/{self._plan.identity.peer}"
-        announced = (a.partition("/p2p/")[0] + suffix for a in self._plan.settings.announce)
-        return tuple(dict.fromkeys(announced)) or self.interfaces()
+        return self._announced() or self.interfaces()
 
     def interfaces(self) -> tuple[str, ...]:
-        """Return our addresses on this machine's own interfaces, whatever is announced."""
+        """Return our addresses on this machine's own interfaces, whatever is announced; loopback where there is no other."""
         suffix = f"/p2p/{self._plan.identity.peer}"
-        found = (
-            str(address)
+        found = [
+            str(address).partition("/p2p/")[0] + suffix
             for listener in self._host.get_transport_addrs()
             for address in expand_wildcard_address(listener)
-        )
-        return tuple(dict.fromkeys(address.partition("/p2p/")[0] + suffix for address in found))
+        ]
+        # The library returns the wildcard itself where no interface has an address of its family.
+        dialable = [address for address in found if not address.startswith(tuple(_LOOPBACK))]
+        return tuple(dict.fromkeys(dialable or map(_on_loopback, found)))
+
+    def _announced(self) -> tuple[str, ...]:
+        suffix = f"/p2p/{self._plan.identity.peer}"
+        announced = (a.partition("/p2p/")[0] + suffix for a in self._plan.settings.announce)
+        return tuple(dict.fromkeys(announced))
 
     def abandon(self) -> None:
         """Free the ports of a run that was cut short; call this from any thread, once that run is over.
@@ -309,10 +315,11 @@ class MeshNode:
 
     def tell_addresses(self) -> None:
         """Report our addresses if they have changed."""
-        addresses = self.addresses()
-        if addresses != self._told:
-            self._told = addresses
-            self._delegate.note_addresses(addresses)
+        interfaces = self.interfaces()
+        told = (self._announced() or interfaces) + self._nat.addresses, interfaces
+        if told != self._told:
+            self._told = told
+            self._delegate.note_addresses(*told)
 
     def _require_listeners(self) -> None:
         missing = [a for a in self._plan.listen if a not in self._host.get_network().listeners]
@@ -324,3 +331,8 @@ class MeshNode:
             await self._watch.cut_all()
             with indifferent():
                 await self._host.close()
+
+
+def _on_loopback(wildcard: str) -> str:
+    family = next(family for family in _LOOPBACK if wildcard.startswith(family))
+    return _LOOPBACK[family] + wildcard.removeprefix(family)

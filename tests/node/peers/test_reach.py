@@ -44,24 +44,31 @@ def test_a_node_knows_the_ports_that_are_its_own() -> None:
 
 HERE = "/ip4/127.0.0.1/tcp/6101/p2p/12D3"
 LAN = "/ip4/192.0.2.7/tcp/6101/p2p/12D3"
+EVERYWHERE = "/ip4/0.0.0.0/tcp/6101"
 
 
 def test_other_nodes_are_given_an_address_that_they_can_reach():
-    said = invitation([HERE, LAN], private=False)
+    said = invitation([HERE, LAN], listen=[EVERYWHERE], private=False)
     assert said.endswith(f"--bootstrap {LAN}")
     assert HERE not in said
 
 
+def test_a_node_whose_machine_has_no_address_of_that_family_names_the_listener_of_the_other():
+    said = invitation([HERE], listen=[EVERYWHERE], private=False)
+    assert f"no address of {EVERYWHERE}" in said
+    assert "--listen /ip6/::/tcp/6101" in said
+
+
 def test_a_node_on_loopback_says_that_only_this_machine_can_join():
-    said = invitation([HERE], private=False)
+    said = invitation([HERE], listen=[HERE], private=False)
     assert f"--bootstrap {HERE}" in said
     assert "--profile lan" in said
 
 
 def test_a_private_mesh_needs_its_key_as_well():
-    assert "--swarm-key FILE" in invitation([LAN], private=True)
-    assert "--swarm-key" not in invitation([LAN], private=False)
+    assert "--swarm-key FILE" in invitation([LAN], listen=[EVERYWHERE], private=True)
+    assert "--swarm-key" not in invitation([LAN], listen=[EVERYWHERE], private=False)
 
 
 def test_a_node_without_a_mesh_cannot_be_joined():
-    assert "none can join" in invitation([], private=False)
+    assert "none can join" in invitation([], listen=[EVERYWHERE], private=False)
