@@ -4,12 +4,15 @@ A node's certificate is a pure function of its key, so the peer id follows from 
 nothing needs to be renewed. Both ends trust exactly the certificates they were told of: no authority, no names.
 """
 
+import os
 import ssl
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
-from pathlib import Path
 from secrets import token_bytes
 
 from cryptography import x509
@@ -137,20 +140,32 @@ def _prepare(context: ssl.SSLContext, identity: Identity) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _ANY_TIME
-    # The standard library reads keys only from files; the file that exists for a moment is encrypted.
+    # The standard library reads keys only from files; the one that exists for a moment is encrypted, as it may be on a disk.
     password = token_bytes(24).hex().encode()
     private = Ed25519PrivateKey.from_private_bytes(identity.seed)
-    with tempfile.TemporaryDirectory() as folder:
-        bundle = Path(folder) / "bundle.pem"
-        bundle.write_bytes(
-            private.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.BestAvailableEncryption(password),
-            )
-            + _certificate(identity).public_bytes(serialization.Encoding.PEM)
-        )
-        context.load_cert_chain(bundle, password=password)
+    bundle = private.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(password),
+    ) + _certificate(identity).public_bytes(serialization.Encoding.PEM)
+    with _file_with(bundle) as path:
+        context.load_cert_chain(path, password=password)
+
+
+@contextmanager
+def _file_with(content: bytes) -> Iterator[str]:
+    """Make a file for the block: in memory on Linux, as the directory for temporary files may be full or read-only."""
+    if sys.platform != "linux":
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(content)
+            file.flush()
+            yield file.name
+        return
+    file_descriptor = os.memfd_create("certificate")
+    with os.fdopen(file_descriptor, "wb") as memory:
+        memory.write(content)
+        memory.flush()
+        yield f"/proc/self/fd/{file_descriptor}"
 
 
 def _certificate(identity: Identity) -> x509.Certificate:

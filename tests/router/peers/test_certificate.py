@@ -1,9 +1,11 @@
 import socket
 import ssl
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -108,6 +110,14 @@ def test_both_sides_learn_the_peer_id_of_the_other() -> None:
 def test_nodes_with_a_wrong_clock_connect(monkeypatch: pytest.MonkeyPatch, year: int) -> None:
     monkeypatch.setattr(certificate, "_NOT_BEFORE", datetime(year, 1, 1, tzinfo=UTC))
     monkeypatch.setattr(certificate, "_NOT_AFTER", datetime(year + 1, 1, 1, tzinfo=UTC))
+    with listening(trusting(ADA, BOB)) as listener:
+        assert ask(listener, client_context(BOB, certificate_of(ADA))) == BOB.peer
+
+
+def test_nodes_whose_directory_for_temporary_files_is_gone_connect(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with listening(trusting(ADA, BOB)) as listener:
         assert ask(listener, client_context(BOB, certificate_of(ADA))) == BOB.peer
 
