@@ -28,7 +28,8 @@ from registry.bounded import put_newest
 from registry.errors import PeerUnreachable
 from registry.mesh import peer_in
 from registry.mesh.libp2p.circuit import Circuits
-from registry.mesh.libp2p.guards import unreachable
+from registry.mesh.libp2p.guards import indifferent, unreachable
+from registry.mesh.libp2p.stand_ins import DNSResolver
 from registry.mesh.libp2p.watch import Watch
 from registry.records import PeerId
 
@@ -52,6 +53,9 @@ Long enough for a round trip of a second and a lost packet. A handshake that has
 
 HOST_PAUSE = 1.0
 """Seconds between two dials to a host where no peer was met: any node may sign a record that names a foreign host."""
+
+MAX_NUMERIC = 8
+"""IP addresses of one name that are dialled."""
 
 MAX_HOSTS = 4_096
 """Hosts that are remembered, of those with a peer and of those dialled without one; the oldest is evicted."""
@@ -255,17 +259,18 @@ class Dials:
         """Dial the addresses of one peer in turn, each for `timeout` seconds, and return the one that answered.
 
         Given all of them, the library would dial only the first. A numeric address is given up after `SILENT` seconds
-        without a TCP answer. Raise `NobodyAnswered` when none answers.
+        without a TCP answer, also one that a name stands for. Raise `NobodyAnswered` when none answers.
         """
         reasons: dict[str, str] = {}
         for address in addresses:
-            try:
-                with unreachable(address), self._patient(address, timeout):
-                    await self.dial(address)
-            except PeerUnreachable as error:
-                reasons[address] = self.reason(address, error)
-            else:
-                return address
+            for numeric in await _numeric(address, timeout):
+                try:
+                    with unreachable(address), self._patient(numeric, timeout):
+                        await self.dial(numeric)
+                except PeerUnreachable as error:
+                    reasons[address] = self.reason(numeric, error)
+                else:
+                    return address
         raise NobodyAnswered(reasons)
 
     @contextmanager
@@ -345,6 +350,18 @@ class Dials:
         if through not in self._watch.peers(directly=True):
             await self.dial(relay)
         await self._circuits.dial(through, peer)
+
+
+async def _numeric(address: str, timeout: float) -> tuple[str, ...]:
+    """Return an address with each IP address of its name; unchanged if it has none, or one that does not resolve in time.
+
+    The library would give all of them one time limit together: one that is silent would hide the others.
+    """
+    found: Sequence[Multiaddr] = ()
+    if address.startswith("/dns") and _CIRCUIT not in address:
+        with indifferent(), trio.move_on_after(timeout):
+            found = await DNSResolver().resolve(Multiaddr(address))
+    return tuple(map(str, found[:MAX_NUMERIC])) or (address,)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -4,11 +4,13 @@ import asyncio
 import random
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import pairwise
+from typing import Any
 
 import pytest
+import trio
 
 from registry.errors import PeerUnreachable
 from registry.mesh.libp2p.dial import (
@@ -28,6 +30,8 @@ from tests.registry.mesh.worlds import (
     LibP2PWorld,
     echo,
     identity,
+    inside,
+    joined,
     return_everything,
     settings,
     until,
@@ -86,15 +90,57 @@ async def test_a_host_that_sends_nothing_back_times_out_sooner_than_a_handshake(
 
 
 async def _nothing_comes_back(reason: Callable[..., Awaitable[str]], *, patience: float) -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+    with silent_host("127.0.0.1", 0) as port:
+        assert await reason(at(port), patience=patience) == "timed out"
+
+
+@contextmanager
+def silent_host(host: str, port: int) -> Iterator[int]:
+    """Listen at a port that answers no further connection; yield the port."""
+    with socket.create_server((host, port), backlog=0) as full:
         crowd = [socket.socket() for _ in range(3)]
         for one in crowd:
             one.setblocking(False)
             with suppress(BlockingIOError):
                 one.connect(full.getsockname())
-        assert await reason(at(full.getsockname()[1]), patience=patience) == "timed out"
+        yield int(full.getsockname()[1])
         for one in crowd:
             one.close()
+
+
+class TwoHosts(trio.abc.HostnameResolver):
+    """Resolver in which every name stands for two addresses of this machine."""
+
+    async def getaddrinfo(
+        self,
+        host: Any,
+        port: Any,
+        family: int = 0,
+        type: int = 0,  # noqa: A002
+        proto: int = 0,
+        flags: int = 0,
+    ) -> Any:
+        return [(socket.AF_INET, 1, 6, "", (at, 0)) for at in ("127.0.0.2", "127.0.0.1")]
+
+    async def getnameinfo(self, sockaddr: Any, flags: int) -> Any:
+        raise NotImplementedError
+
+
+async def test_a_name_whose_first_address_is_silent_is_reached_at_the_next() -> None:
+    async with world_of(LibP2PWorld) as world:
+        assert isinstance(world, LibP2PWorld)
+        named = await world.seat("named")
+        port = int(named.mesh.addresses()[0].split("/")[4])
+        dialler = await world.seat("dialler", dial_timeout=SILENT + 0.5)
+        _, thread = inside(dialler)
+
+        async def name_both() -> None:
+            trio.socket.set_custom_hostname_resolver(TwoHosts())
+
+        await thread.call(name_both)
+        with silent_host("127.0.0.2", port):
+            dialler.mesh.pin((f"/dns4/both.example/tcp/{port}/p2p/{named.mesh.peer}",))
+            await joined(dialler, named)
 
 
 async def test_a_name_that_does_not_resolve_is_reported(
