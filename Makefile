@@ -214,9 +214,10 @@ $(MADE)/bench: $(MADE)/dev requirements-bench.lock
 	@touch $@
 
 # Clients, schemas and fuzzers have environments of their own, apart from a node's. What cannot be installed is skipped, with a message.
+# Bytecode is written for what is imported, which is half of their modules.
 $(MADE)/clients $(MADE)/clients-new $(MADE)/kubernetes $(MADE)/openapi $(MADE)/aider: $(MADE)/%: requirements-%.lock $(MADE)/venv
 	@rm -rf $(VENV)/$* && $(BIN)/python -m venv $(VENV)/$*
-	@if $(VENV)/$*/bin/python scripts/install.py requirements-$*.lock --only-binary=:all:; then touch $@; \
+	@if $(VENV)/$*/bin/python scripts/install.py requirements-$*.lock --only-binary=:all: --no-compile; then touch $@; \
 		else rm -rf $(VENV)/$*; echo "SKIPPED: what requirements-$*.lock names could not be had"; fi
 
 # Node.js comes from a Python package, so that its version is the same everywhere.
