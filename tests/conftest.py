@@ -57,10 +57,14 @@ COLLECT_AT = 50_000, 20, 20
 """Thresholds of the garbage collector: by default it runs after 700 new objects, which took a sixth of each test's time."""
 
 
+def pytest_configure() -> None:
+    """Set the thresholds before tests are collected: thousands of objects are made, and all stay."""
+    gc.set_threshold(*COLLECT_AT)
+
+
 def pytest_collection_finish() -> None:
     """Exclude imported modules and collected tests from every later garbage collection."""
     gc.freeze()
-    gc.set_threshold(*COLLECT_AT)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
