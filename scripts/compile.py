@@ -1,7 +1,7 @@
 """Build hook of the wheel: it compiles with mypyc the modules on the path of requests and chunks, next to the sources.
 
 It takes about a minute, and needs a C compiler and mypy. If one is missing, the wheel has only the sources, and a warning says
-so. `HATCH_BUILD_NO_HOOKS=1` skips it.
+so. `HATCH_BUILD_NO_HOOKS=1` skips it. `MYPYC_OPT_LEVEL` is the compiler's level of optimization, 1 by default.
 """
 
 import ast
@@ -126,7 +126,8 @@ class SideBySide(build_ext):
 
 made = mypycify(
     ["--config-file", "mypy.ini", *sys.argv[1:]],
-    opt_level="1", debug_level="0", group_name="modelvine", multi_file=True,
+    opt_level=os.environ.get("MYPYC_OPT_LEVEL", "1"), debug_level="0",
+    group_name="modelvine", multi_file=True,
 )
 for one in made:
     # Calls between functions are direct then, and nothing has to be found when it is loaded.
