@@ -41,13 +41,15 @@ MAX_FIELDS = 128
 MAX_HEAD_BYTES = 64 * 1024
 """Most bytes of all headers together."""
 
+CONTINUE = "100-continue"
+"""The only `Expect` header that the node can meet."""
+
 _HSTS_SECONDS = 365 * 86_400
 _BESIDES = len(": \r\n")
 # RFC 9112 3.2.2: a client that takes the node for a proxy sends a whole URL.
 _TARGET = re.compile(r"(?:http://([^/?#]+))?/[!-\"$-~]*", re.IGNORECASE)
 # Duplicates of these would be ambiguous. The parser itself refuses duplicates of some other headers.
 _ONCE = frozenset({b"authorization", b"expect", b"origin", HOP.encode()})
-_CONTINUE = "100-continue"
 # What aiohttp's parser calls these faults.
 _TOO_MANY, _DUPLICATE, _NO_HOST = "Too many headers", "Duplicate ", "Missing 'Host' header"
 _TWICE = "a header that may occur only once occurs twice"
@@ -85,7 +87,7 @@ def check(request: web.BaseRequest) -> None:
     if len(once) != len(set(once)):
         raise BadHead(_TWICE)
     _check_target(request)
-    if request.headers.get("expect", _CONTINUE).lower() != _CONTINUE:
+    if request.headers.get("expect", CONTINUE).lower() != CONTINUE:
         raise UnsupportedExpectation("this Expect header cannot be met")
     coding = request.headers.get("transfer-encoding")
     if coding is None:

@@ -14,6 +14,7 @@ from ssl import SSLContext
 from typing import Any, cast
 
 from aiohttp import web
+from aiohttp.http import RawRequestMessage
 
 from node.acceptor import HANDSHAKE_SECONDS, Acceptor, Preface
 from node.auth.forwarded import NO_PROXIES, TrustedProxies
@@ -24,7 +25,8 @@ from node.connection_limits import ConnectionCounts, ConnectionLimits
 from node.connections import CallerConnection, Surroundings
 from node.faces.errors import FaceError
 from node.faces.peer_access import KnownPeers
-from node.heads import FixedHeaders, check, fixed_headers
+from node.faces.request_reader import EXPECTS
+from node.heads import CONTINUE, FixedHeaders, check, fixed_headers
 from node.http_handler import HttpHandler
 from node.lane.calls import LANE
 from node.lane.connection import LaneConnection
@@ -300,8 +302,18 @@ def connection_of(request: web.BaseRequest) -> CallerConnection:
     return cast("CallerConnection", cast("HttpHandler", request.protocol).connection)
 
 
-def _begin(make: Callable[..., web.BaseRequest], *said: Any) -> web.BaseRequest:
-    request = make(*said)
+def _begin(
+    make: Callable[..., web.BaseRequest], said: RawRequestMessage, *more: Any
+) -> web.BaseRequest:
+    expects = said.headers.get("expect", "").lower() == CONTINUE
+    if expects:
+        # aiohttp would send `100 Continue` at once where no route matches; here the reader of the body sends it.
+        headers = said.headers.copy()
+        del headers["expect"]
+        said = said._replace(headers=type(said.headers)(headers))
+    request = make(said, *more)
+    if expects:
+        request[EXPECTS] = True
     connection_of(request).begin(request)
     return request
 

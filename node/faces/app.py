@@ -111,7 +111,7 @@ def application(
     app.on_response_prepare.append(partial(_dress, leaving))
     calls: dict[str, LaneCall] = {}
     for route in definitions:
-        kwargs = {**route.kwargs, "expect_handler": _let_wait}
+        kwargs = dict(route.kwargs)
         if (call := kwargs.pop("lane", None)) is not None:
             calls[route.path] = call
         if (asks := kwargs.pop("asks", None)) is not None:
@@ -204,10 +204,6 @@ async def _dress(
         # A client that reused this connection would find it closed: this makes it look for another node now.
         response.force_close()
         response.headers["connection"] = "close"
-
-
-async def _let_wait(_: web.Request) -> None:
-    """Send no `100 Continue` here: it is sent when a handler reads the body."""
 
 
 def _log_unforeseen(request: HttpRequest, error: Exception) -> None:

@@ -39,6 +39,9 @@ TAKEN_FOR_JSON = frozenset(
 SHARED = web.RequestKey("shared", dict[str, str])
 """Headers that let a page of another origin read the answer (CORS)."""
 
+EXPECTS = web.RequestKey("expects", bool)
+"""Set if the caller waits for `100 Continue` before it sends the body (`Expect`)."""
+
 HELD = web.RequestKey("held", int)
 """Bytes of `ROOM` that this request holds until it is answered."""
 
@@ -148,8 +151,8 @@ async def _more(
 
 def _ask_for_it(request: HttpRequest) -> None:
     """Send `100 Continue` to a caller that waits for it before it sends the body."""
-    expects = request.headers.get("expect", "").lower() == "100-continue"
-    if expects and request.version == HttpVersion11 and request.transport is not None:
+    waits = EXPECTS in request and request.version == HttpVersion11
+    if waits and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 

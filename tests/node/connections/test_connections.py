@@ -214,6 +214,18 @@ async def test_no_100_continue_is_sent_when_the_handler_does_not_read_the_body(c
     assert await caller.ended()
 
 
+async def test_no_100_continue_is_sent_where_no_route_takes_the_method(caller):
+    caller.say(b"PUT /", b"Content-Length: 2", b"Expect: 100-Continue")
+    assert (await caller.hear())[0] == 405
+    assert await caller.ended()
+
+
+async def test_no_100_continue_is_sent_for_two_expectations(caller):
+    caller.say(b"POST /", b"Content-Length: 2", b"Expect: 100-continue", b"expect: 100-continue")
+    assert (await caller.hear())[0] == 400
+    assert await caller.ended()
+
+
 async def test_a_long_body_is_taken_in_no_faster_than_it_is_read(served, caller):
     caller.say(b"POST /wait", b"Content-Length: %d" % BIG, body=b"x" * BIG)
     await served.begun.wait()

@@ -109,6 +109,11 @@ async def test_an_expectation_that_cannot_be_met_is_417(alone):
     assert (await told(call))[0] == 417
 
 
+async def test_a_caller_that_waits_to_send_its_body_hears_at_once_that_the_path_is_unknown(alone):
+    asks = b"POST /v1/chat HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n"
+    assert (await raw(alone, asks)).startswith(b"HTTP/1.1 404 ")
+
+
 async def test_a_refusal_carries_the_request_id_if_it_could_be_read_or_a_new_one(alone):
     named = b"GET /#a HTTP/1.1\r\nX-Request-Id: id-8\r\nHost: localhost\r\n\r\n"
     assert b"x-request-id: id-8\r\n" in await raw(alone, named)
