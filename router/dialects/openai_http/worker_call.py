@@ -22,7 +22,14 @@ from router.dialects.openai_http.stream_events import (
     at_once,
     split_answer,
 )
-from router.errors import WorkerError, WorkerFailed, WorkerRejected, WorkerStale, WorkerUnable
+from router.errors import (
+    WorkerError,
+    WorkerFailed,
+    WorkerRejected,
+    WorkerStale,
+    WorkerTooSmall,
+    WorkerUnable,
+)
 from router.http.answer_headers import COMPRESSED, GZIP
 from router.http.exchange import (
     EVENT_STREAM,
@@ -59,6 +66,8 @@ _SILENT = frozenset({Kind.STORE_SET, Kind.STORE_DELETE})
 _BUSY = re.compile(
     rb"server busy|overloaded|no slots? (?:is |are )?available|queue is full", re.IGNORECASE
 )
+# The message of llama.cpp's 500 for a text to embed or rank that exceeds its physical batch size.
+_TOO_LARGE = re.compile(rb"input \(\d+ tokens\) is too large to process[^\"\\]{0,200}")
 
 
 _EVENT_STARTS = (b"data:", b"event:", b"id:", b":")
@@ -251,6 +260,10 @@ async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
             return loading
         if exchange.header("retry-after") or _BUSY.search(body):
             return busy(exchange)
+    if exchange.status == 500:
+        body = await exchange.at_most(MAX_REFUSAL_BYTES)
+        if said := _TOO_LARGE.search(body):
+            return WorkerTooSmall(said[0])
     return await refusal(exchange)
 
 

@@ -196,6 +196,10 @@ async def test_audio_passes_through(worker: OpenAIWorker, dialect: Dialect) -> N
     assert len(body) == answer.length == 201_004
 
 
+LLAMA_CPP_TAKES_LESS = (
+    b'{"error":{"code":500,"message":"input (3001 tokens) is too large to process. increase the physical batch size '
+    b'(current batch size: 2048)","type":"server_error"}}'
+)
 OLLAMA_IS_BUSY = b'{"error":"server busy, please try again.  maximum pending requests exceeded"}'
 
 
@@ -222,6 +226,11 @@ FAILURES: list[tuple[dict[str, object], type[WorkerError]]] = [
     ({"status": 408}, WorkerBusy),
     ({"status": 400}, WorkerRejected),
     ({"status": 413}, WorkerTooSmall),
+    ({"status": 500, "refusal": LLAMA_CPP_TAKES_LESS}, WorkerTooSmall),
+    (
+        {"status": 500, "refusal": b'{"error":{"code":500,"message":"it is too large"}}'},
+        WorkerFailed,
+    ),
     ({"status": 415}, WorkerRejected),
     ({"status": 422}, WorkerRejected),
     ({"code": 1007}, WorkerFailed),
@@ -369,6 +378,17 @@ async def test_an_empty_or_compressed_answer_is_a_failure(
     worker.fail(**faults)
     with pytest.raises(WorkerFailed):
         await ask(dialect, chat(), own(worker.url))
+
+
+async def test_a_text_too_long_for_llama_cpp_is_refused_with_its_message(
+    worker: OpenAIWorker, dialect: Dialect
+) -> None:
+    worker.fail(status=500, refusal=LLAMA_CPP_TAKES_LESS)
+    with pytest.raises(WorkerTooSmall) as refused:
+        await ask(dialect, chat(), own(worker.url))
+    assert refused.value.elsewhere
+    assert not refused.value.blames_worker
+    assert refused.value.body.startswith(b"input (3001 tokens) is too large to process. increase")
 
 
 @pytest.mark.parametrize(
